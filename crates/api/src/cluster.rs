@@ -21,10 +21,10 @@ pub struct Member {
     pub node_id: u64,
     /// Where its peers reach it.
     pub peer_address: String,
-    /// Where clients reach it, if that was said.
+    /// Where clients reach it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
-    /// Where ZooKeeper's clients reach it, if that was said.
+    /// Where ZooKeeper's clients reach it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zookeeper_address: Option<String>,
     /// Voter or learner.
@@ -32,13 +32,15 @@ pub struct Member {
     /// On the leader: the log index up to which it has the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched_index: Option<u64>,
-    /// On the leader: how long ago the latest request that it has answered was sent, in milliseconds.
+    /// On the leader: age in milliseconds of the newest request that this member has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_ms_ago: Option<u64>,
-    /// On the leader: whether it has answered what was sent within the longest election timeout, and its log lacks 1,000 entries at most.
+    /// On the leader: whether it has answered a request sent within the longest election timeout, and lacks at most
+    /// 1,000 entries of the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synced: Option<bool>,
-    /// Why the node asked has turned it away: its data directory lacks what it once acknowledged, or two processes run on copies of it.
+    /// Why this node refuses it: its data directory lacks entries that it once acknowledged, or two processes run on
+    /// copies of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turned_away: Option<String>,
 }
@@ -60,7 +62,7 @@ pub struct Status {
     pub leader: Option<u64>,
     /// Whether this node leads.
     pub leading: bool,
-    /// What this node is to the cluster; left out where it is no member (yet, or any more).
+    /// This node's role; left out where it is no member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// Whether it has a leader and is caught up.
@@ -75,7 +77,7 @@ pub struct Status {
     /// Index of its last snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_index: Option<u64>,
-    /// Its log is cut up to here: a follower that has not come so far is sent the snapshot.
+    /// Its log is cut up to here: a follower that lacks an earlier entry is sent the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purged_index: Option<u64>,
     /// Last zxid it has applied.
@@ -84,13 +86,13 @@ pub struct Status {
     pub sessions: u64,
     /// Number of nodes in the tree.
     pub nodes: u64,
-    /// What the replicated state takes in memory, in bytes, as every replica counts it.
+    /// Size of the replicated state in memory, in bytes, as every replica counts it.
     #[serde(default)]
     pub state_bytes: u64,
     /// How large it may grow, by this node's `limits.state_mib`.
     #[serde(default)]
     pub state_bytes_limit: u64,
-    /// What an operator has to see to, in words.
+    /// Conditions that an operator has to act on, in words.
     #[serde(default)]
     pub alarms: Vec<String>,
     /// Watches registered at this node.
@@ -100,7 +102,7 @@ pub struct Status {
     /// With `?checksum=true`: the zxid and checksum of its state; equal zxids must have equal checksums on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StateChecksum>,
-    /// Who belongs to the cluster.
+    /// The members of the cluster.
     pub members: Vec<Member>,
 }
 
@@ -108,7 +110,7 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateChecksum {
-    /// What it was taken at.
+    /// The zxid of the state.
     pub zxid: u64,
     /// Hex digits.
     pub checksum: String,
@@ -123,10 +125,10 @@ pub struct AddMember {
     pub node_id: u64,
     /// Where its peers reach it.
     pub peer_address: String,
-    /// Where clients reach it. Every node tells it to them.
+    /// Where clients reach it. Every node publishes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
-    /// Where ZooKeeper's clients reach it: `/zookeeper/config` is there only if that is known of every voter.
+    /// Where ZooKeeper's clients reach it: `/zookeeper/config` exists only if this is known of every voter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zookeeper_address: Option<String>,
 }
@@ -145,6 +147,6 @@ pub struct Transfer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Transferred {
-    /// Who leads now.
+    /// The leader now.
     pub leader: u64,
 }

@@ -1,11 +1,12 @@
-//! How a session proves itself.
+//! The credential of a session.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// `<session id>.<secret as 32 hex digits>`. Whoever has it *is* the session: keep it out of logs. `Debug` hides the secret.
+/// `<session id>.<secret as 32 hex digits>`. It gives full control of the session: keep it out of logs. `Debug` hides
+/// the secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Credential {
     /// The session.

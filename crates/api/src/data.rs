@@ -1,4 +1,4 @@
-//! The data of a node in JSON: as text where they are UTF-8, else in base64's place as hex; `null` where there are none.
+//! The data of a node in JSON: text where they are UTF-8, otherwise hex; `null` where there are none.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Data of a node: null, or bytes as `text` or `hex`. Null and empty differ, as in ZooKeeper; `{}` and a field that is left out mean
-/// empty.
+/// Data of a node: null, or bytes as `text` or `hex`. Null and empty differ, as in ZooKeeper; `{}` and a field that is
+/// left out mean empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "Option<Form>")]
 pub enum Data {
@@ -35,7 +35,7 @@ impl Default for Data {
     }
 }
 
-/// Not through `Option`, which takes a field that is left out for one that is null.
+/// Not derived through `Option`, which cannot tell a missing field from null.
 impl<'de> Deserialize<'de> for Data {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Forms)

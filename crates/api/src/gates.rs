@@ -1,22 +1,24 @@
 //! Idempotency gates: one run of an operation, whatever number of times it is asked for.
 //!
-//! `begin` → *proceed* with a token, or *in progress* elsewhere, or *done* with the stored result; `finish` stores the result
-//! for a while; `fail` opens the gate again. A gate whose worker is gone opens when its session ends or its pending time is over.
+//! `begin` → *proceed* with a token, or *in progress* elsewhere, or *done* with the stored result; `finish` stores the
+//! result for a while; `fail` opens the gate again. A gate whose worker is gone opens when its session ends or its
+//! pending time is over.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Data;
 
-/// `POST /v1/gates/{key}/begin`. With the `Lockkeeper-Session` header the gate opens again when that session ends; without it
-/// only the pending time frees it.
+/// `POST /v1/gates/{key}/begin`. With the `Lockkeeper-Session` header the gate opens again when that session ends;
+/// without it only the pending time frees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Begin {
-    /// What the operation is, such as a hash of its arguments; at most 256 bytes. Another one under the same key is refused.
+    /// What the operation is, such as a hash of its arguments; at most 256 bytes. Another one under the same key is
+    /// refused.
     pub fingerprint: String,
-    /// How long the work may take before another may begin it, in milliseconds; from 1 to 24 hours' worth. One minute where
-    /// it is left out.
+    /// How long the work may take before another may begin it, in milliseconds; from 1 to 24 hours' worth. One minute
+    /// where it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_ms: Option<u64>,
     /// Who works, for people.
@@ -29,14 +31,14 @@ pub struct Begin {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Gate {
-    /// The caller is to do the work. Only in the answer to `begin`.
+    /// The caller must do the work. Only in the answer to `begin`.
     Proceed {
         /// Goes with `finish` and `fail`; a fencing token for what the work touches.
         token: u64,
         /// From when on another may begin it, in milliseconds since 1970 by the replicated clock.
         until_ms: u64,
     },
-    /// Somebody does the work.
+    /// Another caller does the work.
     InProgress {
         /// With this token.
         token: u64,

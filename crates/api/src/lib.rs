@@ -1,7 +1,7 @@
-//! The types that cross the HTTP boundary: what a client sends and what it gets, in JSON under `/v1`.
+//! The API between clients and servers: the calls, and the JSON types of their bodies and answers.
 //!
-//! They say nothing about how the cluster works inside, and the server and the client share them, so that neither
-//! can drift from the other. Unknown fields in a request are an error, in a reply they are ignored.
+//! The server and the client share these types, so that neither can drift from the other. They must not depend on how
+//! the cluster works inside. Unknown fields in a request are an error; in a reply they are ignored.
 
 pub mod cluster;
 pub mod credential;
@@ -25,5 +25,6 @@ pub const ZXID_HEADER: &str = "lockkeeper-zxid";
 pub const SESSION_HEADER: &str = "lockkeeper-session";
 /// Header of a mutation: a UUID that makes a retry safe; the same id with another payload is refused.
 pub const REQUEST_ID_HEADER: &str = "lockkeeper-request-id";
-/// Header of a mutation: request ids whose answers the client has, separated by commas, so that the session may forget them.
+/// Header of a mutation: request ids whose answers the client has received, separated by commas; the session forgets
+/// them.
 pub const ACKNOWLEDGE_HEADER: &str = "lockkeeper-acknowledge";

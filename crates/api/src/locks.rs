@@ -37,15 +37,15 @@ pub struct Acquire {
     /// Who asks, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Further locks to take together with the one in the path: all of them or none, in one transaction and under one token.
-    /// At most 31; the order does not matter.
+    /// Further locks to take together with the one in the path: all of them or none, in one transaction and under one
+    /// token. At most 31; the order does not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
     /// For mode `permit`, and only for it: how many may hold at a time, from 1 to 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permits: Option<u16>,
-    /// Should the session *expire* while it holds, nobody is granted the lock for so many milliseconds (Chubby's lock-delay);
-    /// a release and a closed session have no delay. At most 10 minutes.
+    /// Should the session *expire* while it holds, nobody is granted the lock for so many milliseconds (Chubby's
+    /// lock-delay); a release and a closed session have no delay. At most 10 minutes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u32,
     /// Have a session with this timeout made for the lock.
@@ -100,8 +100,8 @@ pub struct Release {
     /// The locks that were taken together with it: all are given back, or none, unless `even_in_part`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
-    /// For callers that give up: takes whatever is left of the request out of its queues, in one transaction, whether it holds or
-    /// waits. `not_queued` then says that nothing was left.
+    /// For callers that give up: takes whatever is left of the request out of its queues, in one transaction, whether
+    /// it holds or waits. `not_queued` then says that nothing was left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_in_part: bool,
 }
@@ -171,7 +171,8 @@ pub struct Request {
     /// The delay that it asked for.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u32,
-    /// For the place of a dead holder that is kept free (lock delay): until when, in milliseconds since 1970 by the replicated clock.
+    /// For the place of a dead holder that is kept free (lock delay): until when, in milliseconds since 1970 by the
+    /// replicated clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_until_ms: Option<u64>,
     /// The session that asks.

@@ -115,7 +115,8 @@ pub struct Deleted {
     pub zxid: u64,
 }
 
-/// `GET /v1/nodes/{path}`; `?children=true` adds their names, `?consistency=stale` answers from this node's replica as it is.
+/// `GET /v1/nodes/{path}`; `?children=true` adds their names, `?consistency=stale` answers from this node's replica as
+/// it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Node {

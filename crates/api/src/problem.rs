@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What went wrong, as a stable word. Three classes: *refused* (nothing changed; asking again gets the same answer),
-/// *try again* (nothing changed; the cluster was not able to), *unknown* (it may or may not have taken place).
+/// The cause, as a stable word. Three classes: *refused* (nothing changed; a retry gets the same answer), *try again*
+/// (not executed; the cluster was not able to), *unknown* (it may or may not have been executed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -41,7 +41,8 @@ pub enum Code {
     NotHeld,
     /// 409: the lock request no longer stands in the queue (withdrawn, released or broken since).
     NotQueued,
-    /// 409: the lock's queue has another shape: a semaphore with another number of permits, or a lock where a semaphore was asked for.
+    /// 409: the lock's queue has another shape: a semaphore with another number of permits, or a lock where a semaphore
+    /// was asked for.
     LockMismatch,
     /// 409: the lock's queue holds names of another client's recipe, and the two would not exclude each other.
     ForeignNames,
@@ -53,7 +54,8 @@ pub enum Code {
     RequestMismatch,
     /// 409: an operation of the transaction was refused; `operation` and `cause` say which and why.
     TransactionFailed,
-    /// 409: the session owns as many ephemeral nodes, lock requests and pending gates as it may (`limits.ephemerals_per_session`).
+    /// 409: the session owns as many ephemeral nodes, lock requests and pending gates as it may
+    /// (`limits.ephemerals_per_session`).
     TooManyEphemerals,
     /// 409: the replicated state is as large as it may be (`limits.state_mib`).
     StateFull,

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OpenSession {
-    /// How long the session lives without a sign of life, in milliseconds. The server clamps it to its limits and says what it took.
+    /// How long the session lives without a sign of life, in milliseconds. The server clamps it to its limits and says
+    /// what it took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u32>,
     /// Who this is, for people.
@@ -29,8 +30,8 @@ pub struct SessionOpened {
     pub zxid: u64,
 }
 
-/// `POST /v1/sessions/{id}/keepalive`: the cluster will not expire the session before `timeout_ms` have passed since the
-/// keepalive was *sent*. Count from the sending, on a monotonic clock.
+/// `POST /v1/sessions/{id}/keepalive`: the cluster will not expire the session before `timeout_ms` have passed since
+/// the keepalive was *sent*. Count from the sending, on a monotonic clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeptAlive {

@@ -1,7 +1,8 @@
-//! The session stream, `GET /v1/sessions/{id}/stream`: one WebSocket that carries what a session asks and hears, in one order.
+//! The session stream, `GET /v1/sessions/{id}/stream`: one WebSocket that carries a session's keepalives, requests,
+//! watches and lost locks in one order.
 //!
-//! Each text message is one JSON object. A request on the stream is a request of the HTTP interface without the HTTP: the same
-//! methods, paths and bodies, the same answers and problem documents. See `docs/stream.md`.
+//! Each text message is one JSON object. A request on the stream is a request of the HTTP interface without the HTTP:
+//! the same methods, paths and bodies, the same answers and problem documents. See `docs/stream.md`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,25 +11,26 @@ use uuid::Uuid;
 use crate::Problem;
 use crate::watch::ChangeKind;
 
-/// What a client sends. Exactly one of the shapes; an unknown field ends the stream.
+/// A client's message. An unknown kind or field ends the stream.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromClient {
-    /// Ask something.
+    /// A request.
     Request(Request),
-    /// Give up a lock request that is not answered yet. It is answered all the same: with what came of it, if that was on its way
-    /// already; with problem `cancelled` once it is decided that nothing is or will be held by it; or with `unknown_outcome` if that
-    /// could not be decided. Requests of other kinds go on to their answer.
+    /// Cancels a lock request that is not answered yet. It is answered all the same: with its outcome, if that was on
+    /// its way already; with problem `cancelled` once the cluster has decided that it holds nothing and never will; or
+    /// with `unknown_outcome` if that could not be decided. Other requests are not affected.
     Cancel(u64),
     /// A sign of life. Answered with [`FromServer::Alive`] and the same number.
     Keepalive(u64),
-    /// Begin a watch.
+    /// Begins a watch.
     Watch(Watch),
-    /// End a watch.
+    /// Ends a watch.
     Unwatch(u64),
 }
 
-/// A request of the HTTP interface. Requests are begun in the order in which they are sent, and answered as they are done.
+/// A request of the HTTP interface. Requests are begun in the order in which they are sent, and answered as they are
+/// done.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -41,7 +43,7 @@ pub struct Request {
     /// Makes a retry safe, on this stream or another (promise P9).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<Uuid>,
-    /// Earlier requests whose answers the client has.
+    /// Earlier requests whose answers the client has received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledge: Vec<Uuid>,
     /// The body, for methods that take one.
@@ -53,7 +55,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
-    /// Chosen by the client; names what the watch says. Not in use by another watch of this stream.
+    /// Chosen by the client; names the messages of the watch. Not in use by another watch of this stream.
     pub id: u64,
     /// The node.
     pub path: String,
@@ -65,18 +67,18 @@ pub struct Watch {
     pub from: Option<u64>,
 }
 
-/// What the server sends. A client skips kinds that it does not know.
+/// A server's message. A client skips kinds that it does not know.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromServer {
-    /// The first message. The session lives for `timeout_ms` from when the *handshake* was sent, and these are the locks it holds:
-    /// one that the client believes to hold and that is not among them is lost.
+    /// The first message. The session lives for `timeout_ms` from when the *handshake* was sent. A lock that the client
+    /// was granted before and that is not in `held` is lost.
     Hello {
         /// The session's timeout.
         timeout_ms: u32,
-        /// The zxid at which this is true. It has seen everything that was acknowledged before the handshake.
+        /// The zxid at which this is true. It covers everything that was acknowledged before the handshake.
         zxid: u64,
-        /// What the session holds, in no particular order; their losses are told on this stream.
+        /// The locks that the session holds, in no particular order; the stream reports their loss.
         held: Vec<Held>,
     },
     /// The answer to a request.
@@ -88,7 +90,7 @@ pub enum FromServer {
         /// The session's timeout.
         timeout_ms: u32,
     },
-    /// The keepalive with this number was not acknowledged; try again. Says nothing about the session.
+    /// The keepalive with this number was not acknowledged; retry. This says nothing about the session.
     NotConfirmed {
         /// The client's number.
         number: u64,
@@ -99,7 +101,7 @@ pub enum FromServer {
     Watching {
         /// The watch.
         id: u64,
-        /// Everything after this is told.
+        /// Every change after this is reported.
         zxid: u64,
     },
     /// One transaction as a watch sees it. Comes before any answer that could reveal it.
@@ -125,8 +127,8 @@ pub enum FromServer {
         /// Why.
         problem: Box<Problem>,
     },
-    /// A lock that was granted on this stream, or named in its `hello`, is no longer held, without having been released on it: broken
-    /// by force, or its node was deleted. Never before the answer that grants it.
+    /// A lock that was granted on this stream, or named in its `hello`, is no longer held, and was not released on it:
+    /// it was broken by force, or its node was deleted. Never comes before the answer that grants it.
     LockLost {
         /// The lock.
         lock: String,
@@ -135,7 +137,7 @@ pub enum FromServer {
         /// When.
         zxid: u64,
     },
-    /// The session is over, or this stream is; the last message. The close code says which, see `docs/stream.md`.
+    /// The last message: the session or the stream has ended. The close code says which, see `docs/stream.md`.
     Goodbye(Box<Problem>),
 }
 
@@ -173,7 +175,7 @@ pub struct Answer {
 
 /// Close codes of the stream (RFC 6455 section 7.4.2 leaves 4000–4999 to applications).
 pub mod close {
-    /// The node goes down; come back to another.
+    /// The node shuts down; open a stream at another one.
     pub const GOING_DOWN: u16 = 1001;
     /// A message that is not one of this protocol.
     pub const BAD_MESSAGE: u16 = 1008;
@@ -181,9 +183,9 @@ pub mod close {
     pub const TOO_LARGE: u16 = 1009;
     /// The session has ended.
     pub const SESSION_OVER: u16 = 4001;
-    /// The client left unread what was sent to it for too long; come back and resume by zxid.
+    /// The client left output unread for too long; open a new stream and resume by zxid.
     pub const TOO_SLOW: u16 = 4002;
-    /// Nothing was heard from the client for as long as the session's timeout. The session may live on; its waiting lock requests left
+    /// No message of the client for the session's timeout. The session may live on; its waiting lock requests have left
     /// their queues.
     pub const SILENT: u16 = 4003;
 }

@@ -1,10 +1,10 @@
-//! Text of strangers, for people to read.
+//! Makes text from outside safe to print.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a terminal or a log viewer would obey this character instead of showing it: control characters, and those that change the
-/// direction of text or end its line (Unicode's Bidi_Control, U+2028 and U+2029).
+/// Whether a terminal or a log viewer would obey this character instead of showing it: control characters, and those
+/// that change the direction of text or end its line (Unicode's Bidi_Control, U+2028 and U+2029).
 pub fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

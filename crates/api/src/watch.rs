@@ -1,7 +1,8 @@
 //! Watching a path or a subtree: `GET /v1/watch?path=&recursive=&from=` as server-sent events.
 //!
-//! The SSE `id` of each message is its zxid, so a client that reconnects with `Last-Event-ID` (or `from`) misses nothing.
-//! Message names: `change` ([`Change`]), `bookmark` ([`Bookmark`]), and, as the last one, `compacted` (a [`Problem`](crate::Problem)).
+//! The SSE `id` of each message is its zxid, so a client that reconnects with `Last-Event-ID` (or `from`) misses
+//! nothing. Message names: `change` ([`Change`]), `bookmark` ([`Bookmark`]), and, as the last one, `compacted` (a
+//! [`Problem`](crate::Problem)).
 
 use serde::{Deserialize, Serialize};
 

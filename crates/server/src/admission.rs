@@ -1,7 +1,10 @@
-//! What lets a client's request in (promise P13). Three lanes that cannot fill each other:
-//! requests at work, bounded and shared (`limits.in_flight_requests`); requests that wait for a lock or an event
-//! (`limits.waiting_requests`), which hold none of the first; and those that keep or give back what somebody has (keepalive, release, verify,
-//! the end of a session), which are never refused for the sake of others: a connection has one of them at a time, a stream [`OWN_LANE`].
+//! Admission of clients' requests (promise P13), in three lanes that cannot fill each other:
+//!
+//! - requests at work, bounded and shared (`limits.in_flight_requests`);
+//! - requests that wait for a lock or an event (`limits.waiting_requests`); a waiting request holds no place of the
+//!   first lane;
+//! - requests that keep or give back something (keepalive, release, verify, close of a session). Other requests never
+//!   cause one of these to be refused: a connection has one at a time, a stream up to [`OWN_LANE`].
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -18,16 +21,17 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 
-/// Requests of one stream at a time that need no place among those at work.
+/// Most requests of one stream at a time in the lane of its own; further ones count as requests at work.
 const OWN_LANE: usize = 64;
 
-/// Replies of so many bytes need no room of the budget: the system's buffers hold as much for each connection anyway.
+/// A reply of at most this size takes nothing of the budget: the system's buffers hold as much for each connection
+/// anyway.
 pub(crate) const SMALL_REPLY_BYTES: usize = 64 * 1024;
 
-/// Whether there is room for a reply of so many bytes, before it is built.
+/// Checks for room for a reply of this size, before the reply is built.
 ///
 /// # Errors
-/// There is none, or the holder has its share.
+/// The budget is used up, or the holder has its share.
 pub(crate) fn check_reply(replies: &Arc<Budget>, holder: Holder, bytes: usize) -> Result<(), Exceeded> {
     if bytes > SMALL_REPLY_BYTES { replies.check(holder, bytes) } else { Ok(()) }
 }
@@ -56,7 +60,7 @@ pub(crate) fn keeps_or_gives_back(method: &Method, path: &str) -> bool {
     }
 }
 
-/// Whether this is where a node's health and figures are asked for: who asks needs them most when the node is overloaded.
+/// Whether a path asks for health or metrics, which are needed most when the node is overloaded.
 pub(crate) fn is_health(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/metrics")
 }
@@ -67,9 +71,9 @@ pub(crate) struct Admission {
     at_work: Arc<Budget>,
     waiting: Arc<Budget>,
     pub(crate) watches: Arc<Budget>,
-    /// Bodies that are being read, of requests.
+    /// Bytes of request bodies that are being read.
     pub(crate) request_bytes: Arc<Budget>,
-    /// What clients have not read yet, of replies and events.
+    /// Bytes of replies and events that clients have not read yet.
     pub(crate) reply_bytes: Arc<Budget>,
     own_lane: Arc<AtomicUsize>,
 }
@@ -102,10 +106,10 @@ impl Admission {
         }
     }
 
-    /// Lets a request in. `own` counts those of its stream that are in the lane of their own.
+    /// Admits a request; one with a `lane` of its own takes a place there while there is one.
     ///
     /// # Errors
-    /// There are too many, or the caller's address has its share.
+    /// Too many requests are at work, or the caller's address has its share.
     pub(crate) fn enter(&self, from: IpAddr, lane: Option<&Lane>) -> Result<AtWork, Exceeded> {
         let place = match lane.and_then(Lane::enter) {
             Some(stream) => Place::Own(Counted::new(&self.own_lane), stream),
@@ -114,12 +118,12 @@ impl Admission {
         Ok(AtWork { from, place: Arc::new(Mutex::new(Some(place))) })
     }
 
-    /// Requests that will be answered soon.
+    /// Requests at work, without those that wait.
     pub(crate) fn brief(&self) -> usize {
         self.at_work.used() + self.own_lane.load(Ordering::Relaxed)
     }
 
-    /// Requests that have begun and are not answered.
+    /// Requests at work and requests that wait.
     pub(crate) fn in_flight(&self) -> usize {
         self.brief() + self.waiting.used()
     }
@@ -131,7 +135,7 @@ impl Admission {
     }
 }
 
-/// The lane of its own of one connection or stream.
+/// The lane of one connection or stream for requests that keep or give back something.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lane(Arc<AtomicUsize>);
 
@@ -159,7 +163,7 @@ impl Drop for Counted {
     }
 }
 
-/// What a request has taken, held for its sake.
+/// The place of a request, freed when it is dropped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held until they are dropped")]
 enum Place {
@@ -169,7 +173,7 @@ enum Place {
     Large(Option<Box<Place>>, Taken),
 }
 
-/// A request that was let in; its handler can give the place back before it ends.
+/// The place of an admitted request. The handler can free it before the request ends.
 #[derive(Clone, Debug)]
 pub(crate) struct AtWork {
     from: IpAddr,
@@ -177,17 +181,18 @@ pub(crate) struct AtWork {
 }
 
 impl AtWork {
-    /// The request waits from here on: it gives its place to others, and takes one of those that wait for as long as what is given lives.
+    /// Moves the request from the lane of requests at work to that of waiting requests, where it stays until the result
+    /// is dropped.
     ///
     /// # Errors
-    /// Too many wait, or the caller's address or session has its share; its place is kept then.
+    /// Too many requests wait, or the caller's address or session has its share. The request keeps its place at work.
     pub(crate) fn wait(&self, admission: &Admission, session: Option<u64>) -> Result<Taken, Failure> {
         let waiting = self.take_waiting(admission, self.holder(session))?;
         self.leave();
         Ok(waiting)
     }
 
-    /// Takes the room of one that waits, and keeps its place among those at work until it [leaves](Self::leave).
+    /// Takes a place among waiting requests, and keeps the one at work until [`leave`](Self::leave).
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -195,7 +200,7 @@ impl AtWork {
         Ok(admission.waiting.take(holder, 1)?)
     }
 
-    /// A session that is made for this request.
+    /// The holder for a session that will be opened for this request.
     pub(crate) fn holder_to_come(&self) -> Holder {
         Holder::new_session(self.from)
     }
@@ -211,7 +216,7 @@ impl AtWork {
         *place = Some(Place::Large(before, body));
     }
 
-    /// The request is answered, or waits.
+    /// Frees the place: the request is answered, or waits.
     pub(crate) fn leave(&self) {
         drop(self.place.lock().take());
     }
@@ -228,7 +233,7 @@ impl FromRequestParts<Arc<Context>> for AtWork {
     }
 }
 
-/// Every request has come over some connection; without one it counts as this machine's.
+/// The address of a request's connection; without a connection it is this machine's.
 pub(crate) fn address_of(from: Option<&ClientAddress>) -> IpAddr {
     from.map_or(Ipv4Addr::LOCALHOST.into(), |ClientAddress(from)| from.ip())
 }

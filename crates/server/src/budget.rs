@@ -1,8 +1,8 @@
-//! Bounded resources and everybody's share of them (promise P13).
+//! Bounded resources, and the share that each address and session may have (promise P13).
 //!
-//! A share is no fixed number: nobody may have more than a fraction of what is still free. So one greedy address gets half of a budget, two get
-//! a third each, and whoever comes next always finds room, without a limit that a lone client would meet on an idle node.
-//! It must never be asked for what gives something back (keepalive, release, verify, the end of a session): see `admission`.
+//! A share is a fraction of what is still free, not a fixed number. One greedy address gets half of a budget, two get a
+//! third each, and the next client always finds room, while a lone client on an idle node meets no limit. Requests that
+//! give something back (keepalive, release, verify, close of a session) must never depend on a budget: see `admission`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use parking_lot::Mutex;
 
 use crate::failure::Failure;
 
-/// When to come back after a refusal.
+/// When a client may retry after a refusal.
 const RETRY_AFTER_MS: u64 = 100;
 
-/// For whom something is taken: an address, and the session there where it is known.
+/// The holder of an amount: an address, and its session where that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     address: IpAddr,
     session: Option<u64>,
-    /// A session that is not there yet, so it has nothing.
+    /// The session is not open yet, so it holds nothing.
     is_new: bool,
 }
 
@@ -32,7 +32,7 @@ impl Holder {
         Self { address: network_of(address), session: None, is_new: false }
     }
 
-    /// A session that is about to be made, for this alone.
+    /// A session that will be opened for this amount alone.
     pub(crate) fn new_session(address: IpAddr) -> Self {
         Self { is_new: true, ..Self::address(address) }
     }
@@ -45,7 +45,7 @@ impl Holder {
 /// A bounded resource.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// For the figures.
+    /// The label of its metrics.
     name: &'static str,
     /// What it counts, for people.
     things: &'static str,
@@ -62,7 +62,7 @@ struct Used {
     sessions: HashMap<u64, usize>,
 }
 
-/// Whose share is used up.
+/// The bound that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     All,
@@ -80,7 +80,7 @@ impl Share {
     }
 }
 
-/// Why nothing was taken.
+/// The budget refused an amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exceeded {
     pub(crate) share: Share,
@@ -94,12 +94,8 @@ impl std::fmt::Display for Exceeded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { held, limit, things, key, .. } = self;
         match self.share {
-            Share::All => write!(f, "this node has {held} of {limit} {things} and no room for this ({key})"),
-            whose => write!(
-                f,
-                "this {} has {held} of this node's {limit} {things}, its share of what is free ({key})",
-                whose.as_str()
-            ),
+            Share::All => write!(f, "too many {things} on this node: {held} of {limit} ({key})"),
+            whose => write!(f, "this {} has its share of this node's {limit} {things}: {held} ({key})", whose.as_str()),
         }
     }
 }
@@ -107,25 +103,25 @@ impl std::fmt::Display for Exceeded {
 impl From<Exceeded> for Failure {
     fn from(exceeded: Exceeded) -> Self {
         let remedy = match exceeded.share {
-            Share::All => "come back later, or ask another node",
-            _ => "finish some first, or come back later",
+            Share::All => "retry later, or at another node",
+            _ => "finish some first, or retry later",
         };
-        Self::new(Code::Overloaded, format!("{exceeded}; nothing was carried out; {remedy}"))
-            .retry_after(RETRY_AFTER_MS)
+        Self::new(Code::Overloaded, format!("{exceeded}; not executed; {remedy}")).retry_after(RETRY_AFTER_MS)
     }
 }
 
-/// Whether somebody who has `held` of a resource may have `amount` more, where so much is free: as much as `weight` of what is free, and
-/// where there is room a first piece of any size.
+/// Whether a holder of `held` may take `amount` more: in all at most `weight` times what is free. A first piece may
+/// have any size that is free.
 pub(crate) fn within_share(held: usize, amount: usize, free: usize, (times, parts): (usize, usize)) -> bool {
     amount <= free && (held == 0 || held.saturating_add(amount) <= free.saturating_mul(times) / parts)
 }
 
-/// Of what is free, for an address: so that one has at most half.
+/// Weight of an address: alone it gets at most half.
 pub(crate) const OF_ADDRESS: (usize, usize) = (1, 1);
-/// For an address, where a session or connection asks for its first: one behind the same address as a greedy one gets its own.
+/// Weight of an address for a session's or connection's first piece: a newcomer behind the same address as a greedy
+/// client gets one.
 pub(crate) const OF_ADDRESS_FOR_NEWCOMERS: (usize, usize) = (3, 1);
-/// For a session or a connection: one has at most a fifth.
+/// Weight of a session or connection: alone it gets at most a fifth.
 pub(crate) const OF_ONE: (usize, usize) = (1, 4);
 
 impl Budget {
@@ -133,17 +129,17 @@ impl Budget {
         Arc::new(Self { name, things, key, limit, used: Mutex::default() })
     }
 
-    /// Takes some, for as long as what is given lives.
+    /// Takes an amount, which is given back when the result is dropped.
     ///
     /// # Errors
-    /// There is no room, or the holder has its share.
+    /// The budget is used up, or the holder has its share.
     pub(crate) fn take(self: &Arc<Self>, holder: Holder, amount: usize) -> Result<Taken, Exceeded> {
         let mut taken = Taken { budget: self.clone(), holder, amount: 0 };
         taken.grow(amount)?;
         Ok(taken)
     }
 
-    /// Whether there is room, for who would have to do much before it can be taken.
+    /// Checks for room before costly work whose result would take it.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -173,19 +169,19 @@ impl Budget {
         if within_share(held, amount, free, weight) { Ok(()) } else { Err(exceeded(Share::Address, held)) }
     }
 
-    /// How much is taken.
+    /// The amount taken.
     pub(crate) fn used(&self) -> usize {
         self.used.lock().all
     }
 
-    /// Puts the figures into their gauges.
+    /// Sets the gauges.
     pub(crate) fn show(&self) {
         metrics::gauge!("lockkeeper_budget_used", "budget" => self.name).set(self.used() as f64);
         metrics::gauge!("lockkeeper_budget_limit", "budget" => self.name).set(self.limit as f64);
     }
 }
 
-/// Part of a budget, given back when it is dropped.
+/// An amount taken from a budget, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken {
     budget: Arc<Budget>,
@@ -216,7 +212,7 @@ impl Taken {
     }
 }
 
-/// Bytes that count for as long as anybody has them.
+/// Bytes that count against a budget until their last reference is dropped.
 struct CountedBytes {
     bytes: Bytes,
     _taken: Taken,
@@ -233,7 +229,7 @@ impl Taken {
         self.amount
     }
 
-    /// The same bytes, which give this back when they are gone.
+    /// Ties the amount to bytes: it is given back with their last reference.
     pub(crate) fn with(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(CountedBytes { bytes, _taken: self })
     }

@@ -1,10 +1,10 @@
-//! The injected clock of a node under test: the machine's, put wrong from outside by a line in a file
+//! The injected clock of a node under test: the machine's clock, shifted by a line in a file
 //! (`LOCKKEEPER_CLOCK_CONTROL`).
 //!
 //! Only in builds with debug assertions and in mutant builds, never in a release build. The line is `OFFSET_MS RATE`:
-//! what is added to the wall clock, and how fast time passes, wall and monotonic alike. The monotonic clock keeps its
-//! promise: it never jumps and never goes back, whatever the line says. A line that makes no sense is skipped and the
-//! one before stays in force. The timers of elections are not the node's and keep the machine's time.
+//! what is added to the wall clock, and how fast both clocks run. The monotonic clock never jumps and never goes back,
+//! whatever the line says. An invalid line is skipped and the one before stays in force. The election timers keep the
+//! machine's time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use async_trait::async_trait;
 use lockkeeper_node::{Clock, SystemClock};
 use parking_lot::Mutex;
 
-/// Names the file.
+/// The environment variable that names the file.
 const ENV: &str = "LOCKKEEPER_CLOCK_CONTROL";
-/// How often the file is looked at, and the longest sleep between two looks at the clock.
+/// How often the file is read, and the longest sleep between two readings of the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How much faster or slower than the machine's a clock may be put.
+/// How much faster or slower than the machine's clock it may run.
 const RATES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// The clock of this process: the machine's, unless a file is named.
@@ -30,12 +30,12 @@ pub(crate) fn clock() -> io::Result<Arc<dyn Clock>> {
     Ok(clock)
 }
 
-/// How the clock goes since it was last changed.
+/// How the clock runs since its last change.
 #[derive(Clone, Copy, Debug)]
 struct Course {
     offset_ms: i64,
     rate: f64,
-    /// By the machine's clock, when this began, and what this clock said then.
+    /// The machine's clock at the change, and this clock then.
     since: Duration,
     said: Duration,
 }
@@ -77,7 +77,7 @@ impl Clock for ControlledClock {
     }
 
     fn now(&self) -> Duration {
-        // The machine's clock is read under the lock, so that two readers never see this one go back across a change.
+        // Reads the machine's clock under the lock, so that two readers never see this clock go back across a change.
         let course = self.course.lock();
         course.at(self.machine.now())
     }
@@ -99,7 +99,7 @@ fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Puts the clock as the file says, for as long as there is the clock.
+/// Sets the clock from the file until the clock is dropped.
 fn follow(clock: &Arc<ControlledClock>, file: PathBuf) -> io::Result<()> {
     let clock: Weak<ControlledClock> = Arc::downgrade(clock);
     let mut last = None;
@@ -118,7 +118,7 @@ fn follow(clock: &Arc<ControlledClock>, file: PathBuf) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that is not there, or half written, says nothing.
+/// `None` for a file that is missing or half written.
 fn read(file: &Path) -> Option<(i64, f64)> {
     let text = std::fs::read_to_string(file).ok()?;
     let (offset_ms, rate) = text.strip_suffix('\n')?.split_once(' ')?;

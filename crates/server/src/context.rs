@@ -21,16 +21,16 @@ pub(crate) struct Context {
     pub(crate) node: Node,
     pub(crate) auth: PeerAuth,
     pub(crate) cluster: String,
-    /// Where clients reach the members that gave an address.
+    /// The client addresses of the members that have one.
     pub(crate) clients: BTreeMap<u64, String>,
-    /// Web pages that may change something.
+    /// The origins whose web pages may make changes.
     pub(crate) origins: Origins,
     pub(crate) admin: Admin,
     pub(crate) super_digest: SuperDigest,
     pub(crate) timing: Timing,
     pub(crate) header_bytes: usize,
     pub(crate) body: BodyBounds,
-    /// How long a stream may leave unread what is sent to it.
+    /// Longest time that a client may leave a stream's output unread.
     pub(crate) stream_write_timeout: Duration,
     pub(crate) metrics: Option<PrometheusHandle>,
     pub(crate) openapi: Bytes,

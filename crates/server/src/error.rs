@@ -1,4 +1,4 @@
-//! Why a node does not start or goes down: one line each, with the cause and the remedy.
+//! Errors that keep a node from starting or end it: one line each, with the cause and the remedy.
 
 use std::net::SocketAddr;
 
@@ -28,7 +28,7 @@ pub enum ServeError {
     /// Its snapshots cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// What is known of the peers cannot be read.
+    /// The file with the peers' starts cannot be read.
     #[error(
         "cannot read the file `peers` of the data directory: {0}{remedy}", remedy = peers_remedy(.0)
     )]
@@ -63,7 +63,7 @@ impl ServeError {
         Self::Listen { key, address, why }
     }
 
-    /// What a process ends with: 2 for a configuration that cannot be used, 1 for everything else.
+    /// The exit code of the process: 2 for a configuration that cannot be used, 1 for everything else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,

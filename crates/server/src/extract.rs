@@ -1,5 +1,5 @@
-//! From a request to typed, bounded, validated values. Whatever does not fit is a problem document; nothing is guessed and
-//! nothing unknown is skipped.
+//! Extractors: from an HTTP request to typed, bounded values. A request that does not fit is answered with a problem
+//! document; nothing is guessed, and no unknown field is skipped.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,10 +25,11 @@ use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 use crate::principals::{Unproved, from_address, prove_basic};
 
-/// How much of a body that is too large is read and thrown away, so that the client gets to read why instead of a broken pipe.
+/// Bytes of a body that is too large which are read and discarded, so that the client reads the refusal and meets no
+/// broken pipe.
 const DISCARD_BYTES: usize = 32 * 1024 * 1024;
 
-/// For so long a body for which there is no room is read and thrown away, for the same reason.
+/// How long a body for which there is no room is read and discarded, for the same reason.
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Bounds of a body.
@@ -82,7 +83,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.eq_ignore_ascii_case("application/json")
 }
 
-/// Bodies of so many bytes need no room of the budget: requests at work are few enough for them.
+/// A body of at most this size takes nothing of the budget: the bound on requests at work bounds these.
 const SMALL_BYTES: usize = 4 * 1024;
 
 /// Room for a body, taken before it is read.
@@ -103,12 +104,12 @@ impl Room {
         Self { budget: budget.clone(), holder, bytes: SMALL_BYTES, taken: None }
     }
 
-    /// The body is whole, and somebody else's to count.
+    /// Gives the room back: the body is complete, and counted elsewhere.
     pub(crate) fn release(&mut self) {
         (self.bytes, self.taken) = (SMALL_BYTES, None);
     }
 
-    /// Makes room for so many bytes in all.
+    /// Takes room until it is enough for this many bytes.
     pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), Exceeded> {
         if bytes <= self.bytes {
             return Ok(());
@@ -123,7 +124,7 @@ impl Room {
     }
 }
 
-/// Reads a body within its bounds of size and time, and where `room` is given within that.
+/// Reads a body within its bounds of size and time, and within `room` if given.
 pub(crate) async fn read_body(
     request: Request,
     bounds: BodyBounds,
@@ -134,7 +135,7 @@ pub(crate) async fn read_body(
         .get(header::CONTENT_LENGTH)
         .and_then(|v| v.to_str().ok())
         .and_then(|v| v.parse::<usize>().ok());
-    // A client that asks before it sends is told before it sends.
+    // A client that sends `Expect: 100-continue` is refused before it sends the body.
     let asks_first = request.headers().get(header::EXPECT).is_some();
     if asks_first && announced.is_some_and(|bytes| bytes > bounds.max_bytes) {
         return Err(too_large(bounds.max_bytes));
@@ -342,11 +343,11 @@ impl FromRequestParts<Arc<Context>> for Who {
     }
 }
 
-/// A read needs no session, but one that names its session shows that it lives.
+/// Counts a read as a sign of life of the session that it names.
 fn note_presence(parts: &Parts, context: &Context) {
     let header = single(&parts.headers, SESSION_HEADER).ok().flatten();
     if let Some(Ok(credential)) = header.map(parse_credential) {
-        // A session that is not known here is not waited for, and a wrong secret shows nothing.
+        // Does not wait for a session that this node does not know; a wrong secret is no sign of life.
         let _ = context.node.authorise(&credential).now_or_never();
     }
 }
@@ -356,7 +357,7 @@ fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure
     let mut principals = address.map(from_address).unwrap_or_default();
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
         let proved = prove_basic(&mut principals, header, &context.super_digest);
-        // Of another scheme: it is for somebody on the way, a proxy say, and proves nothing here.
+        // Credentials of another scheme are for somebody in between, such as a proxy.
         let proved = if proved == Err(Unproved::Scheme) { Ok(()) } else { proved };
         proved.map_err(|why| {
             let detail =

@@ -1,7 +1,7 @@
 //! Every reply that is not a success: a problem document with a stable code that names the cause and the remedy.
 //!
-//! The three classes stay apart on the way out: *refused* (4xx; nothing changed), *try again* (429 and 503 with `Retry-After`;
-//! nothing changed) and *unknown* (504; never guessed).
+//! The three classes stay apart on the way out: *refused* (4xx; nothing changed), *try again* (429 and 503 with
+//! `Retry-After`; nothing changed) and *unknown* (504; never guessed).
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,10 +12,10 @@ use lockkeeper_core::path::PathError;
 use lockkeeper_core::{Refusal, Zxid};
 use lockkeeper_node::{Bound, NodeError};
 
-/// When to come back if nothing better is known: about one election.
+/// When a client may retry if nothing better is known: about one election.
 const RETRY_AFTER_MS: u64 = 250;
 
-/// What a handler gives instead of a reply.
+/// A problem document and the zxid at which it is true.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     problem: Box<Problem>,
@@ -132,33 +132,33 @@ fn remedy(code: Code) -> &'static str {
         Code::NoNode => "create it first, or correct the path",
         Code::NodeExists => "delete it first, or take another path",
         Code::NotEmpty => "delete its children first",
-        Code::BadVersion => "read the node again and decide anew",
+        Code::BadVersion => "read the node again, then decide",
         Code::NoChildrenForEphemerals => "create it below a node of another kind",
         Code::SessionRequired => "send Lockkeeper-Session: <id>.<secret> of a session from POST /v1/sessions",
-        Code::SessionExpired => "all it owned is gone; open a new session and acquire anew",
+        Code::SessionExpired => "all it owned is gone; open a new session and acquire again",
         Code::NotHeld => {
-            "it was released, broken or never granted to this session; stop using the resource, then acquire anew"
+            "it was released, broken or never granted to this session; stop using the resource, then acquire again"
         }
-        Code::NotQueued => "acquire anew with a new request id",
+        Code::NotQueued => "acquire again with a new request id",
         Code::LockMismatch => {
-            "everyone in a queue asks for the same kind and number of permits; use another name, or ask alike"
+            "all requests in a queue have the same kind and number of permits; use another name, or the same kind"
         }
-        Code::ForeignNames => "have all clients of one lock use names of one family, or use another lock",
+        Code::ForeignNames => "let all clients of one lock use names of one family, or use another lock",
         Code::GateNotPending => {
-            "it was settled, its time was over, or its session ended; another may do the work now, so do not act"
+            "it was settled or timed out, or its session ended; do not act, since another may do the work now"
         }
         Code::GateMismatch => "use another key for another operation",
-        Code::RequestMismatch => "draw a new id for a new request",
+        Code::RequestMismatch => "use a new id for a new request",
         Code::TooManyEphemerals => {
-            "delete or release some, spread them over several sessions, or raise limits.ephemerals_per_session on every node"
+            "delete or release some, use several sessions, or raise limits.ephemerals_per_session on every node"
         }
-        Code::StateFull => "delete nodes that nobody needs, or raise limits.state_mib on every node",
-        Code::TransactionFailed => "nothing of it took place; see `operation` and `cause`",
+        Code::StateFull => "delete nodes, or raise limits.state_mib on every node",
+        Code::TransactionFailed => "no operation was executed; see `operation` and `cause`",
         _ => "",
     }
 }
 
-/// What was wrong, with the remedy behind it.
+/// A refusal of the state, with its remedy.
 fn refused(refusal: &Refusal) -> Failure {
     let code = code_of(refusal);
     let remedy = remedy(code);
@@ -182,15 +182,15 @@ impl From<NodeError> for Failure {
                 "the secret is not this session's; use the credential that opening it returned",
             ),
             NodeError::NoLeader { retry_after_ms } => {
-                let detail = "no leader that a majority confirms at the moment; nothing was carried out; try again, here or at another node";
+                let detail = "no leader confirmed by a majority; not executed; retry, here or at another node";
                 Self::new(Code::NoLeader, detail).retry_after(retry_after_ms)
             }
             NodeError::Overloaded { bound, retry_after_ms } => {
-                let detail = format!("{}; nothing was carried out; come back later", reached(bound));
+                let detail = format!("{}; not executed; retry later", reached(bound));
                 Self::new(Code::Overloaded, detail).retry_after(retry_after_ms)
             }
             NodeError::UnknownOutcome(why) => {
-                let remedy = "it may or may not have taken place; ask again with the same Lockkeeper-Request-Id";
+                let remedy = "it may or may not have been executed; retry with the same Lockkeeper-Request-Id";
                 Self::new(Code::UnknownOutcome, format!("{why}; {remedy}"))
             }
             NodeError::Compacted { oldest } => compacted(oldest),
@@ -202,20 +202,20 @@ impl From<NodeError> for Failure {
     }
 }
 
-/// Which bound of the node is reached, with the key that sets it.
+/// The bound of the node that is reached, with the configuration key that sets it.
 fn reached(bound: Bound) -> &'static str {
     match bound {
-        Bound::QueuedChanges => "too many changes wait at this node to be replicated (limits.queued_changes)",
+        Bound::QueuedChanges => "too many changes wait on this node to be replicated (limits.queued_changes)",
         Bound::OwnQueuedChanges => {
-            "as many changes from this address wait at this node as its share is (limits.queued_changes)"
+            "this address has its share of the changes that wait on this node to be replicated (limits.queued_changes)"
         }
-        Bound::Sessions => "the cluster has as many sessions as it takes (limits.sessions)",
-        Bound::Watches => "this node has as many watches as it takes (limits.watches)",
+        Bound::Sessions => "too many sessions in the cluster (limits.sessions)",
+        Bound::Watches => "too many watches on this node (limits.watches)",
         Bound::LockRequests => {
-            "this node has as many lock requests as it takes (limits.waiting_requests and limits.in_flight_requests)"
+            "too many lock requests on this node (limits.waiting_requests and limits.in_flight_requests)"
         }
-        Bound::Keepalives => "too many keepalives wait at this node to be confirmed",
-        Bound::Reads => "too many reads wait at this node to be confirmed",
+        Bound::Keepalives => "too many unconfirmed keepalives on this node",
+        Bound::Reads => "too many unconfirmed reads on this node",
     }
 }
 
@@ -225,7 +225,7 @@ impl From<ChangeError> for Failure {
             ChangeError::NoLeader => NodeError::NoLeader { retry_after_ms: RETRY_AFTER_MS }.into(),
             ChangeError::Refused(why) => Self::new(Code::MembershipConflict, why),
             ChangeError::Unknown(why) => {
-                let remedy = "it may or may not have been done; look at GET /v1/cluster, then decide";
+                let remedy = "it may or may not have been executed; read GET /v1/cluster, then decide";
                 Self::new(Code::UnknownOutcome, format!("{why}; {remedy}"))
             }
             ChangeError::Fatal(why) => NodeError::Fatal(why).into(),
@@ -235,12 +235,12 @@ impl From<ChangeError> for Failure {
 }
 
 pub(crate) fn shutting_down() -> Failure {
-    Failure::new(Code::ShuttingDown, "this node is shutting down; ask another node").retry_after(1_000)
+    Failure::new(Code::ShuttingDown, "this node is shutting down; retry at another node").retry_after(1_000)
 }
 
 pub(crate) fn compacted(oldest: Zxid) -> Failure {
     let detail = format!(
-        "the watch history no longer reaches back that far (oldest: {oldest}); read anew, then watch from the zxid of the reading"
+        "the watch history begins at {oldest}, after the zxid asked for; read again, then watch from the zxid of that read"
     );
     Failure::new(Code::Compacted, detail).with(|problem| problem.oldest_zxid = Some(oldest.0))
 }

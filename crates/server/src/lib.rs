@@ -1,10 +1,12 @@
-//! The front doors of a node: configuration, HTTP for clients and for peers, telemetry, start and shutdown.
+//! A node as a process: configuration, its listeners (HTTP for clients, ZooKeeper's protocol, peers), telemetry, start
+//! and shutdown.
 //!
-//! A request becomes typed, bounded values (`extract`), a call of the node, and a reply or problem document. Nothing in here
-//! decides anything about locks, sessions or nodes of the tree, and nothing a client sends reaches the node unbounded.
+//! A request becomes an `api::Call` of typed, bounded values (`routes`, `stream`), a call of the node (`calls`), and a
+//! reply or problem document. Nothing in here decides anything about locks, sessions or nodes of the tree, and no input
+//! of a client reaches the node unbounded.
 //!
-//! [`run`] serves one node until it is told to stop. Run it on a tokio runtime of its own: with the peers and the load on the
-//! same two cores, a current-thread runtime was measured fastest; on larger machines give it a few workers.
+//! [`run`] serves one node until it is told to stop. Run it on a tokio runtime of its own. With the peers and the load
+//! on the same two cores, a current-thread runtime was measured fastest; on larger machines give it a few workers.
 
 mod admission;
 mod budget;

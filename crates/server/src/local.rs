@@ -1,9 +1,9 @@
-//! A real cluster inside this process, for tests, examples and documentation that is run: nodes on free ports of 127.0.0.1 with
-//! their data in a temporary folder.
+//! A real cluster inside this process, for tests, examples and documentation: nodes on free ports of 127.0.0.1 with
+//! their data in a temporary directory.
 //!
-//! The nodes are those that `lockkeeper serve` runs, with a small cache and short elections; nothing about them is simulated. They
-//! have a thread of their own, so that a test's runtime may block or end without touching them. Never for use beyond that:
-//! the data go when the cluster goes.
+//! The nodes are those that `lockkeeper serve` runs, with a small cache and short elections; nothing is simulated. They
+//! run on a thread of their own, so that a test's runtime may block or end. Do not use it for anything else: the data
+//! are deleted with the cluster.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -22,7 +22,7 @@ use crate::error::ServeError;
 use crate::server::Server;
 
 const UNTIL_READY: Duration = Duration::from_secs(30);
-/// What a node gets to stop in order when the cluster is thrown away; it would spend more on finding a new leader.
+/// Time for the nodes to stop when the cluster is dropped; an orderly stop would take longer, to find a new leader.
 const LEAVE: Duration = Duration::from_millis(200);
 const UNTIL_REMOVED: Duration = Duration::from_secs(1);
 const ONE_QUESTION: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<LocalNode>,
-    /// Taken by the drop.
+    /// `None` once dropped.
     parts: Option<(Runtime, TempDir)>,
 }
 
@@ -59,7 +59,7 @@ struct RunningNode {
 }
 
 impl Cluster {
-    /// Starts so many nodes (one, three or five) and waits until each can serve.
+    /// Starts one, three or five nodes and waits until each can serve.
     ///
     /// # Errors
     /// One of them did not start, or was not ready within half a minute.
@@ -99,15 +99,15 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where clients connect, node by node from node 1, those included that are stopped.
+    /// The client addresses of all nodes from node 1 on, stopped ones included.
     pub fn endpoints(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("http://{}", node.address)).collect()
     }
 
-    /// Stops a node in order, as SIGTERM does. Nothing happens if it is stopped already.
+    /// Stops a node gracefully, as SIGTERM does; does nothing if it is stopped already.
     ///
     /// # Errors
-    /// There is no such node, or it did not stop in order.
+    /// There is no such node, or it did not stop gracefully.
     pub async fn stop(&mut self, node_id: u64) -> Result<(), ServeError> {
         match self.node(node_id)?.running.take() {
             Some(running) => running.stop().await,
@@ -115,15 +115,15 @@ impl Cluster {
         }
     }
 
-    /// Starts a stopped node again, at its old address with its old data, and waits until it can serve; for which, of three,
-    /// another must be at work.
+    /// Starts a stopped node again, at its old address with its old data, and waits until it can serve: of three nodes
+    /// another one must be running.
     ///
     /// # Errors
-    /// There is no such node, it is at work, or it does not start.
+    /// There is no such node, it is running, or it does not start.
     pub async fn restart(&mut self, node_id: u64) -> Result<(), ServeError> {
         let node = self.node(node_id)?;
         if node.running.is_some() {
-            return Err(ServeError::Start(format!("node {node_id} is at work; stop it first")));
+            return Err(ServeError::Start(format!("node {node_id} is running; stop it first")));
         }
         let server = Server::bind(node.config.clone())?;
         let Some((runtime, _)) = &self.parts else { return Err(ServeError::Start("the cluster is gone".into())) };
@@ -150,7 +150,7 @@ impl Drop for Cluster {
         let end = thread::Builder::new().name("lockkeeper-local-end".into()).spawn(move || {
             runtime.block_on(async {
                 let stopped = running.into_iter().map(RunningNode::stop);
-                // The data are thrown away: it does not matter how well the stores were closed.
+                // The data are deleted: how the stores were closed does not matter.
                 let _ = timeout(LEAVE, futures::future::join_all(stopped)).await;
             });
             runtime.shutdown_timeout(UNTIL_REMOVED);
@@ -209,7 +209,7 @@ impl LocalNode {
     }
 }
 
-/// Asks `/readyz`. By hand: one line of a reply is no reason for an HTTP client in the server.
+/// Asks `/readyz` by hand: an HTTP client would be a large dependency for one line of a reply.
 async fn is_ready(address: SocketAddr) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(address).await.ok()?;
@@ -222,7 +222,7 @@ async fn is_ready(address: SocketAddr) -> bool {
     matches!(timeout(ONE_QUESTION, ask).await, Ok(Some(true)))
 }
 
-/// Small and quick to start, otherwise as in earnest.
+/// Makes a node small and quick to start.
 fn make_light(config: &mut Config) {
     config.storage.cache_mib = 8;
     config.storage.free_floor_mib = 1;

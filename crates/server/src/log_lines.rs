@@ -1,9 +1,10 @@
-//! Bounds on the log: how many lines of one kind, how long a line, which characters.
+//! Limits of the log: how many lines of one kind, how long a line, which characters.
 //!
-//! Much of what is logged is caused from outside: a stranger at the peer port, a client over a limit. Nobody may fill the disk with that,
-//! bury other lines under it, or write to the operator's terminal. So at most [`LINES`] lines of one place in the code come within
-//! [`WINDOW`]; the log says that more are left out, then how many were, and a metric counts them. `debug` and `trace` are not bounded:
-//! somebody asked for them. Nor is the audit log: a line of it says who did what, and each is there.
+//! Outsiders cause many log lines: a stranger at the peer port, a client over a limit. They must not fill the disk,
+//! bury other lines, or send escape sequences to the operator's terminal. So one place in the code writes at most
+//! [`LINES`] lines within [`WINDOW`]; the log says that further ones are left out, then how many were, and a metric
+//! counts them. `debug` and `trace`, which somebody asked for, are not limited, nor is the audit log, where every line
+//! counts.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,13 +19,13 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::Context;
 
-/// MakeLineWriter of one place in the code within a window.
+/// Lines of one place in the code within a window.
 const LINES: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
-/// Longest line; of a longer one the beginning is kept.
+/// Longest line; a longer one is cut at its end.
 const LINE_BYTES: usize = 8 * 1024;
 
-/// What goes before a line because of the limit.
+/// A notice of the limit, written before a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice {
     /// It is the last of its kind for a while.
@@ -38,7 +39,7 @@ thread_local! {
     static NOTICE: Cell<Option<Notice>> = const { Cell::new(None) };
 }
 
-/// Leaves out lines of which too many come.
+/// Leaves out lines of one place in the code beyond the limit.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit {
     windows: Mutex<HashMap<Identifier, Window>>,
@@ -52,7 +53,7 @@ struct Window {
 }
 
 impl RateLimit {
-    /// Whether a line comes, and what goes before it.
+    /// Whether a line is written, and the notice before it.
     fn admit(&self, kind: &Metadata<'_>, now: Instant) -> (bool, Option<Notice>) {
         if *kind.level() > Level::INFO || kind.target() == "audit" {
             return (true, None);
@@ -86,7 +87,7 @@ impl<S: Subscriber> Layer<S> for RateLimit {
     }
 }
 
-/// How lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineFormat {
     /// Text.
@@ -97,7 +98,7 @@ pub(crate) enum LineFormat {
     Json,
 }
 
-/// Makes writers that bound each line.
+/// Makes writers that limit each line.
 #[derive(Clone, Debug)]
 pub(crate) struct MakeLineWriter<M> {
     to: M,

@@ -28,7 +28,8 @@ use crate::http::{origin, paths};
 /// The label of requests that found no route.
 const NO_ROUTE: &str = "none";
 
-/// What stands before the router: bounds that hold for every request, and names with slashes made one part.
+/// Checks every request before the router: bounds that hold for all, and names with slashes folded into one part of the
+/// path.
 #[derive(Clone)]
 pub(crate) struct ClientFront {
     pub(crate) context: Arc<Context>,
@@ -62,7 +63,8 @@ impl Front for ClientFront {
     }
 }
 
-/// Has a large reply take room until it is read. What only reads is refused where there is none; what has been done is told in any case.
+/// Makes a large reply take room until it is read. Where there is none, a read is refused; the reply to a change is
+/// sent in any case.
 fn until_read(budget: &Arc<Budget>, holder: Holder, reads: bool, response: Response) -> Response {
     let Some(size) = response.body().size_hint().exact().filter(|size| *size > SMALL_REPLY_BYTES as u64) else {
         return response;
@@ -74,11 +76,10 @@ fn until_read(budget: &Arc<Budget>, holder: Holder, reads: bool, response: Respo
         Err(_) => return response,
     };
     let (parts, body) = response.into_parts();
-    // It is there whole: nothing is waited for.
+    // The body is complete: this does not wait.
     match axum::body::to_bytes(body, size).now_or_never() {
         Some(Ok(bytes)) => Response::from_parts(parts, Body::from(taken.with(bytes))),
-        _ => Failure::new(Code::Internal, "a reply of known length was not there at once; please report this")
-            .into_response(),
+        _ => Failure::new(Code::Internal, "a reply of known length was incomplete; please report this").into_response(),
     }
 }
 
@@ -87,7 +88,7 @@ fn until_read(budget: &Arc<Budget>, holder: Holder, reads: bool, response: Respo
 pub(crate) struct Inner(pub(crate) axum::Router);
 
 impl ClientFront {
-    /// Checks what holds for every request; gives the URI with its name folded, if it has to be.
+    /// Checks the bounds of every request; returns the URI with its name folded, if it changed.
     fn prepare(&self, request: &Request) -> Result<Option<axum::http::Uri>, Failure> {
         let (bytes, header_bytes) = (header_size(request.headers()), self.context.header_bytes);
         if bytes > header_bytes {
@@ -97,7 +98,7 @@ impl ClientFront {
             return Err(Failure::new(Code::HeaderTooLarge, detail));
         }
         if is_health(request.uri().path()) {
-            // Probes send whatever they like as the name of the host.
+            // Probes send any name of a host.
             return origin::check_host_count(request.version(), request.headers()).map(|()| None);
         }
         origin::check_host(request.version(), request.headers())?;
@@ -107,7 +108,7 @@ impl ClientFront {
 }
 
 fn header_size(headers: &HeaderMap) -> usize {
-    // Each line has a colon, a space and a line's end besides.
+    // Each line has a colon, a space and a line break besides.
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
@@ -133,7 +134,7 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
             Err(exceeded) => Failure::from(exceeded).into_response(),
         }
     } else {
-        // Whoever asks for health or metrics needs them most when the node is overloaded.
+        // Health and metrics need no place: they are needed most when the node is overloaded.
         caught(next.run(request)).await.unwrap_or_else(Failure::into_response)
     };
     abandoned.not();
@@ -145,12 +146,12 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
     response
 }
 
-/// The net under a handler that panics.
+/// Turns a panic of a handler into a problem document.
 pub(crate) async fn caught<T>(handling: impl Future<Output = T>) -> Result<T, Failure> {
     AssertUnwindSafe(handling).catch_unwind().await.map_err(|panic| {
         tracing::error!(panic = message_of(&*panic), "a handler panicked; please report this");
         let detail =
-            "a defect of the server; its log has more; whether the request took place is not known; please report this";
+            "a defect of the server; its log has more; the request may or may not have been executed; please report this";
         Failure::new(Code::Internal, detail)
     })
 }
@@ -195,7 +196,7 @@ impl RouteMetrics {
     }
 }
 
-/// Looked up by hash instead of registered anew each time: a request should cost the metrics no allocation.
+/// Looked up by hash instead of registered each time, so that a request costs the metrics no allocation.
 static KNOWN: LazyLock<RwLock<HashMap<Labels, RouteMetrics>>> = LazyLock::new(RwLock::default);
 
 /// Route patterns come from the router's table, so there are only so many of these.

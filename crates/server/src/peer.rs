@@ -15,10 +15,10 @@ use crate::extract::{BodyBounds, read_body};
 use crate::http::connection::{Front, Proved};
 
 const PREFIX: &str = "/peer/v1/";
-/// A peer that takes longer than this for one message is given up; it will send it again.
+/// Longest time for a peer to send one message; after that it has to send it again.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Answers peers.
+/// Serves the peer listener.
 #[derive(Clone)]
 pub(crate) struct PeerFront {
     pub(crate) context: Arc<Context>,
@@ -52,7 +52,7 @@ impl Rejection {
         Self { status, code: code.into(), detail: detail.into() }
     }
 
-    /// The text is the body; the header marks it as a peer's word, not that of something in between.
+    /// The text is the body; the header marks it as the answer of a peer and not of a proxy.
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::from(self.detail));
         *response.status_mut() = self.status;
@@ -91,7 +91,7 @@ impl PeerFront {
             Rejection::new(status, &problem.code.to_string(), problem.detail)
         })?;
         self.context.node.serve_peer(caller, kind, body).await.map_err(|refused| {
-            // The peer understood and said no: the caller must not take it for an outage.
+            // A refusal: the caller must not take it for an outage.
             Rejection::new(StatusCode::CONFLICT, &refused.code, refused.detail)
         })
     }

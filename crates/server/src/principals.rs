@@ -1,8 +1,8 @@
-//! Who a caller has proved to be, at either front door, and what a caller may write into an ACL (reference:
-//! `PrepRequestProcessor.fixupACL` and the authentication providers of ZooKeeper 3.9).
+//! Authentication of callers over HTTP and ZooKeeper's protocol, and the ACL entries that a caller may write
+//! (reference: `PrepRequestProcessor.fixupACL` and the authentication providers of ZooKeeper 3.9).
 //!
-//! The state decides who may do what (`lockkeeper_core::acl`). Here credentials become identities, and the entries that clients send become
-//! entries that can be stored.
+//! The state decides on access (`lockkeeper_core::acl`). Here credentials become identities, and the entries that
+//! clients send become entries that can be stored.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ const WORLD: &str = "world";
 const ANYONE: &str = "anyone";
 const AUTH: &str = "auth";
 
-/// Whose credentials make them `super`, as `user:hash`; nobody's if there is none.
+/// The user who is `super`, as `user:hash`; `None` for nobody.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SuperDigest(Option<String>);
 
@@ -37,7 +37,7 @@ impl SuperDigest {
     }
 }
 
-/// Why credentials prove nothing.
+/// The credentials prove nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unproved {
     /// The scheme is not known here.
@@ -46,20 +46,20 @@ pub(crate) enum Unproved {
     /// They are not `user:password`.
     #[error("they are not user:password")]
     Form,
-    /// No list could name such a user.
+    /// No ACL could name such a user.
     #[error("user and hash are at most {MAX_ACL_ID_BYTES} bytes long")]
     TooLong,
-    /// One caller cannot be so many.
+    /// Too many identities for one caller.
     #[error("one caller has at most {MAX_IDENTITIES} identities")]
     TooMany,
 }
 
-/// Nothing but where a call comes from.
+/// The identity of an address alone.
 pub(crate) fn from_address(address: IpAddr) -> Principals {
     Principals { address: Some(address.to_canonical()), identities: Vec::new() }
 }
 
-/// Adds what credentials prove. Without a colon they are a user without a password, to ZooKeeper and so here.
+/// Adds the identity that credentials prove. Without a colon they are a user without a password, as in ZooKeeper.
 ///
 /// # Errors
 /// They prove nothing.
@@ -80,13 +80,14 @@ pub(crate) fn prove(
             }
             add(principals, DIGEST, &id)
         }
-        // Known by itself, as ZooKeeper's provider has it.
+        // As in ZooKeeper's provider.
         IP => Ok(()),
         _ => Err(Unproved::Scheme),
     }
 }
 
-/// Adds what an `Authorization` header proves: `Basic` (RFC 7617) is ZooKeeper's digest scheme by another road.
+/// Adds the identity that an `Authorization` header proves: `Basic` (RFC 7617) carries the user and password of
+/// ZooKeeper's digest scheme.
 ///
 /// # Errors
 /// It is another scheme, or is not written as that one is.
@@ -116,17 +117,17 @@ fn add(principals: &mut Principals, scheme: &str, id: &str) -> Result<(), Unprov
     Ok(())
 }
 
-/// The entries as they are to be stored: each once, `auth` spelt out as who the caller is.
+/// The entries as they are stored: each once, `auth` replaced by the caller's identities.
 ///
 /// # Errors
-/// One makes no sense: which, and why.
+/// An entry is invalid: which, and why.
 pub(crate) fn fix_up(
     principals: &Principals,
     acl: impl IntoIterator<Item = AclEntry>,
 ) -> Result<Vec<AclEntry>, String> {
     let mut stored: Vec<AclEntry> = Vec::new();
     for entry in acl {
-        // Looked at as it grows: finding what is there twice takes the square of this.
+        // Checked as it grows: finding duplicates takes quadratic time.
         if stored.len() > MAX_ACL_ENTRIES {
             return Err(format!("a list has at most {MAX_ACL_ENTRIES} entries"));
         }
@@ -154,14 +155,14 @@ pub(crate) fn fix_up(
             DIGEST => return Err(format!("the id of scheme digest is user:hash, not '{id}'")),
             IP if Network::parse(id).is_some() => put(entry),
             IP => return Err(format!("the id of scheme ip is an address, or one with a number of bits, not '{id}'")),
-            // Nobody can prove anything else here: such a list would lock out whoever set it.
+            // Nobody can prove another scheme here: such an ACL would lock out its author.
             _ => return Err(format!("scheme '{scheme}' is none of world, auth, digest and ip")),
         }
     }
     Ok(stored)
 }
 
-/// Refuses to show what the caller may not read. What is not there is no secret.
+/// Refuses to show a node that the caller may not read. A node that does not exist is no secret.
 ///
 /// # Errors
 /// The node's list does not allow it.
@@ -174,12 +175,12 @@ pub(crate) fn may_read(principals: &Principals, state: &State, path: &NodePath) 
     }
 }
 
-/// Whether the caller may hear the name of a node: who may list its directory may.
+/// Whether the caller may learn the name of a node: it must be allowed to list the node's directory.
 pub(crate) fn may_name(principals: &Principals, state: &State, path: &NodePath) -> bool {
     path.parent().is_none_or(|directory| may_read(principals, state, &directory).is_ok())
 }
 
-/// What of a watch's item the caller may know: of changes it may not read it hears that the zxid has come, and no more.
+/// The part of a watch's item that the caller may know: of changes that it may not read only the zxid.
 pub(crate) fn readable(principals: &Principals, item: WatchItem) -> WatchItem {
     let WatchItem::Changes(mut changes) = item else { return item };
     let zxid = changes.last().map(|change| change.zxid);
@@ -190,7 +191,7 @@ pub(crate) fn readable(principals: &Principals, item: WatchItem) -> WatchItem {
     }
 }
 
-/// `user:password` as lists name it: the user, and the hash of both.
+/// `user:password` as ACLs name it: the user, and the hash of both.
 pub(crate) fn digest_of(credentials: &str) -> String {
     let user = credentials.split(':').next().unwrap_or_default();
     format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials)))
@@ -203,7 +204,7 @@ pub(crate) fn is_digest(text: &str) -> bool {
     })
 }
 
-/// An entry as readers see it. Whoever may not administer the node sees no hashes.
+/// An entry as readers see it: without hashes for callers who may not administer the node.
 pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
     match entry.id.split_once(':') {
         Some((user, _)) if !whole && entry.scheme == DIGEST => format!("{user}:x"),

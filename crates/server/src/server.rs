@@ -1,7 +1,8 @@
-//! A node's life as a process: take the ports, open the store, start the node, serve, and go in order.
+//! A node's life as a process: bind the ports, open the store, start the node, serve, and shut down.
 //!
-//! Going in order: say "not ready", stop accepting, let what is at work finish, hand leadership over and stop the node, close
-//! the store. Each step is bounded in time; what is left after that is cut off.
+//! A shutdown answers "not ready", stops accepting, lets the requests at work finish, hands leadership over, stops the
+//! node, joins the tasks and closes the store. Each step is bounded in time; connections that are left after that are
+//! cut off.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,18 +32,18 @@ use crate::middleware::ClientFront;
 use crate::peer::PeerFront;
 use crate::{routes, telemetry, zookeeper};
 
-/// What waiters and streams get to hear the end after the node has stopped.
+/// Time for waiters, streams and tasks to end after the node has stopped.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often a shutdown looks whether the requests at work are done.
+/// How often a shutdown checks whether the requests at work are done.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A connection that has been idle for less does not make way for another: its request may be on its way.
+/// A connection that has been idle for less is not closed for another one: its next request may be on its way.
 const YOUNG: Duration = Duration::from_millis(100);
-/// Nor does one for another of its own address that has been idle for less.
+/// The same for another connection of its own address.
 const YOUNG_OF_OWN: Duration = Duration::from_secs(1);
-/// How often recorded latencies are put into their buckets.
+/// How often recorded latencies are moved into their buckets.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// Serves one node until `shutdown` is ready, then goes in order.
+/// Serves one node until `shutdown` is ready, then shuts down gracefully.
 ///
 /// # Errors
 /// One line with the cause and the remedy; the process should print it and end with [`ServeError::exit_code`]. After
@@ -51,7 +52,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     Server::bind(config)?.run(shutdown).await
 }
 
-/// A node whose ports are taken and that is not serving yet.
+/// A node whose ports are bound and that does not serve yet.
 #[derive(Debug)]
 pub struct Server {
     config: Config,
@@ -61,7 +62,7 @@ pub struct Server {
     zookeeper: Option<Bound>,
 }
 
-/// Keeps why the node cannot go on; the first reason counts.
+/// The reason why the node cannot go on; the first one counts.
 #[derive(Clone)]
 struct Fate(watch::Sender<Option<String>>);
 
@@ -89,7 +90,7 @@ impl Fate {
 }
 
 impl Server {
-    /// Checks the configuration and takes the ports. Nothing listens yet and nothing has been touched on the disk.
+    /// Checks the configuration and binds the ports. Nothing listens yet, and the disk is not touched.
     ///
     /// # Errors
     /// The configuration breaks a rule, or a port is in use.
@@ -102,8 +103,8 @@ impl Server {
         Ok(Self { config, checked, client, peer, zookeeper })
     }
 
-    /// Takes two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests. Each
-    /// has its data in its own folder below `directory`, and is otherwise configured by `adjust`.
+    /// Binds two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests.
+    /// Each has its data in a directory of its own below `directory`; `adjust` changes the rest of its configuration.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
@@ -137,17 +138,17 @@ impl Server {
         ports.into_iter().map(server).collect()
     }
 
-    /// Where clients will connect; tells the port when the configuration leaves it to the system (port 0).
+    /// The address for clients, with the port that the system chose if the configuration says 0.
     pub fn client_address(&self) -> SocketAddr {
         self.client.address()
     }
 
-    /// Where peers will connect.
+    /// The address for peers.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer.address()
     }
 
-    /// Where ZooKeeper's clients will connect, if they may.
+    /// The address for ZooKeeper's clients, if they are served.
     pub fn zookeeper_address(&self) -> Option<SocketAddr> {
         self.zookeeper.as_ref().map(Bound::address)
     }
@@ -170,10 +171,10 @@ impl Server {
         let by_default =
             config.limits.connections <= limits.connections && config.zookeeper.connections <= its.connections;
         let fit = raise_open_files(config.limits.connections.saturating_add(for_zookeeper), by_default);
-        // Where they do not all fit, none of the doors takes the other's room.
+        // Where they do not all fit, neither listener takes the other's room.
         let for_zookeeper = for_zookeeper.min(fit / 2);
         let connections = config.limits.connections.min(fit - for_zookeeper);
-        // Before the node starts, so that nothing it counts is lost.
+        // Before the node starts, so that none of its counts is lost.
         let metrics = telemetry::metrics_handle();
         let fate = Fate::new();
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
@@ -227,7 +228,7 @@ impl Server {
         };
         upkeep.abort();
         if let Err(fatal) = ended {
-            // Nothing of this process is to be trusted any more: no leave is taken, and no promise made meanwhile.
+            // Nothing of this process can be trusted any more: it ends at once, and acknowledges nothing meanwhile.
             clients.abort();
             peers.abort();
             if let Some(zookeeper) = zookeeper {
@@ -339,7 +340,7 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     };
     node.max_queued_commands = config.limits.queued_changes;
     node.max_watches = config.limits.watches;
-    // Those that wait, those at work, and those of clients that have gone and that are being taken back.
+    // Requests that wait, requests at work, and cancelled requests that are leaving their queues.
     node.max_lock_requests = config.limits.waiting_requests + 2 * config.limits.in_flight_requests;
     node.watch_queue_events = config.limits.watch_queue_events;
     node.history_events = config.limits.watch_history_events;
@@ -350,7 +351,7 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
 fn client_policy(config: &Config, connections: usize, finish: CancellationToken) -> Policy {
     let limits = &config.limits;
     let bounds = ConnectionBounds {
-        // A header somewhat too large still gets a problem document; one far too large a bare 431.
+        // A header somewhat too large gets a problem document; one far too large a bare 431.
         buffer_bytes: (limits.header_bytes * 2).max(16 * 1024),
         header_read_timeout: Duration::from_millis(limits.header_read_timeout_ms),
         idle_timeout: Duration::from_millis(limits.idle_timeout_ms),
@@ -370,7 +371,7 @@ fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
     let bounds = ConnectionBounds {
         buffer_bytes: 512 * 1024,
         header_read_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
-        // Peers keep their connections; one that has vanished is noticed by the system's keepalive.
+        // Peers keep their connections; TCP keepalive detects a peer that vanished.
         idle_timeout: Duration::from_secs(24 * 3600),
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         once: false,
@@ -383,7 +384,8 @@ fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
 
 type Accepting = tokio::task::JoinHandle<JoinSet<()>>;
 
-/// Lets the requests at work finish, stops the node, lets waiters and peers hear of it, and cuts off what is left.
+/// Lets the requests at work finish, stops the node, lets waiters and peers end, joins the tasks, and cuts off
+/// connections that are left.
 async fn leave(
     context: &Context,
     config: &Config,
@@ -394,14 +396,15 @@ async fn leave(
 ) {
     let deadline = Instant::now() + Duration::from_millis(config.limits.shutdown_timeout_ms);
     let mut clients = clients.await.unwrap_or_default();
-    // Their clients have their sessions moved to other nodes.
+    // ZooKeeper's clients move their sessions to other nodes.
     if let Some(zookeeper) = zookeeper {
         finish(&mut zookeeper.await.unwrap_or_default(), "zookeeper").await;
     }
     while context.admission.brief() > 0 && Instant::now() < deadline {
         sleep(LOOK_EVERY).await;
     }
-    // Lock requests that wait are told to ask another node; their places in the queue are kept by their sessions.
+    // Waiting lock requests are answered that another node is to be asked; their sessions keep their places in the
+    // queue.
     context.node.shutdown().await;
     finish(&mut clients, "clients").await;
     peers_stop.cancel();

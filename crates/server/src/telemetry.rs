@@ -1,7 +1,7 @@
-//! What the node tells about itself: the log on standard error and the figures under `/metrics`.
+//! Telemetry: the log on standard error and the metrics under `/metrics`.
 //!
-//! Every metric of every crate is described here, in one place, with its unit. A label takes only values from a fixed set
-//! (route patterns, methods, codes): nothing that a client chooses ever becomes a label.
+//! Every metric of every crate is described here, in one place, with its unit. A label takes only values from a fixed
+//! set (route patterns, methods, codes): nothing that a client chooses ever becomes a label.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -23,15 +23,15 @@ const SECONDS: &[f64] = &[
 /// Sizes: commands in a batch and the like.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
 
-/// Libraries that tell their every step, at levels that are ours. What matters of it our own crates say in their own words;
-/// whoever wants more names the library in `log.level`.
+/// Libraries that log each step at `info` or above. Our own crates log what matters of it; name the library in
+/// `log.level` to see more.
 const QUIET: &str = "openraft=error,sled=warn,hyper=warn,hyper_util=warn,reqwest=warn";
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
     if level.eq_ignore_ascii_case("off") {
         return Ok(EnvFilter::new("off"));
     }
-    // Of two directives for one target the later counts.
+    // Of two directives for one target the later one counts.
     EnvFilter::try_new(format!("{QUIET},{level}")).map_err(|error| error.to_string())
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn metrics_handle() -> Option<PrometheusHandle> {
                 .map(PrometheusBuilder::build_recorder)
                 .ok()?;
             let handle = recorder.handle();
-            // Somebody else's recorder (a program that embeds the node) is theirs to serve.
+            // The recorder of a program that embeds the node is served by that program.
             metrics::set_global_recorder(recorder).ok()?;
             describe();
             Some(handle)
@@ -305,7 +305,7 @@ fn describe_replication() {
     describe_histogram!("lockkeeper_snapshot_seconds", Unit::Seconds, "Time to write a snapshot.");
 }
 
-/// Figures that are read when asked for, not kept up to date all the time.
+/// Sets the gauges that are read on demand.
 pub(crate) fn set_gauges(context: &crate::context::Context) {
     let status = context.node.status();
     let set = |name: &'static str, value: u64| metrics::gauge!(name).set(value as f64);

@@ -143,9 +143,9 @@ SIGTERM and SIGINT stop the node gracefully: it hands over leadership first.
 Exit codes: 0 stopped by a signal, 1 failed while running, 2 wrong arguments or configuration
 
 Examples:
-  lockkeeper serve --config node-1.toml
-  LOCKKEEPER_LOG__FORMAT=json lockkeeper serve --config node-1.toml
-  lockkeeper serve --config node-1.toml --check-config")]
+  lockkeeper serve --config node1.toml
+  LOCKKEEPER_LOG__FORMAT=json lockkeeper serve --config node1.toml
+  lockkeeper serve --config node1.toml --check-config")]
 pub(crate) struct Serve {
     /// The configuration file
     #[arg(long, value_name = "FILE")]

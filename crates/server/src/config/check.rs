@@ -1,4 +1,4 @@
-//! The rules that a configuration has to keep, each with the key, the value and the remedy in its error.
+//! The rules of a configuration. Each error names the key, the value and the remedy.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,20 +14,20 @@ use super::{Config, ConfigError, Limits};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
-/// What a checked configuration means.
+/// The values that a checked configuration stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Where clients connect.
+    /// The address for clients.
     pub listen_client: SocketAddr,
-    /// Where peers connect.
+    /// The address for peers.
     pub listen_peer: SocketAddr,
     /// Peer addresses of the founding members, this one included.
     pub peers: BTreeMap<u64, String>,
-    /// Client addresses of those that gave one.
+    /// Client addresses of the members that have one.
     pub clients: BTreeMap<u64, String>,
-    /// Where ZooKeeper's clients connect, if they may.
+    /// The address for ZooKeeper's clients, if they are served.
     pub listen_zookeeper: Option<SocketAddr>,
-    /// Where ZooKeeper's clients reach the members that say so.
+    /// ZooKeeper addresses of the members that have one.
     pub zookeeper_clients: BTreeMap<u64, String>,
 }
 
@@ -153,7 +153,8 @@ impl Config {
         Ok(())
     }
 
-    /// What is allowed and costs more than its reader may expect: one sentence each, naming the key and the consequence.
+    /// Warnings of settings that are allowed and cost more than one may expect: one sentence each, with the key and the
+    /// consequence.
     pub fn warnings(&self) -> Vec<String> {
         let (owned, most) = (self.limits.ephemerals_per_session, Limits::default().ephemerals_per_session);
         let large_sessions = (owned > most).then(|| {

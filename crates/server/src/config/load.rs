@@ -1,4 +1,4 @@
-//! Reading the configuration: file and environment into a [`Config`], with errors that name the key and the place.
+//! Reading the configuration from file and environment. Errors name the key and the place.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::{Checked, Config};
 
-/// Why there is no configuration. One line each.
+/// The configuration cannot be read or breaks a rule. One line each.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -39,8 +39,8 @@ pub enum ConfigError {
     },
 }
 
-/// What every variable of the environment that is meant for the configuration starts with. Those without a `__` behind it
-/// (`LOCKKEEPER_ENDPOINTS`, …) are for the command line.
+/// Prefix of the environment variables. Those without a `__` behind it (`LOCKKEEPER_ENDPOINTS`, …) are for the command
+/// line.
 const PREFIX: &str = "LOCKKEEPER_";
 
 impl Config {
@@ -85,7 +85,7 @@ fn origin_of(error: &figment::Error, file: &str) -> String {
     }
 }
 
-/// One line: the key, then what is wrong with it. TOML's own errors draw a picture over several lines; their last says what it is.
+/// One line: the key, then the error. TOML's own errors take several lines, of which the last one names the error.
 fn describe(error: &figment::Error) -> String {
     let key = error.path.join(".");
     let text = error.kind.to_string();

@@ -1,7 +1,7 @@
-//! What a node is told before it starts: defaults, then the file, then the environment (`LOCKKEEPER_<SECTION>__<KEY>`).
+//! The configuration of a node: defaults, then the file, then the environment (`LOCKKEEPER_<SECTION>__<KEY>`).
 //!
-//! It is read once, checked whole ([`Config::check`]) and passed on explicitly; nothing here reads it again while the node
-//! runs. A key that nobody knows is refused: a typing error must not become a default.
+//! It is read once, checked whole ([`Config::check`]) and passed on explicitly. An unknown key is refused: a typing
+//! error must not become a default.
 
 mod check;
 mod load;
@@ -19,36 +19,36 @@ pub use load::ConfigError;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Who this is.
+    /// The cluster and this member.
     pub cluster: ClusterSection,
     /// Every founding member by its node id, this one included. Empty means that this node is a cluster of its own.
     #[serde(default)]
     pub peers: BTreeMap<String, Peer>,
-    /// Where this node listens.
+    /// The addresses of the listeners.
     #[serde(default)]
     pub listen: Listen,
-    /// What lies on the disk.
+    /// The store.
     #[serde(default)]
     pub storage: Storage,
     /// Heartbeats, elections, sessions.
     #[serde(default)]
     pub timing: Timing,
-    /// Bounds on what comes from outside.
+    /// Bounds on input from outside.
     #[serde(default)]
     pub limits: Limits,
     /// The log on standard error.
     #[serde(default)]
     pub log: Log,
-    /// What the API lets people do beyond their own locks.
+    /// What the API permits beyond a session's own locks.
     #[serde(default)]
     pub admin: Admin,
-    /// What stands in the locks' queues.
+    /// Rules of the locks' queues.
     #[serde(default)]
     pub locks: Locks,
-    /// The front door for ZooKeeper's clients.
+    /// The listener for ZooKeeper's clients.
     #[serde(default)]
     pub zookeeper: ZooKeeper,
-    /// Switches for the project's own tests. Never for use.
+    /// Switches for the project's own tests. Never use them elsewhere.
     #[serde(default)]
     pub testing: Testing,
 }
@@ -86,7 +86,8 @@ pub struct Listen {
     pub client: String,
     /// `address:port` for the other members. Keep it off networks that clients can reach.
     pub peer: String,
-    /// Web pages that may change something through the client listener, as origins: `https://console.example`. Programs send no origin.
+    /// Origins of the web pages that may make changes through the client listener, such as `https://console.example`.
+    /// Programs send no origin.
     pub allowed_origins: Vec<String>,
 }
 
@@ -98,20 +99,20 @@ pub struct Storage {
     pub directory: PathBuf,
     /// sled's page cache in MiB; its real use may be several times this.
     pub cache_mib: u64,
-    /// With less than this free on the disk the node stops before it writes.
+    /// Free space on the disk below which the node stops before it writes.
     pub free_floor_mib: u64,
-    /// A snapshot is taken after so many log entries.
+    /// Log entries after which a snapshot is taken.
     pub snapshot_every_entries: u64,
-    /// At most so many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the
+    /// Most entries from before a snapshot that stay in the log; a follower that needs an earlier one is sent the
     /// snapshot.
     pub keep_entries: u64,
-    /// A snapshot is taken after so many MiB of log as well, or after as many as a snapshot has, if that is more. Once
-    /// nothing has happened for a while, 1 MiB is enough.
+    /// MiB of log after which a snapshot is taken, or the size of a snapshot if that is more. After a quiet while 1 MiB
+    /// is enough.
     pub snapshot_every_mib: u64,
-    /// At most so many MiB of log from before a snapshot stay, or as many as the snapshot has, if that is more; as many
-    /// as that alone, once nothing has happened for a while.
+    /// Most MiB of log from before a snapshot that stay, or the size of the snapshot if that is more; after a quiet
+    /// while the size of the snapshot alone.
     pub keep_mib: u64,
-    /// A write that takes longer than this to reach the disk is a storage failure and ends the process.
+    /// Longest time for a write to reach the disk; a longer one is a storage failure and ends the process.
     pub sync_watchdog_ms: u64,
 }
 
@@ -121,7 +122,7 @@ pub struct Storage {
 pub struct Timing {
     /// Between two heartbeats of the leader.
     pub heartbeat_ms: u64,
-    /// Shortest silence after which a follower thinks of an election.
+    /// Shortest silence of the leader after which a follower starts an election.
     pub election_timeout_min_ms: u64,
     /// Longest such silence.
     pub election_timeout_max_ms: u64,
@@ -131,7 +132,7 @@ pub struct Timing {
     pub max_session_timeout_ms: u32,
     /// The session timeout of a client that asks for none.
     pub default_session_timeout_ms: u32,
-    /// Between two looks for containers and TTL nodes that may go.
+    /// Between two searches for containers and TTL nodes to remove.
     pub reap_interval_ms: u64,
 }
 
@@ -143,51 +144,54 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Largest header of a request, all fields together.
     pub header_bytes: usize,
-    /// Most connections of clients at a time. For one more an idle one is closed, of the address that has most of them; where none is idle, it
-    /// gets 503. `/healthz`, `/readyz` and `/metrics`, keepalives, releases and the ends of sessions are answered all the same.
+    /// Most connections of clients at a time. For one more, the node closes an idle one of the address that has most of
+    /// them; where none is idle, the new one gets 503. `/healthz`, `/readyz`, `/metrics`, keepalives, releases and
+    /// closes of sessions are answered all the same.
     pub connections: usize,
-    /// Most of them from one address (one /64 of IPv6); 0 for half of `connections`. Once three quarters of all are taken, by several addresses, one
-    /// has at most as many as are free.
+    /// Most of them from one address (one /64 of IPv6); 0 for half of `connections`. Once several addresses have taken
+    /// three quarters of all, an address has at most as many as are free.
     pub connections_per_address: usize,
-    /// Most connections of peers at a time; for one more an idle one is closed, of strangers first.
+    /// Most connections of peers at a time; for one more, the node closes an idle one, strangers' first.
     pub peer_connections: usize,
-    /// Most requests of clients at work at a time; one more gets 429, and one address has at most half. Keepalives, releases,
-    /// verifications and the end of a session need no place among them.
+    /// Most requests of clients at work at a time; one more gets 429, and one address has at most half. Keepalives,
+    /// releases, verifications and closes of sessions need no place among them.
     pub in_flight_requests: usize,
-    /// Most requests that wait at a time, for a lock or for events over HTTP; one more gets 429, and one address or session has its share.
+    /// Most requests at a time that wait for a lock, or for events over HTTP; one more gets 429, and an address or
+    /// session has a share.
     pub waiting_requests: usize,
-    /// Most watches of this node's HTTP clients and session streams; one more gets 429, and one address or session has its share.
+    /// Most watches of this node's HTTP clients and session streams; one more gets 429, and an address or session has a
+    /// share.
     pub watches: usize,
     /// Most bytes of bodies that are being read; one more body gets 429, and one address has at most half.
     pub request_bytes_in_flight: usize,
-    /// Most bytes of replies and events that clients have not read; a reply for which there is no room is replaced by 429, a stream or a
-    /// ZooKeeper client is cut off, and one address has at most half.
+    /// Most bytes of replies and events that clients have not read. Beyond that a read gets 429, and a stream or
+    /// ZooKeeper client is cut off. One address has at most half.
     pub reply_bytes_in_flight: usize,
     /// Most sessions of the cluster; opening one more gets 429.
     pub sessions: usize,
-    /// Most ephemeral nodes of one session, its lock requests and pending gates included; one more is refused. All of them go in one
-    /// step of the log when the session ends.
+    /// Most ephemeral nodes of one session, its lock requests and pending gates included; one more is refused. One log
+    /// entry removes them all when the session ends.
     pub ephemerals_per_session: u32,
-    /// Largest size of the replicated state in MiB; what would add to it beyond that is refused.
+    /// Largest size of the replicated state in MiB; changes that would make it larger are refused.
     pub state_mib: u64,
-    /// Changes that wait at this node for their turn to be replicated. One more gets 429; a connected ZooKeeper client's waits, as long as
-    /// a request may take.
+    /// Most changes that wait at this node to be replicated. One more gets 429; that of a connected ZooKeeper client
+    /// waits, as long as a request may take.
     pub queued_changes: usize,
-    /// Events that wait for a slow watcher before it is told that it missed some.
+    /// Most events that wait for a slow watcher; then its watch ends with `compacted`.
     pub watch_queue_events: usize,
     /// Events kept for watchers that resume.
     pub watch_history_events: usize,
-    /// A client that has begun a request header must finish it within this.
+    /// Longest time for a client to send a request header.
     pub header_read_timeout_ms: u64,
-    /// A client that sends a body must finish it within this.
+    /// Longest time for a client to send a body.
     pub body_read_timeout_ms: u64,
-    /// A connection without a request is closed after this.
+    /// Time after which a connection without a request is closed.
     pub idle_timeout_ms: u64,
-    /// A client that takes nothing of what it is sent is cut off after this.
+    /// Time after which a client that reads nothing of its reply is cut off.
     pub write_timeout_ms: u64,
-    /// A session stream whose client leaves unread what is sent to it for so long is closed.
+    /// Longest time that a client may leave the output of its session stream unread.
     pub stream_write_timeout_ms: u64,
-    /// How long requests at work may go on when the node shuts down.
+    /// Longest time for the requests at work to finish when the node shuts down.
     pub shutdown_timeout_ms: u64,
 }
 
@@ -197,11 +201,11 @@ pub struct Limits {
 pub struct Log {
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,lockkeeper_consensus=debug`.
     pub level: String,
-    /// How lines look.
+    /// The format of lines.
     pub format: LogFormat,
 }
 
-/// How a line of the log looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -218,13 +222,14 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
-    /// Whether others than its session may delete a lock request or a gate: `DELETE /v1/locks/{name}/holders/{token}`, and the deletion
-    /// of its node, over HTTP and over ZooKeeper's protocol. Each use is in the audit log.
+    /// Whether anyone but its session may delete a lock request or a gate: by `DELETE
+    /// /v1/locks/{name}/holders/{token}`, or by deleting its node over HTTP or ZooKeeper's protocol. The audit log
+    /// records each use.
     pub allow_force_release: bool,
-    /// Whether members may be added, promoted and removed and leadership be handed over through the API.
+    /// Whether the API may add, promote and remove members and transfer leadership.
     pub allow_membership: bool,
-    /// Whom no access control list stops, at either front door: `user:hash`, as a `digest` entry names somebody, the hash in base64 that of
-    /// SHA-1 of `user:password`; empty for nobody.
+    /// The user whom no ACL stops, over HTTP and ZooKeeper's protocol: `user:hash` as in a `digest` entry, the hash
+    /// being SHA-1 of `user:password` in base64; empty for nobody.
     pub super_digest: String,
 }
 
@@ -232,26 +237,26 @@ pub struct Admin {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Locks {
-    /// What becomes of a request whose name the clients in the lock's queue do not know, or whose client does not know theirs.
+    /// Whether one queue takes requests with names of clients that do not know each other's.
     pub foreign_names: ForeignNames,
 }
 
-/// Which names a queue takes.
+/// The names that a queue takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignNames {
     /// Names of one family alone: clients that overlook each other would hold at the same time.
     #[default]
     Refuse,
-    /// Any: every client has been told of the others' names.
+    /// Any name: every client is configured to know the others' names.
     Allow,
 }
 
-/// Section `[zookeeper]`: a second front door, for clients that speak ZooKeeper's protocol. Off unless it is told where to listen.
+/// Section `[zookeeper]`: the listener for clients that speak ZooKeeper's protocol. Off while `listen` is empty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ZooKeeper {
-    /// `address:port`, as a rule with port 2181; empty for no such door.
+    /// `address:port`, by convention with port 2181; empty for no listener.
     pub listen: String,
     /// ZooKeeper's `tickTime`: session timeouts are from 2 to 20 ticks.
     pub tick_ms: u32,
@@ -263,20 +268,21 @@ pub struct ZooKeeper {
     pub connections_per_address: usize,
     /// ZooKeeper's `jute.maxbuffer`: longest request.
     pub max_frame_bytes: usize,
-    /// A client that has more than this to read is cut off.
+    /// Most bytes that a client may leave unread; then it is cut off.
     pub max_unread_bytes: usize,
-    /// Most watches of all clients of this node; one more is refused, and who sets watches anew and has no room for them is cut off.
+    /// Most watches of all clients of this node; one more is refused. A client that sets its watches again and finds no
+    /// room is cut off.
     pub watches: usize,
     /// Most watches of one connection; the same.
     pub watches_per_connection: usize,
-    /// Whether each read sees everything that was acknowledged before it, to anybody, at the price of a round to the leader. Otherwise
-    /// reads are ZooKeeper's: in order for each client, and perhaps behind.
+    /// Whether each read is linearizable, at the price of a round to the leader. Otherwise reads are as in ZooKeeper:
+    /// in order for each client, and possibly stale.
     pub linearizable_reads: bool,
     /// Four-letter words that are answered; `*` for all.
     pub words: Vec<String>,
 }
 
-/// Section `[testing]`: breaks promises on purpose, so that the tests which watch over them can be seen to fail.
+/// Section `[testing]`: breaks promises on purpose, to show that the tests of these promises fail then.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Testing {
@@ -336,7 +342,8 @@ impl Default for Limits {
             reply_bytes_in_flight: 64 * 1024 * 1024,
             sessions: 1_000_000,
             ephemerals_per_session: 10_000,
-            // With snapshots under way and the log's own copies a node takes about twice that: what a machine of 4 GiB has to give.
+            // With snapshots under way and the log's own copies a node takes about twice that, which a machine of 4 GiB
+            // can give.
             state_mib: 1_024,
             queued_changes: 16_384,
             watch_queue_events: 4_096,
@@ -383,7 +390,7 @@ impl Default for Admin {
 }
 
 impl Config {
-    /// A node with every default. The fields are there to be set.
+    /// A node with every default; set the fields to change it.
     pub fn new(cluster: impl Into<String>, node: u64) -> Self {
         Self {
             cluster: ClusterSection { id: cluster.into(), node },
@@ -400,7 +407,7 @@ impl Config {
         }
     }
 
-    /// Enters a founding member.
+    /// Adds a founding member.
     #[must_use]
     pub fn with_peer(mut self, node: u64, peer: impl Into<String>, client: impl Into<String>) -> Self {
         self.peers.insert(node.to_string(), Peer { peer: peer.into(), client: Some(client.into()), zookeeper: None });

@@ -1,5 +1,6 @@
-//! One connection, from its acceptance to its end: requests one after another, cut off when it is silent, finished when the
-//! node shuts down. A client that goes away takes its request with it: hyper drops the handler's future.
+//! One connection, from its acceptance to its end: it serves requests one after another, is cut off when it is silent,
+//! and finishes when the node shuts down. When a client disconnects, hyper drops the handler's future, which cancels
+//! the request.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,30 +22,30 @@ use tokio_util::sync::CancellationToken;
 use super::phase::{Phase, PhaseClock, PhasedSocket};
 use super::upgrade::Handover;
 
-/// What bounds a connection.
+/// The bounds of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionBounds {
-    /// What is read at once; a header that does not fit gets a bare 431.
+    /// Size of the read buffer; a header that does not fit gets a bare 431.
     pub(crate) buffer_bytes: usize,
     pub(crate) header_read_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) write_timeout: Duration,
-    /// One request and no more.
+    /// Whether it serves one request only.
     pub(crate) once: bool,
 }
 
-/// One that makes way is cut off after so long.
+/// Longest time for an idle connection that makes way to end.
 const MAKE_WAY_WITHIN: Duration = Duration::from_secs(1);
-/// Not so one that is being sent a reply: when it has taken none of it for so long, in which the slowest lines take
-/// [`UNSENT_BYTES`], or after the time for a write in any case.
+/// Longest time for a client to read nothing of a reply once its connection is to make way; the slowest lines carry
+/// [`UNSENT_BYTES`] in it. The time for a write holds in any case.
 const TAKES_NOTHING: Duration = Duration::from_secs(5);
 
-/// Whoever answers requests.
+/// The service behind a listener.
 pub(crate) trait Front: Clone + Send + Sync + 'static {
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// Socket options: no delay for small replies, and the system notices peers that vanished or take nothing.
+/// Socket options: no delay for small replies, and timeouts for peers that vanished or read nothing.
 pub(crate) fn prepare(stream: &TcpStream, bounds: &ConnectionBounds) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
@@ -56,11 +57,11 @@ pub(crate) fn prepare(stream: &TcpStream, bounds: &ConnectionBounds) -> std::io:
     bound_unsent(stream)
 }
 
-/// Most bytes that the kernel takes for a client before it can send them. By itself it takes megabytes, which no budget
-/// counts, for clients that do not read.
+/// Most bytes that the kernel buffers for a client that does not read. By default it takes megabytes, which no budget
+/// counts.
 const UNSENT_BYTES: u32 = 128 * 1024;
 
-/// Has a reply that its client does not read stay with the node, where `limits.reply_bytes_in_flight` counts it.
+/// Keeps a reply that its client does not read in the node, where `limits.reply_bytes_in_flight` counts it.
 pub(crate) fn bound_unsent(stream: &TcpStream) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
@@ -68,12 +69,12 @@ pub(crate) fn bound_unsent(stream: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// When a connection ends although its client does not end it.
+/// Signals that end a connection from this side.
 #[derive(Clone, Debug)]
 pub(crate) struct Ends {
-    /// Once the request at work is answered.
+    /// End once the request at work is answered.
     pub(crate) finish: CancellationToken,
-    /// If it has none: another needs its room.
+    /// End if it has no request: another connection needs its room.
     pub(crate) make_way: CancellationToken,
 }
 
@@ -138,7 +139,7 @@ pub(crate) async fn serve(
                 making_way = Some(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
-            () = tokio::time::sleep(wait(&phase_clock, &bounds, if making_way.is_some() { tick.min(MAKE_WAY_WITHIN) } else { tick })) => {
+            () = tokio::time::sleep(wait(&phase_clock, &bounds, making_way.map_or(tick, |_| tick.min(MAKE_WAY_WITHIN)))) => {
                 let late = making_way.is_some_and(|since| is_late(&phase_clock, &bounds, since.elapsed()));
                 if let Some(why) = overdue(&phase_clock, &bounds).or(late.then_some("made way")) {
                     tracing::debug!(why, "a connection was cut off");
@@ -150,7 +151,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// From where a request came; for the audit log and access control lists.
+/// The address of a request's client, for the audit log and ACLs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientAddress(pub(crate) std::net::SocketAddr);
 
@@ -158,11 +159,11 @@ pub(crate) struct ClientAddress(pub(crate) std::net::SocketAddr);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proved;
 
-/// Marks a reply whose body goes on until somebody leaves.
+/// Marks a reply whose body goes on until the client or the node ends it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endless;
 
-/// When to look again: a header that begins now may take no longer than its timeout, twice that at worst with this tick.
+/// When to check again: a header that begins now may take its timeout, with this tick twice that at worst.
 fn wait(phase_clock: &PhaseClock, bounds: &ConnectionBounds, tick: Duration) -> Duration {
     let (phase, lasted) = phase_clock.now();
     let left = match phase {
@@ -173,12 +174,12 @@ fn wait(phase_clock: &PhaseClock, bounds: &ConnectionBounds, tick: Duration) -> 
     left.min(tick).max(Duration::from_millis(1))
 }
 
-/// Whether one that has been making way for so long is to be cut off.
+/// Whether a connection that has been making way for so long is to be cut off.
 fn is_late(phase_clock: &PhaseClock, bounds: &ConnectionBounds, making_way: Duration) -> bool {
     match phase_clock.now() {
         (Phase::Busy, _) => false,
         (Phase::Header, _) => making_way >= MAKE_WAY_WITHIN,
-        // One that is sent nothing has ended by itself.
+        // A connection without a reply to send has ended by itself.
         (Phase::Idle, lasted) => lasted.min(making_way) >= TAKES_NOTHING || making_way >= bounds.write_timeout,
     }
 }

@@ -1,6 +1,7 @@
-//! The open connections of one listener: so many in all, so many from one address (promise P13). Once three quarters are taken, an address has
-//! at most as many as are free, so that a few greedy ones never fill it. When there is no room for another, one that has no request makes way: of
-//! the address that has most of them, the one that has been idle for longest.
+//! The open connections of one listener, bounded in all and for each address (promise P13). Once three quarters are
+//! taken, an address has at most as many as are free, so that a few greedy addresses never fill the listener. When
+//! there is no room for a new connection, an idle one makes way: the one that has been idle longest of the address that
+//! has most.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -15,29 +16,29 @@ use tokio_util::sync::CancellationToken;
 use super::phase::{Phase, PhaseClock};
 use crate::budget::give_back;
 
-/// A header that is not complete after this counts as no request.
+/// A connection whose header is not complete after this counts as idle.
 const SLOW_HEADER: Duration = Duration::from_secs(1);
-/// So many that may make way are noted at a time: looking for them costs a look at each connection.
+/// Most idle connections noted at a time: a search costs a look at each connection.
 const NOTED: usize = 64;
-/// When none was found, nobody looks again for so long.
+/// Pause between two searches when the first one found nothing.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// An address that has no more than this part of all is not greedy.
+/// An address with at most this part of all connections is not greedy.
 const FEW: usize = 64;
 
-/// How many there may be.
+/// The bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Most {
     pub(crate) all: usize,
     pub(crate) of_address: usize,
-    /// One that has been idle for less is left alone: its request may be on its way.
+    /// A connection that has been idle for less does not make way: its next request may be on its way.
     pub(crate) young: Duration,
-    /// The same where another of its own address is to have its room: an address with more than its share must not keep the node busy
-    /// with replacing its connections.
+    /// The same for a new connection of its own address: an address over its share must not keep the node busy
+    /// replacing its connections.
     pub(crate) young_of_own: Duration,
 }
 
-/// Why there is no room.
+/// The bound that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     All,
@@ -56,7 +57,7 @@ struct Registry {
     next_id: u64,
     all: HashMap<u64, Connection>,
     by_address: HashMap<IpAddr, usize>,
-    /// Those that may make way, of one address or of any.
+    /// Connections that may make way, of one address or of any.
     noted: HashMap<Option<IpAddr>, Noted>,
 }
 
@@ -75,7 +76,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// For how long it has had no request; none if it is not to make way.
+    /// For how long it has been idle; `None` if it must not make way.
     fn idle_for(&self, young: Duration) -> Option<Duration> {
         match self.phase_clock.now() {
             (Phase::Idle, lasted) if lasted >= young => Some(lasted),
@@ -85,7 +86,7 @@ impl Connection {
     }
 }
 
-/// A connection that was let in, for as long as it is there.
+/// The place of an open connection, freed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Registered {
     connections: Arc<Connections>,
@@ -101,10 +102,10 @@ impl Connections {
         Arc::new(Self { most, open: Mutex::default() })
     }
 
-    /// Lets a connection in, in place of an idle one if need be.
+    /// Registers a connection, in place of an idle one if need be.
     ///
     /// # Errors
-    /// There is no room, and none is idle.
+    /// There is no room, and no connection may make way.
     pub(crate) fn enter(self: &Arc<Self>, from: IpAddr, phase_clock: Arc<PhaseClock>) -> Result<Registered, Full> {
         let address = network_of(from);
         let mut open = self.open.lock();
@@ -129,7 +130,8 @@ impl Connections {
         Ok(Registered { connections: self.clone(), id, make_way, displaced })
     }
 
-    /// How many one address may have now. One that is alone there, or has a few, is not asked to leave room for others.
+    /// How many connections one address may have now. An address that is alone, or has few, need not leave room for
+    /// others.
     fn share(&self, open: &Registry) -> usize {
         let Most { all, of_address, .. } = self.most;
         let free = all.saturating_sub(open.all.len());
@@ -139,7 +141,7 @@ impl Connections {
 }
 
 impl Registry {
-    /// Has an idle connection make way, of one address or of any.
+    /// Closes an idle connection, of one address or of any.
     fn make_room(&mut self, of: Option<IpAddr>, young: Duration) -> bool {
         for looked in [false, true] {
             while let Some(id) = self.noted.entry(of).or_default().ids.pop_front() {

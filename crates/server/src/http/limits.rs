@@ -2,14 +2,14 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Files that the node needs besides connections of clients: store, snapshots, peers, standard streams.
+/// Files that the node needs beside connections of clients: store, snapshots, peers, standard streams.
 const RESERVED_FILES: u64 = 512;
 
-/// So many connections must fit where the configuration does not ask for more: the defaults are bounds and no need.
+/// Connections that must fit with the default configuration, whose numbers are bounds and not needs.
 const ENOUGH_CONNECTIONS: usize = 4_096;
 
-/// Raises the limit to what the system allows, and gives how many connections of clients fit below it. `by_default` says that their number is
-/// the default of the configuration: then a limit that allows fewer is worth a warning only where it is really low.
+/// Raises the limit to the system's maximum and returns how many connections of clients fit. `by_default`: their number
+/// is the default of the configuration, and a limit that allows fewer is worth a warning only where it is very low.
 pub(crate) fn raise_open_files(wanted_connections: usize, by_default: bool) -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted_connections };
     let limit = if hard > soft && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft };
@@ -19,7 +19,7 @@ pub(crate) fn raise_open_files(wanted_connections: usize, by_default: bool) -> u
             open_files = limit,
             connections = fit,
             configured = wanted_connections,
-            "the limit on open files allows fewer connections than limits.connections and zookeeper.connections; raise it (ulimit -n, LimitNOFILE=)"
+            "the limit on open files is below limits.connections and zookeeper.connections; raise it (ulimit -n, LimitNOFILE=)"
         );
     } else if fit < wanted_connections {
         tracing::debug!(open_files = limit, connections = fit, "as many connections as the limit on open files allows");

@@ -1,5 +1,6 @@
-//! Accepting connections, up to a cap. Over the cap an idle one makes way; where there is none, a client is told so and let go, but for
-//! questions about the node's health and what keeps or gives back what somebody has. Accepting never stops for it.
+//! Accepting connections, up to a cap. Over the cap an idle connection makes way. Where none is idle, the new one is
+//! refused with 503, except requests for health and metrics and those that keep or give back something. Accepting never
+//! stops.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,17 +24,17 @@ use super::phase::PhaseClock;
 use crate::admission::{is_health, keeps_or_gives_back};
 use crate::failure::Failure;
 
-/// Connections that the system holds while they wait to be accepted: a cluster's worth of clients that reconnect at once.
+/// Connections that the system queues to be accepted: all clients of a cluster may reconnect at once.
 const BACKLOG: i32 = 4096;
-/// Connections over the cap at a time, of one request each: see [`Urgent`].
+/// Most connections over the cap, of one request each: see [`Urgent`].
 const RESERVE: usize = 64;
-/// They say what they want within this.
+/// Longest time for their request header.
 const RESERVE_WAITS: Duration = Duration::from_secs(2);
-/// And are gone after this.
+/// Longest time until they end.
 const RESERVE_LASTS: Duration = Duration::from_secs(5);
 
-/// A socket that is bound, so that the port is taken, but not listening yet: who connects is refused, as it should be while the
-/// node cannot answer.
+/// A socket that is bound and not listening yet: the port is taken, and connections are refused while the node cannot
+/// answer.
 #[derive(Debug)]
 pub(crate) struct Bound {
     socket: Socket,
@@ -43,8 +44,8 @@ pub(crate) struct Bound {
 impl Bound {
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // Lets a port be taken that lingers from a process that has ended, or that `lockkeeper dev` keeps for this one; never one that is
-        // listened on.
+        // Allows a port that lingers from a process that has ended, or that `lockkeeper dev` keeps for this one; never
+        // one in use.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
@@ -65,14 +66,14 @@ impl Bound {
 /// How a listener treats its connections.
 #[derive(Clone)]
 pub(crate) struct Policy {
-    /// For the log and the figures.
+    /// Its name in the log and the metrics.
     pub(crate) name: &'static str,
-    /// Most connections at a time, with the keys of the configuration that say so.
+    /// Most connections at a time, and the configuration keys of the bounds.
     pub(crate) most: Most,
     pub(crate) keys: Keys,
-    /// ConnectionBounds of each.
+    /// Bounds of each.
     pub(crate) bounds: Arc<ConnectionBounds>,
-    /// Stop accepting, let what is at work finish.
+    /// Cancelled to stop accepting and let the requests at work finish.
     pub(crate) finish: CancellationToken,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Keys {
     pub(crate) of_address: &'static str,
 }
 
-/// Accepts until `finish` is cancelled, then gives the connections that are left. Dropping them cuts them off.
+/// Accepts until `finish` is cancelled, then returns the open connections. Dropping them cuts them off.
 pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Policy) -> JoinSet<()> {
     let open = Connections::new(policy.most);
     let young = Duration::ZERO;
@@ -161,7 +162,8 @@ impl Policy {
     }
 }
 
-/// When there is room for nothing else, answers questions about the node's health, and what keeps or gives back what somebody has.
+/// The service of connections over the cap: requests for health and metrics, and those that keep or give back
+/// something.
 #[derive(Clone)]
 struct Urgent<F> {
     front: F,
@@ -174,7 +176,7 @@ impl<F: Front> Front for Urgent<F> {
         if is_health(path) || keeps_or_gives_back(request.method(), path) {
             return self.front.answer(request).await;
         }
-        // Closing with its body unread would take the reply away from it again.
+        // Closing with the body unread would reset the connection before the client reads the reply.
         let _ = tokio::time::timeout(RESERVE_WAITS, discard(request)).await;
         (*self.full).clone().into_response()
     }
@@ -185,7 +187,7 @@ async fn discard(request: Request<Incoming>) {
     while let Some(Ok(_)) = body.next().await {}
 }
 
-/// Counts a connection for as long as it lives, however it ends.
+/// Counts a connection until it is dropped.
 struct Gauged(metrics::Gauge);
 
 impl Gauged {
@@ -204,8 +206,8 @@ impl Drop for Gauged {
 async fn pause_after(error: &io::Error, listener: &str) {
     let of_one_client = matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset);
     if !of_one_client {
-        // Out of file descriptors or memory: what is open will close; hurrying does not help.
-        tracing::warn!(%error, listener, "cannot accept connections at the moment; raise the limit on open files if this goes on");
+        // Out of file descriptors or memory: wait until connections close.
+        tracing::warn!(%error, listener, "cannot accept connections; raise the limit on open files if this goes on");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

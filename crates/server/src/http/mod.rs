@@ -1,4 +1,4 @@
-//! HTTP/1.1 on sockets: accepting, bounding, cutting off, letting finish. It knows nothing of locks.
+//! HTTP/1.1 connections: accepting, bounding, cutting off, finishing. It knows nothing of locks.
 //!
 //! `axum::serve` has no timers and no caps, so the connections are driven here, by hyper, one task each.
 

@@ -1,10 +1,10 @@
-//! What a request must say about where it is sent and where it comes from, before anything else of it is looked at.
+//! Checks of a request's `Host` and `Origin`, before any other.
 //!
-//! `Host`: exactly one (RFC 9112, section 3.2): two of them are how a request is smuggled past something in between.
+//! `Host`: exactly one (RFC 9112, section 3.2), because two of them can smuggle a request past a proxy.
 //!
-//! `Origin`: a browser adds it to what a web page sends. A page of somebody else's must not change anything here with the reach of the
-//! browser's user. A page whose name was pointed at this address (DNS rebinding) has an `Origin` that agrees with its `Host`: so
-//! agreement counts only for an address, for localhost, and for the names that the configuration gives to members.
+//! `Origin`: a browser adds it to requests of a web page. A foreign page must not make changes from inside the user's
+//! network. A page whose name was pointed at this address (DNS rebinding) has an `Origin` that equals its `Host`. So
+//! equality counts only for an address, for localhost, and for the names that the configuration gives to members.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ use lockkeeper_api::Code;
 
 use crate::failure::Failure;
 
-/// Bytes of a foreign origin that an error repeats.
+/// Most bytes of a foreign origin that an error repeats.
 const SHOWN_BYTES: usize = 200;
 
-/// The pages that may change something.
+/// The origins that may make changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     /// As browsers write them, in lower case.
@@ -37,7 +37,7 @@ impl Origins {
         }
     }
 
-    /// Refuses what a foreign page sends, unless it only reads.
+    /// Refuses requests of foreign pages, except reads.
     ///
     /// # Errors
     /// Names the origin and the key of the configuration.
@@ -92,7 +92,7 @@ pub(crate) fn is_origin(origin: &str) -> bool {
     matches!(scheme, "http" | "https") && rest.parse::<Authority>().is_ok_and(|authority| is_plain(&authority))
 }
 
-/// Refuses a request that does not say once, and in order, to whom it is sent.
+/// Refuses a request without exactly one valid `Host`.
 ///
 /// # Errors
 /// Says what is wrong with its `Host`.
@@ -106,7 +106,7 @@ pub(crate) fn check_host(version: Version, headers: &HeaderMap) -> Result<(), Fa
     }
 }
 
-/// Refuses a request that does not say once to whom it is sent, whatever it says.
+/// Refuses a request without exactly one `Host`, valid or not.
 ///
 /// # Errors
 /// Says what is wrong with its `Host`.

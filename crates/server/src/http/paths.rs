@@ -1,5 +1,5 @@
-//! Names with slashes in paths. `/v1/locks/orders/42/acquire` is folded into `/v1/locks/orders%2F42/acquire`, so that one path
-//! parameter holds the name, the router stays a plain table, and decoding happens exactly once, in the router.
+//! Names with slashes in paths. `/v1/locks/orders/42/acquire` is folded into `/v1/locks/orders%2F42/acquire`, so that
+//! one path parameter holds the name, the router stays a plain table, and decoding happens exactly once, in the router.
 //!
 //! The verb is the last part, for the methods that have verbs: `GET /v1/locks/a/acquire` shows the lock `a/acquire`,
 //! `POST` on the same path acquires the lock `a`.
@@ -12,14 +12,14 @@ use lockkeeper_api::Code;
 
 use crate::failure::Failure;
 
-/// What the paths of locks begin with.
+/// Prefix of the paths of locks.
 pub(crate) const LOCKS: &str = "/v1/locks/";
 const GATES: &str = "/v1/gates/";
 const NODES: &str = "/v1/nodes";
-/// Longest path, encoded, that is looked at: a name of 1,024 bytes with every byte encoded, and room for the rest.
+/// Longest path, encoded: a name of 1,024 bytes with every byte encoded, and the rest.
 const MAX_PATH_BYTES: usize = 4 * 1024;
 
-/// The URI with its name folded into one part; none if it can stay as it is.
+/// The URI with its name folded into one part; `None` if it stays as it is.
 pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
     let path = uri.path();
     check(path)?;
@@ -43,7 +43,7 @@ pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
     Ok(Some(Uri::from(path_and_query)))
 }
 
-/// Checks what no path may have.
+/// Checks length and percent encoding.
 pub(crate) fn check(path: &str) -> Result<(), Failure> {
     if path.len() > MAX_PATH_BYTES {
         let detail = format!("the path has {} bytes, more than any name can need ({MAX_PATH_BYTES})", path.len());

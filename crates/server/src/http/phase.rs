@@ -1,4 +1,4 @@
-//! Where a connection stands, so that one coarse timer per connection can tell the idle from the stuck: no timer is set or
+//! The phase of a connection, from which one coarse timer tells an idle connection from a stuck one. No timer is set or
 //! cleared per request.
 
 use std::io;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing, since it was accepted or since something of the last reply was taken.
+    /// Nothing, since it was accepted or the client last read something of a reply.
     Idle = 0,
     /// A request's header has begun and is not complete.
     Header = 1,
@@ -28,7 +28,7 @@ pub(crate) struct PhaseClock {
     opened: Instant,
     /// Milliseconds since `opened`, times four, plus the phase.
     word: AtomicU64,
-    /// Whether its other end has proved to be a member of the cluster.
+    /// Whether the other end has proved to be a member of the cluster.
     proved: AtomicBool,
 }
 
@@ -67,14 +67,14 @@ impl PhaseClock {
         Self::phase_in(self.word.load(Ordering::Relaxed))
     }
 
-    /// The phase, and for how long.
+    /// The phase and its duration so far.
     pub(crate) fn now(&self) -> (Phase, Duration) {
         let word = self.word.load(Ordering::Relaxed);
         (Self::phase_in(word), self.opened.elapsed().saturating_sub(Duration::from_millis(word / 4)))
     }
 }
 
-/// A socket that notices when a header begins, and when something of a reply is taken.
+/// A socket that notes when a header begins, and when the client reads something of a reply.
 #[derive(Debug)]
 pub(crate) struct PhasedSocket {
     stream: TcpStream,
@@ -93,7 +93,7 @@ impl PhasedSocket {
         }
     }
 
-    /// The socket alone: what follows on it has another phase_clock.
+    /// The socket alone: what follows on it has another phase clock.
     pub(crate) fn into_stream(self) -> TcpStream {
         self.stream
     }

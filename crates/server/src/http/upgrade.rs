@@ -1,5 +1,5 @@
-//! From HTTP to a WebSocket (RFC 6455, section 4.2) on the same connection. What follows on it runs in the connection's own task, so
-//! that caps, counters and the end of the node hold for it as for any connection.
+//! Upgrade from HTTP to a WebSocket (RFC 6455, section 4.2) on the same connection. The WebSocket runs in the
+//! connection's own task, so that caps, counters and shutdown hold for it as for any connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::phase::PhasedSocket;
 use crate::failure::Failure;
 
-/// Where a handler leaves what is to go on with the connection once its reply has ended HTTP on it.
+/// Where a handler leaves the future that takes over the connection after its reply.
 #[derive(Clone, Default)]
 pub(crate) struct Handover(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
 
@@ -31,7 +31,7 @@ impl Handover {
     }
 }
 
-/// A handshake that is in order.
+/// A valid handshake.
 pub(crate) struct Upgrade {
     accept: HeaderValue,
     socket: OnUpgrade,
@@ -46,7 +46,7 @@ impl Upgrade {
             has_word(headers, header::CONNECTION, "upgrade") && has_word(headers, header::UPGRADE, "websocket");
         if !upgrades || request.version() != Version::HTTP_11 {
             return Err(Failure::bad_request(
-                "this resource is a WebSocket; open it with the headers Connection: Upgrade and Upgrade: websocket over HTTP/1.1",
+                "this resource is a WebSocket; send the headers Connection: Upgrade and Upgrade: websocket over HTTP/1.1",
             ));
         }
         if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
@@ -68,7 +68,7 @@ impl Upgrade {
         Ok(Self { accept, socket, handover })
     }
 
-    /// The reply, behind which `next` goes on with the socket and what the client sent meanwhile.
+    /// The reply, after which `next` takes over the socket and the bytes that the client sent meanwhile.
     pub(crate) fn accept<F>(self, next: impl FnOnce(TcpStream, Bytes) -> F + Send + 'static) -> Response<Body>
     where
         F: Future<Output = ()> + Send,
@@ -91,7 +91,7 @@ impl Upgrade {
     }
 }
 
-/// Gives a client more time to take what is sent to it than the listener's connections have: its end is told to it first.
+/// Gives a client more time to read than other connections have: a stream announces its end before it is cut off.
 pub(crate) fn allow_unread_for(stream: &TcpStream, time: Duration) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(time)) {

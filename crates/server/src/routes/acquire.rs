@@ -1,5 +1,5 @@
-//! `/v1/locks/{name}`: acquire, release, downgrade; alone, as one of many, or several locks together. What a stream asks for goes through
-//! the same functions.
+//! `/v1/locks/{name}`: acquire, release, downgrade; alone, as one of many, or several locks together. What a stream
+//! asks for goes through the same functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +27,11 @@ use crate::reply::{Answer, Reply};
 /// Longest wait for a lock.
 pub(super) const MAX_WAIT_MS: u64 = 600_000;
 
-/// What is asked for, checked.
+/// A checked lock request.
 struct Wanted {
-    /// The lock in the path.
+    /// The lock that the call names.
     lock: LockName,
-    /// That and those that go with it: sorted, each once.
+    /// All locks of the request: sorted, each once.
     locks: Vec<LockName>,
     mode: Mode,
     permits: LockMode,
@@ -46,7 +46,7 @@ fn mode_in(ask: &Acquire) -> Result<LockMode, Failure> {
             Err(Failure::bad_request(format!("'permits' is from 1 to {MAX_PERMITS}, not {permits}")))
         }
         (Mode::Permit, None) => Err(Failure::bad_request(
-            "mode 'permit' needs 'permits', the number of those that may hold at a time; everyone in the queue states the same",
+            "mode 'permit' needs 'permits', the number of holders; all requests in a queue send the same",
         )),
         (_, Some(_)) => {
             Err(Failure::bad_request("'permits' goes with mode 'permit' only; leave it out, or ask for a permit"))
@@ -57,7 +57,7 @@ fn mode_in(ask: &Acquire) -> Result<LockMode, Failure> {
     }
 }
 
-/// The lock in the path and those that go with it: sorted, each once.
+/// The lock of the call and those of `also`: sorted, each once.
 fn together(lock: &LockName, also: &[String]) -> Result<Vec<LockName>, Failure> {
     if also.is_empty() {
         return Ok(vec![lock.clone()]);
@@ -87,7 +87,7 @@ fn together(lock: &LockName, also: &[String]) -> Result<Vec<LockName>, Failure> 
     }
 }
 
-/// A name for a request whose client did not draw one.
+/// A request id for a client that sent none.
 fn draw() -> RequestId {
     RequestId(Uuid::new_v4().as_u128())
 }
@@ -115,7 +115,7 @@ fn wanted(lock: LockName, asking: &Asking, ask: &Acquire, drawn: RequestId) -> R
     Ok(Wanted { locks, lock, mode: ask.mode, permits: mode_in(ask)?, label: check_label(ask.label.clone())?, uuid })
 }
 
-/// A session that was made for one lock. Unless it is kept it is closed, whatever way the request ends.
+/// A session that was opened for one lock. Unless it is kept, dropping this closes it.
 struct Made {
     node: Node,
     credential: Credential,
@@ -137,7 +137,7 @@ impl Drop for Made {
     }
 }
 
-/// For whom the lock is.
+/// The session that the lock is for.
 struct Owner {
     caller: Caller,
     session: u64,
@@ -158,7 +158,8 @@ async fn owner(context: &Context, asking: Asking, ask: &Acquire, label: &str) ->
         (Some(credential), None) => {
             let session = credential.session.0;
             if let Some(id) = ask.request_id.filter(|_| caller.request.is_none()) {
-                // The client drew the id, so it may ask again: it is to be told the same, even after a release (promise P9).
+                // The client drew the id, so it may ask again, and gets the same answer even after a release (promise
+                // P9).
                 caller.request = Some(RequestKey { id: RequestId(id.as_u128()), acknowledged: Vec::new() });
             }
             Ok(Owner { session, caller, timeout_ms: None, made: None })
@@ -175,13 +176,18 @@ async fn owner(context: &Context, asking: Asking, ask: &Acquire, label: &str) ->
 
 /// Asks for the lock, waits in its queue, and gives the fencing token once it is held.
 ///
-/// If the client goes away while it waits, its request leaves the queue; a grant that comes at that very moment is released.
+/// If the client goes away while it waits, its request leaves the queue; a grant that comes at that very moment is
+/// released.
 #[utoipa::path(post, path = "/v1/locks/{name}/acquire", tag = "locks", request_body = Acquire,
-    params(("name" = String, Path, description = "The lock; slashes may stand in it"), super::SessionHeader, super::RequestHeaders),
+    params(("name" = String, Path, description = "The lock; slashes may stand in it"),
+           super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "The lock is held", body = Acquired),
-              (status = 423, description = "`lock_busy`: the wait is over and another holds it", body = Problem, content_type = "application/problem+json"),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = 423, description = "`lock_busy`: the wait is over and another holds it",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn acquire(
     Extract(context): Extract<Arc<Context>>,
     at_work: AtWork,
@@ -213,7 +219,7 @@ pub(crate) async fn take(
     last_word: Option<oneshot::Sender<Undecided>>,
 ) -> Result<(Reply<Acquired>, Grant), Failure> {
     let wanted = wanted(lock, &asking, &ask, draw())?;
-    // Before a session is made: one that would be ended at once costs others more than it is worth.
+    // Before a session is opened, which would otherwise be opened and closed for nothing.
     let waiting = (ask.wait_ms > 0).then(|| {
         let session = asking.0.credential.map(|credential| credential.session.0);
         let holder = session.map_or_else(|| at_work.holder_to_come(), |session| at_work.holder(Some(session)));
@@ -243,7 +249,7 @@ pub(crate) async fn take(
         }
         lockkeeper_node::Acquired::Gone => {
             let detail = format!(
-                "the request {} for lock {} was withdrawn, released or broken since; ask anew with a new request id",
+                "request {} for lock {} was withdrawn, released or broken; acquire again with a new request id",
                 Uuid::from_u128(wanted.uuid.0),
                 wanted.lock
             );
@@ -260,12 +266,13 @@ async fn busy(
     (holders, ahead): (&[lockkeeper_node::HolderInfo], u64),
 ) -> Failure {
     let views = holder_views(context, principals, lock).await;
-    // Whoever may not read the lock's directory is not told who holds it.
+    // Callers who may not read the lock's directory do not learn the holder.
     let first = holders.first().filter(|_| views.is_some());
     let who = first.map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
     let waited = if ask.wait_ms > 0 { format!("after {} ms ", ask.wait_ms) } else { String::new() };
     let detail = format!(
-        "lock {lock} is {waited}still held{who}; {ahead} stood ahead; the request has left the queue; ask again, with a longer 'wait_ms' to keep its place"
+        "lock {lock} is {waited}still held{who}; {ahead} were ahead; the request has left the queue; retry, with a longer \
+         'wait_ms' to wait longer"
     );
     Failure::new(Code::LockBusy, detail).with(|problem| problem.holders = views.unwrap_or_default())
 }
@@ -326,8 +333,10 @@ async fn held(
 #[utoipa::path(post, path = "/v1/locks/{name}/release", tag = "locks", request_body = Release,
     params(("name" = String, Path, description = "The lock"), super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It was given back", body = Released),
-              (status = "4XX", description = "Refused; 409 `not_held`: not held with this token by this session; `not_queued`: nothing was left (`even_in_part`)", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 409 `not_held`: not held with this token by this session; `not_queued`: nothing was left (`even_in_part`)",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn release(
     Extract(context): Extract<Arc<Context>>,
     Lock(lock): Lock,
@@ -359,8 +368,10 @@ pub(crate) async fn give_back(context: &Context, lock: LockName, asking: Asking,
 #[utoipa::path(post, path = "/v1/locks/{name}/downgrade", tag = "locks", request_body = Token,
     params(("name" = String, Path, description = "The lock"), super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It is held as a reader now", body = Downgraded),
-              (status = "4XX", description = "Refused; 409 `not_held`: not held as a writer with this token by this session", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 409 `not_held`: not held as a writer with this token by this session",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn downgrade(
     Extract(context): Extract<Arc<Context>>,
     Lock(lock): Lock,

@@ -14,7 +14,7 @@ use crate::extract::{Id, Json, Query};
 use crate::failure::Failure;
 use crate::reply::{Answer, Reply};
 
-/// Whose turn it is to compute a checksum.
+/// Held while a checksum is computed.
 static CHECKSUM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// What to tell.
@@ -42,7 +42,7 @@ fn members_out(context: &Context, members: &Members, status: Option<&ConsensusSt
             Member {
                 node_id: *node_id,
                 peer_address: addresses.peer.clone(),
-                // The membership knows it; the file is for members of whom nobody has said it.
+                // The configuration file's address is for members whose membership entry has none.
                 client_address: addresses.client.as_ref().or_else(|| context.clients.get(node_id)).cloned(),
                 zookeeper_address: addresses.zookeeper.clone(),
                 role,
@@ -67,7 +67,7 @@ fn role(members: &Members, node: u64) -> Option<Role> {
 pub(super) async fn status(Extract(context): Extract<Arc<Context>>, Query(asked): Query<Asked>) -> Answer<Status> {
     let state = match asked.checksum {
         Some(true) => {
-            // Any client may ask: however many do, one processor at most is busy with it.
+            // However many clients ask, at most one processor computes checksums.
             let _turn = CHECKSUM.lock().await;
             let (zxid, checksum) = context.node.checksum().await;
             Some(StateChecksum { zxid: zxid.0, checksum })
@@ -124,12 +124,14 @@ fn check_allowed(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Code::Forbidden, detail))
 }
 
-/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before. Of a member that is
-/// there already with this `peer_address`, sets the other addresses.
+/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before.
+/// Of a member that is there already with this `peer_address`, sets the other addresses.
 #[utoipa::path(post, path = "/v1/cluster/members", tag = "cluster", request_body = AddMember,
     responses((status = 200, description = "It was added", body = Membership),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn add_member(
     Extract(context): Extract<Arc<Context>>,
     Json(ask): Json<AddMember>,
@@ -151,8 +153,10 @@ pub(super) async fn add_member(
 /// Makes a learner a voter, once it has caught up.
 #[utoipa::path(post, path = "/v1/cluster/members/{id}/promote", tag = "cluster", params(("id" = u64, Path, description = "The member")),
     responses((status = 200, description = "It votes", body = Membership),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn promote_member(Extract(context): Extract<Arc<Context>>, Id(id): Id) -> Answer<Membership> {
     check_allowed(&context)?;
     Ok(changed(&context, &context.node.consensus().promote(id).await?))
@@ -161,8 +165,10 @@ pub(super) async fn promote_member(Extract(context): Extract<Arc<Context>>, Id(i
 /// Removes a member. Its id is spent.
 #[utoipa::path(delete, path = "/v1/cluster/members/{id}", tag = "cluster", params(("id" = u64, Path, description = "The member")),
     responses((status = 200, description = "It is removed", body = Membership),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn remove_member(Extract(context): Extract<Arc<Context>>, Id(id): Id) -> Answer<Membership> {
     check_allowed(&context)?;
     Ok(changed(&context, &context.node.consensus().remove(id).await?))
@@ -171,8 +177,10 @@ pub(super) async fn remove_member(Extract(context): Extract<Arc<Context>>, Id(id
 /// Hands leadership over.
 #[utoipa::path(post, path = "/v1/cluster/transfer", tag = "cluster", request_body = Transfer,
     responses((status = 200, description = "Who leads now", body = Transferred),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn transfer(
     Extract(context): Extract<Arc<Context>>,
     Json(ask): Json<Transfer>,

@@ -1,5 +1,6 @@
-//! Completes the description of the API that is generated from the code: names of operations, numbers, bounds, which bodies may be left out,
-//! codes of errors, and unions in the form that generators of clients take. Changes what is said, never what is sent.
+//! Completes the description of the API that is generated from the code: names of operations, numbers, bounds, which
+//! bodies may be left out, codes of errors, and unions in the form that generators of clients take. Changes what is
+//! said, never what is sent.
 
 use lockkeeper_core::limits::{
     MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_DELAY_MS, MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS,

@@ -17,9 +17,9 @@ use crate::failure::Failure;
 use crate::principals::may_read;
 use crate::reply::{Answer, Reply};
 
-/// How long work may take where nothing is said.
+/// Default of `pending_ms`.
 const DEFAULT_PENDING_MS: u64 = 60_000;
-/// How long a result is kept where nothing is said.
+/// Default of `keep_ms`.
 const DEFAULT_KEEP_MS: u64 = 24 * 3_600_000;
 
 fn time(field: &str, asked_ms: Option<u64>, default_ms: u64, max_ms: u64) -> Result<u64, Failure> {
@@ -33,9 +33,8 @@ fn time(field: &str, asked_ms: Option<u64>, default_ms: u64, max_ms: u64) -> Res
 fn check_fingerprint(fingerprint: &str) -> Result<Arc<str>, Failure> {
     let bytes = fingerprint.len();
     if bytes == 0 || bytes > MAX_FINGERPRINT_BYTES {
-        let detail = format!(
-            "'fingerprint' has 1 to {MAX_FINGERPRINT_BYTES} bytes, this one has {bytes}; send a hash of what the operation is"
-        );
+        let detail =
+            format!("'fingerprint' has 1 to {MAX_FINGERPRINT_BYTES} bytes, not {bytes}; send a hash of the operation");
         return Err(Failure::bad_request(detail));
     }
     Ok(Arc::from(fingerprint))
@@ -65,10 +64,13 @@ fn count(outcome: &'static str) {
 ///
 /// With a session the gate opens again when that session ends; in any case once its pending time is over.
 #[utoipa::path(post, path = "/v1/gates/{key}/begin", tag = "gates", request_body = Begin,
-    params(("key" = String, Path, description = "The gate; slashes may stand in it"), super::SessionHeader, super::RequestHeaders),
+    params(("key" = String, Path, description = "The gate; slashes may stand in it"),
+           super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "How it stands", body = GateView),
-              (status = "4XX", description = "Refused; 409 `gate_mismatch`: another fingerprint uses the key", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 409 `gate_mismatch`: another fingerprint uses the key",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn begin(
     Extract(context): Extract<Arc<Context>>,
     Key(key): Key,
@@ -99,8 +101,10 @@ pub(super) async fn begin(
 #[utoipa::path(post, path = "/v1/gates/{key}/finish", tag = "gates", request_body = Finish,
     params(("key" = String, Path, description = "The gate"), super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It is done", body = Settled),
-              (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn finish(
     Extract(context): Extract<Arc<Context>>,
     Key(key): Key,
@@ -110,7 +114,7 @@ pub(super) async fn finish(
     let result = ask.result.to_bytes().map_err(|error| Failure::bad_request(format!("'result': {error}")))?;
     if result.len() > MAX_GATE_RESULT_BYTES {
         let detail = format!(
-            "'result' has at most {MAX_GATE_RESULT_BYTES} bytes, these are {}; keep large things elsewhere and their address here",
+            "'result' is at most {MAX_GATE_RESULT_BYTES} bytes, not {}; store large data elsewhere and its address here",
             result.len()
         );
         return Err(Failure::new(Code::TooLarge, detail));
@@ -125,8 +129,10 @@ pub(super) async fn finish(
 #[utoipa::path(post, path = "/v1/gates/{key}/fail", tag = "gates", request_body = Fail,
     params(("key" = String, Path, description = "The gate"), super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It is open", body = Settled),
-              (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn fail(
     Extract(context): Extract<Arc<Context>>,
     Key(key): Key,
@@ -158,7 +164,8 @@ async fn settle(
 #[utoipa::path(get, path = "/v1/gates/{key}", tag = "gates",
     params(("key" = String, Path, description = "The gate"), Consistency),
     responses((status = 200, description = "How it stands", body = GateView),
-              (status = "4XX", description = "404 `not_found`: it is open", body = Problem, content_type = "application/problem+json"),
+              (status = "4XX", description = "404 `not_found`: it is open",
+               body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
     Extract(context): Extract<Arc<Context>>,

@@ -20,7 +20,7 @@ use crate::http::connection::ClientAddress;
 use crate::principals::{may_name, may_read};
 use crate::reply::{Answer, Reply};
 
-/// Waiters shown of a lock.
+/// Most waiters shown of a lock.
 const QUEUE_SHOWN: usize = 1_000;
 /// Holders shown of a lock that is busy.
 const HOLDERS_SHOWN: usize = 100;
@@ -54,8 +54,8 @@ fn request_view(request: LockRequest) -> Request {
     }
 }
 
-/// Those who hold now, as this replica knows it: for people, so that a busy reply says whom to ask. None for callers who may not read the
-/// lock's directory.
+/// The present holders as this replica knows them, for people who read a busy reply; `None` for callers who may not
+/// read the lock's directory.
 pub(super) async fn holder_views(context: &Context, principals: &Principals, lock: &LockName) -> Option<Vec<Request>> {
     let (name, principals) = (lock.clone(), principals.clone());
     let read = context.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
@@ -72,7 +72,8 @@ pub(super) async fn holder_views(context: &Context, principals: &Principals, loc
     params(("name" = String, Path, description = "The lock")),
     responses((status = 200, description = "Whether it is held", body = Verified),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Not confirmed: treat the token as not held, and try again", body = Problem, content_type = "application/problem+json")))]
+              (status = "5XX", description = "Not confirmed: treat the token as not held, and try again",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn verify(
     Extract(context): Extract<Arc<Context>>,
     Lock(lock): Lock,
@@ -151,8 +152,8 @@ pub(super) async fn list(
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.name.to_string());
-            // A name is for those who may list the directory that it stands in; a lock whose own directory the caller may not read has
-            // a name and numbers, and no more.
+            // The caller learns a name if it may list the directory of that name, and the holder if it may read the
+            // lock's own directory.
             found.retain(|lock| may_name(&principals, state, &lock.name.directory()));
             let readable = |name: &LockName| may_read(&principals, state, &name.directory()).is_ok();
             let first =
@@ -170,12 +171,16 @@ pub(super) async fn list(
     Ok(Reply::ok(read.zxid, Locks { locks, next, zxid: read.zxid.0 }))
 }
 
-/// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit log.
+/// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit
+/// log.
 #[utoipa::path(delete, path = "/v1/locks/{name}/holders/{token}", tag = "locks",
-    params(("name" = String, Path, description = "The lock"), ("token" = u64, Path, description = "The token of the grant to break"), super::SessionHeader),
+    params(("name" = String, Path, description = "The lock"),
+           ("token" = u64, Path, description = "The token of the grant to break"), super::SessionHeader),
     responses((status = 200, description = "It was taken from its holder", body = Released),
-              (status = "4XX", description = "Refused; 403 `forbidden`: switched off in this node's configuration", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 403 `forbidden`: switched off in this node's configuration",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn force_release(
     Extract(context): Extract<Arc<Context>>,
     LockAndToken(lock, token): LockAndToken,
@@ -183,14 +188,14 @@ pub(super) async fn force_release(
     Extension(ClientAddress(from)): Extension<ClientAddress>,
 ) -> Answer<Released> {
     if !context.admin.allow_force_release {
-        let detail = "forced release is switched off at this node (admin.allow_force_release); close the holder's session instead, or wait for it to expire";
+        let detail = "forced release is off on this node (admin.allow_force_release); close the holder's session, or let it expire";
         return Err(Failure::new(Code::Forbidden, detail));
     }
     if context.stopping.is_cancelled() {
         return Err(shutting_down());
     }
     let by = match asking.0.credential {
-        // The audit log is to name nobody who has not proved it; and any request is a sign of life.
+        // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
         Some(credential) => {
             context.node.keepalive(&credential).await?;
             format!("session {} from {from}", credential.session)

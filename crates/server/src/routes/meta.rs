@@ -20,7 +20,8 @@ fn with_type(body: impl Into<Body>, content_type: &'static str) -> Response {
 }
 
 /// Says that the process is alive. Nothing about the cluster: a restart would not help a node without a leader.
-#[utoipa::path(get, path = "/healthz", tag = "cluster", responses((status = 200, description = "Alive", body = String, content_type = "text/plain")))]
+#[utoipa::path(get, path = "/healthz", tag = "cluster",
+    responses((status = 200, description = "Alive", body = String, content_type = "text/plain")))]
 pub(super) async fn healthz() -> Response {
     with_type("alive\n", "text/plain; charset=utf-8")
 }
@@ -28,8 +29,8 @@ pub(super) async fn healthz() -> Response {
 /// How long a majority may take to confirm that this node is in touch with it.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
 
-/// Why this node should get no requests now. Asks a majority: a leader that was cut off, and a follower of one that died, believe
-/// for a while that all is well.
+/// Why this node should get no requests now. Asks a majority: a leader that was cut off, and a follower of one that
+/// died, believe for a while that all is well.
 pub(super) async fn not_ready(context: &Context) -> Option<String> {
     if context.stopping.is_cancelled() {
         return Some("this node is shutting down".into());
@@ -48,7 +49,8 @@ pub(super) async fn not_ready(context: &Context) -> Option<String> {
 /// Says whether this node has a leader and is caught up: whether to send it requests.
 #[utoipa::path(get, path = "/readyz", tag = "cluster",
     responses((status = 200, description = "Ready", body = String, content_type = "text/plain"),
-              (status = 503, description = "Not ready, and why", body = Problem, content_type = "application/problem+json")))]
+              (status = 503, description = "Not ready, and why",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn readyz(Extract(context): Extract<Arc<Context>>) -> Response {
     if context.stopping.is_cancelled() {
         return shutting_down().into_response();
@@ -63,7 +65,8 @@ pub(super) async fn readyz(Extract(context): Extract<Arc<Context>>) -> Response 
 }
 
 /// The node's figures in Prometheus' text format.
-#[utoipa::path(get, path = "/metrics", tag = "cluster", responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
+#[utoipa::path(get, path = "/metrics", tag = "cluster",
+    responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(Extract(context): Extract<Arc<Context>>) -> Response {
     let Some(handle) = &context.metrics else {
         let detail = "this process has a metrics recorder of its own; ask where its embedding program serves it";
@@ -74,7 +77,8 @@ pub(super) async fn metrics(Extract(context): Extract<Arc<Context>>) -> Response
 }
 
 /// This description.
-#[utoipa::path(get, path = "/openapi.json", tag = "cluster", responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
+#[utoipa::path(get, path = "/openapi.json", tag = "cluster",
+    responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
 pub(super) async fn openapi(Extract(context): Extract<Arc<Context>>) -> Response {
     with_type(context.openapi.clone(), "application/json")
 }

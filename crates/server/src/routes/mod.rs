@@ -200,7 +200,7 @@ async fn wrong_method(method: Method) -> axum::response::Response {
     Failure::method_not_allowed(method.as_str()).into_response()
 }
 
-/// The node answered one thing with the reply of another: a defect, reported as what it is.
+/// A defect: the node's reply belongs to another command.
 fn unexpected(reply: &lockkeeper_core::Reply) -> Failure {
     Failure::new(
         Code::Internal,

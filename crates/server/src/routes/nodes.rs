@@ -24,7 +24,7 @@ use crate::zookeeper::SystemNodes;
 /// Most children in one reply.
 pub(super) const MAX_CHILDREN: usize = 10_000;
 
-/// The bookkeeping as JSON has it.
+/// A node's `Stat` in JSON.
 pub(super) fn stat_out(stat: lockkeeper_core::Stat) -> Stat {
     Stat {
         czxid: stat.czxid.0,
@@ -41,12 +41,12 @@ pub(super) fn stat_out(stat: lockkeeper_core::Stat) -> Stat {
     }
 }
 
-/// The data meant, within its bound.
+/// The data in bytes, within their bound.
 pub(super) fn data_in(data: &Data) -> Result<NodeData, Failure> {
     let data = NodeData::from(data.to_optional().map_err(Failure::bad_request)?.as_deref());
     if data.len() > MAX_DATA_BYTES {
         let detail = format!(
-            "a node's data is at most {MAX_DATA_BYTES} bytes, these are {}; keep large things elsewhere and their address here",
+            "a node's data is at most {MAX_DATA_BYTES} bytes, not {}; store large data elsewhere and its address here",
             data.len()
         );
         return Err(Failure::new(Code::TooLarge, detail));
@@ -54,7 +54,7 @@ pub(super) fn data_in(data: &Data) -> Result<NodeData, Failure> {
     Ok(data)
 }
 
-/// How the node lives.
+/// The kind of a node.
 pub(super) fn kind_in(kind: Kind, ttl_ms: Option<u64>) -> Result<NodeKind, Failure> {
     match (kind, ttl_ms) {
         (Kind::Ttl, Some(ttl_ms)) => Ok(NodeKind::Ttl { ttl_ms }),
@@ -66,7 +66,7 @@ pub(super) fn kind_in(kind: Kind, ttl_ms: Option<u64>) -> Result<NodeKind, Failu
     }
 }
 
-/// The list as the state keeps it; open to everyone where none is given.
+/// The ACL as the state keeps it; open to everyone by default.
 pub(super) fn acl_in(
     principals: &Principals,
     acl: Option<Vec<AclEntry>>,
@@ -123,7 +123,8 @@ impl Reading {
 #[utoipa::path(get, path = "/v1/nodes/{path}", tag = "nodes",
     params(("path" = String, Path, description = "The path without its first slash"), Reading),
     responses((status = 200, description = "The node", body = NodePage),
-              (status = "4XX", description = "404 `no_node`", body = Problem, content_type = "application/problem+json"),
+              (status = "4XX", description = "404 `no_node`",
+               body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn get(
     Extract(context): Extract<Arc<Context>>,
@@ -140,8 +141,8 @@ pub(super) async fn get(
         .node
         .read(super::level(how.consistency), move |state: &State| {
             may_read(&principals, state, &wanted)?;
-            // Data are copied several times on their way into a reply: not for one that is thrown away, and not while
-            // the state is locked.
+            // A reply copies the data several times: not for a reply that is refused, and not while the state is
+            // locked.
             let has_room = check_reply(&replies, holder, state.get(&wanted).map_or(0, |node| node.data.len()));
             Ok(has_room.map(|()| view(state, &principals, &wanted, limit, after.as_deref())))
         })
@@ -156,7 +157,7 @@ pub(super) async fn get(
     }
 }
 
-/// A node, its data apart.
+/// A node without its data, and the data.
 fn view(
     state: &State,
     principals: &Principals,
@@ -195,7 +196,7 @@ fn view(
     Some((page, node.data.clone()))
 }
 
-/// What ZooKeeper's clients see below `/zookeeper` is made for them, and nobody else makes anything there.
+/// Refuses changes below `/zookeeper`, which is kept for the nodes that ZooKeeper's clients expect.
 pub(super) fn not_reserved(path: &NodePath) -> Result<(), Failure> {
     if SystemNodes::is_reserved(path.as_str()) {
         let detail =
@@ -207,10 +208,13 @@ pub(super) fn not_reserved(path: &NodePath) -> Result<(), Failure> {
 
 /// Creates a node. Its parent must exist.
 #[utoipa::path(post, path = "/v1/nodes/{path}", tag = "nodes", request_body = Create,
-    params(("path" = String, Path, description = "The path without its first slash"), super::SessionHeader, super::RequestHeaders),
+    params(("path" = String, Path, description = "The path without its first slash"),
+           super::SessionHeader, super::RequestHeaders),
     responses((status = 201, description = "It was created", body = Changed),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create(
     Extract(context): Extract<Arc<Context>>,
     Node(path): Node,
@@ -245,10 +249,13 @@ pub(super) struct Version {
 
 /// Replaces a node's data.
 #[utoipa::path(put, path = "/v1/nodes/{path}", tag = "nodes", request_body = SetData,
-    params(("path" = String, Path, description = "The path without its first slash"), Version, super::SessionHeader, super::RequestHeaders),
+    params(("path" = String, Path, description = "The path without its first slash"),
+           Version, super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It was set", body = Changed),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn set(
     Extract(context): Extract<Arc<Context>>,
     Node(path): Node,
@@ -269,10 +276,13 @@ pub(super) async fn set(
 
 /// Deletes a node without children.
 #[utoipa::path(delete, path = "/v1/nodes/{path}", tag = "nodes",
-    params(("path" = String, Path, description = "The path without its first slash"), Version, super::SessionHeader, super::RequestHeaders),
+    params(("path" = String, Path, description = "The path without its first slash"),
+           Version, super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It is gone", body = Deleted),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn delete(
     Extract(context): Extract<Arc<Context>>,
     Node(path): Node,

@@ -19,10 +19,10 @@ use crate::failure::Failure;
 use crate::principals::may_name;
 use crate::reply::{Answer, Reply};
 
-/// Ephemerals named in the view of a session.
+/// Most ephemeral nodes named in the view of a session.
 const EPHEMERALS_SHOWN: usize = 100;
 
-/// Checks what people call a session or request.
+/// Checks a label.
 pub(super) fn check_label(label: Option<String>) -> Result<String, Failure> {
     let label = label.unwrap_or_default();
     if label.len() > MAX_LABEL_BYTES {
@@ -44,7 +44,7 @@ pub(super) fn credential_text(credential: &Credential) -> String {
 }
 
 impl Context {
-    /// The timeout that a client gets for what it asks for.
+    /// The session timeout that a client gets.
     pub(super) fn session_timeout_ms(&self, asked_ms: Option<u32>) -> u32 {
         let timing = &self.timing;
         let wanted = asked_ms.unwrap_or(timing.default_session_timeout_ms);
@@ -55,8 +55,10 @@ impl Context {
 /// Opens a session.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", request_body = OpenSession,
     responses((status = 201, description = "The session is open", body = SessionOpened),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn open(
     Extract(context): Extract<Arc<Context>>,
     Json(ask): Json<OpenSession>,
@@ -77,8 +79,10 @@ pub(super) async fn open(
 #[utoipa::path(post, path = "/v1/sessions/{id}/keepalive", tag = "sessions",
     params(("id" = u64, Path, description = "The session"), super::SessionHeader),
     responses((status = 200, description = "It is kept alive", body = KeptAlive),
-              (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Not confirmed; try again", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Not confirmed; try again",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn keepalive(
     Extract(context): Extract<Arc<Context>>,
     Id(id): Id,
@@ -93,8 +97,10 @@ pub(super) async fn keepalive(
 #[utoipa::path(delete, path = "/v1/sessions/{id}", tag = "sessions",
     params(("id" = u64, Path, description = "The session"), super::SessionHeader),
     responses((status = 200, description = "It is closed", body = super::Closed),
-              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn close(
     Extract(context): Extract<Arc<Context>>,
     Id(id): Id,
@@ -109,7 +115,8 @@ pub(super) async fn close(
 #[utoipa::path(get, path = "/v1/sessions/{id}", tag = "sessions",
     params(("id" = u64, Path, description = "The session"), Consistency),
     responses((status = 200, description = "The session", body = Session),
-              (status = "4XX", description = "404 `not_found`: never was, closed or expired", body = Problem, content_type = "application/problem+json"),
+              (status = "4XX", description = "404 `not_found`: never was, closed or expired",
+               body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
     Extract(context): Extract<Arc<Context>>,
@@ -133,7 +140,7 @@ pub(super) async fn show(
     }
 }
 
-/// What a session has, but for the names in directories that the caller may not list.
+/// The view of a session, without names in directories that the caller may not list.
 fn view(principals: &Principals, state: &State, id: SessionId, session: &lockkeeper_core::Session) -> Session {
     let ephemerals = session.ephemerals();
     Session {

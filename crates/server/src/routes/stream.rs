@@ -1,4 +1,5 @@
-//! `/v1/sessions/{id}/stream`: from HTTP to the session stream. What can be refused is refused here, as a problem document.
+//! `/v1/sessions/{id}/stream`: from HTTP to the session stream. What can be refused is refused here, as a problem
+//! document.
 
 use std::sync::Arc;
 
@@ -15,12 +16,15 @@ use crate::http::upgrade::Upgrade;
 use crate::middleware::Inner;
 use crate::stream::Session;
 
-/// Opens the session stream: a WebSocket for keepalives, requests, watches and lock events. `docs/stream.md` describes it.
+/// Opens the session stream: a WebSocket for keepalives, requests, watches and lock events. `docs/stream.md` describes
+/// it.
 #[utoipa::path(get, path = "/v1/sessions/{id}/stream", tag = "sessions",
     params(("id" = u64, Path, description = "The session"), super::SessionHeader),
     responses((status = 101, description = "The connection is a WebSocket now (RFC 6455); see docs/stream.md"),
-              (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, here or at another node", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, here or at another node",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn stream(
     Extract(context): Extract<Arc<Context>>,
     Id(id): Id,

@@ -17,10 +17,13 @@ use crate::failure::Failure;
 use crate::reply::{Answer, Reply};
 
 /// Carries out a transaction: all of it or nothing.
-#[utoipa::path(post, path = "/v1/txn", tag = "nodes", request_body = Txn, params(super::SessionHeader, super::RequestHeaders),
+#[utoipa::path(post, path = "/v1/txn", tag = "nodes",
+    request_body = Txn, params(super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It took place", body = TxnDone),
-              (status = "4XX", description = "Refused; 409 `transaction_failed` says which operation and why; nothing changed", body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+              (status = "4XX", description = "Refused; 409 `transaction_failed` says which operation and why; nothing changed",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn txn(
     Extract(context): Extract<Arc<Context>>,
     asking: Asking,
@@ -80,7 +83,7 @@ fn result(reply: Outcome) -> Result<TxnResult, Failure> {
         Outcome::Created { path, stat } => TxnResult::Create { path: path.to_string(), stat: stat_out(stat) },
         Outcome::Deleted => TxnResult::Delete,
         Outcome::DataSet(stat) => TxnResult::Set { stat: stat_out(stat) },
-        // A lock's check and a node's check answer alike; which it was the client knows, and `check` says enough.
+        // A lock's check answers as a node's check does; the client knows which one it sent.
         Outcome::Checked => TxnResult::Check,
         other => {
             return Err(Failure::new(Code::Internal, format!("an operation answered with something else: {other:?}")));

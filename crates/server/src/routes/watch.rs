@@ -39,13 +39,16 @@ pub(super) struct Asked {
     from: Option<u64>,
 }
 
-/// Streams the changes of a path. Messages: `change`, `bookmark` (nothing more happened up to here), and as the last one
-/// `compacted` (a problem document: read anew, then watch from there). The id is the zxid to resume from; of the changes of one
-/// transaction the last alone has it, so a stream that broke off in the middle of one tells all of it again.
+/// Streams the changes of a path. Messages: `change`, `bookmark` (nothing more happened up to here), and as the last
+/// one `compacted` (a problem document: read anew, then watch from there). The id is the zxid to resume from; of the
+/// changes of one transaction the last alone has it, so a stream that broke off in the middle of one tells all of it
+/// again.
 #[utoipa::path(get, path = "/v1/watch", tag = "watch",
     params(Asked, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
-    responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`", body = Change, content_type = "text/event-stream"),
-              (status = "4XX", description = "Refused; 410 `compacted`: the history does not reach back that far", body = Problem, content_type = "application/problem+json"),
+    responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`",
+               body = Change, content_type = "text/event-stream"),
+              (status = "4XX", description = "Refused; 410 `compacted`: the history does not reach back that far",
+               body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn watch(
     Extract(context): Extract<Arc<Context>>,
@@ -83,7 +86,8 @@ fn resume_from(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
         .ok_or_else(|| Failure::bad_request("Last-Event-ID must be the id of a message of this stream, a number"))
 }
 
-/// Only the last message of a transaction has an id: a client that was cut off in its middle resumes before it, and hears all of it.
+/// Only the last message of a transaction has an id: a client that was cut off in its middle resumes before it, and
+/// hears all of it.
 fn messages(item: WatchItem) -> Vec<Result<Event, Infallible>> {
     let messages = match item {
         WatchItem::Changes(events) => {

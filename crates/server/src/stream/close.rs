@@ -1,4 +1,4 @@
-//! How a stream ends: the last message, the close frame, and time for the client to take them.
+//! The end of a stream: the last message, the close frame, and time for the client to read them.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use super::socket::StreamSocket;
 use crate::budget::Exceeded;
 use crate::failure::shutting_down;
 
-/// Longest time that the last message and the close frame may take.
+/// Longest time to send the last message and the close frame.
 pub(super) const LONGEST: Duration = Duration::from_secs(5);
-/// How long the client may take to close its side.
+/// Longest time for the client to close its side.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// CloseReason a stream ends.
+/// Why a stream ends.
 #[derive(Debug)]
 pub(super) enum CloseReason {
     /// The client closed it and is done.
@@ -38,16 +38,16 @@ pub(super) enum CloseReason {
     SessionOver(Box<Problem>),
     /// The node goes down.
     GoingDown,
-    /// What was sent stayed unread for so long.
+    /// The client left its output unread for so long.
     TooSlow(Duration),
-    /// There was no room for what it sent, or for what it did not read.
+    /// No room for the client's messages, or for its unread output.
     NoRoom(Box<Exceeded>),
-    /// Nothing was heard for so long.
+    /// The client was silent for so long.
     Silent(Duration),
 }
 
 impl CloseReason {
-    /// For the figures.
+    /// For the metrics.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::ClientDone => "left",
@@ -72,7 +72,7 @@ impl CloseReason {
         }
     }
 
-    /// Whether the client has closed it in good order.
+    /// Whether the client sent a close frame.
     pub(super) fn is_closed_by_client(&self) -> bool {
         matches!(self, Self::ClientDone | Self::Moved)
     }
@@ -82,7 +82,7 @@ impl CloseReason {
         matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_) | Self::NoRoom(_))
     }
 
-    /// The close code, a label or two, and the whole of it.
+    /// The close code, its reason in a few words, and the problem document.
     fn message(&self) -> Option<(u16, &'static str, Problem)> {
         Some(match self {
             Self::ClientDone | Self::Moved | Self::Broken(_) => return None,
@@ -98,20 +98,19 @@ impl CloseReason {
             Self::GoingDown => (close::GOING_DOWN, "going down", shutting_down().into_problem()),
             Self::TooSlow(time) => {
                 let detail = format!(
-                    "what was sent stayed unread for {} ms (limits.stream_write_timeout_ms); open a new stream, ask the open requests \
-                     again under the same request ids, and resume the watches by zxid",
+                    "the client left output unread for {} ms (limits.stream_write_timeout_ms); open a new stream, send the \
+                     unanswered requests again under the same request ids, and resume the watches by zxid",
                     time.as_millis()
                 );
                 (close::TOO_SLOW, "too slow", Problem::new(Code::TooSlow, detail))
             }
             Self::NoRoom(exceeded) => {
-                let detail =
-                    format!("{exceeded}; read what is sent to you, send less at a time, and open a new stream");
+                let detail = format!("{exceeded}; read faster, send less at a time, and open a new stream");
                 (close::TOO_SLOW, "no room", Problem::new(Code::Overloaded, detail))
             }
             Self::Silent(time) => {
                 let detail = format!(
-                    "nothing was heard for {} ms, the session's timeout; send keepalives; the session may have expired",
+                    "no message for {} ms, the session's timeout; send keepalives; the session may have expired",
                     time.as_millis()
                 );
                 (close::SILENT, "silent", Problem::new(Code::TooSlow, detail))
@@ -120,10 +119,10 @@ impl CloseReason {
     }
 }
 
-/// Says why, and closes.
+/// Sends the reason, and closes.
 pub(super) async fn close(mut socket: WebSocketStream<StreamSocket>, why: &CloseReason) {
     let Some((code, reason, problem)) = why.message() else {
-        // The close frame of the client is still to be answered.
+        // Answers the client's close frame.
         let _ = timeout(CLOSING, socket.flush()).await;
         return;
     };
@@ -135,7 +134,7 @@ pub(super) async fn close(mut socket: WebSocketStream<StreamSocket>, why: &Close
     if !matches!(timeout(LONGEST, last_words).await, Ok(Ok(()))) {
         return;
     }
-    // Closing with anything unread would take the last words away from the client again.
+    // Closing with input unread would reset the connection before the client reads the reason.
     let _ = timeout(CLOSING, drain(socket)).await;
 }
 

@@ -1,5 +1,5 @@
-//! Messages of the stream: what comes in is borrowed from the message, what goes out is written straight into one buffer. The types
-//! themselves, and what they mean, are `lockkeeper_api::stream`'s.
+//! Messages of the stream. Incoming ones borrow from the text, outgoing ones are written straight into one buffer.
+//! `lockkeeper_api::stream` defines the types and their meaning.
 
 use std::borrow::Cow;
 

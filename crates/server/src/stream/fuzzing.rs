@@ -9,7 +9,8 @@ use crate::extract;
 use crate::failure::Failure;
 use crate::http::paths;
 
-/// What is taken must be what the published types take; what is refused must be refused with an answer that clients can read.
+/// Checks that a message is read as the published types read it, and that a refused call gets an answer that clients
+/// can read.
 pub(crate) fn examine(text: &str) {
     let incoming = serde_json::from_str::<Incoming<'_>>(text);
     match (incoming, serde_json::from_str::<FromClient>(text)) {

@@ -1,4 +1,5 @@
-//! The locks whose loss the stream is to tell: those the session held when it opened, and those granted on it.
+//! The locks whose loss the stream reports: those that the session held when the stream opened, and those granted on
+//! it.
 
 use std::collections::HashMap;
 
@@ -16,14 +17,14 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// A lock that is listened for already.
+    /// Adds a lock whose loss is watched for already.
     pub(super) fn note(&mut self, token: u64, path: NodePath) {
         if self.by_path.insert(path.clone(), token).is_none() {
             self.by_token.entry(token).or_default().push(path);
         }
     }
 
-    /// What an answer, written now, means.
+    /// Applies the effect of an answer that was just written.
     pub(super) fn follow(&mut self, session_events: &SessionEvents, effect: Effect) {
         match effect {
             Effect::None => {}
@@ -43,7 +44,7 @@ impl Grants {
         }
     }
 
-    /// Locks are about to be given back: that their nodes go is no loss.
+    /// Stops watching for locks that are being released: the end of their nodes is no loss.
     pub(super) fn part(&self, session_events: &SessionEvents, releasing: &Releasing) {
         self.of(releasing).iter().for_each(|path| session_events.unwatch_lock(path));
     }
@@ -77,7 +78,7 @@ impl Grants {
         Some(token)
     }
 
-    /// The node of a lock has gone.
+    /// The node of a lock was deleted.
     pub(super) fn gone(&mut self, path: &NodePath, zxid: Zxid) -> Option<FromServer> {
         let token = self.remove(path)?;
         let lock = LockName::of_directory(&path.parent()?)?.to_string();

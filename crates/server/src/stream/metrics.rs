@@ -1,4 +1,4 @@
-//! The metrics of all streams, looked up once: a message should cost them an addition.
+//! The metrics of all streams, looked up once, so that a message costs one addition.
 
 use std::sync::LazyLock;
 
@@ -34,7 +34,7 @@ pub(super) fn metrics() -> &'static StreamMetrics {
     &METRICS
 }
 
-/// Counts a stream for as long as it lives.
+/// Counts a stream until it is dropped.
 pub(super) struct Streams;
 
 impl Streams {

@@ -1,12 +1,12 @@
 //! The session stream: keepalives, requests, watches and lock events of one session on one WebSocket, in one order.
 //!
-//! One task serves a stream, the connection's own: it reads, polls what is at work, and writes all that is ready at
-//! once. It must never write an answer before the events that the answer could reveal (`ARCHITECTURE.md`, The way of a
-//! write): the watch queues are drained between the two. Nothing of the locks' rules is here; see `request` for the way
-//! to them.
+//! The connection's own task serves a stream: it reads messages, polls the requests at work, and writes everything that
+//! is ready at once. It must never write an answer before the events that the answer could reveal (`ARCHITECTURE.md`,
+//! The way of a write), so it drains the watch queues between the two. The rules of locks are not here; `calls` carries
+//! out the requests.
 //!
-//! Messages are JSON and nothing else: reading and writing it was measured at 1 to 2.5 µs of a lock cycle that costs
-//! three servers 150 µs and more, so a binary encoding would not show.
+//! Messages are JSON alone: it was measured at 1 to 2.5 µs of a lock cycle that costs three servers 150 µs and more, so
+//! that a binary encoding would not show.
 
 mod close;
 mod frame;
@@ -37,21 +37,21 @@ use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
 use socket::StreamSocket;
 
-/// Most requests of a stream that are not answered yet; more are refused. Reading goes on all the same: behind them may come a
-/// keepalive, or the cancel that makes room.
+/// Most unanswered requests of a stream; further ones are refused. Reading goes on: a keepalive may follow, or the
+/// cancel that makes room.
 const MAX_OPEN: usize = 1_024;
-/// Most keepalives of a stream that are not answered yet.
+/// Most unanswered keepalives of a stream.
 const MAX_KEEPALIVES: usize = 64;
 /// Most watches of a stream.
 const MAX_WATCHES: usize = 1_024;
-/// Once so much is written and not flushed, nothing more is taken in before it is.
+/// Bytes written and not flushed beyond which the stream flushes before it reads on.
 const HIGH_WATER_BYTES: usize = 256 * 1024;
-/// What a message has beside the body that it carries.
+/// Room in a message beside the body that it carries.
 const ENVELOPE_BYTES: usize = 64 * 1024;
-/// Longest time for which the waiting lock requests of a broken connection keep their places for a client that comes back.
+/// Longest time that waiting lock requests of a broken connection keep their places for a client that reconnects.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// On whose behalf a stream runs.
+/// The session of a stream, and its connection's caller.
 pub(crate) struct Session {
     pub(crate) context: Arc<Context>,
     pub(crate) router: Router,
@@ -59,12 +59,12 @@ pub(crate) struct Session {
     pub(crate) principals: Principals,
     pub(crate) credential: Credential,
     pub(crate) timeout_ms: u32,
-    /// Requests that keep or give back what the session has.
+    /// The lane of requests that keep or give back something.
     pub(crate) lane: Lane,
 }
 
 impl Session {
-    /// Whose share of budgets this takes.
+    /// The holder of the stream's shares of budgets.
     fn holder(&self) -> Holder {
         Holder::session(address_of(Some(&self.from)), self.credential.session.0)
     }

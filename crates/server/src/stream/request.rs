@@ -1,5 +1,5 @@
-//! From a request on the stream to the work that answers it. Locks, which are what streams are for, go straight to what their HTTP
-//! handlers do; everything else goes through the router, as if it had come over HTTP.
+//! From a request on the stream to the work that answers it. Locks, which are what streams are for, go straight to what
+//! their HTTP handlers do; everything else goes through the router, as if it had come over HTTP.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,41 +33,41 @@ use crate::middleware;
 use crate::reply::Reply;
 use crate::routes::acquire;
 
-/// How long a request that was given up may take to leave the queue before its client is told that this is not known.
+/// Longest time for a cancelled request to leave its queue; then the answer is an unknown outcome.
 const LONGEST_WITHDRAWAL: Duration = Duration::from_secs(10);
 
-/// What an answer means for the locks that the stream listens for.
+/// The effect of an answer on the locks whose loss the stream reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Effect {
     #[default]
     None,
     /// Granted, with these nodes.
     Granted { token: u64, paths: Vec<NodePath> },
-    /// Given back.
+    /// Released.
     Released(Releasing),
-    /// Not given back after all, as far as is known.
+    /// Not released, as far as is known.
     NotReleased(Releasing),
-    /// Held on, with another node.
+    /// Still held, under another node.
     Renamed(Releasing, NodePath),
 }
 
-/// Locks that a request gives back, or changes.
+/// Locks that a request releases or downgrades.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Releasing {
     pub(super) token: u64,
     pub(super) directories: Vec<NodePath>,
 }
 
-/// What came of something the client asked for.
+/// The result of a request or keepalive.
 pub(super) enum Finished {
     Answer { id: u64, text: Vec<u8>, effect: Effect },
     Keepalive { number: u64, heard: Result<At<KeepaliveAck>, NodeError> },
 }
 
-/// Something the client asked for, at work.
+/// A request or keepalive at work.
 pub(super) struct Open {
     kind: OnStreamEnd,
-    /// Whether its client is there: as long as a lock request waits, that keeps the session alive.
+    /// The client's presence, which keeps the session alive while a lock request waits.
     presence: Option<Presence>,
     work: BoxFuture<'static, Finished>,
 }
@@ -78,14 +78,14 @@ impl Open {
     }
 }
 
-/// What becomes of it when the stream ends before it is done.
+/// What happens to a request when the stream ends before it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnStreamEnd {
-    /// Carried out all the same: the client may be sure that what it sent takes place.
+    /// Carried out all the same: a request that arrived whole takes place.
     Carried,
-    /// A lock request that waits: kept for a while when the connection breaks.
+    /// A waiting lock request: keeps its place for a while when the connection breaks.
     Waits,
-    /// Dropped: of no use without the stream, or taken back by being dropped.
+    /// Dropped: useless without the stream, or cancelled by the drop.
     Dropped,
 }
 
@@ -100,9 +100,9 @@ impl Future for Open {
 /// A request that has begun.
 pub(super) struct Begun {
     pub(super) open: Open,
-    /// How it is given up, if it can be.
+    /// Cancels it, if it can be cancelled.
     pub(super) cancel: Option<AbortHandle>,
-    /// The locks that it gives back, or changes.
+    /// The locks that it releases or downgrades.
     pub(super) releasing: Option<Releasing>,
 }
 
@@ -112,7 +112,7 @@ impl Begun {
     }
 }
 
-/// What is at work on a stream that has ended.
+/// The requests at work on a stream that has ended.
 pub(super) struct Unfinished {
     /// Lock requests that wait.
     pub(super) waiting: Vec<Open>,
@@ -121,17 +121,17 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Parts what is carried out from what is not. What is not kept leaves its queue by being dropped here.
+    /// Separates requests to carry out from waiting ones. All others are cancelled by being dropped here.
     pub(super) fn of(mut open: FuturesUnordered<Open>) -> Self {
         let (mut waiting, mut carried) = (Vec::new(), 0);
-        // In place: those that nobody has polled yet must be begun in the order in which they came.
+        // In place: requests that were not polled yet must be begun in the order in which they came.
         for request in open.iter_mut() {
             match request.kind {
                 OnStreamEnd::Carried => carried += 1,
                 kind @ (OnStreamEnd::Waits | OnStreamEnd::Dropped) => {
                     let work = std::mem::replace(&mut request.work, std::future::pending().boxed());
                     let presence = request.presence.take();
-                    // Its client may come back for it, but is not there.
+                    // The client may come back, but is gone now.
                     presence.iter().for_each(Presence::leave);
                     if kind == OnStreamEnd::Waits {
                         waiting.push(Open { kind, presence, work });
@@ -142,7 +142,7 @@ impl Unfinished {
         Self { waiting, carried, open }
     }
 
-    /// Carries out what arrived whole before the stream ended. Nobody is there to be answered.
+    /// Carries out the requests that arrived whole before the stream ended, without answering them.
     pub(super) async fn carry_out(mut self) {
         while self.carried > 0 && self.open.next().await.is_some() {
             self.carried -= 1;
@@ -157,7 +157,7 @@ pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
     Open::new(OnStreamEnd::Dropped, work)
 }
 
-/// Begins a request. What is wrong with it is its answer.
+/// Begins a request. An invalid one is answered with its problem.
 pub(super) fn begin(session: &Arc<Session>, request: &Request<'_>) -> Begun {
     let id = request.id;
     begin_right(session, request).unwrap_or_else(|failure| Begun::plain(async move { refused(id, failure) }))
@@ -252,7 +252,7 @@ fn begin_on_lock(
             let work = carry_out(session, id, "/v1/locks/{name}/acquire", work);
             let (work, cancel) = abortable(work);
             let work = async move {
-                // By the time it is known how the work ended, it has been dropped: its request is being taken back.
+                // An aborted call has been dropped by then, and its lock request is being withdrawn.
                 let ended = work.await;
                 match ended {
                     Ok(finished) => finished,
@@ -310,7 +310,7 @@ where
     Begun { releasing: Some(releasing), ..Begun::plain(work) }
 }
 
-/// Gives back the locks whose grants were never written.
+/// Releases the locks whose grants were never written.
 pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
     for finished in done {
         let Finished::Answer { effect: Effect::Granted { token, paths }, .. } = finished else { continue };
@@ -320,31 +320,31 @@ pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
         tokio::spawn(async move {
             let caller = Caller { credential: Some(session.credential), ..Caller::default() };
             let op = Op::Release { locks, token: FencingToken(token) };
-            // If this fails the session owns them until it ends or releases them; `hello` names them.
+            // If this fails, the session holds them until it ends or releases them; `hello` names them.
             if let Err(error) = session.context.node.execute(caller, op).await {
-                tracing::debug!(%error, session = %session.credential.session, token, "a grant that nobody took is left");
+                let session = session.credential.session;
+                tracing::debug!(%error, %session, token, "cannot release a grant whose answer was not written");
             }
         });
     }
 }
 
-/// The answer to a request that was given up, once it is decided that nothing came of it.
+/// The answer to a cancelled request, once the cluster has decided that it holds nothing.
 async fn withdrawn(given_up: oneshot::Receiver<Undecided>) -> Failure {
     match timeout(LONGEST_WITHDRAWAL, given_up).await {
-        // Dropped: there is nothing left to take back.
-        Ok(Err(_)) => Failure::new(
-            Code::Cancelled,
-            "the client gave the request up; it holds nothing by it and has left the queue",
-        ),
+        // Dropped: nothing of the request is left.
+        Ok(Err(_)) => {
+            Failure::new(Code::Cancelled, "cancelled by the client; the request holds nothing and has left the queue")
+        }
         Ok(Ok(Undecided)) | Err(_) => Failure::new(
             Code::UnknownOutcome,
-            "the request was given up, but whether it has left the queue is not known yet; ask again under the same request id",
+            "cancelled, but it is unknown whether the request has left the queue; retry with the same request id",
         ),
     }
 }
 
-/// Does what the observing layer of the router does, around work that does not pass through it. The work comes in a box of its own:
-/// each layer around a bare future would double it.
+/// Does what the observing layer of the router does, around work that does not pass through it. The work comes in a box
+/// of its own: each layer around a bare future would double it.
 async fn carry_out<T: Serialize>(
     session: Arc<Session>,
     id: u64,

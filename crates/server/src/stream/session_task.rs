@@ -1,5 +1,5 @@
-//! The task of one stream. Each turn takes in what has arrived, finishes what is done, drains what the watches have, writes the answers,
-//! and flushes once.
+//! The task of one stream. Each turn reads the messages that have arrived, polls the requests, drains the watches,
+//! writes the answers, and flushes once.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -36,11 +36,11 @@ use crate::failure::{Failure, compacted};
 use crate::principals::{may_read, readable};
 use crate::routes::kind_out;
 
-/// Rounds of a turn before it flushes and lets others run.
+/// Rounds of a turn before it flushes and yields.
 const ROUNDS: usize = 8;
-/// Longest time for the requests of a session that has ended to be answered.
+/// Longest time to answer the requests of a session that has ended.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// Longest time for the requests at a node that goes down to be answered, and for those of a client that has gone to be carried out.
+/// Longest time to answer requests at shutdown, and to carry out those of a client that disconnected.
 const LAST_ANSWERS_GOING_DOWN: Duration = Duration::from_secs(10);
 
 /// See the module's text.
@@ -52,21 +52,21 @@ pub(super) struct SessionTask {
     grants: Grants,
     watches: StreamWatches,
     open: FuturesUnordered<Open>,
-    /// The requests at work, and how those are given up that can be.
+    /// The requests at work, with the handle that cancels a lock request.
     ids: HashMap<u64, Option<AbortHandle>>,
-    /// Heard of, and not written: the events of watches before it go first.
+    /// Lost locks, not written yet: earlier events of watches go first.
     lost: Vec<FromServer>,
-    /// Done, and not written: an event may have to go first.
+    /// Finished and not written yet: an event may have to go first.
     done: Vec<Finished>,
     done_bytes: usize,
     unflushed_bytes: usize,
-    /// What these have taken of the budget of unread replies, and that it was not enough.
+    /// Room taken for unread output, and the refusal of more.
     unread: Option<Taken>,
     no_room: Option<Exceeded>,
     heard_at: Instant,
     silence: Pin<Box<Sleep>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The stream ends as soon as the requests at work are answered, or then.
+    /// The stream ends once the requests at work are answered, or at that time.
     ending: Option<(CloseReason, Pin<Box<Sleep>>)>,
 }
 
@@ -131,19 +131,21 @@ impl SessionTask {
         }
         ended(why.label());
         let Self { session, open, done, socket, .. } = self;
-        // A client that is done has no use for what was granted and not written. Any other may ask again, and be told that it holds.
+        // A client that is done has no use for grants that were not written. Any other client may ask again and learn
+        // that it holds.
         if matches!(why, CloseReason::ClientDone) {
             request::give_back(&session, done);
         }
         let mut left = request::Unfinished::of(open);
         let waiting = std::mem::take(&mut left.waiting);
-        // Those that are not kept leave their queues by being dropped.
+        // Requests that are not kept leave their queues when they are dropped.
         if why.may_return() {
             keep_queue_places(&session, waiting);
         } else {
             drop(waiting);
         }
-        // A request that arrived whole takes place, answered or not. A client that closes learns from the closing that it has.
+        // A request that arrived whole takes place, answered or not. The close frame tells a client that closes that
+        // its requests have.
         let carry_out = timeout(LAST_ANSWERS_GOING_DOWN, left.carry_out());
         if why.is_closed_by_client() {
             let _ = carry_out.await;
@@ -153,7 +155,8 @@ impl SessionTask {
         }
     }
 
-    /// A connection that cannot be written to any more may still hold requests that arrived whole, and how the client closed it.
+    /// Reads the messages that arrived before the connection failed to write: requests, and perhaps the client's close
+    /// frame.
     async fn read_remaining(&mut self, why: CloseReason) -> CloseReason {
         if !matches!(why, CloseReason::Broken(_)) {
             return why;
@@ -174,7 +177,8 @@ impl SessionTask {
             let finished = self.poll_requests(context);
             let unflushed = self.unflushed_bytes;
             self.poll_session_events(context);
-            // While an event is held back, so is what may reveal it: losses, and answers, which may reveal losses as well.
+            // While an event is held back, so is everything that may reveal it: lost locks, and answers, which may
+            // reveal lost locks too.
             if self.drain_watches(context) {
                 for lost in std::mem::take(&mut self.lost) {
                     self.send(&lost);
@@ -193,7 +197,7 @@ impl SessionTask {
         if self.unflushed_bytes > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Nothing more is ready.
+    /// Polls the timers and signals that end the stream; nothing else is ready.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         if self.unflushed_bytes > 0 {
             return Poll::Ready(Ok(()));
@@ -225,11 +229,13 @@ impl SessionTask {
         }
     }
 
-    /// Reads what has arrived, whatever is at work: keepalives and cancels must get through. True if anything was read.
+    /// Reads the messages that have arrived, however many requests are at work: keepalives and cancels must get
+    /// through. True if any was read.
     fn read_messages(&mut self, context: &mut Context<'_>) -> Result<bool, CloseReason> {
         let mut any = false;
         let were_full = self.is_full();
-        // What is sent at once counts as unflushed. And what is done already may make room before any request is refused.
+        // Replies that are sent at once count as unflushed. Finished requests may make room before a request is
+        // refused.
         while self.ending.is_none() && self.unflushed_bytes < HIGH_WATER_BYTES && (were_full || !self.is_full()) {
             let Poll::Ready(read) = self.socket.poll_next_unpin(context) else { break };
             any = true;
@@ -249,12 +255,12 @@ impl SessionTask {
         Ok(any)
     }
 
-    /// As many requests are at work, or done and not written, as a stream may have.
+    /// Whether the stream has as many unanswered requests as it may.
     fn is_full(&self) -> bool {
         self.ids.len() >= MAX_OPEN
     }
 
-    /// Keepalives at work, or done and not written: all that is no request.
+    /// Unanswered keepalives: everything that is no request.
     fn keepalives(&self) -> usize {
         (self.open.len() + self.done.len()).saturating_sub(self.ids.len())
     }
@@ -285,7 +291,7 @@ impl SessionTask {
             }
             Message::Close(Some(frame)) if frame.code == CloseCode::Normal => Err(CloseReason::ClientDone),
             Message::Close(_) => Err(CloseReason::Moved),
-            // A pong is on its way by itself, but only the next write would send it.
+            // tungstenite has queued the pong, which only the next flush sends.
             Message::Ping(_) => {
                 self.unflushed_bytes += 1;
                 Ok(())
@@ -306,7 +312,7 @@ impl SessionTask {
                     return Err(CloseReason::BadMessage(detail));
                 }
                 if self.is_full() {
-                    // It reveals nothing, so it waits for no event.
+                    // The refusal reveals nothing, so it waits for no event.
                     return self.write(request::refused_text(request.id, &too_many()));
                 }
                 let begun = request::begin(&self.session, &request);
@@ -322,7 +328,7 @@ impl SessionTask {
                     self.open.push(request::keepalive(&self.session, number));
                 } else {
                     let detail = format!(
-                        "{MAX_KEEPALIVES} keepalives of this stream are not confirmed yet; send one every third of the timeout"
+                        "this stream has {MAX_KEEPALIVES} unconfirmed keepalives; send one every third of the timeout"
                     );
                     let problem = Failure::new(Code::Overloaded, detail).retry_after(1_000).into_problem();
                     self.send(&FromServer::NotConfirmed { number, problem: Box::new(problem) });
@@ -330,7 +336,7 @@ impl SessionTask {
             }
             Incoming::Cancel(id) => {
                 metrics().other.increment(1);
-                // ActiveWatch that has been answered meanwhile is not there any more.
+                // A request that was answered meanwhile is gone.
                 if let Some(Some(cancel)) = self.ids.get(&id) {
                     cancel.abort();
                 }
@@ -371,7 +377,7 @@ impl SessionTask {
         let (node, principals) = (&self.session.context.node, &self.session.principals);
         node.look(|state| may_read(principals, state, &spec.path)).map_err(NodeError::Refused)?;
         let place = self.session.context.admission.watches.take(self.session.holder(), 1)?;
-        // It does not wait for anything.
+        // This does not wait.
         let begun = self.session.context.node.watch(spec).now_or_never();
         let items = begun.unwrap_or(Err(NodeError::Overloaded { bound: Bound::Watches, retry_after_ms: 100 }))?;
         let after = items.after().0;
@@ -379,7 +385,7 @@ impl SessionTask {
         Ok(after)
     }
 
-    /// Polls what is at work. True if anything was done.
+    /// Polls the requests and keepalives at work. True if any finished.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> bool {
         let before = self.done.len();
         while self.done_bytes < HIGH_WATER_BYTES
@@ -393,7 +399,7 @@ impl SessionTask {
         self.done.len() > before
     }
 
-    /// What is heard of the session and its locks.
+    /// Polls for lost locks and the end of the session.
     fn poll_session_events(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(told) = self.session_events.poll_next(context) {
             match told {
@@ -417,7 +423,7 @@ impl SessionTask {
         self.end_after(CloseReason::SessionOver(Box::new(problem)), LAST_ANSWERS);
     }
 
-    /// True if the watches have nothing left.
+    /// Sends the events of the watches. True if none is left.
     fn drain_watches(&mut self, context: &mut Context<'_>) -> bool {
         let mut watches = std::mem::take(&mut self.watches);
         let drained = watches.drain(context, |id, item| {
@@ -436,7 +442,7 @@ impl SessionTask {
                     self.ids.remove(&id);
                     metrics().answers.increment(1);
                     self.write(text)?;
-                    // Behind the answer, so that nobody hears of the loss of a lock before its grant.
+                    // After the answer, so that the client never reads of a loss before the grant.
                     self.grants.follow(&self.session_events, effect);
                 }
                 Finished::Keepalive { number, heard: Ok(kept) } => {
@@ -458,7 +464,7 @@ impl SessionTask {
         if matches!(message, FromServer::Changes { .. }) {
             metrics().changes.increment(1);
         }
-        // What cannot be written any more shows when it is flushed.
+        // The flush reports a connection that cannot be written to.
         let _ = self.write(frame::message(message));
     }
 
@@ -469,7 +475,7 @@ impl SessionTask {
         self.socket.start_send_unpin(Message::Text(text)).map_err(|error| CloseReason::Broken(error.to_string()))
     }
 
-    /// Has what is written and not flushed take room, but for the little that every stream has.
+    /// Takes room for unflushed output beyond the part that every stream has.
     fn count_unread(&mut self) {
         let counted = HIGH_WATER_BYTES + self.unread.as_ref().map_or(0, Taken::amount);
         let Some(more) = self.unflushed_bytes.checked_sub(counted).filter(|more| *more > 0) else { return };
@@ -483,7 +489,7 @@ impl SessionTask {
         }
     }
 
-    /// Writes out what is waiting; a client that takes nothing for too long is given up, and at once one for which there is no room.
+    /// Flushes. A client that reads too slowly ends the stream, and at once if there is no room for its unread output.
     async fn flush(&mut self) -> Result<(), CloseReason> {
         metrics().flushes.increment(1);
         self.unflushed_bytes = 0;
@@ -503,9 +509,8 @@ impl SessionTask {
 }
 
 fn too_many() -> Failure {
-    let detail = format!(
-        "{MAX_OPEN} requests of this stream are not answered yet; nothing was carried out; ask again when some are, or over HTTP"
-    );
+    let detail =
+        format!("this stream has {MAX_OPEN} unanswered requests; not executed; retry after an answer, or over HTTP");
     Failure::new(Code::Overloaded, detail).retry_after(100)
 }
 
@@ -526,8 +531,9 @@ fn watched(id: u64, item: WatchItem) -> FromServer {
     }
 }
 
-/// Keeps the lock requests that wait in their queues for a while: a client that comes back, here or at another node, and asks again under
-/// the same request id finds its place. They are not looked at meanwhile, so one that is granted and not asked for again is given back.
+/// Keeps waiting lock requests in their queues for a while: a client that reconnects, here or at another node, and asks
+/// again under the same request id finds its place. They are not polled meanwhile, so a grant that nobody asks for
+/// again is released.
 fn keep_queue_places(session: &Arc<Session>, mut places: Vec<Open>) {
     if places.is_empty() {
         return;
@@ -537,7 +543,7 @@ fn keep_queue_places(session: &Arc<Session>, mut places: Vec<Open>) {
     tokio::spawn(async move {
         tokio::select! {
             () = tokio::time::sleep(grace) => {}
-            // A node that goes down leaves its waiters in the queue, each of which says so itself.
+            // At shutdown the node leaves its waiters in their queues; each call ends by itself.
             () = stopping.cancelled() => drop(timeout(GRACE, futures::future::join_all(places.drain(..))).await),
         }
         drop(places);

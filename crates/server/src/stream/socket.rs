@@ -1,4 +1,5 @@
-//! The socket of a stream. It counts what has come of a message that is not whole yet, so that many half messages find an end.
+//! The socket of a stream. It counts the bytes of a message that is not complete yet, so that many half messages cannot
+//! fill the memory.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ pub(super) struct StreamSocket {
     stream: TcpStream,
     room: Room,
     partial_bytes: usize,
-    /// Why nothing more is read.
+    /// The refusal after which nothing more is read.
     exceeded: Option<Exceeded>,
 }
 
@@ -26,7 +27,7 @@ impl StreamSocket {
         Self { stream, room, partial_bytes: 0, exceeded: None }
     }
 
-    /// What has come is a whole message.
+    /// The message is complete.
     pub(super) fn whole(&mut self) {
         if self.partial_bytes > 0 {
             self.partial_bytes = 0;

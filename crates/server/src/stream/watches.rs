@@ -1,4 +1,5 @@
-//! The watches of one stream. Only those that have something are looked at, and a drain gives everything that was queued before it.
+//! The watches of one stream. A drain polls only those that have something, and returns everything that was queued
+//! before it.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::budget::Taken;
 
-/// Rung by watches that have something.
+/// The watches that have something.
 #[derive(Debug, Default)]
 struct ReadyList {
     ready: Mutex<Vec<u64>>,
@@ -67,7 +68,7 @@ impl StreamWatches {
     pub(super) fn add(&mut self, id: u64, items: WatchStream, place: Taken) {
         let ready_waker =
             Arc::new(ReadyWaker { id, ready_list: self.ready_list.clone(), is_listed: AtomicBool::new(false) });
-        // It may resume in the past, and has something to say then.
+        // A watch that resumes in the past has something at once.
         ready_waker.wake_by_ref();
         self.all.insert(id, ActiveWatch { _place: place, items, waker: ready_waker.clone().into(), ready_waker });
     }
@@ -76,10 +77,10 @@ impl StreamWatches {
         self.all.remove(&id);
     }
 
-    /// Hands what the watches have to `tell`, until that says that it is enough. True if all of it was handed over.
+    /// Passes the items of the watches to `tell` until it returns false. True if all items were passed on.
     pub(super) fn drain(&mut self, context: &mut Context<'_>, mut tell: impl FnMut(u64, WatchItem) -> bool) -> bool {
         if self.all.is_empty() {
-            // Rung by watches that have been removed: nobody else would take those away.
+            // Entries of removed watches: nothing else would clear them.
             self.ready_list.ready.lock().clear();
             return true;
         }
@@ -103,7 +104,7 @@ impl StreamWatches {
 }
 
 impl ActiveWatch {
-    /// Whether the watch is over, and whether that is enough.
+    /// Whether the watch is over, and whether `tell` returned false.
     fn drain(&mut self, mut tell: impl FnMut(WatchItem) -> bool) -> (bool, bool) {
         while let Poll::Ready(item) = self.next() {
             let Some(item) = item else { return (true, false) };
@@ -119,7 +120,7 @@ impl ActiveWatch {
         (false, false)
     }
 
-    /// Not subject to tokio's budget: that would hold back an event whose answer is about to be written.
+    /// Polls outside tokio's cooperative budget, which could hold back an event while its answer is written.
     fn next(&mut self) -> Poll<Option<WatchItem>> {
         let Self { items, waker, .. } = self;
         let polled = poll_fn(|context| Pin::new(&mut *items).poll_next(context));

@@ -1,4 +1,4 @@
-//! What comes malformed, oversized or misdirected: a problem that names the cause and the remedy, and nothing changes.
+//! Malformed, oversized and misdirected requests: each gets a problem with cause and remedy, and changes nothing.
 
 use lockkeeper_api::{Code, Problem};
 use reqwest::{Method, StatusCode, header};
@@ -58,13 +58,13 @@ async fn ten_megabytes() {
     let request = node.request(Method::POST, "/v1/nodes/big").header(header::CONTENT_TYPE, "application/json");
     let problem = Got::of(request.body(body.clone()).send().await.unwrap()).await.problem(Code::TooLarge);
     assert!(problem.detail.contains("limits.body_bytes"), "{}", problem.detail);
-    // Without a length announced, too.
+    // The same without Content-Length.
     let chunks = futures::stream::iter(
         body.chunks(65_536).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>(),
     );
     let request = node.request(Method::POST, "/v1/nodes/big").header(header::CONTENT_TYPE, "application/json");
     Got::of(request.body(reqwest::Body::wrap_stream(chunks)).send().await.unwrap()).await.problem(Code::TooLarge);
-    // A client that asks before it sends is told at once.
+    // A client that sends `Expect: 100-continue` is refused at once.
     let ask = "POST /v1/nodes/big HTTP/1.1\r\nhost: x\r\ncontent-length: 10485760\r\nexpect: 100-continue\r\n\
                content-type: application/json\r\n\r\n";
     let reply = node.raw(ask.as_bytes()).await;
@@ -113,7 +113,7 @@ async fn paths() {
     for path in ["/v1/locks//acquire", "/v1/locks/../acquire", "/v1/locks/a//acquire", "/v1/nodes/a/../b"] {
         assert_eq!(send("POST", path).await.code, Code::BadPath, "{path}");
     }
-    // Bytes that are no text.
+    // Bytes that are not UTF-8.
     assert_eq!(send("GET", "/v1/nodes/%ff").await.status, 400);
     // Decoded once, not twice: this is the node named `%2e%2e`.
     assert_eq!(send("GET", "/v1/nodes/%252e%252e").await.code, Code::NoNode);

@@ -118,7 +118,7 @@ async fn a_node_without_a_majority_says_so() {
     let stale = last.get(&format!("/v1/sessions/{}?consistency=stale", session.session_id)).await;
     assert!(stale.status.is_success(), "a stale read is what was asked for");
     let path = format!("/v1/sessions/{}/keepalive", session.session_id);
-    // Both wait for a leader for as long as a request waits, then say that there is none.
+    // Both wait for a leader as long as a request may wait, then answer that there is none.
     let keepalive = last.call(Method::POST, &path, Some(&session.credential), None);
     let (kept, read) = tokio::join!(keepalive, last.get("/v1/nodes/"));
     kept.problem(Code::NoLeader);

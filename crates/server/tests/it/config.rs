@@ -1,4 +1,4 @@
-//! The configuration: every file that is shipped is good, and what is bad is refused with key, value and rule.
+//! The configuration: every shipped file is valid, and an invalid one is refused with key, value and rule.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn shipped_files_are_good_and_name_every_key() {
             let (config, checked) = Config::load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert_eq!(config.cluster.node, node);
             assert_eq!(checked.peers.len(), usize::try_from(nodes).unwrap());
-            // Everything but addresses, the directory and the test switches is written out with its default.
+            // The file lists every default but addresses, the directory and the test switches.
             let mut plain = Config::new("local", node);
             plain.peers = config.peers.clone();
             plain.listen = config.listen.clone();

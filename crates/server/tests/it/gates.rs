@@ -1,4 +1,4 @@
-//! Gates over HTTP: one run, whatever number of times it is asked for; and each refusal.
+//! Gates over HTTP: an operation runs once however often it is asked for; and each refusal.
 
 use lockkeeper_api::gates::{Gate, GateView, Settled};
 use lockkeeper_api::{Code, Data};
@@ -43,7 +43,7 @@ async fn an_operation_is_run_once_and_its_result_is_kept() {
     node.post("/v1/gates/pay/42/finish", None, finish.clone()).await.problem(Code::GateNotPending);
     let settled: Settled = node.post("/v1/gates/pay/42/finish", Some(&session.credential), finish.clone()).await.json();
     assert_eq!((settled.key.as_str(), settled.token), ("pay/42", token));
-    // Asked again it is the same; with another result it is not.
+    // A retry gets the same answer; another result is refused.
     node.post("/v1/gates/pay/42/finish", Some(&session.credential), finish).await.json::<Settled>();
     let other = json!({ "token": token, "result": { "text": "refunded" } });
     node.post("/v1/gates/pay/42/finish", Some(&session.credential), other).await.problem(Code::GateNotPending);
@@ -122,7 +122,7 @@ async fn bad_gate_requests_name_the_field_and_change_nothing() {
     }
     node.post("/v1/gates/a/b", None, json!({})).await.problem(Code::MethodNotAllowed);
     assert_eq!(node.zxid().await, before, "nothing changed");
-    // Nobody puts anything else there, and a directory is no gate.
+    // Other nodes cannot be created there, and a directory is no gate.
     node.post("/v1/nodes/gates", None, json!({})).await;
     let own = json!({ "data": { "text": "not a gate" } });
     node.post("/v1/nodes/gates/mine", None, own).await.problem(Code::Forbidden);

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// How long a test waits for what must come.
+/// Longest time that a test waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Running {
@@ -152,7 +152,7 @@ impl Running {
         self.post("/v1/sessions", None, serde_json::json!({ "timeout_ms": timeout_ms, "label": "test" })).await.json()
     }
 
-    /// The last zxid applied here, behind everything acknowledged before.
+    /// The last zxid applied here, after everything acknowledged before.
     pub(crate) async fn zxid(&self) -> u64 {
         self.get("/v1/nodes/").await.zxid.unwrap()
     }

@@ -1,4 +1,4 @@
-//! Trouble with processes and connections: strangers, the silent, the too many, the wrong directory, the end.
+//! Processes and connections: strangers, silent clients, too many connections, wrong directories, shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::harness::{Cluster, Got, PATIENCE, adjust_for_tests, eventually, spawn};
 
-/// Starts a node that must not come up, and gives its one line.
+/// Starts a node that must fail to start; returns its one line.
 async fn fails(config: Config) -> (ServeError, String) {
     let server = Server::bind(config).unwrap();
     let error = timeout(PATIENCE, server.run(std::future::pending())).await.expect("it fails soon").unwrap_err();
@@ -60,7 +60,7 @@ async fn directories_of_others_and_full_disks_are_one_line() {
     std::fs::write(&file, "no directory").unwrap();
     let (_, line) = fails(alone("mine", 1, &file)).await;
     assert!(line.contains(file.to_str().unwrap()), "{line}");
-    // After all that the rightful owner finds its directory as it was.
+    // The directory's owner finds it unchanged.
     let node = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
     node.ready().await;
     node.stop().await.unwrap();
@@ -134,11 +134,11 @@ async fn the_slow_and_the_silent_are_cut_off() {
     let reply = read_all(&mut stream).await;
     assert!(reply.starts_with("HTTP/1.1 408 ") && reply.contains("too_slow"), "{reply}");
 
-    // A connection that says nothing.
+    // A silent connection.
     let mut stream = TcpStream::connect(node.client).await.unwrap();
     assert_eq!(read_all(&mut stream).await, "");
 
-    // One that is used from time to time lives, and a request may take longer than all of that.
+    // A connection that is used from time to time stays open, and a request may take longer than the timeouts.
     let session = node.session(10_000).await;
     node.post("/v1/locks/a/acquire", Some(&session.credential), json!({})).await.json::<Acquired>();
     let other = node.session(10_000).await;
@@ -159,7 +159,7 @@ async fn who_takes_nothing_is_cut_off() {
     let node = Cluster::start_with(1, |config| config.limits.write_timeout_ms = 300).await;
     let large = json!({ "data": { "text": "x".repeat(1024 * 1024) } });
     assert_eq!(node.post("/v1/nodes/large", None, large).await.status, StatusCode::CREATED);
-    // Asks again and again, and reads nothing, until the server stops listening to it.
+    // Sends requests and reads nothing, until the server stops reading.
     let mut stuck = TcpStream::connect(node.client).await.unwrap();
     let ask = b"GET /v1/nodes/large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
     stuck.write_all(&ask).await.unwrap();
@@ -169,7 +169,7 @@ async fn who_takes_nothing_is_cut_off() {
 #[tokio::test]
 async fn ten_thousand_idle_connections_hurt_nobody() {
     let node = Cluster::start_with(1, |config| config.limits.connections_per_address = config.limits.connections).await;
-    // Both ends of each lie in this process, and other tests run beside.
+    // Both ends of each connection are in this process, where other tests run too.
     let (limit, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
     let wanted = 10_000.min((limit as usize).saturating_sub(3_000) / 2);
     assert!(wanted >= 100, "the limit on open files ({limit}) is too low to try; raise it with ulimit -n");
@@ -187,7 +187,7 @@ async fn ten_thousand_idle_connections_hurt_nobody() {
         assert_eq!(released.status, StatusCode::OK);
     }
     println!("{wanted} idle connections; 50 acquires and releases in {:?}", began.elapsed());
-    // They are not dead either: the last of them is served.
+    // They are not dead: the last of them is served.
     let mut last = open.pop().unwrap();
     last.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     assert!(read_all(&mut last).await.starts_with("HTTP/1.1 200 "));

@@ -1,4 +1,4 @@
-//! Locks over HTTP: one walk through a lock's life, then each refusal.
+//! Locks over HTTP: acquire to release, then each refusal.
 
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquired, Lock, Locks, Mode, Released, Verified};
@@ -96,7 +96,7 @@ async fn ttl_makes_a_session_and_takes_it_back() {
     busy.problem(Code::LockBusy);
     eventually("the session of the unlucky one is closed", async || sessions().await == 1).await;
 
-    // A client that goes away while it waits leaves neither request nor session behind.
+    // A client that disconnects while it waits leaves neither request nor session.
     let gone = node.post("/v1/locks/job/acquire", None, json!({ "ttl_ms": 30_000, "wait_ms": 60_000 }));
     let seen = eventually("it waits", async || node.get("/v1/locks/job").await.json::<Lock>().waiting == 1);
     tokio::select! {

@@ -58,7 +58,7 @@ async fn an_answer_given_again_names_the_zxid_of_the_change() {
     assert_eq!(answers[..2], answers[2..]);
 }
 
-/// Null, empty and left out: null is what was given as null, and nothing else.
+/// Null, empty and missing data: only null is null.
 #[tokio::test]
 async fn null_is_not_empty() {
     let node = Cluster::start(1).await;

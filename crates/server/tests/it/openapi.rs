@@ -1,4 +1,4 @@
-//! The description against the deed: what `/openapi.json` says is what the server does, and the other way round.
+//! `/openapi.json` describes what the server does, and the server does what it describes.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ async fn every_documented_call_is_there_and_every_route_is_documented() {
             assert!(!text.contains("no resource"), "{method} {path}: {text}");
         }
     }
-    // The other way round: the routes that the server counted are documented ones.
+    // In turn, every route that the server counted is documented.
     let documented: BTreeSet<&str> = operations.iter().map(|(_, path)| path.as_str()).collect();
     let figures = node.get("/metrics").await.text;
     let counted: BTreeSet<&str> = figures
@@ -64,7 +64,7 @@ async fn every_documented_call_is_there_and_every_route_is_documented() {
     assert_eq!(counted, documented);
 }
 
-/// Every value in a document, with where it stands.
+/// Every value in a document, with its JSON pointer.
 fn each<'d>(value: &'d Value, at: &str, found: &mut Vec<(String, &'d Value)>) {
     found.push((at.to_owned(), value));
     match value {
@@ -76,7 +76,8 @@ fn each<'d>(value: &'d Value, at: &str, found: &mut Vec<(String, &'d Value)>) {
     }
 }
 
-/// What generators of clients stumble over. `scripts/check openapi` has another project's validator look at the same document.
+/// What generators of clients stumble over. `scripts/check openapi` has another project's validator look at the same
+/// document.
 #[test]
 fn the_document_is_one_that_generators_take() {
     let text = lockkeeper_server::openapi();
@@ -130,7 +131,7 @@ fn resolve<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
     }
 }
 
-/// What `allOf` and `oneOf` together allow, as plain objects.
+/// The plain objects that `allOf` and `oneOf` allow.
 fn unfolded(document: &Value, schema: &Value) -> Vec<Value> {
     let schema = resolve(document, schema);
     if let Some(choices) = schema["oneOf"].as_array() {
@@ -155,7 +156,7 @@ fn joined(one: &Value, two: &Value) -> Value {
     whole
 }
 
-/// Whether a value is what the schema says: every required field there, no field that is not described, types right.
+/// Whether a value matches the schema: required fields present, no undescribed field, right types.
 fn fits(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let schema = resolve(document, schema);
     if let Some(choices) = schema["oneOf"].as_array().or_else(|| schema["anyOf"].as_array()) {
@@ -207,7 +208,7 @@ fn fits(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(),
     fields.iter().try_for_each(described)
 }
 
-/// Checks a reply against what the document says of that call and status.
+/// Checks a reply against the document's schema for that call and status.
 #[track_caller]
 fn as_described(document: &Value, method: &str, path: &str, got: &Got) {
     let responses = &document["paths"][path][method]["responses"];

@@ -1,4 +1,5 @@
-//! Requests that a web page made a browser send, requests that do not say to whom they are sent, and names made to mislead.
+//! Requests that a web page made a browser send, requests that do not say to whom they are sent, and names made to
+//! mislead.
 
 use lockkeeper_api::{Code, Problem};
 use reqwest::Method;
@@ -50,7 +51,7 @@ async fn pages_of_strangers_change_nothing() {
     for (host, origin) in [
         (own.as_str(), "http://evil.example"),
         (own.as_str(), "null"),
-        // Its name was made to lead to this node.
+        // A name pointed at this node.
         ("evil.example:7001", "http://evil.example:7001"),
     ] {
         let fields = [("host", host), ("origin", origin)];
@@ -79,7 +80,8 @@ async fn names_that_mislead_are_refused() {
     let node = Cluster::start(1).await;
     let session = node.session(60_000).await;
     let credential = Some(session.credential.as_str());
-    // "gnp.exe" to whoever reads it; a line's end that is no control character; a character that ZooKeeper's clients cannot send.
+    // "gnp.exe" to whoever reads it; a line's end that is no control character; a character that ZooKeeper's clients
+    // cannot send.
     for (name, code) in [
         ("exe%E2%80%AEpng", Code::BadRequest),
         ("a%E2%80%A8b", Code::BadRequest),

@@ -1,4 +1,5 @@
-//! The link to the door at which a node hears its peers, which can be shut: it then hears nobody, and is still heard.
+//! A proxy before a node's peer listener. While it is shut, the node receives nothing from its peers, and still reaches
+//! them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +36,7 @@ impl PeerLink {
         link
     }
 
-    /// Has the peers of a node take this link to it.
+    /// Makes the peers of a node use this link.
     pub(crate) fn lead_to(&self, node: usize, config: &mut Config) {
         let peer = config.peers.get_mut(&node.to_string()).unwrap();
         let target = std::mem::replace(&mut peer.peer, self.address.to_string());
@@ -45,7 +46,7 @@ impl PeerLink {
     /// Nothing passes this link once this returns.
     pub(crate) async fn shut(&self) {
         self.open.send_replace(false);
-        // Each connection listens, and whoever takes them in.
+        // Each connection has a receiver, and so has the acceptor.
         eventually("the connections to end", async || self.open.receiver_count() == 1).await;
     }
 

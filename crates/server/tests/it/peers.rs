@@ -1,5 +1,5 @@
-//! What anyone who reaches the peer port can send: raw HTTP with a member's name on it. None of it may end the cluster, now or at the next
-//! start.
+//! What anyone who reaches the peer port can send: raw HTTP with a member's name on it. None of it may end the cluster,
+//! now or at the next start.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn framed(head: Vec<u8>, rest: &[u8]) -> Vec<u8> {
     [&(head.len() as u32).to_le_bytes(), &head[..], rest].concat()
 }
 
-/// The bodies that ended a cluster, or a node, for good.
+/// Bodies that once ended a cluster or a node.
 fn forgeries(from: u64) -> Vec<(&'static str, Vec<u8>)> {
     let none = [0_u8];
     let mut all = Vec::new();
@@ -83,7 +83,7 @@ async fn no_message_to_the_peer_port_ends_the_cluster() {
         for from in (1..=3).filter(|from| *from != to) {
             for (kind, body) in forgeries(from) {
                 let (status, text) = send(node, cluster.directory.path(), from, kind, body).await;
-                // A proposal is answered in the peers' own words; everything else is turned away.
+                // A proposal is answered in the peers' format; everything else is refused.
                 let proposal = kind == "propose" && status == StatusCode::OK;
                 assert!(proposal || status == StatusCode::CONFLICT, "{kind} from {from} to {to}: {status} {text}");
             }

@@ -1,4 +1,4 @@
-//! Sessions over HTTP: opened, kept alive, shown, listed, closed, expired; nobody manages another's.
+//! Sessions over HTTP: open, keep alive, show, list, close, expire; no session manages another one.
 
 use lockkeeper_api::Code;
 use lockkeeper_api::sessions::{KeptAlive, Session, Sessions};
@@ -85,7 +85,7 @@ async fn nobody_manages_anothers_session() {
     assert_eq!(node.zxid().await, before, "nothing changed");
 }
 
-/// Reads need no session; one that names its session shows that it lives.
+/// Reads need no session; a read that names one is a sign of life.
 #[tokio::test]
 async fn reads_that_name_their_session_keep_it_alive() {
     let node = Cluster::start(1).await;

@@ -1,5 +1,5 @@
-//! No client starves another (promise P13): whoever takes all that it gets leaves room for others, and nobody is kept from keeping or giving
-//! back what they have.
+//! No client starves another (promise P13): whoever takes all that it gets leaves room for others, and nobody is kept
+//! from keeping or giving back what they have.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,7 @@ impl Neighbour {
     }
 }
 
-/// The holder of a lock, and what it must be able to do whatever others do.
+/// The holder of a lock, and the calls that must always succeed.
 struct Holder {
     session: SessionOpened,
     token: u64,
@@ -90,7 +90,7 @@ async fn stalled(node: &Running, bytes: usize) -> TcpStream {
     stream
 }
 
-/// Waits until a call is refused for want of room, and gives the refusal.
+/// Waits until a call is refused with `overloaded`; returns the refusal.
 async fn refused(what: &str, mut call: impl AsyncFnMut() -> Got) -> Problem {
     let mut told = None;
     eventually(what, async || {
@@ -135,7 +135,7 @@ async fn waiters_keep_nobody_from_work() {
     };
     names(&one_too_many.problem(Code::Overloaded), &["limits.waiting_requests", "address"]);
     assert_eq!(waiting.len(), 12, "of so many sessions as these, three quarters");
-    // Far more wait than may be at work, and work goes on.
+    // Far more requests wait than may be at work, and work goes on.
     assert!(node.get("/v1/sessions").await.status.is_success());
     let neighbour = Neighbour::of(&node, 2);
     let body = Some(json!({ "wait_ms": 50, "ttl_ms": 5_000 }));
@@ -149,7 +149,8 @@ async fn waiters_keep_nobody_from_work() {
     holder.keeps_and_gives_back(&node, "a").await;
 }
 
-/// One that may not wait has no session made and ended for it: whoever comes back again and again would have each of them replicated.
+/// One that may not wait has no session made and ended for it: whoever comes back again and again would have each of
+/// them replicated.
 #[tokio::test]
 async fn a_refused_waiter_changes_nothing() {
     let node = Cluster::start_with(1, |config| config.limits.waiting_requests = 4).await;
@@ -217,7 +218,7 @@ async fn what_is_asked_on_a_stream_has_the_same_shares() {
     }
 }
 
-/// A connection that is used once and then idle.
+/// A connection that is used once, then idle.
 async fn idle(node: &Running) -> TcpStream {
     let mut stream = TcpStream::connect(node.client).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -239,7 +240,7 @@ async fn the_oldest_idle_connection_makes_way() {
     })
     .await;
     let mut open = Vec::new();
-    // The client of this test has one that is used all the while.
+    // The client of this test keeps one in use.
     for _ in 0..7 {
         open.push(idle(&node).await);
     }
@@ -318,7 +319,7 @@ async fn idle_connections_at_the_peer_listener_keep_no_member_out() {
     }
 }
 
-/// A body for which there is no room, and that does not come, is no longer waited for than it takes to say so.
+/// A missing body for which there is no room is not waited for.
 #[tokio::test]
 async fn a_stalled_body_without_room_is_told_why_and_soon() {
     let node = Cluster::start_with(1, |config| {
@@ -407,7 +408,7 @@ async fn half_a_message_on_a_stream_counts_as_half_a_body() {
     half.extend_from_slice(&1_000_000_u64.to_be_bytes());
     half.extend_from_slice(&[0; 400_000]);
     first.write_all(&half).await.unwrap();
-    // It is cut off while it sends, or right after.
+    // It is cut off while it sends, or just after.
     let _ = second.write_all(&half).await;
     let mut third = stream_of(&node, &holder).await;
     let _ = third.write_all(&half).await;

@@ -34,7 +34,7 @@ async fn a_session_owns_no_more_than_it_may_whatever_the_way() {
     let create = json!({ "op": "create", "path": "/two", "kind": "ephemeral" });
     let txn = node.post("/v1/txn", Some(&own), json!({ "operations": [create] })).await;
     assert_eq!(txn.problem(Code::TransactionFailed).cause, Some(Code::TooManyEphemerals));
-    // Another session is not held to it, and what goes makes room.
+    // Another session has its own bound, and deleting makes room.
     let other = node.session(20_000).await.credential;
     assert_eq!(node.post("/v1/nodes/two", Some(&other), ephemeral.clone()).await.status, StatusCode::CREATED);
     node.post("/v1/locks/l/release", Some(&own), json!({ "token": held.token })).await;
@@ -63,7 +63,7 @@ async fn a_full_state_takes_no_more_data_and_goes_on_locking() {
     for line in ["lockkeeper_alarms 1", "lockkeeper_state_bytes_limit 16777216", "lockkeeper_state_bytes 157"] {
         assert!(figures.contains(line), "{line}");
     }
-    // Data fills it to the brim, and locks have room beyond.
+    // Data fills the state, and locks still have room.
     let rest = (16 << 20) - usize::try_from(now.state_bytes).unwrap() - 1_000;
     let filling = json!({ "data": { "text": "x".repeat(rest) } });
     node.call(Method::PUT, "/v1/nodes/small", None, Some(filling)).await.json::<Changed>();

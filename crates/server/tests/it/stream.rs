@@ -1,4 +1,4 @@
-//! The session stream: what it carries, in which order, and what becomes of it when something breaks.
+//! The session stream: its messages, their order, and what happens when something breaks.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::harness::{Cluster, Running, eventually};
 use crate::stream_client::StreamClient;
 
-/// Waits until so many requests wait for the lock.
+/// Waits until `count` requests wait for the lock.
 async fn waiting(node: &Running, lock: &str, count: u64) {
     eventually("so many wait", async || node.get(&format!("/v1/locks/{lock}")).await.json::<Lock>().waiting == count)
         .await;
@@ -44,7 +44,7 @@ async fn a_stream_carries_a_lock_from_acquire_to_release() {
     let shown = wire.get("GET", "/v1/locks/orders/42", json!(null)).await;
     assert_eq!(shown["holders"][0]["token"], token);
     release(&mut wire, "orders/42", token).await;
-    // Everything else of the interface as well.
+    // Other calls as well.
     let created = wire.get("POST", "/v1/nodes/a", json!({ "data": { "text": "ü" } })).await;
     assert_eq!(created["path"], "/a");
     assert_eq!(wire.get("GET", "/v1/nodes/a?children=true", json!(null)).await["data"]["text"], "ü");
@@ -177,18 +177,18 @@ async fn what_is_cancelled_leaves_the_queue() {
     waits.send(json!({ "cancel": id })).await;
     let answer = waits.answer(id).await;
     assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(499), &json!("cancelled")));
-    // At once: the answer came when that was decided.
+    // At once: the answer came after the decision.
     assert_eq!(node.get("/v1/locks/a").await.json::<Lock>().waiting, 0);
     release(&mut holds, "a", token).await;
     nobody(&node, "a").await;
-    // One that is not open, and one of another kind.
+    // An id that is not open, and a request of another kind.
     waits.send(json!({ "cancel": 999 })).await;
     let id = waits.ask("POST", "/v1/nodes/a", json!({})).await;
     waits.send(json!({ "cancel": id })).await;
     assert_eq!(waits.answer(id).await["status"], 201);
 }
 
-/// Each with and without a name of the client's, and whether it has entered the queue, or even holds, by then or not.
+/// With and without a request id, cancelled before and after the request has entered the queue or holds.
 #[tokio::test]
 async fn nothing_is_held_by_what_is_cancelled_at_once() {
     let node = Cluster::start(3).await;
@@ -231,7 +231,7 @@ async fn a_cancel_that_nobody_can_decide_is_not_confirmed() {
     assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(504), &json!("unknown_outcome")));
 }
 
-/// A holder, one who waits on a stream of its own, and one who waits behind that.
+/// A holder, a waiter on a stream of its own, and a waiter behind that.
 struct Queue {
     holder: StreamClient,
     token: u64,
@@ -269,7 +269,7 @@ async fn a_broken_connection_keeps_its_place_for_one_who_asks_again_elsewhere() 
     release(&mut queue.holder, "a", queue.token).await;
     let answer = again.answer(id).await;
     let token = answer["body"]["token"].as_u64().unwrap_or_else(|| panic!("{answer}"));
-    // It stays the holder although the place was about to be taken back at the first node.
+    // It stays the holder although the first node was about to withdraw the request.
     tokio::time::sleep(Duration::from_millis(5_500)).await;
     let shown: Lock = node.get("/v1/locks/a").await.json();
     assert_eq!((shown.holders[0].token, shown.waiting), (token, 1));
@@ -283,7 +283,7 @@ async fn a_broken_connection_keeps_its_place_for_one_who_asks_again_elsewhere() 
 #[tokio::test]
 async fn a_broken_connection_that_nobody_comes_back_for_leaves_no_orphan() {
     let node = Cluster::start(1).await;
-    // Waiting, in a session that lives on by itself for longer than the test takes.
+    // Waits in a session that outlives the test without keepalives.
     let mut first = queue(&node, 60_000).await;
     drop(first.broken);
     waiting(&node, "a", 1).await;
@@ -291,7 +291,7 @@ async fn a_broken_connection_that_nobody_comes_back_for_leaves_no_orphan() {
     let token = first.behind.answer(first.behind_id).await["body"]["token"].as_u64().unwrap();
     release(&mut first.behind, "a", token).await;
     nobody(&node, "a").await;
-    // Granted while nobody looked: given back, although the session lives.
+    // Granted after the client left: released, although the session lives.
     let mut second = queue(&node, 1_000).await;
     drop(second.broken);
     release(&mut second.holder, "a", second.token).await;
@@ -351,7 +351,7 @@ async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
     wire.get("GET", "/v1/locks/x/one", json!(null)).await;
     let lost = wire.seen.iter().find_map(|message| message.get("lock_lost")).expect("told before the answer").clone();
     assert_eq!((&lost["lock"], &lost["token"]), (&json!("x/one"), &json!(one)));
-    // What is given back is no loss, and what could not be given back is still listened for.
+    // A release is no loss; after a failed release the stream still reports the loss.
     let three = acquire(&mut wire, "three").await;
     release(&mut wire, "three", three).await;
     let body = json!({ "token": two, "also": ["three"] });
@@ -377,7 +377,7 @@ async fn the_loss_of_a_lock_comes_after_the_changes_up_to_it() {
         let token = acquire(&mut wire, "a").await;
         node.call(Method::DELETE, &format!("/v1/locks/a/holders/{token}"), None, None).await;
         let lost = wire.kind("lock_lost").await;
-        // The node of the lock went in the same transaction.
+        // The lock's node was deleted in the same transaction.
         assert!(wire.seen.iter().any(|message| message["changes"]["zxid"] == lost["zxid"]), "{lost}: {:?}", wire.seen);
         wire.seen.clear();
     }

@@ -1,4 +1,5 @@
-//! A client of the session stream, written from `docs/stream.md` alone: a WebSocket, JSON values, and nothing of this project's types.
+//! A client of the session stream, written from `docs/stream.md` alone: a WebSocket, JSON values, and nothing of this
+//! project's types.
 
 use std::collections::VecDeque;
 
@@ -14,7 +15,7 @@ use crate::harness::{PATIENCE, Running};
 
 pub(crate) struct StreamClient {
     pub(crate) socket: WebSocketStream<TcpStream>,
-    /// Messages that came while another was waited for, in their order.
+    /// Messages that came while the test waited for another one, in order.
     pub(crate) seen: VecDeque<Value>,
     next_id: u64,
 }
@@ -28,7 +29,7 @@ pub(crate) struct Ended {
 }
 
 impl StreamClient {
-    /// The handshake; what is refused comes as status and problem document.
+    /// The handshake; a refusal is a status and a problem document.
     pub(crate) async fn open(node: &Running, session: u64, credential: Option<&str>) -> Result<Self, (u16, Value)> {
         let url = format!("ws://{}/v1/sessions/{session}/stream", node.client);
         let mut request = url.into_client_request().unwrap();
@@ -36,7 +37,7 @@ impl StreamClient {
             request.headers_mut().insert("lockkeeper-session", credential.parse().unwrap());
         }
         let socket = TcpStream::connect(node.client).await.unwrap();
-        // What is sent behind something else must not wait for that to be acknowledged.
+        // A message must not wait for the acknowledgement of the one before.
         socket.set_nodelay(true).unwrap();
         match tokio_tungstenite::client_async(request, socket).await {
             Ok((socket, response)) => {
@@ -52,7 +53,7 @@ impl StreamClient {
         }
     }
 
-    /// Opens, and takes the hello.
+    /// Opens the stream and reads the hello.
     pub(crate) async fn greeted(node: &Running, credential: &str) -> (Self, Value) {
         let session = credential.split_once('.').unwrap().0.parse().unwrap();
         let mut wire = Self::open(node, session, Some(credential)).await.unwrap();
@@ -65,7 +66,7 @@ impl StreamClient {
         self.socket.send(Message::text(message.to_string())).await.unwrap();
     }
 
-    /// Sends a request without waiting for its answer; gives its id.
+    /// Sends a request without waiting for its answer; returns its id.
     pub(crate) async fn ask(&mut self, method: &str, path: &str, body: Value) -> u64 {
         self.ask_as(None, method, path, body).await
     }
@@ -132,7 +133,7 @@ impl StreamClient {
         self.find(|message| message["answer"]["id"] == id).await["answer"].clone()
     }
 
-    /// Asks, and gives the body of the answer, which must be a success.
+    /// Sends a call and returns the body of the answer, which must be a success.
     pub(crate) async fn get(&mut self, method: &str, path: &str, body: Value) -> Value {
         let id = self.ask(method, path, body).await;
         let answer = self.answer(id).await;
@@ -140,7 +141,7 @@ impl StreamClient {
         answer["body"].clone()
     }
 
-    /// Asks, and gives the code of the problem that it must meet.
+    /// Sends a call that must fail and returns the code of its problem.
     pub(crate) async fn code(&mut self, method: &str, path: &str, body: Value) -> String {
         let id = self.ask(method, path, body).await;
         let answer = self.answer(id).await;

@@ -1,5 +1,5 @@
-//! `docs/stream.md` against the deed: its examples are messages of the protocol, and a bare client that knows nothing but that page meets
-//! every kind of message, in the shape that the page shows.
+//! `docs/stream.md` against the deed: its examples are messages of the protocol, and a bare client that knows nothing
+//! but that page meets every kind of message, in the shape that the page shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn examples(side: &str) -> BTreeMap<String, Value> {
         let text = block.split("\n```").next().unwrap();
         let message: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
         let kind = message.as_object().unwrap().keys().next().unwrap().clone();
-        // Of several examples the first is the plain one.
+        // The first example of a kind is the plain one.
         found.entry(kind).or_insert(message);
     }
     found
@@ -52,7 +52,7 @@ fn the_examples_are_messages_of_the_protocol() {
     assert_eq!(kinds(&server), wanted(&all));
 }
 
-/// The names of the fields, without the insides of bodies and problems, which are HTTP's.
+/// The names of the fields, without those inside bodies and problems.
 fn shape(message: &Value) -> BTreeSet<String> {
     let (kind, inside) = message.as_object().unwrap().iter().next().unwrap();
     let mut names = BTreeSet::from([kind.clone()]);

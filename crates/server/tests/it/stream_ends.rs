@@ -1,4 +1,4 @@
-//! How streams are refused, how they end, and what clients do that they must not.
+//! Refused handshakes, ends of streams, and clients that break the protocol.
 
 use std::time::{Duration, Instant};
 
@@ -183,7 +183,7 @@ async fn a_silent_stream_is_closed() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    // What the client sends puts it off.
+    // Messages of the client extend it.
     let began = Instant::now();
     for number in 0..4 {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -212,13 +212,13 @@ async fn a_node_that_goes_answers_its_streams_and_says_so() {
     let answer = wire.seen.iter().find(|message| message["answer"]["id"] == id).expect("an answer before the end");
     assert_eq!(answer["answer"]["body"]["code"], "shutting_down");
     stopping.await.unwrap().unwrap();
-    // The place is kept, and found again elsewhere.
+    // The request keeps its place, and is found at another node.
     let shown: lockkeeper_api::locks::Lock = nodes[0].get("/v1/locks/a").await.json();
     assert_eq!(shown.waiting, 1);
     drop(directory);
 }
 
-/// As many waiting lock requests as a stream takes, on one whose session would soon be over without keepalives.
+/// As many waiting lock requests as a stream takes, in a session that needs keepalives.
 #[tokio::test]
 async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
     let node = Cluster::start(1).await;
@@ -236,7 +236,7 @@ async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
     let refused = wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await;
     let answer = wire.answer(refused).await;
     assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(429), &json!("overloaded")));
-    // Longer than the session lives by itself.
+    // Longer than the session's timeout.
     for number in 5_000..5_010 {
         wire.send(json!({ "keepalive": number })).await;
         while wire.kind("alive").await["number"] != number {}
@@ -244,7 +244,7 @@ async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
     }
     wire.send(json!({ "cancel": ids[7] })).await;
     assert_eq!(wire.answer(ids[7]).await["body"]["code"], "cancelled");
-    // There is room for one again, and for no more than that.
+    // There is room for one more, and only one.
     let again = wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await;
     let refused = wire.ask("POST", "/v1/locks/a/acquire", wait).await;
     assert_eq!(wire.answer(refused).await["status"], 429);
@@ -304,7 +304,7 @@ async fn what_arrived_before_the_end_is_carried_out_in_order() {
             ask(100, "POST", &node_path, json!({ "data": { "text": "first" } })),
             ask(101, "PUT", &node_path, json!({ "data": { "text": "second" } })),
             ask(102, "POST", &format!("{lock}/release"), json!({ "token": token })),
-            // One that would wait for ever holds nothing up.
+            // A request that would wait for ever blocks nothing.
             ask(103, "POST", &format!("{lock}/acquire"), json!({ "wait_ms": 60_000 })),
         ] {
             wire.socket.feed(message).await.unwrap();
@@ -323,7 +323,7 @@ async fn what_arrived_before_the_end_is_carried_out_in_order() {
             let mine = holders.as_array().is_some_and(|holders| holders.iter().any(|holder| holder["token"] == token));
             text.contains("second") && !mine
         };
-        // A close is answered when all is done; who cuts the connection cannot know.
+        // The node answers a close when all is done; a client that cuts the connection cannot know.
         match close {
             Some(_) => assert!(done().await, "{name}"),
             None => eventually("it is carried out", done).await,

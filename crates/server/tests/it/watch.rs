@@ -1,4 +1,4 @@
-//! Watching: in order, complete, resumable, and honest when it cannot be.
+//! Watches: in order, complete, resumable, and ended with `compacted` when they cannot be resumed.
 
 use futures::StreamExt;
 use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
@@ -72,7 +72,7 @@ impl Stream {
             }
             assert_eq!(message.event, "change", "{message:?}");
             let change: Change = serde_json::from_str(&message.data).unwrap();
-            // The last of its transaction has an id, those before it none.
+            // Only the last change of a transaction has an id.
             assert!(message.id.is_none_or(|id| id == change.zxid), "{message:?}");
             self.complete = message.id.is_some();
             return change;
