@@ -78,15 +78,20 @@ impl PeerService for Silent {
 }
 
 #[derive(Clone)]
-struct Door {
+struct PeerListener {
     auth: PeerAuth,
     consensus: Consensus,
 }
 
-async fn door(State(door): State<Door>, Path(kind): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
-    let admitted = door.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
+async fn peer_call(
+    State(listener): State<PeerListener>,
+    Path(kind): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let admitted = listener.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
     match (admitted, PeerKind::parse(&kind)) {
-        (Ok(from), Some(kind)) => match door.consensus.serve(from, kind, body).await {
+        (Ok(from), Some(kind)) => match listener.consensus.serve(from, kind, body).await {
             Ok(answer) => answer.into_response(),
             Err(no) => (StatusCode::CONFLICT, [(HEADER_CODE, no.code)], no.detail).into_response(),
         },
@@ -132,9 +137,9 @@ async fn node(
     .await
     .expect("consensus");
     let app = Router::new()
-        .route("/peer/v1/{kind}", post(door))
+        .route("/peer/v1/{kind}", post(peer_call))
         .layer(DefaultBodyLimit::max(40 << 20))
-        .with_state(Door { auth: PeerAuth::new(book), consensus: consensus.clone() });
+        .with_state(PeerListener { auth: PeerAuth::new(book), consensus: consensus.clone() });
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });

@@ -113,6 +113,6 @@ pub trait Timekeeper: Send + Sync + 'static {
     /// On the leader: a follower's report.
     fn reported(&self, node: u64, report: ClockReport);
 
-    /// Who votes, from now on.
+    /// The voters, from now on.
     fn set_voters(&self, voters: BTreeSet<u64>);
 }

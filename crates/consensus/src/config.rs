@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Settings. [`Config::new`] gives what a server uses.
+/// Settings. [`Config::new`] has a server's.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of the cluster.

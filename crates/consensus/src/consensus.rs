@@ -56,11 +56,11 @@ pub struct Parts {
     pub transport: Arc<dyn Transport>,
     /// What this node durably remembers of its own starts and of its peers.
     pub memory: Arc<dyn PeerMemory>,
-    /// Drawn at random for this start; the same as in what the transport says of this node.
+    /// Drawn at random for this start; the same as in the transport's identity of this node.
     pub boot: u64,
     /// The replicated clock, for the stamps of proposals.
     pub time: Arc<dyn Timekeeper>,
-    /// Told when the process must end.
+    /// Called when the process must end.
     pub fatal: FatalHook,
 }
 
@@ -202,7 +202,7 @@ impl Consensus {
         Ok(read.term)
     }
 
-    /// Who leads, as it changes.
+    /// The leadership, as it changes.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.node().leadership.clone()
     }

@@ -15,15 +15,15 @@ impl TestRng {
     }
 }
 
-fn mutate(dice: &mut TestRng, bytes: &mut Vec<u8>) {
-    let at = dice.below(bytes.len());
-    match dice.below(6) {
-        0 => bytes[at] ^= 1 << dice.below(8),
+fn mutate(rng: &mut TestRng, bytes: &mut Vec<u8>) {
+    let at = rng.below(bytes.len());
+    match rng.below(6) {
+        0 => bytes[at] ^= 1 << rng.below(8),
         1 => bytes.truncate(at),
-        2 => bytes.insert(at, dice.below(256) as u8),
+        2 => bytes.insert(at, rng.below(256) as u8),
         3 => bytes.splice(at..at, [0xff; 9].into_iter().chain([1])).for_each(drop),
-        4 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][dice.below(5)],
-        _ => bytes[0] = bytes[0].wrapping_add(1 << (5 + dice.below(3))),
+        4 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][rng.below(5)],
+        _ => bytes[0] = bytes[0].wrapping_add(1 << (5 + rng.below(3))),
     }
     if bytes.is_empty() {
         bytes.push(0);
@@ -32,13 +32,13 @@ fn mutate(dice: &mut TestRng, bytes: &mut Vec<u8>) {
 
 #[test]
 fn any_bytes_are_taken_or_refused() {
-    let mut dice = TestRng(12);
+    let mut rng = TestRng(12);
     for seed in seeds() {
         decode_any(&seed);
         for _ in 0..MUTATIONS {
             let mut bytes = seed.clone();
-            for _ in 0..=dice.below(4) {
-                mutate(&mut dice, &mut bytes);
+            for _ in 0..=rng.below(4) {
+                mutate(&mut rng, &mut bytes);
             }
             decode_any(&bytes);
         }

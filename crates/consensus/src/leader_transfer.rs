@@ -36,7 +36,7 @@ impl LeaderTransfer {
         reply
     }
 
-    /// On the leader: hands over to `to` or the most up-to-date voter that answers; gives the new leader.
+    /// On the leader: hands over to `to` or the most up-to-date voter that answers; returns the new leader.
     pub(crate) async fn transfer_here(&self, to: Option<u64>) -> Result<u64, ChangeError> {
         let target = self.choose(to)?;
         let Some(target) = target else { return Ok(self.node.config.node) };

@@ -14,7 +14,7 @@ mod failure_detector;
 #[doc(hidden)]
 pub mod fuzzing;
 mod leader_transfer;
-/// Raft's log on disk: openraft's storage over the store, the bytes of entries, and how much of it is kept.
+/// Raft's log on disk: openraft's storage over the store, the bytes of entries, and compaction.
 mod log {
     pub(crate) mod codec;
     pub(crate) mod compaction;
@@ -24,7 +24,7 @@ mod log {
 mod membership;
 #[cfg(test)]
 mod openraft_suite_tests;
-/// Everything between two nodes: calls and their bytes, who may call, and what a message may say.
+/// Everything between two nodes: calls and their bytes, authentication, and validation of messages.
 mod peer {
     pub(crate) mod claim_exchange;
     pub(crate) mod directory_claim;

@@ -27,7 +27,7 @@ impl fmt::Display for Stamped {
     }
 }
 
-/// What applying gives back to openraft: nothing, replies come from the machine of the node that proposed.
+/// The result of applying, for openraft: empty, since replies come from the state machine of the proposing node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Applied;
 

@@ -21,7 +21,7 @@ use crate::raft_types::position_of;
 use crate::state_machine::Raft;
 use crate::status::ReadIndex;
 
-/// Callers waiting for the next round at most; beyond, callers wait to be let in.
+/// Most callers waiting for the next round; further callers wait for room.
 pub(crate) const WAITING_CALLERS: usize = 16 * 1024;
 
 pub(crate) type ReadResult = Result<ReadIndex, BarrierError>;

@@ -50,15 +50,15 @@ impl TryRng for RuntimeRng {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
-        Ok(self.draw(|dice| dice.next_u32()))
+        Ok(self.draw(|rng| rng.next_u32()))
     }
 
     fn try_next_u64(&mut self) -> Result<u64, Infallible> {
-        Ok(self.draw(|dice| dice.next_u64()))
+        Ok(self.draw(|rng| rng.next_u64()))
     }
 
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
-        self.draw(|dice| dice.fill_bytes(bytes));
+        self.draw(|rng| rng.fill_bytes(bytes));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lockkeeper_store::LogPosition;
 use serde::{Deserialize, Serialize};
 
-/// Who leads, as this node knows it.
+/// The leadership, as this node knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// The term.

@@ -1,4 +1,5 @@
-//! Turns openraft's metrics into our values: leadership, members, gauges, and the one line that says why it stopped.
+//! Turns openraft's metrics into our values: leadership, members, gauges, and the one line that names the reason of a
+//! stop.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

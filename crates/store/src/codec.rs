@@ -115,7 +115,7 @@ impl MetaKind {
     }
 }
 
-/// A meta value; the sequence says which of two is newer.
+/// A meta value; of two, the one with the higher sequence is newer.
 pub(crate) fn encode_meta(kind: MetaKind, sequence: u64, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(META_HEADER_BYTES + data.len());
     out.extend_from_slice(&META_MAGIC);
@@ -181,7 +181,7 @@ impl Assembly {
         self.head.map(|(position, ..)| position.index)
     }
 
-    /// Takes the next part; gives the record when it is complete.
+    /// Takes the next part; returns the record once it is complete.
     pub(crate) fn push(&mut self, part: &Part<'_>) -> Result<Option<Record>, String> {
         let head = (part.position, part.parts, part.total);
         let index = part.position.index;
@@ -216,7 +216,7 @@ fn seal(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// Checks what [`seal`] made and gives the data.
+/// Checks a value made by [`seal`], and returns its data.
 fn unseal(value: &[u8], magic: [u8; 4], header_bytes: usize) -> Result<&[u8], String> {
     if value.len() < header_bytes {
         return Err(format!("is {} bytes short", header_bytes - value.len()));

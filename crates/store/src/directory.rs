@@ -70,7 +70,7 @@ pub(crate) fn watermark_file(log: &Path) -> PathBuf {
 pub(crate) struct DirectoryLock(#[expect(dead_code, reason = "holding it is the point")] Flock<File>);
 
 impl DirectoryLock {
-    /// Takes the lock, or says that another process has it.
+    /// Takes the lock, or reports that another process holds it.
     pub(crate) fn take(layout: &Layout) -> Result<Self, OpenError> {
         let path = layout.lock();
         let opened = permissions::options().create(true).truncate(false).write(true).open(&path);

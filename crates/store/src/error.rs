@@ -149,7 +149,7 @@ pub enum StoreError {
 /// Why this process must end.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FatalError {
-    /// A write or sync failed. It is never tried again: after a failed sync nobody knows what is on the disk.
+    /// A write or sync failed. It is never retried: after a failed sync the content of the disk is unknown.
     #[error(
         "cannot {what} {file}: {reason}; stopping, since what reached the disk is not known; check the disk, then \
          start again"

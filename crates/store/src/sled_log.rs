@@ -36,7 +36,7 @@ impl SledLog {
         &self.file
     }
 
-    /// Inserts the parts in order, so that a crash leaves a prefix; gives their number.
+    /// Inserts the parts in order, so that a crash leaves a prefix; returns their number.
     pub(crate) fn insert(&self, record: &Record, buffer: &mut Vec<u8>) -> Result<u64, FatalError> {
         let parts = codec::part_count(record.payload.len()) as u16;
         for part in 0..parts {
@@ -61,7 +61,7 @@ impl SledLog {
         }
     }
 
-    /// Removes at most `limit` parts between `from` and the index `upto`, upward; gives the key to go on from while
+    /// Removes at most `limit` parts between `from` and the index `upto`, upward; returns the key to go on from while
     /// there may be more.
     pub(crate) fn purge_some(&self, from: &[u8], upto: u64, limit: usize) -> Result<Option<sled::IVec>, FatalError> {
         let end = codec::part_key(upto, u16::MAX);

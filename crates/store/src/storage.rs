@@ -38,7 +38,7 @@ pub trait LogStorage: Send + Sync + 'static {
     /// The position of the record at the index, if there is one.
     fn position_at(&self, index: u64) -> Option<LogPosition>;
 
-    /// What [`read`](Self::read) gives, where memory alone can answer; `None` where the disk must be read.
+    /// The result of [`read`](Self::read) if memory alone has it; `None` if the disk must be read.
     fn read_cached(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<Record>>;
 
     /// The records of the range that exist, consecutive: at least one if there is one, otherwise no more than

@@ -179,7 +179,7 @@ impl Store {
         self.0.shared.state.lock().position_at(index)
     }
 
-    /// What [`read`](Self::read) gives, where memory alone can answer; `None` where sled must be read.
+    /// The result of [`read`](Self::read) if memory alone has it; `None` if sled must be read.
     pub fn read_cached(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<Record>> {
         let state = self.0.shared.state.lock();
         let (next, end) = state.existing(&range);

@@ -1,19 +1,19 @@
 //! Checks a system-call trace of a running store: was every acknowledged append and vote synced *after* its bytes were
-//! written and *before* anyone was told?
+//! written and *before* it was acknowledged?
 //!
 //! How to take the trace (one per process), with [`crate::Options::trace_marks`] on:
 //! ```text
 //! strace -f -y -s 1048576 -e trace=pwrite64,fdatasync,fsync,write -o FILE COMMAND
 //! ```
-//! What is looked at:
+//! Calls that the check reads:
 //! - `pwrite64` to sled's file (`…/log/sled/db`): the record parts and votes in it are found by their headers;
 //! - `fdatasync` or `fsync` of that file: counts from when it began, and only if it returned 0;
 //! - `write` of a mark to /dev/null, made by the writer thread just before the callbacks: `ack append INDEX TERM COUNT`
 //!   (the last record, and how many end there) and `ack vote SEQUENCE`.
 //!
 //! For each mark: every part of every record it names must have been written before some sync began, and that sync must
-//! have ended before the mark. The *first* write of a part counts: sled may later write it again when it tidies a page,
-//! which takes nothing away.
+//! have ended before the mark. The *first* write of a part counts: sled may later write it again when it rewrites a
+//! page, which removes nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ const MARK_FILE: &str = "/dev/null";
 /// Violations listed; the rest are counted.
 const LISTED: usize = 20;
 
-/// What a trace shows.
+/// The result of a check.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Acknowledged appends seen.

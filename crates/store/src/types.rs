@@ -43,7 +43,7 @@ impl fmt::Display for LogPosition {
 pub struct Record {
     /// Where it stands.
     pub position: LogPosition,
-    /// What it says; at most [`Record::MAX_PAYLOAD_BYTES`].
+    /// Its bytes; at most [`Record::MAX_PAYLOAD_BYTES`].
     pub payload: Bytes,
 }
 
@@ -105,7 +105,7 @@ pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// after that is certain.
 pub type FatalHook = Arc<dyn Fn(FatalError) + Send + Sync>;
 
-/// How the store works. [`Options::new`] gives what a server uses.
+/// Settings of the store. [`Options::new`] has a server's.
 #[derive(Clone)]
 pub struct Options {
     /// sled's page cache; its real use may be several times this.

@@ -39,8 +39,8 @@ pub(crate) fn record_of(entry: &Entry) -> io::Result<Record> {
     Ok(Record { position: position_of(&entry.log_id()), payload })
 }
 
-/// The proposal that a record of the log carries; none in a record of consensus's own (blank, membership). For whoever
-/// looks at a log from outside, as the simulation's checks do.
+/// The proposal in a record of the log; `None` in a record of consensus's own (blank, membership). For readers of a log
+/// outside consensus, such as the checks of the simulation.
 ///
 /// # Errors
 /// The record was written by another version, or is damaged.

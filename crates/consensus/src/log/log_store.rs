@@ -191,7 +191,7 @@ fn contradiction(told: LogPosition, held: LogPosition) -> String {
 fn completion() -> (Done, impl Future<Output = io::Result<()>>) {
     let (done, outcome) = oneshot::channel();
     let complete: Done = Box::new(move |result| {
-        // The receiver is gone only when openraft has stopped; then nobody acknowledges anything.
+        // The receiver is gone only when openraft has stopped; then nothing is acknowledged.
         let _ = done.send(result);
     });
     let wait = async move {
@@ -261,7 +261,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     /// became durable. It counts only if the log holds the entry that it names (Raft, Log Matching). It only makes a
     /// start faster.
     ///
-    /// openraft applies the log again up to what this gives, without telling [`Self::save_committed`].
+    /// openraft applies the log again up to this index, without calling [`Self::save_committed`].
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
         let committed = self.stored_committed()?;
         self.raise_committed(committed.as_ref());

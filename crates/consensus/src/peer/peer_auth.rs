@@ -40,7 +40,7 @@ pub const CODE_UNKNOWN_NODE: &str = "unknown_node";
 /// The headers are missing or malformed.
 pub const CODE_BAD_IDENTITY: &str = "bad_identity";
 
-/// Who this node is to its peers.
+/// This node's identity to its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The cluster's name.
@@ -162,7 +162,7 @@ impl PeerBook {
         Ok(Arc::new(PeerBook { identity, directory: directory.to_owned(), inner, writing: Mutex::new(()) }))
     }
 
-    /// Who this node is.
+    /// This node's identity.
     pub fn identity(&self) -> &PeerIdentity {
         &self.identity
     }

@@ -306,7 +306,7 @@ impl RollbackGuard {
 
     /// The caller's claim is in order: what the caller expects of this node counts from now on.
     pub(crate) fn accepted(&self, caller: PeerCaller) {
-        // Only the word of one that is in order itself counts against this node.
+        // What a peer expects counts against this node only if the peer is in order itself.
         if let Some(expected) = caller.expects
             && let Err(no) = self.claim.agrees_with_start(self.node, expected)
         {

@@ -118,7 +118,7 @@ pub enum TransportError {
     /// No answer in time; the peer may act on the request.
     #[error("timed out")]
     TimedOut,
-    /// An answer came, but not one that a peer gives; it may have acted on the request.
+    /// An answer came that no peer sends; the peer may have acted on the request.
     #[error("unexpected answer: {0}")]
     Garbled(String),
     /// The peer rejected the request, and did not act on it.
@@ -149,10 +149,10 @@ impl TransportError {
 /// Calls to peers.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Sends `body` to node `to` and gives its answer, within `deadline`.
+    /// Sends `body` to node `to` and returns its answer, within `deadline`.
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError>;
 
-    /// The membership says that `node` is to be found at `address`.
+    /// The membership has `node` at `address`.
     fn learn(&self, node: u64, address: &str) {
         let _ = (node, address);
     }

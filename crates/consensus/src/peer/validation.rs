@@ -255,7 +255,7 @@ pub(crate) fn check_clocks(report: &ClockReport) -> Checked {
     report.clock_ms.map_or(Ok(()), check_clock)
 }
 
-/// A position that a leader gives in its answer.
+/// A position in a leader's answer.
 pub(crate) fn check_answered_position(term: u64, index: u64) -> Checked<(u64, u64)> {
     if index > MAX_INDEX {
         return Err(format!("index {index} cannot be: no log goes beyond {MAX_INDEX}"));

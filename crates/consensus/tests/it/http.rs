@@ -18,7 +18,12 @@ use lockkeeper_consensus::{
 
 const LONG: Duration = Duration::from_secs(10);
 
-async fn door(State(auth): State<PeerAuth>, Path(kind): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+async fn peer_call(
+    State(auth): State<PeerAuth>,
+    Path(kind): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let admitted = auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
     match admitted {
         Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
@@ -36,7 +41,7 @@ struct Server {
 async fn serve(auth: PeerAuth) -> Server {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let app = Router::new().route("/peer/v1/{kind}", post(door)).with_state(auth);
+    let app = Router::new().route("/peer/v1/{kind}", post(peer_call)).with_state(auth);
     Server { address, task: tokio::spawn(async move { axum::serve(listener, app).await.unwrap() }) }
 }
 

@@ -1,5 +1,5 @@
-//! The parts that the clusters of two crates' tests share: a network in memory that can cut, hold back answers and kill;
-//! a node's data directory; and waiting for a condition. The tests of `node` include this file.
+//! The parts that the clusters of two crates' tests share: a network in memory that can cut, hold back answers and
+//! kill; a node's data directory; and waiting for a condition. The tests of `node` include this file.
 #![allow(dead_code, reason = "each of the test programs uses a part")]
 
 use std::collections::{BTreeMap, BTreeSet};

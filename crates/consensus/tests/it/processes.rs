@@ -46,7 +46,7 @@ impl PeerService for Commands {
     }
 }
 
-async fn door(
+async fn peer_call(
     State((auth, consensus, commands)): State<(PeerAuth, Consensus, Commands)>,
     path: axum::extract::Path<String>,
     headers: HeaderMap,
@@ -117,7 +117,7 @@ fn process() {
         .unwrap();
         assert!(commands.0.set(consensus.clone()).is_ok());
         let app = Router::new()
-            .route("/peer/v1/{kind}", post(door))
+            .route("/peer/v1/{kind}", post(peer_call))
             .layer(DefaultBodyLimit::max(40 << 20))
             .with_state((PeerAuth::new(book), consensus, commands));
         let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());

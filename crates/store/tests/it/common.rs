@@ -1,4 +1,4 @@
-//! What the tests share: small options, records that can be recognised, and waiting for callbacks.
+//! Shared by the tests: small options, recognisable records, and waiting for callbacks.
 
 use std::path::Path;
 use std::sync::Arc;

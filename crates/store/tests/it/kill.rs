@@ -1,10 +1,9 @@
-//! kill -9 of a writing process at any instant, and in the middle of its open: whatever it was told is durable is there
+//! kill -9 of a writing process at any instant, and in the middle of its open: everything acknowledged is there
 //! afterwards.
 //!
-//! The parent reads what the child prints: what it is about to do that takes something away (`cut`, `purge`, `vote`
-//! before the call), and what was acknowledged (from the callbacks). From that it knows what must be there at the next
-//! open, which is again a child's. The seed is printed; `LOCKKEEPER_KILL_SEED` repeats it, `LOCKKEEPER_KILL_ROUNDS`
-//! asks for more.
+//! The child prints each call that removes or replaces data (`cut`, `purge`, `vote`) before it makes it, and each
+//! acknowledgement from its callback. From these lines the parent knows what the next child must find at its open. The
+//! seed is printed; `LOCKKEEPER_KILL_SEED` repeats it, `LOCKKEEPER_KILL_ROUNDS` asks for more.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};

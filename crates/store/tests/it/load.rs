@@ -1,5 +1,5 @@
-//! The store under load: purging in the background stalls nobody, disk use stays bounded, a write that fails ends it,
-//! and how fast it is. Figures are printed; the bounds asserted are far from them, since tests share their machine.
+//! The store under load: purging in the background stalls no append, disk use stays bounded, a write that fails ends
+//! it, and how fast it is. Figures are printed; the bounds asserted are far from them, since tests share their machine.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What the log does for its caller, in one process: reading, cutting, purging, reopening, refusing.
+//! The log in one process: reading, truncating, purging, reopening, refusing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The store from outside, on real files: what it gives back after any end, damage or failure, and what it costs.
+//! The store on real files: its content after any end, damage or failure, and its speed.
 
 #![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
 

@@ -1,4 +1,4 @@
-//! What a node stores is for its own user alone.
+//! Files and directories of a node are for its own user alone.
 
 use std::fs;
 use std::io::Write as _;
