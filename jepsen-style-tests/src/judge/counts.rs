@@ -1,7 +1,8 @@
-//! What servers counted, over kills: a counter dies with its process, so what is known of it is its last sample.
+//! What servers counted, across kills. A counter dies with its process: all that is known of it is its last sample.
 //!
-//! Sums of last samples are therefore a *lower* bound of what was counted, and "not more than the log owes" can be judged over a whole
-//! run with kills in it. "Not fewer" is judged in calm windows, in which no process ended and every sample is exact.
+//! The sum of the last samples is therefore a *lower* bound. "Not more than the log owes" can be judged over a whole
+//! run with kills in it. "Not fewer" is judged in calm windows only, in which no process ended and every sample is
+//! exact.
 
 use std::collections::BTreeMap;
 
@@ -41,16 +42,17 @@ pub fn total(samples: &[Sample]) -> f64 {
 pub struct CalmWindow {
     /// What was counted.
     pub counted: f64,
-    /// Owed for certain: fell between the end of the first round and the begin of the second, with the allowance taken off at both ends.
+    /// Owed for certain: between the end of the first round and the start of the second, less the allowance at both
+    /// ends.
     pub certain: usize,
     /// Owed at most: with the allowance added.
     pub possible: usize,
 }
 
-/// Whether what was counted is what was owed, window by window.
+/// Compares the count of each window with what the log owed in it.
 ///
 /// # Errors
-/// Says in which it is not.
+/// Names the window that differs.
 pub fn in_calm(windows: &[CalmWindow]) -> Result<(), String> {
     for (at, window) in windows.iter().enumerate() {
         if window.counted > window.possible as f64 || window.counted < window.certain as f64 {

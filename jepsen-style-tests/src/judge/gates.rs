@@ -1,10 +1,10 @@
-//! An idempotency gate, judged by what its callers were told.
+//! Judges an idempotency gate by the answers that its callers got.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::record::{Record, Standing, WorkerEvent};
 
-/// What came of the callers of one operation.
+/// The answers that the callers of one operation got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GateTally {
     /// Were told to do it.
@@ -17,7 +17,7 @@ pub struct GateTally {
     pub in_progress: usize,
 }
 
-/// Judges one operation that `callers` asked for at once and that nothing happened to: run once, and everybody else was told so.
+/// Judges one operation that `callers` began at once, without a fault: it ran once, and every other caller was told so.
 ///
 /// # Errors
 /// Says what was told instead.

@@ -1,4 +1,5 @@
-//! What clients were told of grants, against each other on the machine's one clock and against the lock's queue in the log.
+//! Judges what clients were told about grants, against each other on the machine's one clock and against the lock's
+//! queue in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +20,12 @@ pub struct Grant {
     pub asked_us: u64,
     /// When its client was told.
     pub granted_us: u64,
-    /// Until when its client acted on it: it began to let go, or was told that it is lost. None if it was killed.
+    /// When its client stopped acting on it: it began to release, or was told that the lock is lost. `None` if the
+    /// client was killed.
     pub until_us: Option<u64>,
 }
 
-/// Everything that processes told, sorted into grants.
+/// All records of the workers, sorted into grants.
 #[derive(Clone, Debug, Default)]
 pub struct GrantHistory {
     /// In the order in which they were granted.
@@ -39,7 +41,7 @@ pub struct GrantHistory {
 }
 
 impl GrantHistory {
-    /// Takes in what a process told.
+    /// Adds the records of a process.
     pub fn take(&mut self, process: &str, records: &[Record]) {
         let mut open: BTreeMap<u32, (u64, Option<usize>)> = BTreeMap::new();
         for record in records {
@@ -83,9 +85,9 @@ impl GrantHistory {
     }
 }
 
-/// Grants of one exclusive lock: told one after the other, tokens rising, nobody told while another acted, each a request of the queue.
-/// The order of tokens is the order in which the requests entered the log, so rising tokens in the order of grants are first come,
-/// first served.
+/// Judges the grants of one exclusive lock: they come one after the other with rising tokens, no client is told while
+/// another acts, and each grant is a request of the queue. Tokens are in the order in which the requests entered the
+/// log, so rising tokens mean first come, first served.
 ///
 /// # Errors
 /// Says which grants.
@@ -123,8 +125,9 @@ pub fn exclusive(grants: &[Grant], requests: &[Life]) -> Result<(), String> {
     Ok(())
 }
 
-/// Nobody in the log was passed over: between two neighbours among the granted requests, those in between had gone before the later one
-/// was granted, which is when the earlier one had gone at the latest. Gives how many requests were never granted.
+/// Checks that no request in the log was passed over: a request that stood between two granted ones and was never
+/// granted had gone before the later one was granted, which is when the earlier one had gone at the latest. Returns how
+/// many requests were never granted.
 ///
 /// # Errors
 /// Says who was passed over.
@@ -139,8 +142,9 @@ pub fn none_passed_over(grants: &[Grant], requests: &[Life]) -> Result<usize, St
             never += 1;
             continue;
         }
-        // The grant takes place when the earlier holder and all between have gone, or at once. The holder goes in its own release, so
-        // it stood for as long as it acted; whoever was in between must have gone before this one went.
+        // A request is granted when the earlier holder and all in between have gone, or at once. A holder's request
+        // goes in its own release, so it stood as long as the holder acted; requests in between must have gone before
+        // this one went.
         let went = request.gone.unwrap_or(u64::MAX);
         if let Some(passed) = waiting.iter().chain(&holder).find(|other| other.gone.is_none_or(|gone| gone >= went)) {
             return Err(format!(
@@ -154,8 +158,8 @@ pub fn none_passed_over(grants: &[Grant], requests: &[Life]) -> Result<usize, St
     Ok(never)
 }
 
-/// Joint grants: the nodes of a token are exactly those of the locks it names, came in one transaction and went in one, and when the
-/// client was told, nobody who stood before it in one of the queues went on acting on it.
+/// Joint grants: the nodes of a token are exactly those of the locks it names, came in one transaction and went in one,
+/// and when the client was told, nobody who stood before it in one of the queues went on acting on it.
 ///
 /// # Errors
 /// Says which grant and which lock.

@@ -1,9 +1,8 @@
-//! The judges: pure functions from histories to a verdict, each with tests that feed it histories which must not pass.
+//! Judges: pure functions from a history to a verdict. The tests of each feed it histories that it must reject.
 //!
-//! Two kinds of history come in: what the cluster's log did to nodes
-//! ([`lockkeeper_checkers::lives`], from watches) and what clients told ([`grants`],
-//! [`gates`], [`pauses`], [`streaks`]). No judge looks at a clock or a network, and none believes the library that is on trial about more than what it told
-//! its caller.
+//! There are two kinds of history: what the log did to nodes ([`lockkeeper_checkers::lives`], from watches) and what
+//! clients were told ([`grants`], [`gates`], [`pauses`], [`streaks`]). A judge reads no clock and no network, and
+//! trusts the client library on trial only for what the library told its caller.
 
 pub mod counts;
 pub mod gates;

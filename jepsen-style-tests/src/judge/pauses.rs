@@ -1,4 +1,4 @@
-//! A holder that was paused for longer than its session lived, between reading a number and writing it.
+//! Judges a holder that was paused, between reading a number and writing it, for longer than its session lived.
 
 use crate::record::{Record, WorkerEvent};
 

@@ -1,4 +1,5 @@
-//! A lock that is shared inside a process: hands it goes through under one token, and that somebody outside is served in between.
+//! Judges a lock that is shared inside a process: how often it is handed over under one token, and whether an outsider
+//! is served in between.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use lockkeeper_checkers::lives::Life;
 
 use crate::judge::grants::Grant;
 
-/// The hands that one grant went through inside a process.
+/// The holders that one grant had inside a process, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streak {
     /// The grant.
@@ -32,10 +33,10 @@ pub struct Fairness {
     pub longest_wait_us: u64,
 }
 
-/// Judges streaks and the grants of an outsider who wants the same lock: no streak has more than `most` hands; none overlaps with the
-/// outsider; and in the order of tokens the outsider comes where its request stood. Together: whoever asks from outside waits for the
-/// streaks whose requests stood before its own, each within the cap, and for no other. How many those are, the lock's queue in the log
-/// tells: the outsider's own words do not, as much may happen between its asking and the log.
+/// Judges streaks and the grants of an outsider that wants the same lock. No streak has more than `most` holders, none
+/// overlaps with the outsider, and in the order of tokens the outsider is served where its request stood. So the
+/// outsider waits only for the streaks whose requests stood before its own, each within the cap. The lock's queue in
+/// the log tells how many those are: much may happen between the outsider's asking and its request in the log.
 ///
 /// # Errors
 /// Says which streak.

@@ -1,4 +1,4 @@
-//! Something was to happen not before one moment and not after another.
+//! Checks that something happened no earlier than one moment and no later than another.
 
 /// Checks it; all three are milliseconds of one clock.
 ///

@@ -1,13 +1,20 @@
-//! 200 clients of the library in 4 processes on one lock, while a node is killed and started again every 5 seconds.
+//! 200 clients of the library in 4 processes contend for one lock, while a node is killed and started again every 5
+//! seconds.
 //!
-//! Inside, each reads a number in a file, waits, and writes it plus one; and it appends its token to the file's log. Judged is: the
-//! number (no update lost), the file's own order of tokens, what clients were told on one clock (nobody while another acted), the order
-//! of grants against the order in which requests entered the log (first come, first served; nobody passed over), the queue once all
-//! have stopped asking with their sessions still open (no orphan), and the servers' count of notifications.
+//! Each holder reads a number in a file, waits, writes the number plus one, and appends its token to a second file. The
+//! proof judges:
 //!
-//! A killed server takes its count along. So two things are judged: over the whole run, what is known to have been counted (the last
-//! sample of each life, taken right before each kill) must not be *more* than the log owes, one for each waiter that came to hold and one
-//! for each that died waiting; and in calm windows between the kills, where samples are exact, it must not be fewer either.
+//! - the number: no update was lost; and the order of the tokens in the second file;
+//! - what clients were told, on one clock: nobody was granted the lock while another acted on it;
+//! - the order of grants against the order of the requests in the log: first come, first served, and nobody was passed
+//!   over;
+//! - the queue, once all clients have stopped asking and their sessions are still open: no request was left behind;
+//! - the servers' count of notifications.
+//!
+//! A killed server loses its count, so the count is judged twice. Over the whole run, the known part (the last sample
+//! of each life, taken right before each kill) must not be *more* than the log owes: one for each waiter that came to
+//! hold, and one for each that died waiting. In calm windows between the kills, where samples are exact, it must not be
+//! fewer either.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -70,7 +77,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let calm_owed: (usize, usize) =
         windows.iter().fold((0, 0), |sum, window| (sum.0 + window.certain, sum.1 + window.possible));
     context.log.say(format!(
-        "{} waiters came to hold and {} went waiting: {counted} notifications known; in {} calm windows {in_calm} for {} to {} owed",
+        "{} waiters came to hold and {} went waiting: {counted} notifications known; in {} calm windows {in_calm} for \
+         {} to {} owed",
         judged.replay.promotions.len(),
         judged.replay.went_waiting,
         windows.len(),
@@ -84,8 +92,10 @@ pub(super) async fn run(context: &Context) -> Outcome {
         context.log.note(failure);
     }
     Ok(format!(
-        "{} clients, {} nodes killed ({} leading): {} grants in queue order, none passed over ({} requests given up), counter {}, wait {}, \
-         {} failed calls, {} guards lost; queue empty {} after the end; at most one notification per release ({counted} known of {owed} \
+        "{} clients, {} nodes killed ({} leading): {} grants in queue order, none passed over ({} requests given up), \
+         counter {}, wait {}, \
+         {} failed calls, {} guards lost; queue empty {} after the end; at most one notification per release \
+         ({counted} known of {owed} \
          owed; in calm {in_calm} of {}..{})",
         PROCESSES * CLIENTS_EACH,
         kills.nodes,
@@ -111,7 +121,8 @@ fn start_workers(
 ) -> Result<Vec<Worker>, Failed> {
     let start = |number| {
         let arguments = format!(
-            "--ttl-ms {} --label crowd-{number} contend --lock {LOCK} --clients {CLIENTS_EACH} --seconds {seconds} --counter {} --tokens {}",
+            "--ttl-ms {} --label crowd-{number} contend --lock {LOCK} --clients {CLIENTS_EACH} --seconds {seconds} \
+             --counter {} --tokens {}",
             TTL.as_millis(),
             counter.display(),
             tokens.display()

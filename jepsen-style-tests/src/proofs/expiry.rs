@@ -1,9 +1,11 @@
-//! P5 and P6: sessions kept alive through leader kills and a pause do not expire; abandoned ones do, in time and whole.
+//! P5 and P6: sessions that are kept alive through leader kills and a pause do not expire; abandoned sessions expire in
+//! time and as a whole.
 //!
-//! "Early" is judged by the client's clock alone: a session that is gone although less than its timeout has passed since the sending
-//! of a keepalive that was acknowledged. Deletions of the sessions' ephemerals are followed on all three nodes by resumable watches,
-//! and sessions and ephemerals are listed on each node meanwhile: no listing may show an ephemeral whose session is gone, and both
-//! ephemerals of a session go in one transaction. Then come sessions of all kinds of clients, in `deaths`.
+//! "Early" is judged by the client's clock alone: a session that is gone although less than its timeout has passed
+//! since the client sent a keepalive that was acknowledged. Resumable watches on all three nodes follow the deletions
+//! of the sessions' ephemeral nodes. Meanwhile each node's sessions and ephemeral nodes are listed: no listing may show
+//! an ephemeral node whose session is gone, and both ephemeral nodes of a session go in one transaction. Then come
+//! sessions of all kinds of clients, in `deaths`.
 
 mod deaths;
 mod kinds;
@@ -60,7 +62,8 @@ type Ends = BTreeMap<u64, Vec<(Instant, u64)>>;
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let mut random = context.random(1);
-    // Over ZooKeeper's protocol sessions have timeouts of 2 to 20 ticks; here it is to give those of `deaths`, of 6 s and of 40 s.
+    // Over ZooKeeper's protocol sessions have timeouts of 2 to 20 ticks; here it is to give those of `deaths`, of 6 s
+    // and of 40 s.
     let environment = vec![("LOCKKEEPER_ZOOKEEPER__TICK_MS".into(), "2000".into())];
     let options = Options { environment, ..Options::default() };
     let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
@@ -104,8 +107,10 @@ pub(super) async fn run(context: &Context) -> Outcome {
     cluster.agree(Duration::from_secs(20)).await?;
     let silence = lives.iter().map(|life| life.longest_silence).max().unwrap_or_default();
     Ok(format!(
-        "{SESSIONS} sessions of {TIMEOUT:?} over {seconds} s: {kept} keepalives, none expired early, none lost (longest time without an \
-         acknowledgement {}); after the stop gone within {} to {} of the last sign of life (the disk was busy for {}); {} listings without an orphan; {calm_deaths}; {before_kills}",
+        "{SESSIONS} sessions of {TIMEOUT:?} over {seconds} s: {kept} keepalives, none expired early, none lost \
+         (longest time without an \
+         acknowledgement {}); after the stop gone within {} to {} of the last sign of life (the disk was busy for \
+         {}); {} listings without an orphan; {calm_deaths}; {before_kills}",
         millis(silence),
         millis(lateness.median),
         millis(lateness.max),
@@ -232,7 +237,8 @@ fn none_gone_while_kept(lives: &[LiveSession]) -> Result<(), Failed> {
     }
     if lost > 0 {
         return broken(format!(
-            "{lost} sessions were lost: for longer than {TIMEOUT:?} no node acknowledged their keepalives, though a majority lived"
+            "{lost} sessions were lost: for longer than {TIMEOUT:?} no node acknowledged their keepalives, though a \
+             majority lived"
         ));
     }
     Ok(())

@@ -1,9 +1,10 @@
-//! How long a leader's end keeps clients of the other nodes waiting, and that waiting is all they notice.
+//! How long the end of a leader keeps the clients of the other nodes waiting; and that waiting is all they notice.
 //!
-//! Clients of the two survivors acquire and release locks of their own, and create sequential nodes, throughout. Measured is the
-//! longest time from the fault on in which no acquire was acknowledged: not shorter than "fault to next acknowledged acquire", and not
-//! flattered by a leader that still answers while it hands over. None of their requests may fail or end unknown, and the nodes
-//! created are exactly those acknowledged, so each batch was applied once.
+//! Clients of the two survivors acquire and release locks of their own, and create sequential nodes, all the time. The
+//! proof measures the longest time after the fault in which no acquire was acknowledged. That is not shorter than
+//! "fault to next acknowledged acquire", and a leader that still answers while it hands over does not improve it. None
+//! of the clients' requests may fail or end unknown, and exactly the acknowledged nodes exist, so each batch was
+//! applied once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -148,7 +149,8 @@ pub(super) async fn rounds(
         all.requests += measured.requests;
         all.outages.push(measured.outage);
         context.log.say(format!(
-            "{} round {round} of {count}: node {} led; next grant after {}; {} requests at the survivors, all acknowledged",
+            "{} round {round} of {count}: node {} led; next grant after {}; {} requests at the survivors, all \
+             acknowledged",
             fault.name(),
             measured.leader,
             millis(measured.outage),

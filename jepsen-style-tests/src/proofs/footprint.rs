@@ -1,6 +1,6 @@
-//! What a node keeps for itself: memory and disk of each node of three, idle, after a load of lock cycles, after a million watches, and after
-//! half a million ephemeral nodes. Each time the node must come back to what it may have, and its data directory stay small, however much
-//! has gone through it.
+//! Memory and disk that a node keeps for itself: three nodes idle, after a load of lock cycles, after a million
+//! watches, and after half a million ephemeral nodes. Each time memory must return to its bound and the data directory
+//! must stay small, however much has passed through the node.
 
 mod crowds;
 

@@ -1,9 +1,10 @@
-//! Idempotency gates: 100 callers of one operation in four processes at once, also while the leader is killed: its body runs once, and
-//! the 99 others get its result or hear that it is in progress. A worker that is killed midway frees the gate when its session ends, or
-//! when its pending time is over where it has no session; and not before.
+//! Idempotency gates. 100 callers in four processes begin one operation at the same time, also while the leader is
+//! killed: the body runs once, and the 99 others get its result or are told that it is in progress. A worker that is
+//! killed midway frees the gate when its session ends, or, if it has none, when its pending time is over; and not
+//! before.
 //!
-//! How often a body ran is read from a file that bodies append to. "Not before" is judged by what the killed worker's own keeper said
-//! last, and by the pending time that it was told, on the same clocks.
+//! A file that bodies append to tells how often a body ran. "Not before" is judged by the last expiry that the killed
+//! worker's session reported, and by the pending time that the worker was told, on the same clocks.
 
 use std::time::{Duration, Instant};
 
@@ -58,8 +59,10 @@ pub(super) async fn run(context: &Context) -> Outcome {
     }
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
-        "{KEYS} operations by {} concurrent callers, the leader killed amid: each body ran once, of the others {} got the result and {} \
-         heard in progress; {rounds} workers killed midway: the next let in at most {by_session} ms after the session's end, {by_time} ms \
+        "{KEYS} operations by {} concurrent callers, the leader killed amid: each body ran once, of the others {} got \
+         the result and {} \
+         heard in progress; {rounds} workers killed midway: the next let in at most {by_session} ms after the \
+         session's end, {by_time} ms \
          after the pending time, never before (the disk was busy for at most {busiest} ms of it); begin + finish {} on \
          average",
         PROCESSES * CALLERS_EACH,
@@ -91,7 +94,8 @@ async fn duplicates(context: &Context, cluster: &mut Cluster) -> Result<GateTall
     // All sessions are open by then, or its callers come late to the first operations.
     let start_us = boot_us() + 3_000_000;
     let words = format!(
-        "--role callers --prefix operation --keys {KEYS} --callers {CALLERS_EACH} --start-us {start_us} --every-ms {} --spread-ms 60 \
+        "--role callers --prefix operation --keys {KEYS} --callers {CALLERS_EACH} --start-us {start_us} --every-ms {} \
+         --spread-ms 60 \
          --body-ms 30",
         EVERY.as_millis()
     );

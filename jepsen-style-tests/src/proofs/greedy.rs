@@ -1,7 +1,8 @@
-//! P13: no client starves another. One class of greedy clients after the other takes as much as it gets of one thing, from many sockets of one
-//! address, while an honest holder at another address keeps its lock and works. The honest one must never lose its lock nor be refused
-//! anything, its calls may take three times as long as in calm and no longer, the node must stay within the memory that its budgets
-//! state, and all of it must be over a minute after. Each class must have met its share: otherwise nothing was tried.
+//! P13: no client starves another. One class of greedy clients after the other takes as much as it can of one resource,
+//! from many sockets of one address, while an honest holder at another address keeps its lock and works. The honest
+//! client must never lose its lock and never be refused anything, and its calls may take at most three times as long as
+//! in calm. The node must stay within the memory that its budgets state, and everything must be back to normal within a
+//! minute. Each class must have met its share; otherwise nothing was tried.
 
 mod clients;
 mod crowd;
@@ -45,7 +46,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Few enough of everything for one process to take it all. Keys that were there before there were shares.
 const LIMITS: &str = "[limits]\nconnections = 2048\nin_flight_requests = 512\npeer_connections = 64\n";
 /// Those that an older build does not know: it is tried without them.
-const SHARES: &str = "waiting_requests = 512\nwatches = 32\nrequest_bytes_in_flight = 67108864\nreply_bytes_in_flight = 67108864\n\
+const SHARES: &str = "waiting_requests = 512\nwatches = 32\nrequest_bytes_in_flight = 67108864\nreply_bytes_in_flight \
+= 67108864\n\
     ephemerals_per_session = 10000\n";
 /// The section of the file is written already.
 const WATCHES: (&str, &str) = ("LOCKKEEPER_ZOOKEEPER__WATCHES", "100000");
@@ -123,8 +125,8 @@ async fn knows(context: &Context, line: &str) -> Result<bool, Failed> {
     Ok(asked.await?.status.success())
 }
 
-/// Makes the node that is read, and writes so much besides that the caches are as full as they get: a node that has been in use is what the
-/// memory is compared with.
+/// Creates the node that is read, and writes enough to fill the caches: memory is compared with that of a node that has
+/// been in use.
 async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     const WRITES: u32 = 100;
     let body = serde_json::json!({ "data": { "text": "x".repeat(1_000_000) } });
@@ -149,7 +151,7 @@ async fn look(honest: &Honest, time: Duration) -> HonestSamples {
     honest.window()
 }
 
-/// What a class tries its luck against.
+/// What a class of greedy clients is tried against.
 struct GreedyTrial<'a> {
     cluster: &'a Cluster,
     node: (u64, i32),

@@ -1,5 +1,6 @@
-//! Batches form by themselves: many clients share the cost of a sync, and a lone one waits for nobody. A linger or a timer would show as a
-//! lone acquire that takes as long as the timer; a sync for each request as a throughput that does not grow with the clients.
+//! Batches form by themselves: many clients share the cost of a sync, and a lone client waits for nobody. A linger or a
+//! timer would show as a lone acquire that takes as long as the timer; one sync for each request would show as a
+//! throughput that does not grow with the number of clients.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ pub(super) const SECONDS: u64 = 8;
 const CROWD: u32 = 64;
 /// How much more the crowd must do than one.
 const TIMES: f64 = 4.0;
-/// No timer of the cluster is shorter than this. A lone acquire takes a sync of the disk and less than this; one that waits on a timer takes
-/// a sync and more.
+/// No timer of the cluster is shorter than this. A lone acquire takes a sync and less than this; one that waits on a
+/// timer takes longer.
 const SHORTEST_TIMER_US: u64 = 5_000;
 
 pub(super) async fn run(context: &Context) -> Outcome {
@@ -58,7 +59,8 @@ fn judge(alone: &Measured, crowd: &Measured, sync_us: u64) -> Outcome {
     }
     let (one, many) = (alone.cycles_per_second, crowd.cycles_per_second);
     let figures = format!(
-        "{many:.0} cycles/s with {CROWD} clients, {one:.0} with one: {:.1} times; lone acquire p50 {} us, a sync of the disk {sync_us} us",
+        "{many:.0} cycles/s with {CROWD} clients, {one:.0} with one: {:.1} times; lone acquire p50 {} us, a sync of \
+         the disk {sync_us} us",
         many / one,
         alone.acquire.p50_us
     );

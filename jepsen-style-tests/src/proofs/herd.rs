@@ -1,8 +1,8 @@
-//! P2 and P3: 1,000 waiters on one lock over three nodes. Each release wakes exactly one; grants follow the queue; when waiters die in
-//! the middle, each wakes at most its successor and no grant is lost.
+//! P2 and P3: 1,000 waiters on one lock over three nodes. Each release wakes exactly one; grants follow the queue;
+//! waiters that die in the middle wake at most their successor, and no grant is lost.
 //!
-//! The servers count what they wake (`lockkeeper_lock_notifications_total`); the order of grants and that everyone gets one is seen
-//! from outside. A waiter dies in two ways: its session is closed, or its connection just goes.
+//! The servers count what they wake (`lockkeeper_lock_notifications_total`). The order of grants, and that every waiter
+//! gets one, is observed from outside. A waiter dies in two ways: its session is closed, or its connection breaks.
 
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,8 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
             && let Some(waiter) = dying.find(|waiter| !queue.had.contains(waiter) && queue.session(*waiter) != holder)
         {
             queue.die(waiter).await?;
-            // Who closes its session does so beside the next releases. A connection goes before them: else a grant may be answered into it.
+            // A session is closed while the next releases happen. A connection breaks before them, or a grant could be
+            // answered into it.
             if queue.dead.contains(&waiter) && !closes_its_session(waiter) {
                 queue.wait_for_waiting(cluster, waiting.saturating_sub(1)).await?;
             }
@@ -222,8 +223,8 @@ impl Queue {
         Ok(granted)
     }
 
-    /// A waiter dies: every other one also closes its session, the others just let their connection go. One that turns out to have
-    /// its grant already lives on.
+    /// A waiter dies: every other one also closes its session, the others only drop their connection. One that turns
+    /// out to have its grant already stays alive.
     async fn die(&mut self, waiter: usize) -> Result<(), Failed> {
         let task = std::mem::replace(&mut self.tasks[waiter], tokio::spawn(async {}));
         task.abort();
@@ -240,12 +241,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Whose session holds it, and how many wait, once nobody is dying any more. The holder is not made to die, as its grant may be on the
-    /// way to it. No other grant can be on the way before this one is released.
+    /// The session that holds the lock and the number of waiters, once nobody is dying any more. The holder must not
+    /// die, because its grant may be on its way. No other grant can be on its way before this one is released.
     ///
-    /// Before holders were spared, one of three runs at seed 9419741452050784728 called a grant lost; not reproduced since. The likely
-    /// cause, read from the code and not proven: a grant answered into a connection that goes at that moment is freed by nothing but
-    /// the session's end.
+    /// Before holders were spared, one of three runs at seed 9419741452050784728 called a grant lost; not reproduced
+    /// since. The likely cause, read from the code and not proven: a grant answered into a connection that goes at that
+    /// moment is freed by nothing but the session's end.
     async fn seen_now(&mut self, cluster: &Cluster) -> Result<(Option<u64>, u64), Failed> {
         self.closed().await?;
         let view = cluster.api(1).lock(self.lock).await.map_err(setup)?.value;

@@ -1,8 +1,9 @@
-//! P1, P4 and P6 under `kill -9` of all three nodes at random moments of a write load, and sometimes again while they start.
+//! P1, P4 and P6 under `kill -9` of all three nodes at random moments of a write load, and sometimes again while they
+//! start.
 //!
-//! Each client records what was *acknowledged*; what ended unknown may be there or not. Afterwards every acknowledged node is there
-//! with its data and creating zxid, no token ever repeated or went back, and the three replicas are the same at the same zxid. Power
-//! loss is another claim: see `synced`.
+//! Each client records what was *acknowledged*; a write of unknown outcome may be there or not. Afterwards every
+//! acknowledged node exists with its data and creating zxid, no token was repeated or went back, and the three replicas
+//! are the same at the same zxid. Power loss is a claim of its own: see `synced`.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +103,8 @@ impl Durability {
     }
 }
 
-/// Kills everyone over and over; where a loss is given, the power of all of them fails with that. `chance` is the stream of random numbers.
+/// Kills all nodes in every round; with a `power_cut`, their disks also lose what that says. `chance` is the stream of
+/// random numbers.
 pub(super) async fn many_rounds(
     context: &Context,
     cluster: &mut Cluster,
@@ -135,7 +137,8 @@ pub(super) async fn many_rounds(
             return Ok(Durability::Not(format!("round {round}: {what}")));
         }
         context.log.say(format!(
-            "round {round} of {rounds}: {}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas agree at \
+            "round {round} of {rounds}: {}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas \
+             agree at \
              zxid {zxid}",
             blow.told,
             written.len(),
@@ -144,7 +147,8 @@ pub(super) async fn many_rounds(
         ));
     }
     let figures = format!(
-        "{} acknowledged writes all there, {} unknown outcomes, {} grants with rising tokens, replicas agreed every time",
+        "{} acknowledged writes all there, {} unknown outcomes, {} grants with rising tokens, replicas agreed every \
+         time",
         all.names.len(),
         all.unknown,
         all.grants.len()
@@ -202,7 +206,7 @@ enum Round {
     VotesForgotten(String),
 }
 
-/// How everyone was killed.
+/// How the nodes were killed.
 #[derive(Default)]
 struct Blow {
     told: String,
@@ -369,7 +373,8 @@ async fn pause_after(seen: &RoundObservations, doing: &str, failure: &Failure) {
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-/// Every acknowledged write of the round, with its data, zxid and owner; on each node a third of them. Gives what is missing or other.
+/// Reads every acknowledged write of the round with its data, zxid and owner, a third of them on each node. Returns the
+/// first that is missing or differs.
 async fn verify(cluster: &Cluster, written: &[Written]) -> Result<Option<String>, Failed> {
     let apis = cluster.apis();
     let checks = written.iter().enumerate().map(|(at, written)| {

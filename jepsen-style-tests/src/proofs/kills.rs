@@ -1,4 +1,5 @@
-//! Nodes killed one after the other and started again, at a beat, with what must be known about it afterwards.
+//! Kills nodes one after the other, in a fixed rhythm, starts them again, and records what the judges need to know
+//! about it.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
-//! P11 where it is easiest to get wrong: a holder whose answers come late, and whose signs of life then come to nobody.
+//! P11 where it is easiest to get wrong: answers reach the holder late, and then the holder's keepalives reach nobody.
 //!
-//! What its node sends takes longer than a third of the session's timeout, for long enough that keepalives are acknowledged like that;
-//! then nothing that the holder sends arrives any more. A client that counts its lease from when the last acknowledgement *came* is sure
-//! of it for as much longer as that was on its way, and that is after the next one holds. The holder must say *lost* first; both moments
-//! are told on one clock.
+//! Everything that the holder's node sends takes longer than a third of the session timeout, for long enough that
+//! keepalives are acknowledged late; then nothing that the holder sends arrives any more. A client that counts its
+//! lease from the *arrival* of the last acknowledgement trusts the lease for too long, until after the next client
+//! holds. The holder must report *lost* first. Both moments are read from one clock.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use crate::verdict::{Failed, Outcome, broken};
 
 pub(super) const ROUNDS: u32 = 4;
 const TTL_MS: u64 = 15_000;
-/// What an answer takes. More than an expiry can be late (a third of the timeout, the client's second way to ask, and
-/// the noticing) and the margin of the client, or the wrong client is not caught: 6 s. Less than two thirds of the
-/// timeout without that margin, or the right client gives up before a keepalive is acknowledged: 9.5 s. What is left
-/// either way is for a disk that stalls and a process that is late.
+/// How long an answer takes. At least 6 s: more than an expiry can be late (a third of the timeout, the client's second
+/// way to ask, and the time to notice) plus the client's margin, or a wrong client is not caught. At most 9.5 s: less
+/// than two thirds of the timeout without that margin, or a right client gives up before a keepalive is acknowledged.
+/// The slack on either side is for a disk that stalls and a process that is late.
 const LATE: Duration = Duration::from_millis(7_500);
 /// Late acknowledgements before the cut.
 const ACKNOWLEDGED: usize = 2;
@@ -50,7 +50,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     }
     let least = leads.iter().min().copied().unwrap_or_default();
     Ok(format!(
-        "{rounds} holders cut off after answers that took {}: each knew that its lock was lost at least {} before the next grant",
+        "{rounds} holders cut off after answers that took {}: each knew that its lock was lost at least {} before the \
+         next grant",
         millis(LATE),
         millis(least)
     ))

@@ -1,10 +1,10 @@
-//! Lock delay: a holder that asked for one is killed, and nobody is granted the lock before its session has expired *and* the delay has
-//! passed; soon after, the next is. In every other round the leader is killed while the delay runs. A release, a dropped guard and a
-//! closed session have no delay: the next is granted at once. And without a delay asked for, the same judge must find that the next
-//! came too early for one: the negative control.
+//! Lock delay. A holder that asked for a delay is killed. Nobody may be granted the lock before its session has expired
+//! *and* the delay has passed; soon after that, the next client must be. In every other round the leader is killed
+//! during the delay. A release, a dropped guard and a closed session have no delay: the next client is granted the lock
+//! at once. The negative control asks for no delay: the same judge must find its grant too early for one.
 //!
-//! Counted twice: on the replicated clock, as the lock's view shows the end of the delay; and on the machine's own, from until when the
-//! killed holder's keeper was sure of its session.
+//! The delay is measured twice: on the replicated clock, by the end of the delay in the lock's view; and on the
+//! machine's clock, from the last expiry that the killed holder's session reported.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ const DELAY_MS: u64 = 4_000;
 /// How much later than the delay's end the next may be granted: what a timer and a hand-over take. Like the other
 /// bounds from above, not counting while the disk is busy.
 const GRACE_MS: u64 = 500;
-/// How much later than its keeper was sure a session ends: a node passes a sign of life on within a third of the timeout, and the rest
-/// is noticing. Less than the delay, or the control could show nothing.
+/// How long after its last reported expiry a session may end: a node passes a sign of life on within a third of the
+/// timeout, and the leader takes the rest to notice. Less than the delay, or the control could show nothing.
 const EXPIRY_MS: u64 = TTL_MS / 3 + 500;
 /// The same when the leader dies amid: a new one is elected, and the keeper's clock starts anew.
 const GRACE_AMID_MS: u64 = 4_000;
@@ -55,8 +55,10 @@ pub(super) async fn run(context: &Context) -> Outcome {
     ledger.close(&cluster).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
-        "{rounds} holders killed ({kills} times the leader during the delay): nobody granted before the session's end and {DELAY_MS} ms, \
-         the next at most {latest} ms after; release, drop and close: the next within {at_once} ms; without a delay the next came \
+        "{rounds} holders killed ({kills} times the leader during the delay): nobody granted before the session's end \
+         and {DELAY_MS} ms, \
+         the next at most {latest} ms after; release, drop and close: the next within {at_once} ms; without a delay \
+         the next came \
          {early} ms before one would have ended; the disk was busy for at most {busiest} ms of any of these waits"
     ))
 }
@@ -110,7 +112,8 @@ async fn killed(
     cluster.all_ready().await?;
     let (late, after_sure) = (granted_ms + to_wall - until_ms, granted_ms - sure_ms);
     context.log.say(format!(
-        "round {round}: granted {late} ms after the end of the delay on the replicated clock, {after_sure} ms after the holder's keeper was \
+        "round {round}: granted {late} ms after the end of the delay on the replicated clock, {after_sure} ms after \
+         the holder's keeper was \
          last sure (delay {DELAY_MS} ms); the disk was busy for {busy} ms"
     ));
     Ok((late, busy))
@@ -133,7 +136,7 @@ async fn delayed_place(cluster: &Cluster, lock: &str) -> Result<Request, Failed>
     }
 }
 
-/// While it is kept: it is kept for as long as was asked for, the dead holder's token is worth nothing, and a newcomer gets nothing.
+/// While the place is kept: it is kept for as long as was asked for, and the dead holder's token does not verify.
 async fn still_kept(cluster: &Cluster, lock: &str, token: u64, place: &Request) -> Result<(), Failed> {
     let until_ms = place.delayed_until_ms.unwrap_or_default();
     if until_ms != place.since_ms + DELAY_MS {

@@ -1,8 +1,10 @@
-//! P4 under power loss: `kill -9` of all three nodes under a write load, and each starts again from what its disk need have kept.
+//! P4 under power loss: `kill -9` of all three nodes under a write load. Each starts again from the minimum that its
+//! disk must have kept.
 //!
-//! The disks are rebuilt from traces of the nodes' system calls (`disk`): what was synced is there, the rest is lost, or late, or torn,
-//! by the draw. What must hold afterwards is what must hold after `kill_all`. Then the same with the test-only switch that leaves the
-//! sync out: there acknowledged writes must be seen to be lost, or this shows nothing.
+//! The disks are rebuilt from traces of the nodes' system calls (`disk`): what was synced is there; the rest is lost,
+//! late or torn, at random. Afterwards everything must hold that must hold after `kill_all`. Then the same runs with
+//! the test-only switch that leaves the sync out. There acknowledged writes must be seen to be lost; otherwise the
+//! proof shows nothing.
 
 use super::Context;
 use super::kill_all::{self, Durability};
@@ -11,7 +13,7 @@ use crate::disk::{self, Loss};
 use crate::verdict::{Failed, Outcome, broken};
 
 pub(super) const ROUNDS: u32 = 50;
-/// The control ends with the first loss that is seen; so many tries without one are a defect of the proof.
+/// The control ends with the first loss that is seen. So many clusters without one are a defect of the proof.
 const CONTROL_TRIES: u32 = 10;
 const CONTROL_ROUNDS: u32 = 3;
 
@@ -29,7 +31,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     }
     let seen = control(context).await?;
     Ok(format!(
-        "{rounds} rounds, in {with_losses} of them disks lost what was not synced, {figures}; with the sync left out {seen}"
+        "{rounds} rounds, in {with_losses} of them disks lost what was not synced, {figures}; with the sync left out \
+         {seen}"
     ))
 }
 
@@ -39,9 +42,9 @@ fn traced() -> Options {
     options
 }
 
-/// The same with sled's bare `flush`. A disk that is merely somewhat late leaves a log that is whole and too short. Without a sync much else
-/// goes wrong too: a node finds what it wrote at its start missing and refuses, a session is gone. None of that is what is looked for, and
-/// then a fresh cluster is tried.
+/// The same with sled's bare `flush`. A disk that is a little late leaves a log that is whole and too short. Without a
+/// sync other things go wrong too: a node misses what it wrote at its start and refuses to run, or a session is gone.
+/// Those are not what the control looks for; it then tries a fresh cluster.
 async fn control(context: &Context) -> Result<String, Failed> {
     context.log.say("the same with sled's bare flush (test-only switch): acknowledged writes must be lost");
     for number in 1..=CONTROL_TRIES {

@@ -1,8 +1,9 @@
-//! P10 and P11: the leader is cut off from its peers, in turn by silence and by reset connections.
+//! P10 and P11: the leader is cut off from its peers, alternately by silence and by reset connections.
 //!
-//! The cut is exact (see [`crate::net::proxy`]), so the check needs no allowance: whatever was *sent* to the cut-off node after the cut can
-//! have found no quorum, and must not be acknowledged before the links heal. Its holder runs the client library, reaches that node
-//! only, and must say that its lock is lost before the other side grants the lock; both moments are read from one monotonic clock.
+//! The cut is exact (see [`crate::net::proxy`]), so the check needs no allowance: a request *sent* to the cut-off node
+//! after the cut cannot have found a quorum, and must not be acknowledged before the links heal. The lock's holder runs
+//! the client library and reaches only that node. It must report that its lock is lost before the other side grants the
+//! lock; both moments are read from one monotonic clock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,7 +63,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let least = leads.iter().min().copied().unwrap_or_default();
     let longest = resumed.iter().max().copied().unwrap_or_default();
     Ok(format!(
-        "{rounds} cuts of the leader: {attempts} attempts at it, none acknowledged; the others went on after at most {}; the holder knew \
+        "{rounds} cuts of the leader: {attempts} attempts at it, none acknowledged; the others went on after at most \
+         {}; the holder knew \
          at least {} before the next grant; all agreed after healing",
         millis(longest),
         millis(least)
@@ -108,7 +110,8 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
     all_there(cluster, &[&here, &there]).await?;
     context.log.say(format!(
-        "  {refused} attempts at the cut-off node, none acknowledged; the others acknowledged after {}; holder told {} before the grant; \
+        "  {refused} attempts at the cut-off node, none acknowledged; the others acknowledged after {}; holder told \
+         {} before the grant; \
          healed, all agree at zxid {zxid}",
         millis(resumed_after),
         millis(granted - lost)

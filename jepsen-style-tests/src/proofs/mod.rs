@@ -94,49 +94,57 @@ fn minutes(count: u64) -> Duration {
 pub const PROOFS: &[Proof] = &[
     Proof {
         name: "kill-all",
-        about: "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, P4)",
+        about: "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, \
+            P4)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(kill_all::ROUNDS))),
         run: |context| Box::pin(kill_all::run(context)),
     },
     Proof {
         name: "lost-writes",
-        about: "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; with flush() alone some is (P4)",
+        about: "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; with flush() \
+            alone some is (P4)",
         limit: |context| minutes(6 + 2 * u64::from(context.rounds.unwrap_or(lost_writes::ROUNDS))),
         run: |context| Box::pin(lost_writes::run(context)),
     },
     Proof {
         name: "synced",
-        about: "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, power loss)",
+        about: "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, \
+            power loss)",
         limit: |context| minutes(6) + Duration::from_secs(4 * context.seconds.unwrap_or(synced::SECONDS)),
         run: |context| Box::pin(synced::run(context)),
     },
     Proof {
         name: "herd",
-        about: "1,000 waiters on one lock: one notification per release, grants in queue order, also when 300 die (P2, P3)",
+        about: "1,000 waiters on one lock: one notification per release, grants in queue order, also when 300 die \
+            (P2, P3)",
         limit: |_| minutes(6),
         run: |context| Box::pin(herd::run(context)),
     },
     Proof {
         name: "minority",
-        about: "the leader cut off: it acknowledges nothing, the others go on, its holder is told first, all agree after (P10, P11)",
+        about: "the leader cut off: it acknowledges nothing, the others go on, its holder is told first, all agree \
+            after (P10, P11)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(minority::ROUNDS))),
         run: |context| Box::pin(minority::run(context)),
     },
     Proof {
         name: "late-answers",
-        about: "answers take a while, then nothing the holder sends arrives: it knows its lock is lost before the next holds (P11)",
+        about: "answers take a while, then nothing the holder sends arrives: it knows its lock is lost before the \
+            next holds (P11)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(late_answers::ROUNDS))),
         run: |context| Box::pin(late_answers::run(context)),
     },
     Proof {
         name: "expiry",
-        about: "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its ephemerals (P5, P6)",
+        about: "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its \
+            ephemerals (P5, P6)",
         limit: |context| minutes(6) + Duration::from_secs(context.seconds.unwrap_or(expiry::SECONDS)),
         run: |context| Box::pin(expiry::run(context)),
     },
     Proof {
         name: "failover",
-        about: "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm",
+        about: "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election \
+            in calm",
         limit: |context| {
             let rounds = u64::from(context.rounds.unwrap_or(failover::ROUNDS));
             let calm = context.calm_seconds.unwrap_or(failover::CALM_SECONDS);
@@ -146,37 +154,43 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "recovery",
-        about: "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the next grant",
+        about: "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the \
+            next grant",
         limit: |context| minutes(5 + u64::from(context.rounds.unwrap_or(recovery::ROUNDS))),
         run: |context| Box::pin(recovery::run(context)),
     },
     Proof {
         name: "rollback",
-        about: "directories put back from older copies, cloned, wiped: turned away, never ready beside another content (P12)",
+        about: "directories put back from older copies, cloned, wiped: turned away, never ready beside another \
+            content (P12)",
         limit: |context| minutes(2 + 4 * u64::from(context.rounds.unwrap_or(rollback::ROUNDS))),
         run: |context| Box::pin(rollback::run(context)),
     },
     Proof {
         name: "group-commit",
-        about: "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds",
+        about: "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle \
+            succeeds",
         limit: |context| minutes(2) + Duration::from_secs(2 * context.seconds.unwrap_or(group_commit::SECONDS)),
         run: |context| Box::pin(group_commit::run(context)),
     },
     Proof {
         name: "paused-holder",
-        about: "holders paused past their session: the guard says so first, the store refuses the rest; unchecked, it corrupts (P1, P11)",
+        about: "holders paused past their session: the guard says so first, the store refuses the rest; unchecked, it \
+            corrupts (P1, P11)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(paused_holder::ROUNDS))),
         run: |context| Box::pin(paused_holder::run(context)),
     },
     Proof {
         name: "crowd",
-        about: "200 clients in 4 processes on one lock, a node killed every 5 s: nothing lost, in order, no orphan, one wake each (P1-P3)",
+        about: "200 clients in 4 processes on one lock, a node killed every 5 s: nothing lost, in order, no orphan, \
+            one wake each (P1-P3)",
         limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(crowd::SECONDS)),
         run: |context| Box::pin(crowd::run(context)),
     },
     Proof {
         name: "semaphore",
-        about: "5 permits, 50 contenders, processes and nodes killed: never more than 5 inside by zxid, one wake per freed permit",
+        about: "5 permits, 50 contenders, processes and nodes killed: never more than 5 inside by zxid, one wake per \
+            freed permit",
         limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(semaphore::SECONDS)),
         run: |context| Box::pin(semaphore::run(context)),
     },
@@ -188,13 +202,15 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "sharing",
-        about: "64 tasks of a process share a lock: five times the hand-offs at least, and an outsider is served within the cap",
+        about: "64 tasks of a process share a lock: five times the hand-offs at least, and an outsider is served \
+            within the cap",
         limit: |context| minutes(3) + Duration::from_secs(12 * context.seconds.unwrap_or(sharing::SECONDS)),
         run: |context| Box::pin(sharing::run(context)),
     },
     Proof {
         name: "gate",
-        about: "100 concurrent duplicates run an operation once, also as the leader dies; a killed worker frees it in time, not before",
+        about: "100 concurrent duplicates run an operation once, also as the leader dies; a killed worker frees it in \
+            time, not before",
         limit: |context| minutes(4 + u64::from(context.rounds.unwrap_or(gate::ROUNDS))),
         run: |context| Box::pin(gate::run(context)),
     },
@@ -206,7 +222,8 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "greedy",
-        about: "one greedy address takes all of each thing in turn: an honest holder keeps its lock and its pace, memory stays as stated (P13)",
+        about: "one greedy address takes all of each thing in turn: an honest holder keeps its lock and its pace, \
+            memory stays as stated (P13)",
         limit: |context| {
             let class = context.seconds.unwrap_or(greedy::SECONDS) + greedy::BESIDES.as_secs();
             minutes(3) + Duration::from_secs(greedy::classes() * class)
@@ -215,13 +232,15 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "footprint",
-        about: "memory and disk of a node, idle and after lock cycles, a million watches, half a million ephemerals: small, and back",
+        about: "memory and disk of a node, idle and after lock cycles, a million watches, half a million ephemerals: \
+            small, and back",
         limit: |context| minutes(10) + Duration::from_secs(context.seconds.unwrap_or(footprint::SECONDS)),
         run: |context| Box::pin(footprint::run(context)),
     },
     Proof {
         name: "one-queue",
-        about: "kazoo, Curator and our own clients in one queue, the leader killed midway: no lost update, first come, first served (P1, P2)",
+        about: "kazoo, Curator and our own clients in one queue, the leader killed midway: no lost update, first \
+            come, first served (P1, P2)",
         limit: |_| minutes(15),
         run: |context| Box::pin(one_queue::run(context)),
     },

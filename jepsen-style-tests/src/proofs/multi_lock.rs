@@ -1,8 +1,10 @@
-//! 50 clients, each taking three of ten locks together, drawn at random, over and over; halfway one of their processes is killed.
+//! 50 clients repeatedly take three of ten locks together, drawn at random; halfway one of their processes is killed.
 //!
-//! No deadlock: at no time does everything stand still for longer than a bound, and everybody gets grants. All or nothing, in the log:
-//! the nodes of a grant are those of its three locks, came under one zxid and went under one, of the killed process too. And nobody is
-//! told too early: what a client does inside stands in the log, and at that zxid it is foremost in each of its three queues.
+//! - No deadlock: grants never stop for longer than a bound, and every client gets some.
+//! - All or nothing, in the log: a grant's requests are those of its three locks, and they come at one zxid and go at
+//!   one zxid, also those of the killed process.
+//! - Nobody is told too early: the log records when a client is inside, and at that zxid its requests are the first in
+//!   all three queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -35,7 +37,7 @@ const PREFIX: &str = "multi";
 const INSIDE: &str = "/multi-inside";
 /// With locks to be had all the while, everybody has had a turn by then.
 const STARVED_AFTER: Duration = Duration::from_secs(20);
-/// Nothing is granted for so long, not counting while the disk is busy, only if something is wrong. What a killed process held stands until its
+/// Longest time without a grant, not counting while the disk is busy. What a killed process held stays until its
 /// session ends.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
@@ -110,7 +112,8 @@ fn start_workers(context: &Context, cluster: &Cluster, seconds: u64) -> Result<V
         let seed = context.seed.wrapping_add(number as u64 * 1_000);
         let ttl = if number + 1 == CLIENTS.len() { TTL } else { LASTING_TTL };
         let arguments = format!(
-            "--ttl-ms {} --label {name} several --prefix {PREFIX} --locks {LOCKS} --inside {INSIDE} --clients {clients} --seconds \
+            "--ttl-ms {} --label {name} several --prefix {PREFIX} --locks {LOCKS} --inside {INSIDE} --clients \
+             {clients} --seconds \
              {seconds} --seed {seed}",
             ttl.as_millis()
         );
@@ -177,7 +180,8 @@ fn judge_progress(told: &grants::GrantHistory, from_us: u64, to_us: u64, killed_
     };
     if beyond(&(longest, disk)) > STANDSTILL {
         return broken(format!(
-            "nothing was granted for {longest:?}, and the disk was busy for {disk:?} of it: a deadlock, or as good as one"
+            "nothing was granted for {longest:?}, and the disk was busy for {disk:?} of it: a deadlock, or as good as \
+             one"
         ));
     }
     let waits: Vec<Duration> =
@@ -185,7 +189,8 @@ fn judge_progress(told: &grants::GrantHistory, from_us: u64, to_us: u64, killed_
     let Some(waits) = Summary::of(&waits) else { return broken("nobody waited") };
     let least = each.values().min().copied().unwrap_or(0);
     Ok(format!(
-        "no standstill longer than {} (the disk was busy for {} of it); each of {clients} clients had at least {least} grants, wait {waits}",
+        "no standstill longer than {} (the disk was busy for {} of it); each of {clients} clients had at least \
+         {least} grants, wait {waits}",
         millis(longest),
         millis(disk)
     ))

@@ -1,12 +1,14 @@
-//! One queue for everybody: contenders of kazoo, of Apache Curator and of our own client library on one lock, through both doors, while
-//! the leader is killed and started again. Behind the lock a counter that checks tokens and keeps its own log.
+//! Clients of kazoo, of Apache Curator and of our own library contend for one lock, over both protocols, while the
+//! leader is killed and started again. Behind the lock stands a counter that checks tokens and keeps a log of its own.
 //!
-//! Judged is, by the counter's log on its one clock: no update lost; tokens rise from grant to grant, which is first come, first served,
-//! for a token is the zxid at which the request entered the log; nobody told while another acted; and by the log of the tree: nobody
-//! passed over, nothing left in the queue. Everybody has a share.
+//! By the counter's log, on its one clock: no update is lost; tokens rise from grant to grant, which is first come,
+//! first served, because a token is the zxid at which the request entered the log; and nobody is told while another
+//! acts. By the log of the tree: nobody is passed over, and nothing is left in the queue. Every kind of client has a
+//! share.
 //!
-//! The control is what is documented not to work: kazoo's lock with its own node names, which Curator does not see, in a cluster that is told to
-//! allow that (`locks.foreign_names`). There the same counter must show harm, or this shows nothing.
+//! The control is a documented misuse: kazoo's lock with its own node names, which Curator does not see, in a cluster
+//! that is configured to allow them (`locks.foreign_names`). The same counter must show harm there; otherwise the proof
+//! shows nothing.
 
 mod contenders;
 mod counter;
@@ -36,7 +38,7 @@ const DOWN_FOR: Duration = Duration::from_secs(1);
 
 const CONTROL_LOCK: &str = "one-queue-control";
 const CONTROL_INCREMENTS: u64 = 150;
-/// Longer: those who do not see each other shall meet.
+/// Longer, so that contenders that do not see each other overlap.
 const CONTROL_HOLD: Duration = Duration::from_millis(5);
 
 /// Until all contenders are connected, and until they have ended.
@@ -71,7 +73,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     drop(cluster);
     let harm = control(context, &libraries).await?;
     Ok(format!(
-        "{judged}; leader killed after {killed_after}; queue empty {} after the end; control with kazoo's own names: {} lost updates and \
+        "{judged}; leader killed after {killed_after}; queue empty {} after the end; control with kazoo's own names: \
+         {} lost updates and \
          {} refused writes in {CONTROL_INCREMENTS}",
         millis(empty_after),
         harm.lost_updates,
@@ -164,8 +167,10 @@ fn judge_queue(
     let kinds: Vec<String> = by_kind.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     let (changes, hand_overs) = judge::changes_of_kind(log);
     Ok(format!(
-        "{value} increments ({}), none lost; {} grants in queue order, {changes} of {hand_overs} hand-overs to another kind, nobody \
-         passed over ({never} requests never granted), wait {waits}, longest pause between grants {}; {suspended} of kazoo's and \
+        "{value} increments ({}), none lost; {} grants in queue order, {changes} of {hand_overs} hand-overs to \
+         another kind, nobody \
+         passed over ({never} requests never granted), wait {waits}, longest pause between grants {}; {suspended} of \
+         kazoo's and \
          Curator's lost their connection and went on; {refused} refused, {lost} told lost, {failed} failed calls",
         kinds.join(", "),
         granted.len(),

@@ -1,4 +1,5 @@
-//! A process that holds a lock and another that waits behind it: what proofs about holders that die or fall silent begin with.
+//! A process that holds a lock, and another that waits behind it: the start of every proof about holders that die or
+//! fall silent.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,11 @@
-//! P1 and P11 where they matter: a holder is paused (SIGSTOP) for longer than its session lives, between reading and writing. Another
-//! gets the lock and writes. What does the first do when it goes on?
+//! P1 and P11 where they matter: a holder is paused (SIGSTOP) between reading and writing, for longer than its session
+//! lives. Another client gets the lock and writes. What does the first one do when it continues?
 //!
-//! Three ways, side by side. *Guard*: stopped before it looks; the guard must say that it is lost, and nothing is sent. *Fence*: stopped
-//! after it has looked, where no look can help; the write is sent, and the store must refuse it by its token. *Neither*, the negative
-//! control: the same pause, with nobody looking and nobody checking, must corrupt the number. The holder stops itself, so that it is
-//! hit exactly there, every time. Stale writes are counted in the store's own log of the writes that it took.
+//! There are three cases. *Guard*: the holder is stopped before it checks its guard; the guard must report that the
+//! lock is lost, and nothing is sent. *Fence*: the holder is stopped after the check, where no check can help; the
+//! write is sent, and the store must refuse it by its token. *Neither*, the negative control: the same pause without
+//! guard and fence must corrupt the number. The holder stops itself, so that every pause hits exactly that place. Stale
+//! writes are counted in the store's own log of accepted writes.
 
 use std::time::Duration;
 
@@ -90,7 +91,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let stale = |at: usize| rows[at].1.iter().map(|pause| pause.stale_taken).sum::<u64>();
     let lost: i64 = rows[2].1.iter().map(PauseTrial::lost_updates).sum();
     Ok(format!(
-        "{which}: {rounds} pauses longer than the {TTL_MS} ms session: the guard said lost before every write; {rounds} late writes \
+        "{which}: {rounds} pauses longer than the {TTL_MS} ms session: the guard said lost before every write; \
+         {rounds} late writes \
          sent past the guard, {} taken; without the checks {} stale writes taken and {lost} updates lost; the disk \
          was busy for at most {busiest} ms before the lock went on",
         stale(0) + stale(1),

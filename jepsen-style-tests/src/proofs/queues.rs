@@ -1,12 +1,12 @@
-//! What stands in the queues of locks when nobody asks any more.
+//! Checks that nothing is left in the queues of locks once nobody asks any more.
 
 use std::time::{Duration, Instant};
 
 use crate::cluster::Cluster;
 use crate::verdict::{Failed, broken};
 
-/// Waits until nobody holds these locks or waits for them, for no longer than what the sessions of those who are gone may take to end:
-/// whatever stands there then was left behind. Gives how long it took.
+/// Waits until nobody holds these locks or waits for them, for as long as the sessions of killed clients may take to
+/// end. A request that is still there then was left behind. Returns how long it took.
 ///
 /// # Errors
 /// Something was left behind.

@@ -1,10 +1,11 @@
-//! How long clients wait after a fault, over so many faults that the tail shows: time to the next acknowledged acquire.
+//! How long clients wait after a fault, over enough faults to show the tail: the time to the next acknowledged acquire.
 //!
-//! Two questions. *The leader's end*: it is killed, stopped, or cut off from the others, with clients at work at the others; counted from
-//! the fault to the end of the longest time without a grant, as in `failover`, whose rounds these are, checks and all. *The holder's
-//! end*: a process that holds a lock is killed, alone or in the same moment as the leader, and another process waits for that lock;
-//! counted from the kill to the next one's grant. That includes what is left of the dead one's session, which nobody may shorten, so it is
-//! counted a second time from when that was over, by the dead one's own reckoning.
+//! There are two questions. *The leader's end*: the leader is killed, stopped, or cut off from the others, with clients
+//! at work at the others. The time is counted from the fault to the end of the longest time without a grant, as in
+//! `failover`, whose rounds and checks these are. *The holder's end*: a process that holds a lock is killed, alone or
+//! together with the leader, while another process waits for that lock. The time is counted from the kill to the grant
+//! of the waiting process. It includes the rest of the dead session's timeout, which nobody may shorten, so it is also
+//! counted from the end of that session by the dead client's own reckoning.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,10 @@
-//! P12: a data directory that was put back from an older copy, cloned or wiped does not pass for what it was.
+//! P12: a data directory that was restored from an older copy, cloned or wiped is not accepted as the original.
 //!
-//! Copies are taken of frozen processes, as a snapshot of the file system would. Each trial ends with everybody whose directory is not in
-//! order gone (with a sentence that says so in its log) or in step with the rest; at no time may two nodes that say they are ready hold
-//! different contents at one zxid. What nobody can notice is not tried: two of three, put back to one point while the third is down, are
-//! what they were then; so the trial begins when the third comes back.
+//! Copies are taken of frozen processes, as a snapshot of the file system would take them. At the end of each trial
+//! every node whose directory is not in order has either exited, with a sentence in its log that says so, or caught up
+//! with the rest. At no time may two nodes that report to be ready hold different contents at one zxid. What nobody can
+//! notice is not tried: two of three nodes that are restored to one point while the third is down are what they were
+//! then. The trial begins when the third comes back.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,10 @@ pub(super) async fn run(context: &Context) -> Outcome {
         trials.intact().await?;
     }
     Ok(format!(
-        "{rounds} rounds of: a follower put back (over a later start, and within one), the leader put back, two put back while the third \
-         was down (the one that had led, and one that had not), two clones at once, a wiped majority, and intact restarts; the former all turned away, after at most {}, and the \
+        "{rounds} rounds of: a follower put back (over a later start, and within one), the leader put back, two put \
+         back while the third \
+         was down (the one that had led, and one that had not), two clones at once, a wiped majority, and intact \
+         restarts; the former all turned away, after at most {}, and the \
          latter none; no two ready nodes differed at one zxid",
         millis(slowest)
     ))
@@ -118,8 +121,8 @@ impl Trials<'_> {
         self.all_turned_away(&mut cluster, &[leader], "leader").await
     }
 
-    /// Two of three come back as they were, go on from there, and then the third returns with what they have lost. It was their leader:
-    /// a follower knows nothing of what another has acknowledged.
+    /// Two of three are restored and go on from there; then the third returns with what they have lost. It was their
+    /// leader: a follower does not know what another has acknowledged.
     async fn two_while_the_third_is_down(&mut self) -> Result<(), Failed> {
         let mut cluster = self.cluster("two").await?;
         let (leader, _) = cluster.leader().await?;
@@ -169,8 +172,9 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// The same where the third was a follower. It may know too little to turn both away; then it stops before it takes another history
-    /// for its own, and says so. After a kill it may not even know that what its log holds was committed: then it follows the two.
+    /// The same where the third was a follower. It may know too little to refuse both; then it exits before it accepts
+    /// another history, and says so. After a kill it may not even know that the entries of its log were committed: then
+    /// it follows the two.
     async fn two_while_the_third_has_seen_nothing_of_it(&mut self) -> Result<(), Failed> {
         let name = "two-of-a-follower";
         let mut cluster = self.cluster(name).await?;
@@ -306,7 +310,8 @@ impl Trials<'_> {
                 let all = cluster.statuses(true).await;
                 let seen: Vec<_> = all.iter().map(|s| (s.node_id, s.ready, s.zxid)).collect();
                 return broken(format!(
-                    "{name}: {left:?} with directories put back still run after {FOUND_OUT_WITHIN:?}; (node, ready, zxid): {seen:?}"
+                    "{name}: {left:?} with directories put back still run after {FOUND_OUT_WITHIN:?}; (node, ready, \
+                     zxid): {seen:?}"
                 ));
             }
             tokio::time::sleep(POLL).await;
@@ -335,7 +340,8 @@ async fn last_index(cluster: &Cluster, node: u64) -> Result<u64, Failed> {
     Ok(status.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?.value.last_log_index)
 }
 
-/// Waits until a node has written down (file `peers`: node, directory, start, term, index) that the peers have more than this.
+/// Waits until a node has written down (file `peers`: node, directory, start, term, index) that the peers have more
+/// than this.
 async fn written_down(cluster: &Cluster, node: u64, peers: &[u64], copied: u64) -> Result<(), Failed> {
     let (file, begun) = (cluster.data(node)?.join("peers"), Instant::now());
     loop {
@@ -418,8 +424,8 @@ async fn no_ready_difference(cluster: &Cluster) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Who turned the node away says so, and the leader does not count it. It ends at the first refusal, which any of the others may have
-/// given, and the leader finds out by its next message that it is gone.
+/// The member that refused the node reports it, and the leader does not count the node. The node exits at the first
+/// refusal, from whichever member; the leader notices with its next message.
 async fn said_by_a_peer(cluster: &Cluster, leader: u64, node: u64) -> Result<(), Failed> {
     let begun = Instant::now();
     loop {

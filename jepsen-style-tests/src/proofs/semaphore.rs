@@ -1,9 +1,10 @@
-//! 50 contenders for 5 permits, in 5 processes, while processes and nodes are killed in turn.
+//! 50 clients in 5 processes contend for 5 permits, while processes and nodes are killed in turn.
 //!
-//! "Inside" stands in the log, beside the semaphore: each client makes an ephemeral node after it was told that it has a permit and
-//! removes it before it gives the permit back; a killed process's nodes go with its session. Judged by zxid, from the watches of all
-//! nodes: never more than 5 inside, and each of them among the foremost 5 of the queue. A freed permit wakes one waiter: the servers'
-//! count against the waiters who came to hold, as `crowd` explains; a waiter's death is owed nothing.
+//! The log records who is inside, independently of the semaphore: each client creates an ephemeral node after it was
+//! granted a permit and deletes it before it gives the permit back; a killed process's nodes go with its session. By
+//! the zxids from the watches of all nodes, never more than 5 are inside, and each of them is among the first 5 of the
+//! queue. A freed permit wakes one waiter: the servers' count is compared with the waiters that came to hold, as in
+//! `crowd`. A waiter's death wakes nobody.
 
 use std::time::{Duration, Instant};
 
@@ -90,8 +91,10 @@ pub(super) async fn run(context: &Context) -> Outcome {
         return Err(Failed::CannotRun(format!("the trial did not bite: {why}")));
     }
     Ok(format!(
-        "{} contenders, {} nodes ({} leading) and {killed_processes} processes killed: {} grants, {} stays, at most {most} inside by zxid; \
-         {} failed calls; queue empty {} after the end; one wake per freed permit ({counted} known of {owed} owed; in calm {in_calm} of \
+        "{} contenders, {} nodes ({} leading) and {killed_processes} processes killed: {} grants, {} stays, at most \
+         {most} inside by zxid; \
+         {} failed calls; queue empty {} after the end; one wake per freed permit ({counted} known of {owed} owed; in \
+         calm {in_calm} of \
          {certain}..{possible})",
         PROCESSES * CLIENTS_EACH,
         kills.nodes,
@@ -117,7 +120,8 @@ impl Crew {
         let seconds = self.ends.saturating_duration_since(Instant::now()).as_secs();
         let name = format!("semaphore-{}", self.started);
         let arguments = format!(
-            "--ttl-ms {} --label {name} permits --lock {LOCK} --permits {PERMITS} --inside {INSIDE} --clients {CLIENTS_EACH} \
+            "--ttl-ms {} --label {name} permits --lock {LOCK} --permits {PERMITS} --inside {INSIDE} --clients \
+             {CLIENTS_EACH} \
              --seconds {seconds}",
             TTL.as_millis()
         );

@@ -1,8 +1,9 @@
-//! 64 tasks of one process on one lock, in turn with and without sharing it inside the process, in the same run; then, shared, beside a
-//! waiter of another process.
+//! 64 tasks of one process use one lock, alternately with and without sharing it inside the process; then, shared,
+//! beside a waiter of another process.
 //!
-//! Measured are hand-offs per second of both, in alternating legs. Judged is the cap: no grant goes through more hands than allowed, and
-//! the outsider is served where its request stood: by the log, behind the streak that ran and at most one other.
+//! The proof measures hand-offs per second of both, in alternating legs. It judges the cap: no grant is handed over
+//! more often than allowed, and the outsider is served where its request stands in the log, behind the streak that ran
+//! and at most one other.
 
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
         ));
     }
     Ok(format!(
-        "{TASKS} tasks: {shared:.0} hand-offs/s shared, {apart:.0} not shared ({ratio:.1} times); cap {MAX_PASSES} passes or {}: longest \
+        "{TASKS} tasks: {shared:.0} hand-offs/s shared, {apart:.0} not shared ({ratio:.1} times); cap {MAX_PASSES} \
+         passes or {}: longest \
          streak {} hands, {}; an outsider waited {} at most, with {} hands before it",
         millis(MAX_TIME),
         fairness.longest,

@@ -1,8 +1,8 @@
-//! P4 against power loss: three nodes under `strace`, and the order of what they did.
+//! P4 against power loss: three nodes run under `strace`, and the order of their system calls is checked.
 //!
-//! For each acknowledged append and vote, on each node: a data sync of the log's file began after its last byte was written, and had
-//! ended before anyone was told (`lockkeeper_store::trace` has the rules). Then the same with the test-only switch that leaves the sync
-//! out, which the check must catch: a check that cannot fail shows nothing.
+//! For each acknowledged append and vote, on each node, a data sync of the log's file began after its last byte was
+//! written, and ended before anyone was told (`lockkeeper_store::trace` has the rules). Then the same with the
+//! test-only switch that leaves the sync out, which the check must catch: a check that cannot fail shows nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -61,7 +61,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
         caught += report.violations;
     }
     Ok(format!(
-        "{} appends ({} records) and {} votes on three nodes, each synced before its acknowledgement, {} syncs, {} writes told to clients; \
+        "{} appends ({} records) and {} votes on three nodes, each synced before its acknowledgement, {} syncs, {} \
+         writes told to clients; \
          with the sync left out {caught} violations were caught",
         total.appends, total.records, total.votes, total.syncs, traced.told
     ))
@@ -148,7 +149,8 @@ async fn load(cluster: &Cluster, over: Duration) -> Result<u64, Failed> {
     Ok(told.load(Ordering::SeqCst))
 }
 
-/// Asks the leader to hand leadership over, once another voter is in step: while a disk stalls none is. Then there must be another term.
+/// Asks the leader to hand leadership over, once another voter is in step (none is while a disk stalls). Then there
+/// must be another term.
 async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
     let begun = Instant::now();
     let (_, first) = cluster.leader().await?;

@@ -1,4 +1,5 @@
-//! `clients`: some of the clients of a [`Workload`](crate::workload::Workload), until SIGTERM, or what is read at the end of it.
+//! `clients`: runs some clients of a [`Workload`](crate::workload::Workload) until SIGTERM, or performs its final
+//! reads.
 
 use std::path::PathBuf;
 use std::time::Duration;

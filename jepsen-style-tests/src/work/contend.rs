@@ -1,7 +1,8 @@
-//! Clients that increment a counter in a plain file under one lock, over and over. Two at once would lose an increment.
+//! Clients that increment a counter in a plain file under one lock, over and over. Two holders at once would lose an
+//! increment.
 //!
-//! The file of tokens is the resource's own log: each holder appends its token before it writes, so the order in which holders came to
-//! the resource is kept by the resource, not by them.
+//! Each holder appends its token to a second file before it writes. That file is the resource's own record of the order
+//! in which holders came; no client vouches for it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Callers of operations behind idempotency gates. Running an operation's body is a line in a file that all processes append to, so
-//! that the file says how often it ran, and not those who ran it.
+//! Callers of operations behind idempotency gates. The body of an operation appends a line to a file that all processes
+//! share, so the file tells how often it ran.
 
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
-//! One client that takes a lock and then does as it is told.
+//! One client that takes a lock and then does what its arguments say.
 //!
-//! With a store it increments a number there, and may stop itself (SIGSTOP, the whole process) at the worst place: between reading and
-//! writing. Whether it looks at its guard before it writes, and whether the store checks its token, is what `paused-holder` varies.
-//! Without a store it just holds until it is killed or told to end, and lets go in the way that was asked for.
+//! With a store it increments a number there. It can stop its whole process (SIGSTOP) at the worst moment: between
+//! reading and writing. `paused-holder` varies whether the client checks its guard before it writes and whether the
+//! store checks the token. Without a store the client holds until it is killed or told to end, and gives the lock back
+//! in the way that was asked for.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub(super) struct HoldWork {
     /// What is incremented under it: `postgres:CONNECTION` or `file:PATH`.
     #[arg(long)]
     store: Option<Store>,
-    /// How it sees to it that it still holds before it writes.
+    /// How it checks that it still holds before it writes.
     #[arg(long, value_enum, default_value_t = Look::Ask)]
     look: Look,
     /// Whether the store is shown the token and refuses a stale one.
@@ -90,7 +91,7 @@ fn handle(session: &Session, work: &HoldWork) -> lockkeeper_client::locks::Lock 
     }
 }
 
-/// Tells with each acknowledged keepalive until when the session is sure to live, before anything is done on the strength of it.
+/// Records with each acknowledged keepalive how long the session is certain to live, before anything relies on it.
 fn tell_how_sure(session: &Session) {
     let session = session.clone();
     let mut renewals = session.renewals();

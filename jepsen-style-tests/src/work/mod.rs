@@ -1,8 +1,8 @@
-//! What worker processes do: clients of the library, on trial, telling what they are told ([`crate::record`]).
+//! The worker processes: clients of the library on trial, which report what the library tells them ([`crate::record`]).
 //!
-//! They use `lockkeeper_client` as a program would and judge nothing. A worker does its work, says that it is idle, keeps its sessions
-//! until SIGTERM, closes them and ends. It is killed and stopped from outside at any moment, except where a workload stops itself
-//! (`hold`) because the place between two instructions matters.
+//! A worker uses `lockkeeper_client` as a program would, and judges nothing. It does its work, reports that it is idle,
+//! keeps its sessions until SIGTERM, closes them and exits. The proofs kill and stop it from outside at any moment.
+//! Only `hold` stops itself, because the place between two instructions matters there.
 
 mod clients;
 mod contend;

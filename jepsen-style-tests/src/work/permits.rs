@@ -1,6 +1,6 @@
-//! Clients of one semaphore. While a client is inside, an ephemeral node of its session stands in a directory of its own: made after it
-//! was told that it has a permit, removed before it gives the permit back. So "inside" is in the log too, beside the semaphore's queue
-//! and told by somebody else than the semaphore; also for a process that is killed inside.
+//! Clients of one semaphore. A client that was granted a permit creates an ephemeral node in a directory of its own
+//! before it does anything, and deletes it before it gives the permit back. So the log records who is inside
+//! independently of the semaphore's queue, also for a process that is killed inside.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Clients that take three of several locks together, drawn at random, over and over. As in `permits`, those inside stand in the log.
+//! Clients that repeatedly take three of several locks together, drawn at random. As in `permits`, the log records who
+//! is inside.
 
 use std::time::Duration;
 

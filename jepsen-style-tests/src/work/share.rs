@@ -1,6 +1,6 @@
-//! Tasks of one process on one lock, in turn with and without sharing it inside the process.
+//! Tasks of one process on one lock, alternately with and without sharing it inside the process.
 //!
-//! While it is shared, how many hands a grant goes through is counted by the hands themselves, under the lock.
+//! While the lock is shared, the holders themselves count, under the lock, how often it is handed over under one grant.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One client's turn, and the telling of it: asked, granted or given up, lost or let go.
+//! One client's turn and its records: asked, then granted or given up, then lost or given back.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub(super) enum TurnOutcome<K> {
     Over,
 }
 
-/// Asks for these locks by waiting for `wait`. When the time that is left is over the wait is dropped, which takes the request out of
-/// the queue.
+/// Asks for these locks by waiting for `wait`. When the time that is left is over the wait is dropped, which takes the
+/// request out of the queue.
 pub(super) async fn ask<K>(
     client: u32,
     doing: &str,

@@ -1,4 +1,5 @@
-//! How long dead sessions stay: 1,000 of all kinds in a quiet cluster, and 1,000 whose clients die before three leaders in a row are killed.
+//! How long dead sessions stay: 1,000 of all kinds in a quiet cluster, and 1,000 whose clients die before three leaders
+//! in a row are killed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -45,7 +46,8 @@ pub(super) async fn calm_deaths(context: &Context, cluster: &Cluster, random: &m
     Ok(format!("{} sessions of all kinds, quiet: {}", deaths.len(), told(&lateness)?))
 }
 
-/// All die, and then three leaders, one after the other, each as soon as the one before is back and knows what the others know.
+/// All die, and then three leaders, one after the other, each as soon as the one before is back and knows what the
+/// others know.
 pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster) -> Result<String, Failed> {
     let mut trial = DeathTrial::set(cluster, "/deaths-and-kills", "deaths-and-kills", TIMEOUT_OF_KILLS).await?;
     let deaths = trial.live(cluster, || LIFE.0).await?;
@@ -71,7 +73,8 @@ pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster
     ))
 }
 
-/// Kills the leader and restarts it at once; gives how long nobody led. Returns when it is back and knows what the others know.
+/// Kills the leader and restarts it at once; gives how long nobody led. Returns when it is back and knows what the
+/// others know.
 async fn kill_the_leader(context: &Context, cluster: &mut Cluster) -> Result<Duration, Failed> {
     let (leader, term) = cluster.leader().await?;
     context.log.say(format!("node {leader} (leader of term {term}) is killed"));

@@ -1,5 +1,5 @@
-//! Sessions of clients that do different things until they die: keep alive, read, write, wait for a lock, watch. Each says what its last
-//! sign of life was.
+//! Sessions of clients that do different things until they die: keep alive, read, write, wait for a lock, watch. Each
+//! reports its last sign of life.
 
 use std::io;
 use std::net::SocketAddr;
@@ -139,7 +139,8 @@ async fn watch(
     let mut stream = TcpStream::connect(&authority).await?;
     let handshake = format!(
         "GET /v1/sessions/{}/stream HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nLockkeeper-Session: {credential}\r\n\r\n",
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nLockkeeper-Session: \
+         {credential}\r\n\r\n",
         session_id(credential)
     );
     stream.write_all(handshake.as_bytes()).await?;

@@ -1,5 +1,5 @@
-//! The greedy: each takes as much as it gets of one thing, from an address of its own, and comes back when it is turned away. Raw sockets:
-//! no library would behave like this.
+//! The greedy clients. Each takes as much as it can of one resource, from an address of its own, and comes back when it
+//! is refused. They use raw sockets: no library would behave like this.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -132,7 +132,8 @@ async fn connect(to: SocketAddr, receive_bytes: Option<u32>) -> std::io::Result<
 fn request(method: &str, path: &str, credential: Option<&str>, length: usize) -> String {
     let session = credential.map_or_else(String::new, |credential| format!("lockkeeper-session: {credential}\r\n"));
     format!(
-        "{method} {path} HTTP/1.1\r\nhost: greedy\r\n{session}content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nhost: greedy\r\n{session}content-type: application/json\r\ncontent-length: \
+         {length}\r\n\r\n"
     )
 }
 

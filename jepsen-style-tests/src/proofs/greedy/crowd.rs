@@ -1,5 +1,6 @@
-//! The greedy in a process of their own, at the lowest priority: in earnest they would have a machine of their own, and must not take the
-//! processors from the servers and from the honest client here. What the servers do for them is the servers' own, and counts.
+//! The greedy clients run in a process of their own at the lowest priority. In earnest they would have a machine of
+//! their own, and must not take the processors from the servers and the honest client here. What the servers spend on
+//! them is the servers' own, and counts.
 
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The honest: a holder that keeps its lock and works, over a connection that it keeps and over new ones.
+//! The honest client: a holder that keeps its lock and works, over one lasting connection and over new ones.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};

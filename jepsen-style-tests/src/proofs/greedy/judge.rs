@@ -1,4 +1,4 @@
-//! What is made of what was seen.
+//! Judges what was seen while a class of greedy clients was at work.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::stats::{Summary, millis};
 
 /// Times as long as in calm that a call may take in 99 of 100 cases.
 const TIMES: u32 = 3;
-/// Or so much longer: a change waits for those of one batch before it, which may be a megabyte, and three nodes share a disk here.
+/// Or so much longer: a change waits for those of one batch before it, which may be a megabyte, and three nodes share a
+/// disk here.
 const LONGER: Duration = Duration::from_millis(50);
 /// What a look of two seconds cannot tell from calm.
 const RESOLUTION: Duration = Duration::from_millis(10);

@@ -1,5 +1,5 @@
-//! What the greedy were refused, by the key of the configuration that each refusal names: a class that never met its share has tried
-//! nothing, and proves nothing.
+//! Refusals of the greedy clients, by the configuration key that each refusal names. A class that never met its share
+//! has tried nothing and proves nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,6 @@
-//! The contenders: programs written with kazoo and with Curator (`crates/interop/clients/queue`), and our own client library in here.
-//! They do the same: take the lock, read the counter, wait, write it plus one under their token, let go.
+//! The contenders: programs written with kazoo and with Curator (`crates/interop/clients/queue`), and our own client
+//! library in this process. All do the same: take the lock, read the counter, wait, write the number plus one under
+//! their token, release.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

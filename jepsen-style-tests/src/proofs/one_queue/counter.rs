@@ -1,11 +1,12 @@
-//! The counter behind the lock: a resource that checks tokens, on loopback, with the log of all that it was asked. Its own order of
-//! things, on its own clock, is what contenders are judged by.
+//! The counter behind the lock: a resource that checks tokens, on loopback, with the log of all that it was asked. Its
+//! own order of things, on its own clock, is what contenders are judged by.
 //!
-//! A line each way. `hello KIND NUMBER` → `ok`; `ask` → `go` once all are here and after a random while, which mixes the queue, or `stop`
-//! when there are enough increments; `read TOKEN` → the value; `write TOKEN VALUE` → `ok`, or `refused` where a larger token wrote
-//! before; `lost TOKEN WHY`, `failed WHY` and `suspended TIMES` → `ok`.
+//! A line each way. `hello KIND NUMBER` → `ok`; `ask` → `go` once all are here and after a random while, which mixes
+//! the queue, or `stop` when there are enough increments; `read TOKEN` → the value; `write TOKEN VALUE` → `ok`, or
+//! `refused` where a larger token wrote before; `lost TOKEN WHY`, `failed WHY` and `suspended TIMES` → `ok`.
 //!
-//! What it must never do is help the lock: reading under a token fences nobody off, so that two holders at once *can* lose an update.
+//! What it must never do is help the lock: reading under a token fences nobody off, so that two holders at once *can*
+//! lose an update.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -139,7 +140,8 @@ impl Drop for Counter {
 }
 
 impl Counter {
-    /// Begins at 0; when `goal` increments were taken, it tells those who ask to stop. How long each stays away is drawn from the seed.
+    /// Begins at 0; when `goal` increments were taken, it tells those who ask to stop. How long each stays away is
+    /// drawn from the seed.
     pub(super) async fn start(goal: u64, seed: u64) -> Result<Self, Failed> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;

@@ -32,8 +32,8 @@ pub(super) fn harm(log: &[CounterEntry]) -> Harm {
     harm
 }
 
-/// No update was lost: each write that was taken is one more than the one before it, under a larger token, and the value at the end is
-/// their number. Gives the number for each kind.
+/// No update was lost: each write that was taken is one more than the one before it, under a larger token, and the
+/// value at the end is their number. Gives the number for each kind.
 ///
 /// # Errors
 /// Says which write.
@@ -71,8 +71,8 @@ pub(super) fn shares(by_kind: &BTreeMap<ContenderKind, u64>) -> Result<(), Strin
     }
 }
 
-/// A write may be refused only if its token's place in the queue had gone before: its session was over, and nobody had told it yet.
-/// Gives how many were.
+/// A write may be refused only if its token's place in the queue had gone before: its session was over, and nobody had
+/// told it yet. Gives how many were.
 ///
 /// # Errors
 /// Says which write.
@@ -93,8 +93,9 @@ pub(super) fn refusals(log: &[CounterEntry], requests: &[Life], seen_us: &BTreeM
     Ok(refused)
 }
 
-/// The grants, as the counter saw them: a holder reads, and has done all that it does under its token when its write is answered. One
-/// that was lost, by its own word or by a refusal, has no end: what comes after it is not compared with it.
+/// The grants, as the counter saw them: a holder reads, and has done all that it does under its token when its write is
+/// answered. One that was lost, by its own word or by a refusal, has no end: what comes after it is not compared with
+/// it.
 pub(super) fn grants(log: &[CounterEntry], lock: &str) -> Vec<Grant> {
     let mut asked: BTreeMap<Who, u64> = BTreeMap::new();
     let mut open: BTreeMap<Who, usize> = BTreeMap::new();
