@@ -1,4 +1,4 @@
-//! What this crate needs of consensus, so that each part can be tested against an order made by hand.
+//! The part of [`Consensus`] that this crate uses, as a trait that tests implement by hand.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ use crate::sessions::liveness::{Ages, age_ms};
 use crate::sessions::liveness_replication::{MAX_VOTERS, TableCall};
 use crate::sessions::records::Records;
 
-/// What nodes send each other about sessions.
+/// A message between nodes about sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SessionMessage {
     /// To the leader, which answers with a [`KeepaliveAnswer`].
@@ -299,5 +299,5 @@ enum Delivery {
     Undecided,
 }
 
-/// How long an expiry takes to be applied, about.
+/// About how long an expiry takes to be applied.
 const EXPIRY_PAUSE: Duration = Duration::from_millis(20);

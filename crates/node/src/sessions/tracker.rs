@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use lockkeeper_core::SessionId;
 use lockkeeper_mutants::mutant;
 
-/// What the leader knows of one session.
+/// The leader's record of one session.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     timeout_ms: u32,

@@ -13,9 +13,9 @@ use lockkeeper_core::{AclEntry, NodeEventKind, NodePath, Zxid};
 pub struct WatchEvent {
     /// When, in the replicated order. The events of one transaction share it.
     pub zxid: Zxid,
-    /// What.
+    /// The kind of change.
     pub kind: NodeEventKind,
-    /// Where.
+    /// The path.
     pub path: NodePath,
     /// The access control list of the node: a caller that may not read the node must not receive the event.
     pub acl: Arc<[AclEntry]>,

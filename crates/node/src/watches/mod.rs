@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::replica::{Observer, unlink};
 use crate::watches::history::{History, WatchEvent};
 
-/// What to watch.
+/// The path that a watch is for, and from when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchSpec {
     /// The path.
@@ -72,7 +72,7 @@ struct WatchTable {
     max_watches: usize,
 }
 
-/// Why a watch was not taken.
+/// Why a watch was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchRefused {
     Compacted(Zxid),
@@ -90,7 +90,7 @@ impl Watches {
         Arc::new(Self(Mutex::new(table)))
     }
 
-    /// Takes a watch. `now` is the zxid of the state, which the caller has locked.
+    /// Adds a watch. `now` is the zxid of the state, which the caller has locked.
     pub(crate) fn add(self: &Arc<Self>, spec: WatchSpec, now: Zxid) -> Result<WatchStream, WatchRefused> {
         let mut this = self.0.lock();
         if this.watches.len() >= this.max_watches {
