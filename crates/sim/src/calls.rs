@@ -28,13 +28,13 @@ fn put<T>(slot: &Slot<T>, result: Result<T, CallError>) {
 }
 
 /// A call that is abandoned when this is dropped, unless it has been answered.
-struct Line {
+struct PendingCall {
     net: Net,
     call: u64,
     open: bool,
 }
 
-impl Drop for Line {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if self.open {
             self.net.abandon(self.call);
@@ -63,17 +63,17 @@ fn begin<T: Send + 'static>(
     net: &Net,
     from: HostId,
     to: HostId,
-) -> (Line, Slot<T>, oneshot::Receiver<Result<T, CallError>>) {
+) -> (PendingCall, Slot<T>, oneshot::Receiver<Result<T, CallError>>) {
     let (sender, receiver) = oneshot::channel();
     let slot: Slot<T> = Arc::new(Mutex::new(Some(sender)));
     let failing = slot.clone();
     let fail: Fail = Box::new(move |error| put(&failing, Err(error)));
     let call = net.with(|state| state.begin(from, to, fail));
-    (Line { net: net.clone(), call, open: true }, slot, receiver)
+    (PendingCall { net: net.clone(), call, open: true }, slot, receiver)
 }
 
 async fn outcome<T>(
-    line: &mut Line,
+    pending: &mut PendingCall,
     deadline: Duration,
     receiver: oneshot::Receiver<Result<T, CallError>>,
 ) -> Result<T, CallError> {
@@ -82,7 +82,7 @@ async fn outcome<T>(
         Ok(Err(_)) => Err(CallError::Reset),
         Err(_) => return Err(CallError::TimedOut),
     };
-    line.open = false;
+    pending.open = false;
     result
 }
 
@@ -99,11 +99,11 @@ pub(crate) struct PeerLink {
 impl Transport for PeerLink {
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
         let (net, from) = (&self.net, self.from);
-        let (mut line, slot, receiver) = begin(net, from, to);
+        let (mut pending, slot, receiver) = begin(net, from, to);
         let expects = self.disk.peer(to).and_then(|known| known.start);
         let caller = PeerCaller { node: from, start: self.start, expects };
         let serve = |body: Bytes| {
-            let (net, call) = (net.clone(), line.call);
+            let (net, call) = (net.clone(), pending.call);
             serve_once(&self.net, call, from, to, &slot, move |node: Node| async move {
                 let answer = node.serve_peer(caller, kind, body).await;
                 net.with(|state| match &answer {
@@ -119,11 +119,11 @@ impl Transport for PeerLink {
         let (once, again) = (serve(body.clone()), serve(body.clone()));
         net.with(|state| {
             let crc = crc32c::crc32c(&body);
-            let call = line.call;
+            let call = pending.call;
             state.trace_line(from, format_args!("asks {to} #{call} {kind} {} bytes {crc:08x}", body.len()));
             state.request(from, to, call, once, Some(again));
         });
-        match outcome(&mut line, deadline, receiver).await {
+        match outcome(&mut pending, deadline, receiver).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(refused)) => Err(TransportError::Rejected { code: refused.code, detail: refused.detail }),
             Err(CallError::Refused) => Err(TransportError::Refused),
@@ -148,13 +148,13 @@ impl ClientNet {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let (mut line, slot, receiver) = begin(&self.net, CLIENTS, node);
-        let serve = serve_once(&self.net, line.call, CLIENTS, node, &slot, serve);
+        let (mut pending, slot, receiver) = begin(&self.net, CLIENTS, node);
+        let serve = serve_once(&self.net, pending.call, CLIENTS, node, &slot, serve);
         self.net.with(|state| {
-            state.trace_line(CLIENTS, format_args!("asks {node} #{}", line.call));
-            state.request(CLIENTS, node, line.call, serve, None);
+            state.trace_line(CLIENTS, format_args!("asks {node} #{}", pending.call));
+            state.request(CLIENTS, node, pending.call, serve, None);
         });
-        outcome(&mut line, deadline, receiver).await
+        outcome(&mut pending, deadline, receiver).await
     }
 
     /// Like [`call`](Self::call), for something that goes on: each item of the stream that `open` gives crosses the network, in order.
@@ -186,16 +186,16 @@ impl ClientNet {
             })
         };
         let call = self.net.with(|state| state.begin(CLIENTS, node, fail));
-        let mut line = Line { net: self.net.clone(), call, open: true };
+        let mut pending = PendingCall { net: self.net.clone(), call, open: true };
         let serve = serve_stream(&self.net, call, node, slot, items, open);
         self.net.with(|state| {
             state.trace_line(CLIENTS, format_args!("listens to {node} #{call}"));
             state.request(CLIENTS, node, call, serve, None);
         });
-        match outcome(&mut line, deadline, receiver).await? {
+        match outcome(&mut pending, deadline, receiver).await? {
             Ok(()) => {
-                line.open = true;
-                Ok(Ok(Incoming { queue, _line: line }))
+                pending.open = true;
+                Ok(Ok(Incoming { queue, _pending: pending }))
             }
             Err(refused) => Ok(Err(refused)),
         }
@@ -259,7 +259,7 @@ where
 /// What a [`ClientNet::listen`] hears. Dropping it ends the stream at the node, a little later.
 pub struct Incoming<T> {
     queue: mpsc::UnboundedReceiver<Result<T, CallError>>,
-    _line: Line,
+    _pending: PendingCall,
 }
 
 impl<T> Incoming<T> {

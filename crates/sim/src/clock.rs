@@ -15,9 +15,9 @@ const WALL_BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// Shared by a host, the node on it and the world.
 #[derive(Clone)]
-pub(crate) struct HostClock(Arc<Mutex<State>>);
+pub(crate) struct HostClock(Arc<Mutex<ClockState>>);
 
-struct State {
+struct ClockState {
     /// Zero of the monotonic clock: when this life of the host began.
     boot: Option<Instant>,
     /// Now, as of the beginning of this tick.
@@ -29,7 +29,7 @@ struct State {
 impl HostClock {
     pub(crate) fn new() -> HostClock {
         let wall_at_tick_us = WALL_BEGIN_MS * 1000;
-        HostClock(Arc::new(Mutex::new(State { boot: None, tick: None, wall_at_tick_us, rate: 1.0 })))
+        HostClock(Arc::new(Mutex::new(ClockState { boot: None, tick: None, wall_at_tick_us, rate: 1.0 })))
     }
 
     /// A life begins. Called inside the host's runtime.
@@ -76,7 +76,7 @@ impl HostClock {
     }
 }
 
-impl State {
+impl ClockState {
     fn since_tick(&self) -> Duration {
         // Outside of the runtime nothing passes.
         match self.tick {

@@ -60,7 +60,7 @@ struct Content {
     committed: Option<Bytes>,
 }
 
-enum Change {
+enum DiskWrite {
     Append(Vec<Record>),
     Vote(Bytes),
     Committed(Bytes),
@@ -94,17 +94,17 @@ impl Content {
         Ok(())
     }
 
-    fn write(&mut self, change: &Change) {
+    fn write(&mut self, change: &DiskWrite) {
         match change {
-            Change::Append(records) => self.records.extend(records.iter().cloned()),
-            Change::Vote(vote) => self.vote = Some(vote.clone()),
-            Change::Committed(committed) => self.committed = Some(committed.clone()),
-            Change::Truncate(keep) => {
+            DiskWrite::Append(records) => self.records.extend(records.iter().cloned()),
+            DiskWrite::Vote(vote) => self.vote = Some(vote.clone()),
+            DiskWrite::Committed(committed) => self.committed = Some(committed.clone()),
+            DiskWrite::Truncate(keep) => {
                 while self.records.back().is_some_and(|record| keep.is_none_or(|keep| record.position.index > keep)) {
                     self.records.pop_back();
                 }
             }
-            Change::Purge(upto) => {
+            DiskWrite::Purge(upto) => {
                 if self.purged.is_some_and(|purged| purged.index >= upto.index) {
                     return;
                 }
@@ -131,12 +131,12 @@ impl Content {
     }
 }
 
-struct State {
+struct DiskState {
     durable: Content,
     /// As the node sees it.
     seen: Content,
     /// What lies between the two, in order; the first `syncing` of them are under the barrier.
-    unsynced: VecDeque<Change>,
+    unsynced: VecDeque<DiskWrite>,
     waiting: VecDeque<(usize, Done)>,
     /// Writes ever taken off `unsynced`, by which `waiting` knows whether its writes are durable.
     synced: usize,
@@ -154,11 +154,11 @@ struct State {
     counts: DiskCounts,
 }
 
-fn has_many(change: &Change) -> bool {
-    matches!(change, Change::Append(records) if records.len() > 1)
+fn has_many(change: &DiskWrite) -> bool {
+    matches!(change, DiskWrite::Append(records) if records.len() > 1)
 }
 
-impl State {
+impl DiskState {
     /// How many of the first `most` writes a crash leaves whole. Most appends have one record, and few that have more are under way at any
     /// instant; where there is one, half of the crashes hit it.
     fn draw_kept(&mut self, most: usize) -> usize {
@@ -178,7 +178,7 @@ impl State {
 /// See the module's text. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Disk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
     /// There is something to sync. A new one for each life of the host.
     work: Arc<Notify>,
 }
@@ -186,7 +186,7 @@ pub(crate) struct Disk {
 impl Disk {
     pub(crate) fn new(plan: DiskPlan, seed: u64) -> Disk {
         let mut dice = StdRng::seed_from_u64(seed);
-        let state = State {
+        let state = DiskState {
             durable: Content::default(),
             seen: Content::default(),
             unsynced: VecDeque::new(),
@@ -303,9 +303,9 @@ impl Disk {
                 state.durable.write(&change);
             }
         }
-        if let Some(Change::Append(records)) = state.unsynced.pop_front().filter(|_| keep < most) {
+        if let Some(DiskWrite::Append(records)) = state.unsynced.pop_front().filter(|_| keep < most) {
             let whole = state.dice.random_range(0..records.len().max(1));
-            state.durable.write(&Change::Append(records[..whole].to_vec()));
+            state.durable.write(&DiskWrite::Append(records[..whole].to_vec()));
             damage.torn = whole > 0;
             state.torn = damage.torn;
         }
@@ -344,12 +344,12 @@ impl Disk {
         self.state.lock().seen.read(range, usize::MAX)
     }
 
-    fn submit(&self, change: Change, done: Done, check: impl FnOnce(&Content) -> Result<(), StoreError>) {
+    fn submit(&self, change: DiskWrite, done: Done, check: impl FnOnce(&Content) -> Result<(), StoreError>) {
         let refused = {
             let mut state = self.state.lock();
             match check(&state.seen) {
                 Ok(()) => {
-                    if let Change::Append(records) = &change
+                    if let DiskWrite::Append(records) = &change
                         && let Some(first) = records.first()
                     {
                         state.note_changed(first.position.index);
@@ -374,22 +374,22 @@ impl Disk {
 impl LogStorage for Disk {
     async fn append(&self, records: Vec<Record>, done: Done) {
         let accepted = self.state.lock().seen.accept(&records);
-        self.submit(Change::Append(records), done, |_| accepted);
+        self.submit(DiskWrite::Append(records), done, |_| accepted);
     }
 
     async fn save_vote(&self, vote: Bytes, done: Done) {
-        self.submit(Change::Vote(vote), done, |_| Ok(()));
+        self.submit(DiskWrite::Vote(vote), done, |_| Ok(()));
     }
 
     fn save_committed(&self, committed: Bytes) {
         let mut state = self.state.lock();
-        let change = Change::Committed(committed);
+        let change = DiskWrite::Committed(committed);
         state.seen.write(&change);
         state.unsynced.push_back(change);
     }
 
     async fn truncate_after(&self, keep: Option<u64>, done: Done) {
-        self.submit(Change::Truncate(keep), done, |seen| match (keep, seen.purged) {
+        self.submit(DiskWrite::Truncate(keep), done, |seen| match (keep, seen.purged) {
             (Some(keep), Some(purged)) if keep < purged.index => {
                 Err(StoreError::Refused(format!("the log cannot be cut after {keep}: it is purged up to {purged}")))
             }
@@ -398,7 +398,7 @@ impl LogStorage for Disk {
     }
 
     async fn purge_to(&self, upto: LogPosition, done: Done) {
-        self.submit(Change::Purge(upto), done, |_| Ok(()));
+        self.submit(DiskWrite::Purge(upto), done, |_| Ok(()));
     }
 
     fn position_at(&self, index: u64) -> Option<LogPosition> {

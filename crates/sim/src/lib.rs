@@ -1,20 +1,20 @@
 //! Whole clusters in one thread under one seed: the real core, node and consensus, over a simulated network, disk and clock.
 
 mod calls;
+pub mod checkers;
 pub mod checks;
 pub mod clients;
 mod clock;
 pub mod command;
-pub mod counting;
 mod disk;
 pub mod faults;
 mod host;
-mod members;
+mod membership;
 #[cfg(mutants)]
 pub mod mutants;
 pub mod net;
 mod node;
-pub mod oracle;
+pub mod notification_counter;
 pub mod report;
 pub mod run;
 pub mod settings;

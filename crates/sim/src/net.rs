@@ -46,7 +46,7 @@ pub(crate) type Deliver = Box<dyn FnOnce() + Send>;
 pub(crate) type Fail = Box<dyn FnMut(CallError) + Send>;
 
 /// What arrives.
-pub(crate) enum What {
+pub(crate) enum EventKind {
     Request {
         call: u64,
         from: HostId,
@@ -72,7 +72,7 @@ pub(crate) struct Event {
     pub(crate) to: HostId,
     /// The life of the receiver that it was meant for; none takes any.
     life: Option<u64>,
-    pub(crate) what: What,
+    pub(crate) what: EventKind,
 }
 
 struct Link {
@@ -82,7 +82,7 @@ struct Link {
 }
 
 /// A host as the network sees it.
-struct Presence {
+struct HostState {
     clock: HostClock,
     life: u64,
     /// A process runs there.
@@ -105,9 +105,9 @@ struct Pending {
 
 /// See the module's text. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Net(Arc<Mutex<State>>);
+pub(crate) struct Net(Arc<Mutex<NetState>>);
 
-pub(crate) struct State {
+pub(crate) struct NetState {
     now_us: u64,
     tick_us: u64,
     sequence: u64,
@@ -115,7 +115,7 @@ pub(crate) struct State {
     plan: LinkPlan,
     queue: BTreeMap<(u64, u64), Event>,
     links: BTreeMap<(HostId, HostId), Link>,
-    hosts: BTreeMap<HostId, Presence>,
+    hosts: BTreeMap<HostId, HostState>,
     pending: BTreeMap<u64, Pending>,
     dice: StdRng,
     pub(crate) trace: Trace,
@@ -123,7 +123,7 @@ pub(crate) struct State {
 
 impl Net {
     pub(crate) fn new(tick: Duration, plan: LinkPlan, seed: u64, trace: Trace) -> Net {
-        Net(Arc::new(Mutex::new(State {
+        Net(Arc::new(Mutex::new(NetState {
             now_us: 0,
             tick_us: u64::try_from(tick.as_micros()).unwrap_or(u64::MAX).max(1),
             sequence: 0,
@@ -138,7 +138,7 @@ impl Net {
         })))
     }
 
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut NetState) -> T) -> T {
         act(&mut self.0.lock())
     }
 
@@ -157,7 +157,7 @@ impl Net {
             if let Some(pending) = &gone {
                 let (from, to) = (pending.from, pending.to);
                 state.trace_line(from, format_args!("abandons #{call} to {to}"));
-                state.send(from, to, What::Cancel { call });
+                state.send(from, to, EventKind::Cancel { call });
             }
             gone
         };
@@ -173,7 +173,7 @@ impl Net {
     }
 }
 
-impl State {
+impl NetState {
     pub(crate) fn set_now(&mut self, now_us: u64) {
         self.now_us = now_us;
     }
@@ -186,7 +186,7 @@ impl State {
     pub(crate) fn boot(&mut self, host: HostId, clock: HostClock) {
         let life = self.hosts.get(&host).map_or(0, |presence| presence.life) + 1;
         let serving = BTreeMap::new();
-        self.hosts.insert(host, Presence { clock, life, up: true, powered: true, serving });
+        self.hosts.insert(host, HostState { clock, life, up: true, powered: true, serving });
         // What it was asked in another life, it knows nothing of.
         self.fail_calls_to(host);
     }
@@ -204,7 +204,7 @@ impl State {
             self.pending.iter().filter(|(_, call)| call.from == host).map(|(call, of)| (*call, of.to)).collect();
         for (call, to) in own {
             if powered {
-                self.send(host, to, What::Cancel { call });
+                self.send(host, to, EventKind::Cancel { call });
             }
             self.pending.remove(&call);
         }
@@ -214,7 +214,7 @@ impl State {
         let waiting: Vec<(u64, HostId)> =
             self.pending.iter().filter(|(_, call)| call.to == host).map(|(call, of)| (*call, of.from)).collect();
         for (call, from) in waiting {
-            self.send_reliably(host, from, call, What::Fail { call, error: CallError::Reset });
+            self.send_reliably(host, from, call, EventKind::Fail { call, error: CallError::Reset });
         }
     }
 
@@ -238,7 +238,7 @@ impl State {
         for event in std::mem::take(&mut link.held) {
             let at_us = self.arrival(from, to);
             let at_us = match &event.what {
-                What::Answer { call, .. } => self.in_order(*call, at_us),
+                EventKind::Answer { call, .. } => self.in_order(*call, at_us),
                 _ => at_us,
             };
             self.enqueue(at_us, event);
@@ -269,13 +269,13 @@ impl State {
         if self.lose(plan, from, to, call) {
             return;
         }
-        self.send(from, to, What::Request { call, from, serve });
+        self.send(from, to, EventKind::Request { call, from, serve });
         if let Some(serve) = again.filter(|_| plan.duplicate > 0.0)
             && self.dice.random_bool(plan.duplicate)
         {
             self.trace.count("duplicates");
             self.trace_line(from, format_args!("#{call} to {to} goes twice"));
-            self.send(from, to, What::Request { call, from, serve });
+            self.send(from, to, EventKind::Request { call, from, serve });
         }
     }
 
@@ -287,7 +287,7 @@ impl State {
         if pending.torn || self.lose(plan, from, to, call) {
             return;
         }
-        self.send_reliably(from, to, call, What::Answer { call, deliver, more });
+        self.send_reliably(from, to, call, EventKind::Answer { call, deliver, more });
     }
 
     /// Whether a message is lost. Half of the losses show, as the break of the connection; the other half are silence. A stream always
@@ -303,15 +303,15 @@ impl State {
         pending.torn = pending.last_at_us > 0;
         if pending.torn || self.dice.random_bool(0.5) {
             let other = if caller == from { to } else { from };
-            self.send(other, caller, What::Fail { call, error: CallError::Reset });
+            self.send(other, caller, EventKind::Fail { call, error: CallError::Reset });
             // A connection breaks at both its ends, at neither of them when the other does.
-            self.send(caller, other, What::Cancel { call });
+            self.send(caller, other, EventKind::Cancel { call });
         }
         true
     }
 
     /// As [`send`](Self::send), but in order with what was sent before on the same call.
-    fn send_reliably(&mut self, from: HostId, to: HostId, call: u64, what: What) {
+    fn send_reliably(&mut self, from: HostId, to: HostId, call: u64, what: EventKind) {
         let at_us = self.arrival(from, to);
         let at_us = self.in_order(call, at_us);
         self.dispatch(at_us, from, to, what);
@@ -327,12 +327,12 @@ impl State {
         }
     }
 
-    fn send(&mut self, from: HostId, to: HostId, what: What) {
+    fn send(&mut self, from: HostId, to: HostId, what: EventKind) {
         let at_us = self.arrival(from, to);
         self.dispatch(at_us, from, to, what);
     }
 
-    fn dispatch(&mut self, at_us: u64, from: HostId, to: HostId, what: What) {
+    fn dispatch(&mut self, at_us: u64, from: HostId, to: HostId, what: EventKind) {
         // To a host that is down it is an attempt to connect, which the next life may take.
         let life = self.hosts.get(&to).filter(|presence| presence.up).map(|presence| presence.life);
         let event = Event { to, life, what };
@@ -342,7 +342,7 @@ impl State {
         // TCP sends it again and again: it may yet arrive, long after, or the connection may have been given up.
         self.trace.count("messages into a cut");
         let streaming = match event.what {
-            What::Answer { call, more: true, .. } => Some(call),
+            EventKind::Answer { call, more: true, .. } => Some(call),
             _ => None,
         };
         let hold = self.dice.random_bool(0.5) || streaming.is_some();
@@ -354,7 +354,7 @@ impl State {
             if let Some(pending) = self.pending.get_mut(&call) {
                 pending.torn = true;
             }
-            let what = What::Fail { call, error: CallError::Reset };
+            let what = EventKind::Fail { call, error: CallError::Reset };
             let (at_us, life) = (self.now_us + self.tick_us, event.life);
             self.enqueue(at_us, Event { to, life, what });
         }
@@ -397,7 +397,7 @@ impl State {
     /// Nobody is there to take it.
     fn turn_away(&mut self, event: Event) {
         let powered = self.hosts.get(&event.to).is_some_and(|presence| presence.powered);
-        if let What::Request { call, from, .. } = event.what
+        if let EventKind::Request { call, from, .. } = event.what
             && powered
         {
             self.refuse(event.to, from, call);
@@ -406,7 +406,7 @@ impl State {
 
     /// Nothing listens at `host`: the caller is told.
     pub(crate) fn refuse(&mut self, host: HostId, caller: HostId, call: u64) {
-        self.send(host, caller, What::Fail { call, error: CallError::Refused });
+        self.send(host, caller, EventKind::Fail { call, error: CallError::Refused });
     }
 
     /// The work for a call has begun on its node.

@@ -16,7 +16,7 @@ use crate::net::Net;
 use crate::settings::HostId;
 
 /// Where nodes say that they cannot go on.
-pub(crate) type Complaints = Arc<Mutex<Vec<(HostId, String)>>>;
+pub(crate) type Failures = Arc<Mutex<Vec<(HostId, String)>>>;
 
 /// What a node is booted with.
 pub(crate) struct Boot {
@@ -27,7 +27,7 @@ pub(crate) struct Boot {
     pub(crate) disk: Disk,
     pub(crate) clock: HostClock,
     pub(crate) seed: u64,
-    pub(crate) complaints: Complaints,
+    pub(crate) failures: Failures,
 }
 
 /// The address of a node, as the membership carries it.
@@ -38,13 +38,13 @@ pub(crate) fn address(node: HostId) -> String {
 impl Boot {
     /// Starts the node, inside its host's runtime. It is in the slot once it serves.
     pub(crate) fn start(mut self, slot: Arc<Mutex<Option<Node>>>) {
-        let complain = {
-            let (host, complaints) = (self.host, self.complaints.clone());
-            Arc::new(move |why: String| complaints.lock().push((host, why)))
+        let fail = {
+            let (host, failures) = (self.host, self.failures.clone());
+            Arc::new(move |why: String| failures.lock().push((host, why)))
         };
         let opened = match self.disk.open() {
             Ok(opened) => opened,
-            Err(why) => return complain(why),
+            Err(why) => return fail(why),
         };
         self.disk.start();
         let start = StartId { number: opened.incarnation, boot: self.seed };
@@ -63,12 +63,12 @@ impl Boot {
             transport: Arc::new(PeerLink { net: self.net, from: self.host, start, disk: self.disk }),
             clock: Arc::new(self.clock),
             random: Box::new(StdRng::seed_from_u64(self.seed)),
-            fatal: complain.clone(),
+            fatal: fail.clone(),
         };
         tokio::spawn(async move {
             match Node::start(parts).await {
                 Ok(node) => *slot.lock() = Some(node),
-                Err(error) => complain(format!("does not start: {error}")),
+                Err(error) => fail(format!("does not start: {error}")),
             }
         });
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 
+use crate::checkers::Seen;
 use crate::clients::{Outcome, Tally};
 use crate::faults::FaultKind;
-use crate::oracle::Seen;
 use crate::run::Report;
 
 /// Sums over many runs.

@@ -1,4 +1,4 @@
-//! One run: a phase under the swarm's faults, the heal, and then a cluster that must work again within bounded time; the oracle watches
+//! One run: a phase under the swarm's faults, the heal, and then a cluster that must work again within bounded time; the checkers watch
 //! after every step.
 
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::checkers::{Checkers, Seen};
 use crate::checks::{Check, Violation};
 use crate::clients::{Lab, Phase, Tally};
-use crate::counting::Woken;
 use crate::faults::{FaultKind, Faults};
-use crate::oracle::{Oracle, Seen};
+use crate::notification_counter::NotificationCounter;
 use crate::settings::{CLIENTS, HostId};
 use crate::swarm::Plan;
 use crate::world::World;
@@ -49,7 +49,7 @@ pub struct Report {
     pub counters: BTreeMap<&'static str, u64>,
     /// Operations of clients.
     pub tally: Tally,
-    /// What the oracle has seen.
+    /// What the checkers have seen.
     pub seen: Seen,
     /// Waiters woken, and those who could have been.
     pub woken: (u64, u64),
@@ -78,7 +78,7 @@ impl Report {
         same("faults", &self.faults, &other.faults)?;
         same("counters of the world", &self.counters, &other.counters)?;
         same("operations", &self.tally, &other.tally)?;
-        same("what the oracle has seen", &self.seen, &other.seen)?;
+        same("what the checkers have seen", &self.seen, &other.seen)?;
         same("waiters woken", &self.woken, &other.woken)?;
         same("time to work again", &self.works_again, &other.works_again)?;
         same("hash of the trace", &self.trace_hash, &other.trace_hash)?;
@@ -98,7 +98,7 @@ struct Known {
 
 struct Run {
     world: World,
-    oracle: Arc<Mutex<Oracle>>,
+    checkers: Arc<Mutex<Checkers>>,
     lab: Lab,
     faults: Faults,
     known: BTreeMap<HostId, Known>,
@@ -106,7 +106,7 @@ struct Run {
     sound: bool,
     /// Since when nothing has been wrong.
     right_since: Option<Duration>,
-    woken: Arc<Woken>,
+    woken: Arc<NotificationCounter>,
     next_look: Duration,
     fatals: usize,
 }
@@ -126,7 +126,7 @@ pub fn run(plan: &Plan) -> Report {
 }
 
 fn run_to_the_end(plan: &Plan) -> Report {
-    let woken = Woken::new();
+    let woken = NotificationCounter::new();
     // Everything happens on this thread, so everything that nodes count is counted here.
     let counted = woken.clone();
     let _counting = metrics::set_default_local_recorder(&*counted);
@@ -143,10 +143,10 @@ fn busy_time() -> Duration {
 }
 
 impl Run {
-    fn new(plan: &Plan, woken: Arc<Woken>) -> Self {
+    fn new(plan: &Plan, woken: Arc<NotificationCounter>) -> Self {
         let mut world = World::new(&plan.world, plan.seed);
-        let oracle = Arc::new(Mutex::new(Oracle::new(1.0 + plan.drift)));
-        let lab = Lab::new(&world, oracle.clone(), Arc::new(plan.clone()));
+        let checkers = Arc::new(Mutex::new(Checkers::new(1.0 + plan.drift)));
+        let lab = Lab::new(&world, checkers.clone(), Arc::new(plan.clone()));
         world.note(&format!("plan {}", plan.summary()));
         let mut rng = StdRng::seed_from_u64(plan.seed ^ 0xc10c);
         if plan.drift > 0.0 {
@@ -157,7 +157,7 @@ impl Run {
         lab.start(&mut world);
         let faults = Faults::new(plan);
         let (known, sound, next_look) = (BTreeMap::new(), plan.is_sound(), Duration::ZERO);
-        Self { world, oracle, lab, faults, known, sound, right_since: None, woken, next_look, fatals: 0 }
+        Self { world, checkers, lab, faults, known, sound, right_since: None, woken, next_look, fatals: 0 }
     }
 
     /// Gives how long the healed cluster took to work again.
@@ -201,7 +201,7 @@ impl Run {
             self.lab.set_nodes(self.world.nodes());
             self.look_closely();
         }
-        self.oracle.lock().violation().is_none().then_some(())
+        self.checkers.lock().violation().is_none().then_some(())
     }
 
     /// Goes on until a condition holds; that it does not in time is a broken promise as well.
@@ -211,7 +211,7 @@ impl Run {
             let Err(why) = condition(self) else { return Some(()) };
             if self.world.now() >= give_up {
                 let what = format!("{} s after the world was healed: {why}; {}", within.as_secs(), self.describe());
-                self.oracle.lock().broken(Check::Progress, what);
+                self.checkers.lock().broken(Check::Progress, what);
                 return None;
             }
             self.step()?;
@@ -233,9 +233,9 @@ impl Run {
 
     /// Nobody is left, everyone has applied everything, and every watch has heard of it.
     fn settled(&self) -> Result<(), String> {
-        let oracle = self.oracle.lock();
-        oracle.deserted()?;
-        let last = oracle.last_applied();
+        let checkers = self.checkers.lock();
+        checkers.deserted()?;
+        let last = checkers.last_applied();
         for node in self.world.nodes() {
             let applied = self.world.node(node).map(|node| *node.consensus().applied().borrow());
             if applied.is_none_or(|applied| applied < last) {
@@ -244,8 +244,8 @@ impl Run {
         }
         self.membership_settled()?;
         match self.lab.watched() {
-            Some((number, up_to)) if up_to < oracle.state().zxid().0 => {
-                Err(format!("watch {number} has heard up to {up_to} of {}", oracle.state().zxid()))
+            Some((number, up_to)) if up_to < checkers.state().zxid().0 => {
+                Err(format!("watch {number} has heard up to {up_to} of {}", checkers.state().zxid()))
             }
             _ => Ok(()),
         }
@@ -277,20 +277,20 @@ impl Run {
             && !world.is_paused(CLIENTS)
             && world.nodes().iter().all(runs);
         self.right_since = right.then(|| self.right_since.unwrap_or(now));
-        self.oracle.lock().time_passes(crate::clients::micros(now), right);
+        self.checkers.lock().time_passes(crate::clients::micros(now), right);
         if let Some(since) = self.right_since {
-            self.oracle.lock().all_is_well(crate::clients::micros(now), crate::clients::micros(since));
+            self.checkers.lock().all_is_well(crate::clients::micros(now), crate::clients::micros(since));
         }
     }
 
     /// After every step: who runs and who leads, what came into which log, what was applied, and what state that made.
     fn observe(&mut self) {
         let now_us = crate::clients::micros(self.world.now());
-        let mut oracle = self.oracle.lock();
+        let mut checkers = self.checkers.lock();
         for (id, known) in &mut self.known {
             if known.up && (!self.world.is_up(*id) || self.world.lives(*id) != known.life) {
                 known.up = false;
-                oracle.node_died(*id, now_us);
+                checkers.node_died(*id, now_us);
             }
         }
         let mut moved = Vec::new();
@@ -299,7 +299,7 @@ impl Run {
                 let bounds = self.world.log_bounds(id);
                 let end = bounds.last.map_or(0, |last| last.index + 1);
                 // With the entry before, for what the new ones follow.
-                oracle.log(id, &self.world.log(id, from.saturating_sub(1)..end));
+                checkers.log(id, &self.world.log(id, from.saturating_sub(1)..end));
             }
             let Some(node) = self.world.node(id) else { continue };
             let known = self.known.entry(id).or_default();
@@ -312,14 +312,14 @@ impl Run {
             if known.leadership != (leadership.term, leadership.leader) {
                 known.leadership = (leadership.term, leadership.leader);
                 if let Some(leader) = leadership.leader {
-                    oracle.leader(id, leadership.term, leader);
+                    checkers.leader(id, leadership.term, leader);
                 }
             }
             let applied = *node.consensus().applied().borrow();
             if known.applied < applied {
                 let kept = self.world.log_bounds(id).purged.map_or(0, |purged| purged.index + 1);
                 let from = (known.applied + 1).max(kept);
-                oracle.applied(id, &self.world.log(id, from..applied + 1), now_us);
+                checkers.applied(id, &self.world.log(id, from..applied + 1), now_us);
                 known.applied = applied;
                 moved.push(id);
             }
@@ -327,45 +327,45 @@ impl Run {
         // The log has been followed as far as any of them has come.
         for id in moved {
             if let Some(node) = self.world.node(id) {
-                oracle.replica(id, &node.state());
+                checkers.replica(id, &node.state());
             }
         }
-        oracle.woken(self.woken.count());
+        checkers.woken(self.woken.count());
         let fatals = self.world.fatals();
         if let Some(fatal) = fatals.get(self.fatals) {
-            oracle.broken(Check::Fatal, format!("host {} at {:?}: {}", fatal.host, fatal.at, fatal.why));
+            checkers.broken(Check::Fatal, format!("host {} at {:?}: {}", fatal.host, fatal.at, fatal.why));
         }
         self.fatals = fatals.len();
     }
 
     /// Now and then: whole logs, and every replica, whether it has moved or not.
     fn look_closely(&mut self) {
-        let mut oracle = self.oracle.lock();
+        let mut checkers = self.checkers.lock();
         for id in self.world.nodes() {
             let bounds = self.world.log_bounds(id);
             if let Some(last) = bounds.last {
                 let from = bounds.purged.map_or(0, |purged| purged.index + 1);
-                oracle.log(id, &self.world.log(id, from..last.index + 1));
+                checkers.log(id, &self.world.log(id, from..last.index + 1));
             }
             let Some(node) = self.world.node(id) else { continue };
             let shown = node.state();
-            oracle.replica(id, &shown);
-            oracle.look_through(id, &shown);
+            checkers.replica(id, &shown);
+            checkers.look_through(id, &shown);
         }
     }
 
     fn report(self, plan: &Plan, busy: Duration, works_again: Option<Duration>) -> Report {
-        let oracle = self.oracle.lock();
+        let checkers = self.checkers.lock();
         Report {
             seed: plan.seed,
-            violation: oracle.violation().cloned(),
+            violation: checkers.violation().cloned(),
             simulated: self.world.now(),
             busy,
             faults: self.faults.counts().clone(),
             counters: self.world.counters(),
             tally: self.lab.tally(),
-            seen: oracle.seen(),
-            woken: oracle.woken_and_due(),
+            seen: checkers.seen(),
+            woken: checkers.woken_and_due(),
             works_again,
             trace_hash: self.world.trace_hash(),
             trace: self.world.trace_lines(),

@@ -19,9 +19,9 @@ use rand::{Rng, SeedableRng};
 use crate::calls::ClientNet;
 use crate::disk::{Disk, DiskCopy};
 use crate::host::{Host, panics, watch_for_panics};
-use crate::members;
-use crate::net::{Event, Net, What};
-use crate::node::{Boot, Complaints, address};
+use crate::membership;
+use crate::net::{Event, EventKind, Net};
+use crate::node::{Boot, Failures, address};
 use crate::settings::{CLIENTS, Crash, DiskPlan, HostId, LinkPlan, WorldPlan};
 use crate::trace::Trace;
 
@@ -40,10 +40,10 @@ pub struct Fatal {
 const TURNED_AWAY: [&str; 2] = ["does not accept this node", "the log names start"];
 
 /// The part of a node that its host's runtime does not hold.
-struct Resident {
+struct NodeSlot {
     disk: Disk,
     slot: Arc<Mutex<Option<Node>>>,
-    /// What [`World::node`] lends out; the same as in the slot.
+    /// EventKind [`World::node`] lends out; the same as in the slot.
     node: Option<Node>,
     removed: bool,
     /// How often it has booted. Its own count of starts goes back with its disk.
@@ -55,7 +55,7 @@ struct Resident {
 }
 
 /// A change of the membership that is under way.
-struct Change {
+struct MembershipChange {
     done: Arc<Mutex<bool>>,
     /// The node to be switched off when it is done.
     leaves: Option<HostId>,
@@ -67,11 +67,11 @@ pub struct World {
     now_us: u64,
     net: Net,
     hosts: BTreeMap<HostId, Host>,
-    residents: BTreeMap<HostId, Resident>,
+    slots: BTreeMap<HostId, NodeSlot>,
     /// What waits for a frozen host.
     inboxes: BTreeMap<HostId, Vec<Event>>,
-    changes: Vec<Change>,
-    complaints: Complaints,
+    changes: Vec<MembershipChange>,
+    failures: Failures,
     fatals: Vec<Fatal>,
     dice: StdRng,
 }
@@ -88,10 +88,10 @@ impl World {
             now_us: 0,
             net,
             hosts: BTreeMap::new(),
-            residents: BTreeMap::new(),
+            slots: BTreeMap::new(),
             inboxes: BTreeMap::new(),
             changes: Vec::new(),
-            complaints: Complaints::default(),
+            failures: Failures::default(),
             fatals: Vec::new(),
             dice,
         };
@@ -128,10 +128,10 @@ impl World {
         }
         self.now_us += u64::try_from(self.plan.tick.as_micros()).unwrap_or(0);
         self.net.with(|net| net.set_now(self.now_us));
-        for resident in self.residents.values_mut().filter(|resident| resident.node.is_none()) {
-            resident.node = resident.slot.lock().clone();
+        for node_slot in self.slots.values_mut().filter(|node_slot| node_slot.node.is_none()) {
+            node_slot.node = node_slot.slot.lock().clone();
         }
-        self.hear_complaints();
+        self.collect_failures();
     }
 
     /// Moves until the time has come.
@@ -151,8 +151,8 @@ impl World {
         let Some(host) = self.hosts.get(&to) else { return };
         let net = &self.net;
         match what {
-            What::Request { call, from, serve } => {
-                let node = self.residents.get(&to).and_then(|resident| resident.slot.lock().clone());
+            EventKind::Request { call, from, serve } => {
+                let node = self.slots.get(&to).and_then(|node_slot| node_slot.slot.lock().clone());
                 match node {
                     // It boots, and does not listen yet.
                     None => net.with(|net| net.refuse(to, from, call)),
@@ -165,19 +165,19 @@ impl World {
                     }
                 }
             }
-            What::Answer { call, deliver, more } => {
+            EventKind::Answer { call, deliver, more } => {
                 if net.with(|net| net.conclude(call, more)).is_some() {
                     net.with(|net| net.trace_line(to, format_args!("is answered #{call}")));
                     host.inside(deliver);
                 }
             }
-            What::Fail { call, error } => {
+            EventKind::Fail { call, error } => {
                 if let Some(mut fail) = net.with(|net| net.break_off(call)) {
                     net.with(|net| net.trace_line(to, format_args!("loses #{call}: {error}")));
                     host.inside(|| fail(error));
                 }
             }
-            What::Cancel { call } => {
+            EventKind::Cancel { call } => {
                 if let Some(running) = net.with(|net| net.cancel(to, call)) {
                     host.inside(|| running.abort());
                 }
@@ -185,15 +185,15 @@ impl World {
         }
     }
 
-    fn hear_complaints(&mut self) {
-        let mut heard = std::mem::take(&mut *self.complaints.lock());
+    fn collect_failures(&mut self) {
+        let mut heard = std::mem::take(&mut *self.failures.lock());
         heard.extend(panics().into_iter().map(|panic| (CLIENTS, format!("panicked: {panic}"))));
         for (host, why) in heard {
             self.trace(host, format_args!("cannot go on: {why}"));
-            if let Some(resident) = self.residents.get_mut(&host).filter(|resident| resident.put_back)
+            if let Some(node_slot) = self.slots.get_mut(&host).filter(|node_slot| node_slot.put_back)
                 && TURNED_AWAY.iter().any(|said| why.contains(said))
             {
-                resident.turned_away = true;
+                node_slot.turned_away = true;
                 self.count("rolled back and turned away");
                 self.crash(host, Crash::Kill);
                 // As the remedy says.
@@ -209,13 +209,13 @@ impl World {
     }
 
     fn conclude_changes(&mut self) {
-        let (done, under_way): (Vec<Change>, Vec<Change>) =
+        let (done, under_way): (Vec<MembershipChange>, Vec<MembershipChange>) =
             std::mem::take(&mut self.changes).into_iter().partition(|change| *change.done.lock());
         self.changes = under_way;
         for node in done.into_iter().filter_map(|change| change.leaves) {
             self.crash(node, Crash::Kill);
-            if let Some(resident) = self.residents.get_mut(&node) {
-                resident.removed = true;
+            if let Some(node_slot) = self.slots.get_mut(&node) {
+                node_slot.removed = true;
             }
         }
     }
@@ -225,18 +225,18 @@ impl World {
 impl World {
     /// Every node that there ever was and that has not been removed, up or down, members or joining.
     pub fn nodes(&self) -> Vec<HostId> {
-        self.residents.iter().filter(|(_, resident)| !resident.removed).map(|(node, _)| *node).collect()
+        self.slots.iter().filter(|(_, node_slot)| !node_slot.removed).map(|(node, _)| *node).collect()
     }
 
     /// The node, if it is up, booted and serving (it may be paused).
     pub fn node(&self, node: HostId) -> Option<&Node> {
-        self.residents.get(&node)?.node.as_ref()
+        self.slots.get(&node)?.node.as_ref()
     }
 
     /// Looks at a node inside its own runtime and clock: what reads the time ([`Node::status`]) must be called so.
     pub fn observe<T>(&self, node: HostId, look: impl FnOnce(&Node) -> T) -> Option<T> {
-        let resident = self.node(node)?;
-        self.hosts.get(&node)?.inside(|| look(resident))
+        let node_slot = self.node(node)?;
+        self.hosts.get(&node)?.inside(|| look(node_slot))
     }
 
     /// Whether the host has not crashed (it may be booting, or paused).
@@ -251,27 +251,27 @@ impl World {
 
     /// Increases with each start of the node, whatever became of its disk.
     pub fn lives(&self, node: HostId) -> u64 {
-        self.residents.get(&node).map_or(0, |resident| resident.lives)
+        self.slots.get(&node).map_or(0, |node_slot| node_slot.lives)
     }
 
     /// Whether its peers have turned the node away because its disk was put back.
     pub fn is_turned_away(&self, node: HostId) -> bool {
-        self.residents.get(&node).is_some_and(|resident| resident.turned_away)
+        self.slots.get(&node).is_some_and(|node_slot| node_slot.turned_away)
     }
 
     /// The log as the node sees it (unsynced records included), or what is on its disk when it is down.
     pub fn log_bounds(&self, node: HostId) -> Bounds {
-        self.residents.get(&node).map_or_else(Bounds::default, |resident| resident.disk.bounds())
+        self.slots.get(&node).map_or_else(Bounds::default, |node_slot| node_slot.disk.bounds())
     }
 
     /// See [`log_bounds`](Self::log_bounds).
     pub fn log(&self, node: HostId, range: Range<u64>) -> Vec<Record> {
-        self.residents.get(&node).map_or_else(Vec::new, |resident| resident.disk.read_seen(range))
+        self.slots.get(&node).map_or_else(Vec::new, |node_slot| node_slot.disk.read_seen(range))
     }
 
     /// From which index on a node's log may be another since this was last asked; none if it is the same.
     pub fn take_log_changed(&self, node: HostId) -> Option<u64> {
-        self.residents.get(&node)?.disk.take_changed()
+        self.slots.get(&node)?.disk.take_changed()
     }
 
     /// The hash of every line of the trace so far: two runs of one seed are the same if it is.
@@ -287,8 +287,8 @@ impl World {
     /// What has happened, by kind: messages, losses, duplicates, syncs, torn writes, …
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.net.with(|net| {
-            for resident in self.residents.values() {
-                let counts = resident.disk.take_counts();
+            for node_slot in self.slots.values() {
+                let counts = node_slot.disk.take_counts();
                 net.trace.count_many("disk syncs", counts.syncs);
                 net.trace.count_many("disk stalls", counts.stalls);
                 net.trace.count_many("snapshots", counts.snapshots);
@@ -297,7 +297,7 @@ impl World {
         })
     }
 
-    /// What could not go on; see [`Fatal`].
+    /// EventKind could not go on; see [`Fatal`].
     pub fn fatals(&self) -> &[Fatal] {
         &self.fatals
     }
@@ -307,7 +307,7 @@ impl World {
 impl World {
     /// A node dies.
     pub fn crash(&mut self, node: HostId, how: Crash) {
-        let (Some(host), Some(resident)) = (self.hosts.get_mut(&node), self.residents.get_mut(&node)) else { return };
+        let (Some(host), Some(node_slot)) = (self.hosts.get_mut(&node), self.slots.get_mut(&node)) else { return };
         if !host.is_up() {
             return;
         }
@@ -316,14 +316,14 @@ impl World {
             net.halt(node, how == Crash::Kill);
             net.trace.all_at_once();
         });
-        let damage = resident.disk.crash(how);
+        let damage = node_slot.disk.crash(how);
         self.inboxes.remove(&node);
-        resident.node = None;
-        resident.slot.lock().take();
+        node_slot.node = None;
+        node_slot.slot.lock().take();
         host.halt();
         self.net.with(|net| net.trace.one_by_one());
         // A node that is dropped half-way leaves its complaints behind; they are of a dead one.
-        self.complaints.lock().retain(|(of, _)| *of != node);
+        self.failures.lock().retain(|(of, _)| *of != node);
         self.trace(
             node,
             format_args!("dies by {how:?}, loses {} writes, cuts an append in two: {}", damage.lost, damage.torn),
@@ -340,7 +340,7 @@ impl World {
 
     /// Starts a crashed node again, over what its disk has kept.
     pub fn restart(&mut self, node: HostId) {
-        let gone = self.residents.get(&node).is_none_or(|resident| resident.removed || resident.turned_away);
+        let gone = self.slots.get(&node).is_none_or(|node_slot| node_slot.removed || node_slot.turned_away);
         if !gone && !self.is_up(node) {
             self.count("restarts");
             self.boot_node(node);
@@ -350,18 +350,18 @@ impl World {
     /// Copies what is durable on a node's disk, to be put back later.
     pub fn copy_disk(&mut self, node: HostId) {
         self.trace(node, format_args!("has its disk copied"));
-        if let Some(resident) = self.residents.get_mut(&node) {
-            resident.copy = Some(resident.disk.copy());
+        if let Some(node_slot) = self.slots.get_mut(&node) {
+            node_slot.copy = Some(node_slot.disk.copy());
         }
     }
 
     /// Kills a node, puts the copy of its disk back and starts it over that.
     pub fn put_back(&mut self, node: HostId) {
         self.crash(node, Crash::Kill);
-        let Some(resident) = self.residents.get_mut(&node) else { return };
-        let Some(copy) = resident.copy.take() else { return };
-        resident.disk.put_back(copy);
-        resident.put_back = true;
+        let Some(node_slot) = self.slots.get_mut(&node) else { return };
+        let Some(copy) = node_slot.copy.take() else { return };
+        node_slot.disk.put_back(copy);
+        node_slot.put_back = true;
         self.trace(node, format_args!("has its disk put back to what it was"));
         self.count("disks put back");
         self.restart(node);
@@ -448,8 +448,8 @@ impl World {
                 host.clock.set_wall(self.now_us, 0);
             });
         }
-        for resident in self.residents.values() {
-            resident.disk.set_plan(DiskPlan { stall: 0.0, ..self.plan.disk });
+        for node_slot in self.slots.values() {
+            node_slot.disk.set_plan(DiskPlan { stall: 0.0, ..self.plan.disk });
         }
     }
 
@@ -462,8 +462,8 @@ impl World {
     /// Makes a disk better or worse.
     pub fn set_disk(&mut self, node: HostId, plan: DiskPlan) {
         self.trace(node, format_args!("has another disk: {plan:?}"));
-        if let Some(resident) = self.residents.get(&node) {
-            resident.disk.set_plan(plan);
+        if let Some(node_slot) = self.slots.get(&node) {
+            node_slot.disk.set_plan(plan);
         }
     }
 
@@ -482,13 +482,13 @@ impl World {
     /// Boots a new node with an empty disk and has it added as a learner, then promoted, in the background and for as long as it takes.
     pub fn add_node(&mut self) -> HostId {
         let ask = self.nodes();
-        let node = self.residents.keys().last().copied().unwrap_or(0) + 1;
+        let node = self.slots.keys().last().copied().unwrap_or(0) + 1;
         self.count("nodes added");
         self.trace(node, format_args!("is to join"));
         self.settle(node);
         self.boot_node(node);
         let net = self.client_net();
-        self.change(None, members::add(net, ask, node));
+        self.change(None, membership::add(net, ask, node));
         node
     }
 
@@ -501,12 +501,12 @@ impl World {
         self.count("nodes removed");
         self.trace(node, format_args!("is to leave"));
         let net = self.client_net();
-        self.change(Some(node), members::remove(net, ask, node));
+        self.change(Some(node), membership::remove(net, ask, node));
     }
 
     fn change(&mut self, leaves: Option<HostId>, work: impl Future<Output = ()> + Send + 'static) {
         let done = Arc::new(Mutex::new(false));
-        self.changes.push(Change { done: done.clone(), leaves });
+        self.changes.push(MembershipChange { done: done.clone(), leaves });
         self.spawn_client(async move {
             work.await;
             *done.lock() = true;
@@ -515,7 +515,7 @@ impl World {
 
     /// Whether the node has an append of several records on its way to the disk.
     pub fn is_appending_many(&self, node: HostId) -> bool {
-        self.is_up(node) && self.residents.get(&node).is_some_and(|resident| resident.disk.is_appending_many())
+        self.is_up(node) && self.slots.get(&node).is_some_and(|node_slot| node_slot.disk.is_appending_many())
     }
 
     /// Changes of the membership under way.
@@ -558,7 +558,7 @@ impl World {
     fn settle(&mut self, node: HostId) {
         let disk = Disk::new(self.plan.disk, self.dice.random());
         self.hosts.insert(node, Host::new());
-        let resident = Resident {
+        let node_slot = NodeSlot {
             disk,
             slot: Arc::default(),
             node: None,
@@ -568,7 +568,7 @@ impl World {
             put_back: false,
             turned_away: false,
         };
-        self.residents.insert(node, resident);
+        self.slots.insert(node, node_slot);
     }
 
     fn boot_host(&mut self, id: HostId) {
@@ -591,20 +591,20 @@ impl World {
         let seed = self.dice.random();
         // Where everybody is, as the configuration of a node says it: those it starts with, and itself.
         let peers = (1..=self.plan.nodes).chain([node]).map(|peer| (peer, address(peer))).collect();
-        let (Some(host), Some(resident)) = (self.hosts.get(&node), self.residents.get_mut(&node)) else { return };
-        resident.slot = Arc::default();
-        resident.lives += 1;
+        let (Some(host), Some(node_slot)) = (self.hosts.get(&node), self.slots.get_mut(&node)) else { return };
+        node_slot.slot = Arc::default();
+        node_slot.lives += 1;
         let boot = Boot {
             host: node,
             config: self.plan.node.clone(),
             peers,
             net: self.net.clone(),
-            disk: resident.disk.clone(),
+            disk: node_slot.disk.clone(),
             clock: host.clock.clone(),
             seed,
-            complaints: self.complaints.clone(),
+            failures: self.failures.clone(),
         };
-        host.inside(|| boot.start(resident.slot.clone()));
+        host.inside(|| boot.start(node_slot.slot.clone()));
     }
 }
 
@@ -614,9 +614,9 @@ impl Drop for World {
         let hosts: BTreeSet<HostId> = self.hosts.keys().copied().collect();
         for host in hosts {
             self.net.with(|net| net.halt(host, false));
-            if let Some(resident) = self.residents.get_mut(&host) {
-                resident.node = None;
-                resident.slot.lock().take();
+            if let Some(node_slot) = self.slots.get_mut(&host) {
+                node_slot.node = None;
+                node_slot.slot.lock().take();
             }
             self.hosts.entry(host).and_modify(Host::halt);
         }

@@ -65,13 +65,13 @@ pub(crate) struct Queue {
 /// made and taken apart without an allocation.
 #[derive(Clone, Debug)]
 enum Requests {
-    One(Option<Request>),
+    One(Option<QueuedRequest>),
     /// A queue that has had more than one stays with its maps until it is empty.
     Many(Arc<Index>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Request {
+struct QueuedRequest {
     place: Place,
     mode: LockMode,
     token: FencingToken,
@@ -90,8 +90,8 @@ struct Index {
 }
 
 impl Index {
-    fn insert(&mut self, request: Request) {
-        let Request { place, mode, token } = request;
+    fn insert(&mut self, request: QueuedRequest) {
+        let QueuedRequest { place, mode, token } = request;
         if mode != LockMode::Shared {
             self.barriers.insert(place.clone());
         }
@@ -100,8 +100,8 @@ impl Index {
         self.places.insert(place, mode);
     }
 
-    fn remove(&mut self, request: Request) {
-        let Request { place, mode, token } = request;
+    fn remove(&mut self, request: QueuedRequest) {
+        let QueuedRequest { place, mode, token } = request;
         if mode != LockMode::Shared {
             self.barriers.remove(&place);
         }
@@ -152,7 +152,7 @@ impl Queue {
             *count = count.saturating_add(1);
         }
         let Some((place, mode)) = place_of(name) else { return };
-        let request = Request { place, mode, token };
+        let request = QueuedRequest { place, mode, token };
         match &mut self.requests {
             Requests::One(slot @ None) => *slot = Some(request),
             Requests::One(Some(first)) => {
@@ -177,7 +177,7 @@ impl Queue {
             }
             Requests::Many(index) => {
                 let index = Arc::make_mut(index);
-                index.remove(Request { place: (sequence, Arc::from(name)), mode, token });
+                index.remove(QueuedRequest { place: (sequence, Arc::from(name)), mode, token });
                 index.places.is_empty()
             }
         };
@@ -196,7 +196,7 @@ impl Queue {
         NameFamily::ALL.into_iter().find(|family| self.families[*family as usize] > 0 && !newcomer.sees(*family))
     }
 
-    fn one(&self) -> Option<&Request> {
+    fn one(&self) -> Option<&QueuedRequest> {
         match &self.requests {
             Requests::One(request) => request.as_ref(),
             Requests::Many(_) => None,

@@ -135,17 +135,17 @@ impl Ephemerals {
 }
 
 /// A session's new nodes.
-struct Made {
+struct Created {
     session: u64,
     paths: BTreeSet<String>,
 }
 
-fn made_by(change: &Change<'_>) -> Option<Made> {
+fn made_by(change: &Change<'_>) -> Option<Created> {
     let Command::Do { actor: Actor { session: Some(session), .. }, op } = change.command else { return None };
     let reply = change.outcome.reply.as_ref().ok().filter(|_| change.outcome.changed)?;
     let mut paths = BTreeSet::new();
     collect(op, reply, &mut paths);
-    (!paths.is_empty()).then_some(Made { session: session.0, paths })
+    (!paths.is_empty()).then_some(Created { session: session.0, paths })
 }
 
 fn collect(op: &Op, reply: &Reply, paths: &mut BTreeSet<String>) {
@@ -171,7 +171,7 @@ fn collect(op: &Op, reply: &Reply, paths: &mut BTreeSet<String>) {
 mod tests {
     use lockkeeper_core::{LockMode, Outcome, Zxid};
 
-    use super::super::samples::{History, change, create};
+    use super::super::test_history::{History, change, create};
     use super::*;
 
     fn with_three() -> (History, Ephemerals, u64) {

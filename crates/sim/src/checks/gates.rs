@@ -125,7 +125,7 @@ impl Gates {
 mod tests {
     use lockkeeper_core::{FencingToken, GateKey};
 
-    use super::super::samples::{History, change, data};
+    use super::super::test_history::{History, change, data};
     use super::*;
 
     fn begin() -> Op {

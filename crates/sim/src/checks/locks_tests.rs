@@ -1,6 +1,6 @@
 use lockkeeper_core::{Actor, LockMode, NodePath, Outcome};
 
-use super::super::samples::{History, change, lock};
+use super::super::test_history::{History, change, lock};
 use super::*;
 
 fn fed(history: &mut History) -> Locks {

@@ -4,24 +4,24 @@
 //! Each check takes observations in the order in which they were made and gives the first one that it cannot accept. All times are
 //! true times of the simulated world in microseconds, which no host's clock may bend.
 
-pub mod agreement;
+pub mod applied_agreement;
 pub mod calls;
 pub mod change;
-pub mod committed;
 pub mod ephemerals;
 pub mod gates;
 pub mod herd;
-pub mod leaders;
+pub mod linearizable;
 pub mod locks;
+pub mod log_matching;
+pub mod one_leader;
 pub mod pace;
-pub mod reads;
-pub mod requests;
+pub mod retries;
 pub mod rights;
 pub mod sessions;
 pub mod watches;
 
 #[cfg(test)]
-pub(crate) mod samples;
+pub(crate) mod test_history;
 
 use std::fmt;
 

@@ -78,7 +78,7 @@ impl Rights {
 mod tests {
     use lockkeeper_core::{LockMode, NodeKind, Sequential};
 
-    use super::super::samples::{History, create, path};
+    use super::super::test_history::{History, create, path};
     use super::*;
 
     /// Where a request stands.
@@ -103,11 +103,11 @@ mod tests {
         });
         history.apply(Command::Do { actor, op: Op::Delete { path: path(&at), version: None } });
         let (mut command, outcome) = history.last();
-        lenient.change(&super::super::samples::change(&command, &outcome, 1)).unwrap();
+        lenient.change(&super::super::test_history::change(&command, &outcome, 1)).unwrap();
         if let Command::Do { actor, .. } = &mut command {
             actor.may_force = false;
         }
-        strict.change(&super::super::samples::change(&command, &outcome, 1)).unwrap_err();
+        strict.change(&super::super::test_history::change(&command, &outcome, 1)).unwrap_err();
     }
 
     #[test]

@@ -251,7 +251,7 @@ fn untold(session: u64, zxid: u64, at_us: u64, cause: SessionEnd, until_us: u64)
 mod tests {
     use lockkeeper_core::{Outcome, Term};
 
-    use super::super::samples::{History, change};
+    use super::super::test_history::{History, change};
     use super::*;
 
     /// A session that opens at 1 ms and expires at `at_ms`.

@@ -99,7 +99,7 @@ fn wanted(spec: &WatchSpec, (_, kind, path): &(u64, NodeEventKind, String)) -> b
 mod tests {
     use lockkeeper_core::Zxid;
 
-    use super::super::samples::{History, path};
+    use super::super::test_history::{History, path};
     use super::*;
 
     /// `/a` made at 1, `/a/b` at 2, `/ab` at 3.

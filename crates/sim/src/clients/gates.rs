@@ -5,7 +5,7 @@ use lockkeeper_node::At;
 use rand::Rng;
 
 use super::Client;
-use super::asking::Told;
+use super::retry::OpResult;
 use super::session::Session;
 
 impl Client {
@@ -20,7 +20,7 @@ impl Client {
             label: format!("client {}", self.number).into(),
         };
         let told = self.mutate(session, "gate begin", begin).await;
-        let Told::Done(At { value: Reply::Gate(standing), .. }) = told else { return };
+        let OpResult::Done(At { value: Reply::Gate(standing), .. }) = told else { return };
         self.progress();
         let GateStanding::Proceed { token, .. } = standing else { return };
         let work_ms = self.rng.random_range(0..=400);

@@ -1,18 +1,18 @@
-//! Simulated clients: they do what the client library does, over the simulated network, and tell the oracle everything that they are
+//! Simulated clients: they do what the client library does, over the simulated network, and tell the checkers everything that they are
 //! told. They keep sessions alive by their own clocks, try again elsewhere under the same request id, and acknowledge a request only
 //! when no try of it is open.
 //!
-//! A client never judges an answer by itself, and never knows what time it truly is: true time is for the oracle's books alone.
+//! A client never judges an answer by itself, and never knows what time it truly is: true time is for the checkers' books alone.
 
-mod asking;
-mod by_hand;
 mod gates;
-mod locking;
-mod many;
+mod lifecycle;
+mod locks;
+mod many_ephemerals;
 mod nodes;
+mod raw_node_ops;
+mod retry;
 mod session;
-mod watching;
-mod work;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::ClientNet;
-use crate::oracle::Oracle;
+use crate::checkers::Checkers;
 use crate::settings::HostId;
 use crate::swarm::Plan;
 use crate::world::World;
@@ -76,7 +76,7 @@ impl Tally {
 #[derive(Clone)]
 pub struct Lab {
     pub(crate) net: ClientNet,
-    pub(crate) oracle: Arc<Mutex<Oracle>>,
+    pub(crate) checkers: Arc<Mutex<Checkers>>,
     pub(crate) plan: Arc<Plan>,
     shared: Arc<Shared>,
 }
@@ -95,8 +95,8 @@ struct Shared {
 
 impl Lab {
     /// Everything that clients need.
-    pub fn new(world: &World, oracle: Arc<Mutex<Oracle>>, plan: Arc<Plan>) -> Self {
-        let lab = Self { net: world.client_net(), oracle, plan, shared: Arc::default() };
+    pub fn new(world: &World, checkers: Arc<Mutex<Checkers>>, plan: Arc<Plan>) -> Self {
+        let lab = Self { net: world.client_net(), checkers, plan, shared: Arc::default() };
         lab.set_nodes(world.nodes());
         lab
     }
@@ -108,14 +108,14 @@ impl Lab {
             self.shared.done.lock().insert(number, 0);
             let (lab, client) = (self.clone(), Client::new(self, number));
             world.spawn_client(async move {
-                work::live(client).await;
+                lifecycle::run(client).await;
                 lab.shared.running.fetch_sub(1, Ordering::Relaxed);
             });
         }
         for number in 0..self.plan.watchers {
             let client = Client::new(self, 1_000 + number);
             self.shared.watched.lock().insert(number, 0);
-            world.spawn_client(watching::watch_for_ever(client, number));
+            world.spawn_client(watches::follow(client, number));
         }
     }
 
@@ -222,7 +222,7 @@ impl Client {
         self.preferred += 1;
     }
 
-    /// True time, for the oracle's books.
+    /// True time, for the checkers' books.
     pub(crate) fn now_us(&self) -> u64 {
         micros(self.lab.net.now())
     }

@@ -4,7 +4,7 @@ use lockkeeper_core::{AclEntry, NodeData, NodeKind, NodePath, Op, Reply, State};
 use lockkeeper_node::{At, Consistency};
 use rand::Rng;
 
-use super::asking::{TRY, Told, Tried};
+use super::retry::{Attempt, OpResult, TRY};
 use super::session::Session;
 use super::{Client, Outcome};
 
@@ -30,8 +30,8 @@ impl Client {
         }
     }
 
-    fn note_progress<T>(&self, told: &Told<T>) {
-        if matches!(told, Told::Done(_) | Told::Refused(_)) {
+    fn note_progress<T>(&self, told: &OpResult<T>) {
+        if matches!(told, OpResult::Done(_) | OpResult::Refused(_)) {
             self.progress();
         }
     }
@@ -49,7 +49,7 @@ impl Client {
         let at = path.clone();
         let read = self.read("read", move |state: &State| state.get(&at).map(|node| node.data.clone())).await;
         if let Some(At { value, zxid }) = read {
-            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_ref());
+            self.lab.checkers.lock().read(path.as_str(), zxid.0, value.as_ref());
             self.progress();
         }
     }
@@ -58,9 +58,9 @@ impl Client {
         let at = path.clone();
         let look = move |state: &State| state.get(&at).map(|node| node.data.clone());
         let tried = self.ask(TRY, move |node| async move { node.read(Consistency::Stale, look).await }).await;
-        if let Tried::Done(At { value, zxid }) = tried {
+        if let Attempt::Done(At { value, zxid }) = tried {
             self.lab.count("stale read", Outcome::Ok);
-            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_ref());
+            self.lab.checkers.lock().read(path.as_str(), zxid.0, value.as_ref());
         }
     }
 
@@ -68,7 +68,7 @@ impl Client {
         let set = Op::SetData { path: path.clone(), data: self.new_data(), version: None };
         let told = self.mutate(session, "write", set).await;
         self.note_progress(&told);
-        if matches!(told, Told::Refused(_)) {
+        if matches!(told, OpResult::Refused(_)) {
             let parent = path.parent().unwrap_or_else(NodePath::root);
             drop(self.mutate(session, "create", create(parent, NodeData::NULL, NodeKind::Persistent, false)).await);
             let data = self.new_data();
@@ -103,17 +103,17 @@ impl Client {
         let id = self.new_id();
         let op = create(path, data, NodeKind::Ephemeral, sequential);
         let mut told = self.mutate_as(session, "create ephemeral", op.clone(), id).await;
-        if let Told::Refused(lockkeeper_core::Refusal::NoNode(_)) = told {
+        if let OpResult::Refused(lockkeeper_core::Refusal::NoNode(_)) = told {
             drop(
                 self.mutate(session, "create", create(home.clone(), NodeData::NULL, NodeKind::Persistent, false)).await,
             );
             told = self.mutate(session, "create ephemeral", op).await;
-        } else if matches!(told, Told::Done(_)) && self.rng.random_bool(0.2) {
+        } else if matches!(told, OpResult::Done(_)) && self.rng.random_bool(0.2) {
             self.mutate_again(session, "create again", op, id).await;
         }
         self.note_progress(&told);
         self.look_at_members(home).await;
-        if let Told::Done(At { value: Reply::Created { path, .. }, .. }) = told
+        if let OpResult::Done(At { value: Reply::Created { path, .. }, .. }) = told
             && self.rng.random_bool(0.3)
         {
             drop(self.mutate(session, "delete", Op::Delete { path, version: None }).await);
@@ -131,7 +131,7 @@ impl Client {
         };
         let again = look.clone();
         if let Some(At { value, zxid }) = self.read("list", look).await {
-            self.lab.oracle.lock().looked("a list of ephemerals", zxid.0, &value, again);
+            self.lab.checkers.lock().looked("a list of ephemerals", zxid.0, &value, again);
         }
     }
 }

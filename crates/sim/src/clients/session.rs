@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rand::Rng;
 use tokio_util::sync::CancellationToken;
 
-use super::asking::{Served, Tried};
+use super::retry::{Attempt, ServeGuard};
 use super::{Client, Outcome};
 
 /// The largest margin, and the share of the timeout that it is below that: as the client library has it.
@@ -45,18 +45,18 @@ impl Session {
         let give_up_us = client.now_us() + 10_000_000;
         loop {
             let sent_us = client.now_us();
-            let began = client.lab.oracle.lock().began();
+            let began = client.lab.checkers.lock().began();
             let label = format!("client {}", client.number);
             let opening =
-                client.ask(super::asking::TRY, move |node| async move { node.open_session(timeout_ms, &label).await });
-            if let Tried::Done(opened) = opening.await {
+                client.ask(super::retry::TRY, move |node| async move { node.open_session(timeout_ms, &label).await });
+            if let Attempt::Done(opened) = opening.await {
                 client.lab.count("open", Outcome::Ok);
                 let credential = opened.value.credential;
                 let timeout = Duration::from_millis(opened.value.timeout_ms.into());
                 {
-                    let mut oracle = client.lab.oracle.lock();
-                    oracle.answered("the opening of a session", began, opened.zxid.0);
-                    oracle.promised(credential.session.0, "its opening", sent_us, opened.value.timeout_ms.into());
+                    let mut checkers = client.lab.checkers.lock();
+                    checkers.answered("the opening of a session", began, opened.zxid.0);
+                    checkers.promised(credential.session.0, "its opening", sent_us, opened.value.timeout_ms.into());
                 }
                 let lease = Lease { sent_us, timeout, lost: false, frozen_until_us: 0 };
                 let session = Session {
@@ -84,10 +84,10 @@ impl Session {
         lease.sent_us + client.clock.truly_us(lease.timeout - margin)
     }
 
-    /// Tells the oracle until when the client relies on it.
+    /// Tells the checkers until when the client relies on it.
     fn rely_on(&self, client: &Client) {
         let until_us = self.lost_at_us(client);
-        client.lab.oracle.lock().relied_on(self.credential.session.0, until_us);
+        client.lab.checkers.lock().relied_on(self.credential.session.0, until_us);
     }
 
     /// Whether the client may rely on it no longer. Final.
@@ -101,12 +101,12 @@ impl Session {
     /// The cluster has said that it is over.
     pub(super) fn told_ended(&self, client: &Client) {
         self.lease.lock().lost = true;
-        client.lab.oracle.lock().told_ended(self.credential.session.0, client.now_us());
+        client.lab.checkers.lock().told_ended(self.credential.session.0, client.now_us());
     }
 
     /// A keepalive that was sent then is acknowledged.
     fn renewed(&self, client: &Client, sent_us: u64, timeout_ms: u32) {
-        client.lab.oracle.lock().promised(self.credential.session.0, "a keepalive", sent_us, timeout_ms.into());
+        client.lab.checkers.lock().promised(self.credential.session.0, "a keepalive", sent_us, timeout_ms.into());
         // Lost is lost: its holder has been told.
         if self.is_lost(client) {
             return;
@@ -143,15 +143,15 @@ impl Session {
             let ms = timeout_ms + client.rng.random_range(0..=timeout_ms / 8);
             client.sleep_ms(ms).await;
             for _ in 0..4 {
-                let (told, sent_us) = self.ask_for_more(client, super::asking::TRY).await;
+                let (told, sent_us) = self.ask_for_more(client, super::retry::TRY).await;
                 match told {
-                    Tried::Ended => return self.told_ended(client),
+                    Attempt::SessionEnded => return self.told_ended(client),
                     // It was not over, and begins anew.
-                    Tried::Done(ack) => {
+                    Attempt::Done(ack) => {
                         self.renewed(client, sent_us, ack.value.timeout_ms);
                         break;
                     }
-                    Tried::Refused(_) | Tried::Nothing | Tried::Open => client.move_on(),
+                    Attempt::Refused(_) | Attempt::NotExecuted | Attempt::Unknown => client.move_on(),
                 }
             }
             if client.lab.stopping() {
@@ -161,24 +161,24 @@ impl Session {
     }
 
     /// One keepalive, and when it was sent.
-    async fn ask_for_more(&self, client: &mut Client, deadline: Duration) -> (Tried<KeepaliveAck>, u64) {
+    async fn ask_for_more(&self, client: &mut Client, deadline: Duration) -> (Attempt<KeepaliveAck>, u64) {
         let (credential, sent_us) = (self.credential, client.now_us());
-        let began = client.lab.oracle.lock().began();
+        let began = client.lab.checkers.lock().began();
         let lab = client.lab.clone();
         let serve = move |node: Node| async move {
             let caller = Caller { credential: Some(credential), ..Caller::default() };
-            let _served = Served::begin(lab, &caller);
+            let _served = ServeGuard::begin(lab, &caller);
             node.keepalive(&credential).await
         };
         let told = client.ask(deadline, serve).await;
-        if let Tried::Done(ack) = &told {
-            client.lab.oracle.lock().answered("a keepalive", began, ack.zxid.0);
+        if let Attempt::Done(ack) = &told {
+            client.lab.checkers.lock().answered("a keepalive", began, ack.zxid.0);
         }
         let outcome = match &told {
-            Tried::Done(_) => Outcome::Ok,
-            Tried::Ended => Outcome::Refused,
-            Tried::Refused(_) | Tried::Nothing => Outcome::Failed,
-            Tried::Open => Outcome::Unknown,
+            Attempt::Done(_) => Outcome::Ok,
+            Attempt::SessionEnded => Outcome::Refused,
+            Attempt::Refused(_) | Attempt::NotExecuted => Outcome::Failed,
+            Attempt::Unknown => Outcome::Unknown,
         };
         client.lab.count("keepalive", outcome);
         (told, sent_us)
@@ -187,25 +187,25 @@ impl Session {
     /// Ends it properly.
     pub(super) async fn close(&self, client: &mut Client) {
         self.stop.cancel();
-        let began = client.lab.oracle.lock().began();
+        let began = client.lab.checkers.lock().began();
         for _ in 0..5 {
-            let (credential, oracle) = (self.credential, client.lab.oracle.clone());
+            let (credential, checkers) = (self.credential, client.lab.checkers.clone());
             let serve = move |node: Node| async move {
                 let closed = node.close_session(&credential).await?;
-                oracle.lock().told_ended_by(credential.session.0, &node.state());
+                checkers.lock().told_ended_by(credential.session.0, &node.state());
                 Ok(closed)
             };
-            match client.ask(super::asking::TRY, serve).await {
-                Tried::Done(closed) => {
-                    client.lab.oracle.lock().answered("the end of a session", began, closed.zxid.0);
+            match client.ask(super::retry::TRY, serve).await {
+                Attempt::Done(closed) => {
+                    client.lab.checkers.lock().answered("the end of a session", began, closed.zxid.0);
                     self.told_ended(client);
                     return client.lab.count("close", Outcome::Ok);
                 }
-                Tried::Ended => {
+                Attempt::SessionEnded => {
                     self.told_ended(client);
                     return client.lab.count("close", Outcome::Refused);
                 }
-                Tried::Refused(_) | Tried::Nothing | Tried::Open => client.pause_between_tries().await,
+                Attempt::Refused(_) | Attempt::NotExecuted | Attempt::Unknown => client.pause_between_tries().await,
             }
         }
         client.lab.count("close", Outcome::Unknown);
@@ -246,12 +246,12 @@ async fn keep(mut client: Client, session: Session) {
             let one_try = every.max(Duration::from_millis(100));
             let (told, sent_us) = session.ask_for_more(&mut client, one_try).await;
             match told {
-                Tried::Done(ack) => {
+                Attempt::Done(ack) => {
                     session.renewed(&client, sent_us, ack.value.timeout_ms);
                     break;
                 }
-                Tried::Ended => return session.told_ended(&client),
-                Tried::Refused(_) | Tried::Nothing | Tried::Open => {}
+                Attempt::SessionEnded => return session.told_ended(&client),
+                Attempt::Refused(_) | Attempt::NotExecuted | Attempt::Unknown => {}
             }
             client.pause_between_tries().await;
         }

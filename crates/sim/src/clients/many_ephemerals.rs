@@ -4,8 +4,8 @@
 use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Refusal};
 use rand::Rng;
 
-use super::asking::Told;
 use super::nodes::create;
+use super::retry::OpResult;
 use super::session::Session;
 use super::{Client, Outcome};
 
@@ -41,16 +41,16 @@ impl Client {
             let count = left.min(AT_ONCE);
             let one = create(path.clone(), NodeData::default(), NodeKind::Ephemeral, true);
             match self.mutate(session, "create many", Op::Multi(vec![one; count as usize])).await {
-                Told::Done(_) => left -= count,
-                Told::Refused(refusal) if is_missing(&refusal) => {
+                OpResult::Done(_) => left -= count,
+                OpResult::Refused(refusal) if is_missing(&refusal) => {
                     let home = create(home.clone(), NodeData::default(), NodeKind::Persistent, false);
                     drop(self.mutate(session, "create", home).await);
                 }
-                Told::Refused(_) => {
+                OpResult::Refused(_) => {
                     self.lab.count("create too many", Outcome::Refused);
                     return;
                 }
-                Told::Failed | Told::Ended | Told::Unknown => return,
+                OpResult::Failed | OpResult::SessionEnded | OpResult::Unknown => return,
             }
         }
     }

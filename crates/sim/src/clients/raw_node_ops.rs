@@ -6,12 +6,12 @@ use lockkeeper_node::At;
 use rand::Rng;
 
 use super::Client;
-use super::asking::Told;
+use super::retry::OpResult;
 use super::session::Session;
 
 impl Client {
     /// Tries one of these at an exclusive lock.
-    pub(super) async fn act_by_hand(&mut self, session: &Session) {
+    pub(super) async fn use_raw_node_ops(&mut self, session: &Session) {
         let name = format!("x/{}", self.rng.random_range(0..self.lab.plan.locks));
         let Ok(lock) = LockName::parse(&name) else { return };
         if self.rng.random_bool(0.5) {
@@ -48,18 +48,18 @@ impl Client {
             acl: vec![AclEntry::open()],
         };
         match self.mutate(session, "queue as kazoo", op).await {
-            Told::Done(At { value: Reply::Created { path, .. }, .. }) => {
+            OpResult::Done(At { value: Reply::Created { path, .. }, .. }) => {
                 let ms = self.rng.random_range(0..=200);
                 self.sleep_ms(ms).await;
-                if let Told::Failed | Told::Unknown =
+                if let OpResult::Failed | OpResult::Unknown =
                     self.mutate(session, "delete", Op::Delete { path, version: None }).await
                 {
                     self.leave_after(0);
                 }
             }
             // It may stand there, and others' requests are refused as long as it does.
-            Told::Unknown => self.leave_after(0),
-            Told::Done(_) | Told::Refused(_) | Told::Failed | Told::Ended => {}
+            OpResult::Unknown => self.leave_after(0),
+            OpResult::Done(_) | OpResult::Refused(_) | OpResult::Failed | OpResult::SessionEnded => {}
         }
     }
 }

@@ -21,14 +21,14 @@ pub fn hash_of(bytes: &[u8]) -> u64 {
 
 /// Every entry that was ever seen in a log, and the sequence of those that were applied.
 #[derive(Debug, Default)]
-pub struct Committed {
+pub struct LogMatching {
     /// By index and term: the contents, and the term of the entry before, if that was seen.
     seen: BTreeMap<(u64, u64), (u64, Option<u64>)>,
     /// From index `first` on, what was applied.
     applied: BTreeMap<u64, Mark>,
 }
 
-impl Committed {
+impl LogMatching {
     /// Node `node` has this entry in its log; `before` is the term of the entry before it.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_committed_entry_does_not_change() {
-        let mut log = Committed::default();
+        let mut log = LogMatching::default();
         assert!(log.applied(1, 1, mark(1, "a")).unwrap());
         assert!(log.applied(1, 2, mark(1, "b")).unwrap());
         assert!(!log.applied(2, 1, mark(1, "a")).unwrap());
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn logs_that_agree_on_a_term_agree_on_what_is_there_and_before() {
-        let mut log = Committed::default();
+        let mut log = LogMatching::default();
         log.in_log(1, 1, mark(1, "a"), None).unwrap();
         log.in_log(1, 2, mark(2, "b"), Some(1)).unwrap();
         // A tail that was not committed may be another under another term.

@@ -24,11 +24,11 @@ impl CounterFn for Sum {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Woken {
+pub struct NotificationCounter {
     sum: Arc<Sum>,
 }
 
-impl Woken {
+impl NotificationCounter {
     /// Nobody was woken.
     pub fn new() -> Arc<Self> {
         Arc::default()
@@ -40,7 +40,7 @@ impl Woken {
     }
 }
 
-impl Recorder for Woken {
+impl Recorder for NotificationCounter {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn only_notifications_of_this_thread_are_counted() {
-        let woken = Woken::new();
+        let woken = NotificationCounter::new();
         let _counting = metrics::set_default_local_recorder(&*woken);
         metrics::counter!("lockkeeper_lock_notifications_total").increment(2);
         metrics::counter!("other").increment(5);

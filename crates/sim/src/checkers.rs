@@ -10,18 +10,18 @@ use lockkeeper_core::{Batch, Event, LockName, NodeData, Op, Refusal, Reply, Stat
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
-use crate::checks::agreement::Agreement;
+use crate::checks::applied_agreement::AppliedAgreement;
 use crate::checks::calls::Calls;
 use crate::checks::change::{Change, zxid_of};
-use crate::checks::committed::{Committed, Mark, hash_of};
 use crate::checks::ephemerals::Ephemerals;
 use crate::checks::gates::Gates;
 use crate::checks::herd::Herd;
-use crate::checks::leaders::Leaders;
+use crate::checks::linearizable::Linearizable;
 use crate::checks::locks::Locks;
+use crate::checks::log_matching::{LogMatching, Mark, hash_of};
+use crate::checks::one_leader::OneLeader;
 use crate::checks::pace::Pace;
-use crate::checks::reads::Reads;
-use crate::checks::requests::Requests;
+use crate::checks::retries::Retries;
 use crate::checks::rights::Rights;
 use crate::checks::sessions::Sessions;
 use crate::checks::watches::{Heard, Watches};
@@ -29,28 +29,28 @@ use crate::checks::{Check, Checked, Violation};
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Oracle {
-    leaders: Leaders,
-    committed: Committed,
+pub struct Checkers {
+    leaders: OneLeader,
+    committed: LogMatching,
     sessions: Sessions,
     ephemerals: Ephemerals,
     locks: Locks,
     herd: Herd,
-    requests: Requests,
-    reads: Reads,
+    requests: Retries,
+    reads: Linearizable,
     watches: Watches,
     gates: Gates,
     rights: Rights,
     pace: Pace,
     calls: Calls,
-    agreement: Agreement,
+    agreement: AppliedAgreement,
     state: State,
     /// The last batch of each node, by incarnation and sequence.
     batches: BTreeMap<u64, (u64, u64)>,
     violation: Option<Violation>,
 }
 
-/// What the oracle has seen.
+/// What the checkers have seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Log entries.
@@ -71,24 +71,24 @@ pub struct Seen {
     pub compared: u64,
 }
 
-impl Oracle {
+impl Checkers {
     /// `fastest` is the highest rate at which any node's clock may go.
     pub fn new(fastest: f64) -> Self {
         Self {
-            leaders: Leaders::default(),
-            committed: Committed::default(),
+            leaders: OneLeader::default(),
+            committed: LogMatching::default(),
             sessions: Sessions::new(fastest),
             ephemerals: Ephemerals::default(),
             locks: Locks::default(),
             herd: Herd::default(),
-            requests: Requests::default(),
-            reads: Reads::default(),
+            requests: Retries::default(),
+            reads: Linearizable::default(),
             watches: Watches::default(),
             gates: Gates::default(),
             rights: Rights::default(),
             pace: Pace::new(fastest),
             calls: Calls::default(),
-            agreement: Agreement::default(),
+            agreement: AppliedAgreement::default(),
             state: State::new(),
             batches: BTreeMap::new(),
             violation: None,
@@ -455,5 +455,5 @@ fn mark_of(record: &Record) -> Mark {
 }
 
 #[cfg(test)]
-#[path = "oracle_tests.rs"]
+#[path = "checkers_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant, NodeError};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::asking::{Served, TRY, Told, Tried, outcome_of};
+use super::retry::{Attempt, OpResult, ServeGuard, TRY, outcome_of};
 use super::session::Session;
 use super::{Client, Lab, Outcome, micros};
 use crate::settings::HostId;
@@ -22,16 +22,16 @@ impl Client {
             Some(ms) => {
                 let asking = self.fork_and_acquire(session, &ask);
                 // Past it the caller has gone; the node notices, and takes the request back.
-                tokio::time::timeout(Duration::from_millis(ms), asking).await.unwrap_or(Told::Unknown)
+                tokio::time::timeout(Duration::from_millis(ms), asking).await.unwrap_or(OpResult::Unknown)
             }
             None => self.acquire(session, &ask).await,
         };
         self.lab.count("acquire", outcome_of(&told));
         match told {
-            Told::Done(At { value: Acquired::Held(grant), .. }) => self.hold(session, &ask, &grant).await,
+            OpResult::Done(At { value: Acquired::Held(grant), .. }) => self.hold(session, &ask, &grant).await,
             // It may hold without knowing of it: others must not wait for that for ever.
-            Told::Unknown => self.leave_after(3),
-            Told::Done(_) | Told::Refused(_) | Told::Failed | Told::Ended => {}
+            OpResult::Unknown => self.leave_after(3),
+            OpResult::Done(_) | OpResult::Refused(_) | OpResult::Failed | OpResult::SessionEnded => {}
         }
     }
 
@@ -60,23 +60,23 @@ impl Client {
         Acquire { locks, mode, delay_ms, uuid, label, wait: Duration::from_millis(wait_ms) }
     }
 
-    async fn fork_and_acquire(&mut self, session: &Session, ask: &Acquire) -> Told<Acquired> {
+    async fn fork_and_acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {
         let mut again = self.fork();
         again.next_id = self.next_id;
         again.acquire(session, ask).await
     }
 
     /// Asks again under the same id until something is certain.
-    async fn acquire(&mut self, session: &Session, ask: &Acquire) -> Told<Acquired> {
+    async fn acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {
         let key = RequestKey { id: ask.uuid, acknowledged: Vec::new() };
         let give_up_us = self.now_us() + micros(ask.wait) + 10_000_000;
-        let mut asking = Asking { lab: self.lab.clone(), uuid: ask.uuid.to_string(), is_settled: false };
+        let mut asking = AcquireGuard { lab: self.lab.clone(), uuid: ask.uuid.to_string(), is_settled: false };
         let mut open = false;
         loop {
             let began = {
-                let mut oracle = self.lab.oracle.lock();
-                oracle.asked(&asking.uuid);
-                oracle.began()
+                let mut checkers = self.lab.checkers.lock();
+                checkers.asked(&asking.uuid);
+                checkers.began()
             };
             let (net, wanted) = (self.lab.net.clone(), ask.clone());
             let caller =
@@ -84,8 +84,8 @@ impl Client {
             let (lab, at, uuid) = (self.lab.clone(), self.node(), asking.uuid.clone());
             self.lab.net.note(&format!("client {} asks node {at} for {:?} as {uuid}", self.number, ask.locks));
             let serve = move |node: lockkeeper_node::Node| async move {
-                let _served = Served::begin(lab.clone(), &caller);
-                let mut serving = Serving::begin(lab, &uuid, at);
+                let _served = ServeGuard::begin(lab.clone(), &caller);
+                let mut serving = CallGuard::begin(lab, &uuid, at);
                 let answer = node.acquire(caller, wanted).await;
                 serving.keeps = matches!(
                     answer,
@@ -95,30 +95,30 @@ impl Client {
                 answer.map(|At { value, zxid }| At { value: (value, micros(net.now())), zxid })
             };
             match self.ask(ask.wait + TRY, serve).await {
-                Tried::Done(At { value: (value, said_us), zxid }) => {
+                Attempt::Done(At { value: (value, said_us), zxid }) => {
                     asking.answered(&value, ask, zxid.0);
-                    let mut oracle = self.lab.oracle.lock();
-                    oracle.answered("an acquire", began, zxid.0);
+                    let mut checkers = self.lab.checkers.lock();
+                    checkers.answered("an acquire", began, zxid.0);
                     if let Acquired::Held(grant) = &value {
-                        oracle.granted(&ask.locks, grant.token.0, zxid.0);
-                        oracle.promised(session.credential.session.0, "a grant", said_us, grant.remaining_ms);
+                        checkers.granted(&ask.locks, grant.token.0, zxid.0);
+                        checkers.promised(session.credential.session.0, "a grant", said_us, grant.remaining_ms);
                     }
-                    return Told::Done(At { value, zxid });
+                    return OpResult::Done(At { value, zxid });
                 }
-                Tried::Refused(refusal) => {
+                Attempt::Refused(refusal) => {
                     asking.left(&format!("{refusal:?}"));
-                    return Told::Refused(refusal);
+                    return OpResult::Refused(refusal);
                 }
-                Tried::Ended => {
+                Attempt::SessionEnded => {
                     session.told_ended(self);
                     asking.left("that its session has ended");
-                    return Told::Ended;
+                    return OpResult::SessionEnded;
                 }
-                Tried::Open => open = true,
-                Tried::Nothing => {}
+                Attempt::Unknown => open = true,
+                Attempt::NotExecuted => {}
             }
             if self.now_us() >= give_up_us || session.is_lost(self) || self.lab.stopping() {
-                return if open { Told::Unknown } else { Told::Failed };
+                return if open { OpResult::Unknown } else { OpResult::Failed };
             }
             self.pause_between_tries().await;
         }
@@ -157,11 +157,11 @@ impl Client {
         let op = Op::Release { locks: ask.locks.clone(), token };
         let id = self.new_id();
         let told = self.mutate_as(session, "release", op.clone(), id).await;
-        if matches!(told, Told::Failed | Told::Unknown) {
+        if matches!(told, OpResult::Failed | OpResult::Unknown) {
             self.leave_after(0);
         }
         // Sometimes the answer is lost on its last steps, and it is asked for again.
-        if matches!(told, Told::Done(_)) && self.rng.random_bool(0.1) {
+        if matches!(told, OpResult::Done(_)) && self.rng.random_bool(0.1) {
             self.mutate_again(session, "release again", op, id).await;
         }
     }
@@ -173,7 +173,7 @@ impl Client {
             let name = lock.to_string();
             let verified = self.read("verify", move |state: &State| state.verify(&lock, token)).await;
             if let Some(At { value, zxid }) = verified {
-                self.lab.oracle.lock().verified(&name, token.0, zxid.0, value);
+                self.lab.checkers.lock().verified(&name, token.0, zxid.0, value);
             }
             return;
         }
@@ -184,7 +184,7 @@ impl Client {
     }
 
     async fn break_lock(&mut self, lock: &LockName, token: FencingToken) {
-        let began = self.lab.oracle.lock().began();
+        let began = self.lab.checkers.lock().began();
         let named = lock.clone();
         let tried = self
             .ask(TRY, move |node| async move {
@@ -192,35 +192,35 @@ impl Client {
             })
             .await;
         let outcome = match tried {
-            Tried::Done(At { zxid, .. }) => {
-                let mut oracle = self.lab.oracle.lock();
-                oracle.answered("a forced release", began, zxid.0);
+            Attempt::Done(At { zxid, .. }) => {
+                let mut checkers = self.lab.checkers.lock();
+                checkers.answered("a forced release", began, zxid.0);
                 // It is told of the past, so nobody holds with this token as of now either.
-                oracle.verified(lock.as_str(), token.0, zxid.0, false);
+                checkers.verified(lock.as_str(), token.0, zxid.0, false);
                 Outcome::Ok
             }
-            Tried::Refused(_) | Tried::Ended => Outcome::Refused,
-            Tried::Nothing => Outcome::Failed,
-            Tried::Open => Outcome::Unknown,
+            Attempt::Refused(_) | Attempt::SessionEnded => Outcome::Refused,
+            Attempt::NotExecuted => Outcome::Failed,
+            Attempt::Unknown => Outcome::Unknown,
         };
         self.lab.count("force release", outcome);
     }
 }
 
 /// A client that asks for a lock. Dropped without an answer, it has gone.
-struct Asking {
+struct AcquireGuard {
     lab: Lab,
     uuid: String,
     is_settled: bool,
 }
 
-impl Asking {
+impl AcquireGuard {
     fn answered(&mut self, value: &Acquired, ask: &Acquire, zxid: u64) {
         self.lab.net.note(&format!("{} is answered at {zxid}: {value:?}", self.uuid));
         match value {
             Acquired::Held(_) => {
                 self.is_settled = true;
-                self.lab.oracle.lock().settled(&self.uuid);
+                self.lab.checkers.lock().settled(&self.uuid);
             }
             Acquired::Busy { .. } => self.left(&format!("that it is busy at {zxid}")),
             // What is left of a request for several locks is taken back behind this answer, as if its caller had gone.
@@ -232,43 +232,43 @@ impl Asking {
     /// The request is no more.
     fn left(&mut self, what: &str) {
         self.is_settled = true;
-        let mut oracle = self.lab.oracle.lock();
-        oracle.left_queue(&self.uuid, what);
-        oracle.settled(&self.uuid);
+        let mut checkers = self.lab.checkers.lock();
+        checkers.left_queue(&self.uuid, what);
+        checkers.settled(&self.uuid);
     }
 }
 
-impl Drop for Asking {
+impl Drop for AcquireGuard {
     fn drop(&mut self) {
         if !self.is_settled {
             self.lab.net.note(&format!("{} is given up", self.uuid));
             let now_us = micros(self.lab.net.now());
-            self.lab.oracle.lock().gave_up(&self.uuid, now_us);
+            self.lab.checkers.lock().gave_up(&self.uuid, now_us);
         }
     }
 }
 
 /// A node at work on a call. Dropped, it has its answer, or it has noticed that the caller is gone, or it is no more.
-struct Serving {
+struct CallGuard {
     lab: Lab,
     uuid: String,
     call: u64,
     keeps: bool,
 }
 
-impl Serving {
+impl CallGuard {
     fn begin(lab: Lab, uuid: &str, node: HostId) -> Self {
         let now_us = micros(lab.net.now());
         lab.net.note(&format!("node {node} serves {uuid}"));
-        let call = lab.oracle.lock().call_begins(uuid, node, now_us);
+        let call = lab.checkers.lock().call_begins(uuid, node, now_us);
         Self { lab, uuid: uuid.to_owned(), call, keeps: false }
     }
 }
 
-impl Drop for Serving {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         let now_us = micros(self.lab.net.now());
         self.lab.net.note(&format!("the serving of {} ends", self.uuid));
-        self.lab.oracle.lock().call_ends(self.call, self.keeps, now_us);
+        self.lab.checkers.lock().call_ends(self.call, self.keeps, now_us);
     }
 }

@@ -3,9 +3,9 @@ use lockkeeper_core::{Actor, Command, NodeId, NodeKind, Origin, RequestId, Reque
 use lockkeeper_store::LogPosition;
 
 use super::*;
-use crate::checks::samples::{create, data, path};
+use crate::checks::test_history::{create, data, path};
 
-/// A log of one node, entry by entry, as an oracle is shown it.
+/// A log of one node, entry by entry, as the checkers are shown it.
 #[derive(Default)]
 struct Log {
     records: Vec<Record>,
@@ -36,17 +36,17 @@ fn made(at: &str) -> Command {
     Command::Do { actor: Actor::default(), op: create(at, "one", NodeKind::Persistent) }
 }
 
-fn refused(oracle: &Oracle, check: Check, by: &str) {
-    let violation = oracle.violation().expect("a violation");
+fn refused(checkers: &Checkers, check: Check, by: &str) {
+    let violation = checkers.violation().expect("a violation");
     assert!(violation.check == check && violation.what.contains(by), "{violation}");
 }
 
-fn followed(log: &Log) -> Oracle {
-    let mut oracle = Oracle::new(1.0);
-    oracle.log(1, &log.records);
-    oracle.applied(1, &log.records, 5);
-    assert_eq!(oracle.violation(), None);
-    oracle
+fn followed(log: &Log) -> Checkers {
+    let mut checkers = Checkers::new(1.0);
+    checkers.log(1, &log.records);
+    checkers.applied(1, &log.records, 5);
+    assert_eq!(checkers.violation(), None);
+    checkers
 }
 
 #[test]
@@ -54,14 +54,14 @@ fn a_log_and_the_state_that_it_gives_are_right() {
     let mut log = Log::default();
     log.make("/a");
     log.make("/b");
-    let mut oracle = followed(&log);
-    oracle.applied(2, &log.records, 6);
-    oracle.replica(2, &log.state);
-    oracle.look_through(2, &log.state);
-    oracle.answered("a write", oracle.began(), 2);
-    oracle.looked("the number of nodes", 2, &log.state.node_count(), State::node_count);
-    assert_eq!(oracle.violation(), None);
-    assert_eq!((oracle.seen().entries, oracle.seen().zxid, oracle.seen().compared), (2, 2, 1));
+    let mut checkers = followed(&log);
+    checkers.applied(2, &log.records, 6);
+    checkers.replica(2, &log.state);
+    checkers.look_through(2, &log.state);
+    checkers.answered("a write", checkers.began(), 2);
+    checkers.looked("the number of nodes", 2, &log.state.node_count(), State::node_count);
+    assert_eq!(checkers.violation(), None);
+    assert_eq!((checkers.seen().entries, checkers.seen().zxid, checkers.seen().compared), (2, 2, 1));
 }
 
 #[test]
@@ -69,16 +69,16 @@ fn another_entry_in_a_log_and_one_that_cannot_be_read_are_refused() {
     let (mut log, mut other) = (Log::default(), Log::default());
     log.make("/a");
     other.make("/b");
-    let mut oracle = followed(&log);
-    oracle.log(2, &other.records);
-    refused(&oracle, Check::LogMatching, "another in the log of node 2");
-    let mut oracle = followed(&log);
-    oracle.applied(2, &other.records, 6);
-    refused(&oracle, Check::LogMatching, "node 2 applied");
-    let mut oracle = Oracle::new(1.0);
+    let mut checkers = followed(&log);
+    checkers.log(2, &other.records);
+    refused(&checkers, Check::LogMatching, "another in the log of node 2");
+    let mut checkers = followed(&log);
+    checkers.applied(2, &other.records, 6);
+    refused(&checkers, Check::LogMatching, "node 2 applied");
+    let mut checkers = Checkers::new(1.0);
     log.records[0] = record(1, Bytes::from_static(&[99]));
-    oracle.applied(1, &log.records, 5);
-    refused(&oracle, Check::LogMatching, "cannot be read");
+    checkers.applied(1, &log.records, 5);
+    refused(&checkers, Check::LogMatching, "cannot be read");
 }
 
 #[test]
@@ -86,28 +86,28 @@ fn a_replica_that_differs_is_refused() {
     let (mut log, mut other) = (Log::default(), Log::default());
     log.make("/a");
     other.make("/b");
-    let mut oracle = followed(&log);
-    oracle.replica(2, &other.state);
-    refused(&oracle, Check::AppliedAgreement, "node 2");
-    let mut oracle = followed(&log);
-    oracle.look_through(2, &other.state);
-    refused(&oracle, Check::AppliedAgreement, "checksum");
+    let mut checkers = followed(&log);
+    checkers.replica(2, &other.state);
+    refused(&checkers, Check::AppliedAgreement, "node 2");
+    let mut checkers = followed(&log);
+    checkers.look_through(2, &other.state);
+    refused(&checkers, Check::AppliedAgreement, "checksum");
 }
 
 #[test]
 fn an_answer_or_a_list_of_what_no_log_has_is_refused() {
     let mut log = Log::default();
     log.entry(1, vec![made("/a"), made("/b")]);
-    let mut oracle = followed(&log);
-    oracle.answered("a write", 0, 3);
-    refused(&oracle, Check::Durable, "a write");
-    let mut oracle = followed(&log);
-    oracle.looked("a list", 2, &7, State::node_count);
-    refused(&oracle, Check::AppliedAgreement, "a list at 2");
+    let mut checkers = followed(&log);
+    checkers.answered("a write", 0, 3);
+    refused(&checkers, Check::Durable, "a write");
+    let mut checkers = followed(&log);
+    checkers.looked("a list", 2, &7, State::node_count);
+    refused(&checkers, Check::AppliedAgreement, "a list at 2");
     // Between two transactions of one entry.
-    let mut oracle = followed(&log);
-    oracle.looked("a list", 1, &2, State::node_count);
-    refused(&oracle, Check::AppliedAgreement, "at no end of an entry");
+    let mut checkers = followed(&log);
+    checkers.looked("a list", 1, &2, State::node_count);
+    refused(&checkers, Check::AppliedAgreement, "at no end of an entry");
 }
 
 #[test]
@@ -115,18 +115,18 @@ fn a_batch_that_comes_twice_changes_nothing_and_zxids_leave_nothing_out() {
     let mut log = Log::default();
     log.entry(1, vec![made("/a")]);
     log.entry(1, vec![made("/a")]);
-    let oracle = followed(&log);
-    assert_eq!(oracle.state().zxid().0, 1);
-    let mut oracle = followed(&log);
-    let (command, mut outcome) = (made("/c"), oracle.state.apply(Term(1), &batch_of(made("/c"))).remove(0));
+    let checkers = followed(&log);
+    assert_eq!(checkers.state().zxid().0, 1);
+    let mut checkers = followed(&log);
+    let (command, mut outcome) = (made("/c"), checkers.state.apply(Term(1), &batch_of(made("/c"))).remove(0));
     for event in &mut outcome.events {
         if let Event::Node { zxid, .. } = event {
             zxid.0 += 1;
         }
     }
     let change = Change { index: 3, term: 1, clock_ms: 3, at_us: 3, command: &command, outcome: &outcome };
-    oracle.in_order(&change, 1);
-    refused(&oracle, Check::AppliedAgreement, "follows 1");
+    checkers.in_order(&change, 1);
+    refused(&checkers, Check::AppliedAgreement, "follows 1");
 }
 
 fn batch_of(command: Command) -> Batch {
@@ -140,19 +140,19 @@ fn a_batch_that_is_applied_again_is_refused() {
     let mut log = Log::default();
     log.entry(1, vec![made("/a")]);
     log.entry(2, vec![made("/b")]);
-    let mut oracle = followed(&log);
-    // The oracle has noted a batch that its state knows nothing of.
-    oracle.batches.insert(2, (1, 1));
-    oracle.follow_batch(3, 1, batch_of(made("/c")), 5);
-    refused(&oracle, Check::Retries, "applied before");
+    let mut checkers = followed(&log);
+    // The checkers have noted a batch that their state knows nothing of.
+    checkers.batches.insert(2, (1, 1));
+    checkers.follow_batch(3, 1, batch_of(made("/c")), 5);
+    refused(&checkers, Check::Retries, "applied before");
 }
 
 #[test]
 fn clients_that_get_nothing_done_and_nodes_that_give_up_are_named_and_the_first_thing_stays() {
-    let mut oracle = Oracle::new(1.0);
-    oracle.broken(Check::Progress, "client 1 got nothing done".into());
-    oracle.broken(Check::Fatal, "host 2".into());
-    refused(&oracle, Check::Progress, "client 1");
+    let mut checkers = Checkers::new(1.0);
+    checkers.broken(Check::Progress, "client 1 got nothing done".into());
+    checkers.broken(Check::Fatal, "host 2".into());
+    refused(&checkers, Check::Progress, "client 1");
 }
 
 #[test]
@@ -174,9 +174,9 @@ fn an_answer_to_a_request_is_held_against_the_log() {
     let set = Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: op.clone() };
     log.entry(1, vec![open, made("/a"), set]);
     let stat = |log: &Log| Ok(Reply::DataSet(log.state.get(&path("/a")).unwrap().stat));
-    let mut oracle = followed(&log);
-    oracle.told(1, 7, &op, &stat(&log), 3);
-    assert_eq!(oracle.violation(), None);
-    oracle.told(1, 8, &op, &stat(&log), 3);
-    refused(&oracle, Check::Durable, "no log has it");
+    let mut checkers = followed(&log);
+    checkers.told(1, 7, &op, &stat(&log), 3);
+    assert_eq!(checkers.violation(), None);
+    checkers.told(1, 8, &op, &stat(&log), 3);
+    refused(&checkers, Check::Durable, "no log has it");
 }

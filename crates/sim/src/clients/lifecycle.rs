@@ -8,7 +8,7 @@ use super::session::Session;
 use crate::swarm::Work;
 
 /// Lives until the run stops.
-pub(super) async fn live(mut client: Client) {
+pub(super) async fn run(mut client: Client) {
     while !client.lab.stopping() {
         let timeout_ms = client.lab.plan.session_timeout_ms;
         let timeout_ms = client.rng.random_range(timeout_ms..=2 * timeout_ms);
@@ -52,7 +52,7 @@ async fn piece(client: &mut Client, session: &Session) {
         Work::Data => client.use_data(session).await,
         Work::Ephemeral => client.use_ephemerals(session).await,
         Work::Gate => client.use_gate(session).await,
-        Work::ByHand => client.act_by_hand(session).await,
+        Work::ByHand => client.use_raw_node_ops(session).await,
         Work::Many => client.own_many(session).await,
     }
 }

@@ -20,13 +20,13 @@ struct First {
 
 /// The first answer under each request id.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub struct Retries {
     first: BTreeMap<(u64, u128), First>,
     /// Requests that found an answer there.
     repeated: u64,
 }
 
-impl Requests {
+impl Retries {
     /// Takes in a command of the log.
     ///
     /// # Errors
@@ -111,12 +111,12 @@ fn is_kept(op: &Op, outcome: &Outcome) -> bool {
 mod tests {
     use lockkeeper_core::NodeKind;
 
-    use super::super::samples::{History, change, create};
+    use super::super::test_history::{History, change, create};
     use super::*;
 
     #[test]
     fn a_request_that_happens_twice_is_refused() {
-        let (mut history, mut requests) = (History::default(), Requests::default());
+        let (mut history, mut requests) = (History::default(), Retries::default());
         let session = history.open();
         history.keyed(session, 7, create("/a", "", NodeKind::Persistent));
         let (command, outcome) = history.last();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn another_payload_under_the_same_id_is_refused_by_the_state() {
-        let (mut history, mut requests) = (History::default(), Requests::default());
+        let (mut history, mut requests) = (History::default(), Retries::default());
         let session = history.open();
         history.keyed(session, 7, create("/a", "", NodeKind::Persistent));
         history.keyed(session, 7, create("/b", "", NodeKind::Persistent));
@@ -150,7 +150,7 @@ mod tests {
     /// What the fault suite found once: a repeated answer that was said to be true now.
     #[test]
     fn an_answer_that_is_repeated_as_of_another_point_is_refused() {
-        let (mut history, mut requests) = (History::default(), Requests::default());
+        let (mut history, mut requests) = (History::default(), Retries::default());
         let session = history.open();
         let op = create("/a", "", NodeKind::Persistent);
         let made = history.keyed(session, 7, op.clone());
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn leave_to_go_ahead_that_no_log_gave_is_refused() {
-        let requests = Requests::default();
+        let requests = Retries::default();
         let key = lockkeeper_core::GateKey::parse("g").unwrap();
         let op = Op::GateBegin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() };
         let token = lockkeeper_core::FencingToken(3);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_no_log_gave_is_refused() {
-        let (mut history, mut requests) = (History::default(), Requests::default());
+        let (mut history, mut requests) = (History::default(), Retries::default());
         let session = history.open();
         let op = create("/a", "", NodeKind::Persistent);
         history.keyed(session, 7, op.clone());

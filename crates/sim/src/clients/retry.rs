@@ -17,7 +17,7 @@ const PAUSE_MS: u64 = 40;
 
 /// What is known at the end of an operation.
 #[derive(Clone, Debug)]
-pub(super) enum Told<T> {
+pub(super) enum OpResult<T> {
     Done(At<T>),
     Refused(Refusal),
     /// Surely not done; or it was a read.
@@ -25,34 +25,34 @@ pub(super) enum Told<T> {
     /// It may have been done, or be yet.
     Unknown,
     /// The cluster says that the session is over.
-    Ended,
+    SessionEnded,
 }
 
 /// What one try says.
-pub(super) enum Tried<T> {
+pub(super) enum Attempt<T> {
     Done(At<T>),
     Refused(Refusal),
-    Ended,
+    SessionEnded,
     /// Surely nothing came of it.
-    Nothing,
+    NotExecuted,
     /// It may have been acted on, or be yet.
-    Open,
+    Unknown,
 }
 
 /// What a call says. A node that contradicts itself, or the session's own secret, breaks a promise.
-pub(super) fn read_answer<T>(answer: Result<Result<At<T>, NodeError>, CallError>) -> Result<Tried<T>, Violation> {
+pub(super) fn classify<T>(answer: Result<Result<At<T>, NodeError>, CallError>) -> Result<Attempt<T>, Violation> {
     match answer {
-        Ok(Ok(done)) => Ok(Tried::Done(done)),
-        Ok(Err(NodeError::Refused(Refusal::SessionExpired(_)))) => Ok(Tried::Ended),
-        Ok(Err(NodeError::Refused(refusal))) => Ok(Tried::Refused(refusal)),
+        Ok(Ok(done)) => Ok(Attempt::Done(done)),
+        Ok(Err(NodeError::Refused(Refusal::SessionExpired(_)))) => Ok(Attempt::SessionEnded),
+        Ok(Err(NodeError::Refused(refusal))) => Ok(Attempt::Refused(refusal)),
         Ok(Err(
             NodeError::NoLeader { .. }
             | NodeError::Overloaded { .. }
             | NodeError::ShuttingDown
             | NodeError::Compacted { .. },
         ))
-        | Err(CallError::Refused) => Ok(Tried::Nothing),
-        Ok(Err(NodeError::UnknownOutcome(_))) | Err(CallError::Reset | CallError::TimedOut) => Ok(Tried::Open),
+        | Err(CallError::Refused) => Ok(Attempt::NotExecuted),
+        Ok(Err(NodeError::UnknownOutcome(_))) | Err(CallError::Reset | CallError::TimedOut) => Ok(Attempt::Unknown),
         Ok(Err(NodeError::WrongSecret)) => {
             Err(Violation { check: Check::Durable, what: "the secret of a session was called wrong".into() })
         }
@@ -63,54 +63,54 @@ pub(super) fn read_answer<T>(answer: Result<Result<At<T>, NodeError>, CallError>
 }
 
 /// A node serves a request of a session: that session lives meanwhile.
-pub(super) struct Served {
+pub(super) struct ServeGuard {
     lab: Lab,
     session: u64,
 }
 
-impl Served {
+impl ServeGuard {
     pub(super) fn begin(lab: Lab, caller: &Caller) -> Self {
         let session = caller.credential.map_or(0, |credential| credential.session.0);
-        lab.oracle.lock().served(session, micros(lab.net.now()));
+        lab.checkers.lock().served(session, micros(lab.net.now()));
         Self { lab, session }
     }
 }
 
-impl Drop for Served {
+impl Drop for ServeGuard {
     fn drop(&mut self) {
-        self.lab.oracle.lock().left(self.session, micros(self.lab.net.now()));
+        self.lab.checkers.lock().left(self.session, micros(self.lab.net.now()));
     }
 }
 
 impl Client {
     /// One try at the preferred node.
-    pub(super) async fn ask<T, F, Fut>(&mut self, deadline: Duration, serve: F) -> Tried<T>
+    pub(super) async fn ask<T, F, Fut>(&mut self, deadline: Duration, serve: F) -> Attempt<T>
     where
         T: Send + 'static,
         F: FnOnce(Node) -> Fut + Send + 'static,
         Fut: Future<Output = Result<At<T>, NodeError>> + Send + 'static,
     {
-        let oracle = self.lab.oracle.clone();
+        let checkers = self.lab.checkers.clone();
         // Where the answer is given, at the moment at which it is.
         let watched = move |node: Node| async move {
             let there = node.clone();
             let answer = serve(node).await;
             if let Err(NodeError::Refused(Refusal::SessionExpired(session))) = &answer {
-                oracle.lock().told_ended_by(session.0, &there.state());
+                checkers.lock().told_ended_by(session.0, &there.state());
             }
             answer
         };
         let answer = self.lab.net.call(self.node(), deadline, watched).await;
-        match read_answer(answer) {
+        match classify(answer) {
             Ok(tried) => {
-                if matches!(tried, Tried::Nothing | Tried::Open) {
+                if matches!(tried, Attempt::NotExecuted | Attempt::Unknown) {
                     self.move_on();
                 }
                 tried
             }
             Err(Violation { check, what }) => {
-                self.lab.oracle.lock().broken(check, what);
-                Tried::Nothing
+                self.lab.checkers.lock().broken(check, what);
+                Attempt::NotExecuted
             }
         }
     }
@@ -120,14 +120,20 @@ impl Client {
     }
 
     /// A mutation on behalf of a session: asked again under one request id until something is certain, or patience ends.
-    pub(super) async fn mutate(&mut self, session: &Session, what: &'static str, op: Op) -> Told<Reply> {
+    pub(super) async fn mutate(&mut self, session: &Session, what: &'static str, op: Op) -> OpResult<Reply> {
         let id = self.new_id();
         self.mutate_as(session, what, op, id).await
     }
 
     /// The same under a given request id.
-    pub(super) async fn mutate_as(&mut self, session: &Session, what: &'static str, op: Op, id: u128) -> Told<Reply> {
-        let began = self.lab.oracle.lock().began();
+    pub(super) async fn mutate_as(
+        &mut self,
+        session: &Session,
+        what: &'static str,
+        op: Op,
+        id: u128,
+    ) -> OpResult<Reply> {
+        let began = self.lab.checkers.lock().began();
         self.mutate_since(session, what, op, id, began).await
     }
 
@@ -154,7 +160,7 @@ impl Client {
         op: Op,
         id: u128,
         began: u64,
-    ) -> Told<Reply> {
+    ) -> OpResult<Reply> {
         session.keep(RequestId(id));
         let key = RequestKey { id: RequestId(id), acknowledged: session.acknowledgements() };
         let give_up_us = self.now_us() + 15_000_000;
@@ -164,31 +170,31 @@ impl Client {
                 Caller { credential: Some(session.credential), request: Some(key.clone()), ..Caller::default() };
             let (asked, lab) = (op.clone(), self.lab.clone());
             let serve = move |node: Node| async move {
-                let _served = Served::begin(lab, &caller);
+                let _served = ServeGuard::begin(lab, &caller);
                 node.execute(caller, asked).await
             };
             match self.ask(TRY, serve).await {
-                Tried::Done(At { value, zxid }) => {
+                Attempt::Done(At { value, zxid }) => {
                     self.book(session.credential, id, &op, Ok(value.clone()), began, zxid, what);
-                    break Told::Done(At { value, zxid });
+                    break OpResult::Done(At { value, zxid });
                 }
-                Tried::Refused(refusal) => {
+                Attempt::Refused(refusal) => {
                     self.book(session.credential, id, &op, Err(refusal.clone()), began, Zxid(0), what);
-                    break Told::Refused(refusal);
+                    break OpResult::Refused(refusal);
                 }
-                Tried::Ended => {
+                Attempt::SessionEnded => {
                     session.told_ended(self);
-                    break Told::Ended;
+                    break OpResult::SessionEnded;
                 }
-                Tried::Open => open = true,
-                Tried::Nothing => {}
+                Attempt::Unknown => open = true,
+                Attempt::NotExecuted => {}
             }
             if self.now_us() >= give_up_us || session.is_lost(self) {
-                break if open { Told::Unknown } else { Told::Failed };
+                break if open { OpResult::Unknown } else { OpResult::Failed };
             }
             self.pause_between_tries().await;
         };
-        if !open && matches!(told, Told::Done(_) | Told::Refused(_)) {
+        if !open && matches!(told, OpResult::Done(_) | OpResult::Refused(_)) {
             session.acknowledge(RequestId(id));
         }
         self.lab.count(what, outcome_of(&told));
@@ -206,11 +212,11 @@ impl Client {
         zxid: Zxid,
         what: &str,
     ) {
-        let mut oracle = self.lab.oracle.lock();
-        oracle.told(credential.session.0, id, op, &answer, zxid.0);
+        let mut checkers = self.lab.checkers.lock();
+        checkers.told(credential.session.0, id, op, &answer, zxid.0);
         // A refusal does not say at which point it is true.
         if answer.is_ok() {
-            oracle.answered(what, began, zxid.0);
+            checkers.answered(what, began, zxid.0);
         }
     }
 
@@ -223,11 +229,12 @@ impl Client {
         use lockkeeper_node::Consistency::Linearizable;
         let give_up_us = self.now_us() + 15_000_000;
         loop {
-            let began = self.lab.oracle.lock().began();
+            let began = self.lab.checkers.lock().began();
             let look = look.clone();
-            if let Tried::Done(at) = self.ask(TRY, move |node| async move { node.read(Linearizable, look).await }).await
+            if let Attempt::Done(at) =
+                self.ask(TRY, move |node| async move { node.read(Linearizable, look).await }).await
             {
-                self.lab.oracle.lock().answered(what, began, at.zxid.0);
+                self.lab.checkers.lock().answered(what, began, at.zxid.0);
                 self.lab.count(what, Outcome::Ok);
                 return Some(at);
             }
@@ -240,12 +247,12 @@ impl Client {
     }
 }
 
-pub(super) fn outcome_of<T>(told: &Told<T>) -> Outcome {
+pub(super) fn outcome_of<T>(told: &OpResult<T>) -> Outcome {
     match told {
-        Told::Done(_) => Outcome::Ok,
-        Told::Refused(_) | Told::Ended => Outcome::Refused,
-        Told::Failed => Outcome::Failed,
-        Told::Unknown => Outcome::Unknown,
+        OpResult::Done(_) => Outcome::Ok,
+        OpResult::Refused(_) | OpResult::SessionEnded => Outcome::Refused,
+        OpResult::Failed => Outcome::Failed,
+        OpResult::Unknown => Outcome::Unknown,
     }
 }
 
@@ -255,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_node_that_has_failed_or_denies_the_secret_breaks_a_promise() {
-        let said = |error| read_answer::<()>(Ok(Err(error))).map(drop).map_err(|violation| violation.check);
+        let said = |error| classify::<()>(Ok(Err(error))).map(drop).map_err(|violation| violation.check);
         assert_eq!(said(NodeError::Fatal("an answer of the wrong kind".into())), Err(Check::Fatal));
         assert_eq!(said(NodeError::WrongSecret), Err(Check::Durable));
         for other in [NodeError::UnknownOutcome("who knows".into()), NodeError::ShuttingDown] {

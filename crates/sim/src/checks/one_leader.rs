@@ -6,11 +6,11 @@ use super::Checked;
 
 /// Who was seen to lead which term.
 #[derive(Debug, Default)]
-pub struct Leaders {
+pub struct OneLeader {
     of_term: BTreeMap<u64, u64>,
 }
 
-impl Leaders {
+impl OneLeader {
     /// Node `witness` says that `leader` leads `term`.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn two_leaders_of_one_term_are_refused() {
-        let mut leaders = Leaders::default();
+        let mut leaders = OneLeader::default();
         leaders.saw(1, 1, 1).unwrap();
         leaders.saw(2, 1, 1).unwrap();
         leaders.saw(3, 2, 3).unwrap();

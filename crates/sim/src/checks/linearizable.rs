@@ -16,14 +16,14 @@ type Values = Vec<(u64, Option<NodeData>)>;
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Reads {
+pub struct Linearizable {
     /// The latest point at which an answer was true that somebody has.
     floor: u64,
     values: BTreeMap<String, Values>,
     versions: BTreeMap<String, i32>,
 }
 
-impl Reads {
+impl Linearizable {
     /// A linearizable operation begins: its answer must not be older than this.
     pub fn began(&self) -> u64 {
         self.floor
@@ -124,12 +124,12 @@ impl Reads {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{History, data, path};
+    use super::super::test_history::{History, data, path};
     use super::*;
 
     #[test]
     fn answers_that_go_back_in_time_are_refused() {
-        let mut reads = Reads::default();
+        let mut reads = Linearizable::default();
         let (early, late) = (reads.began(), 5);
         reads.answered("a write", early, late).unwrap();
         // Asked for before that answer: may be older.
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn reads_of_what_was_not_there_are_refused() {
-        let mut reads = Reads::default();
+        let mut reads = Linearizable::default();
         let mut history = History::default();
         let set = |text: &str| Op::SetData { path: path("/r"), data: data(text).into(), version: None };
         let made = history.create("/r", "one");
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn null_read_as_empty_is_refused() {
-        let (mut reads, mut history) = (Reads::default(), History::default());
+        let (mut reads, mut history) = (Linearizable::default(), History::default());
         history.create("/r", "one");
         let nulled = history.run(None, Op::SetData { path: path("/r"), data: NodeData::NULL, version: None });
         history.each(|change| reads.change(change).unwrap());
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_guard_that_was_not_looked_at_is_refused() {
-        let (mut reads, mut history) = (Reads::default(), History::default());
+        let (mut reads, mut history) = (Linearizable::default(), History::default());
         history.create("/r", "one");
         let set = |version| Op::SetData { path: path("/r"), data: data("two").into(), version: Some(version) };
         history.run(None, set(0));
@@ -185,6 +185,6 @@ mod tests {
         if let Command::Do { op: Op::Multi(ops), .. } = &mut command {
             ops[0] = Op::Check { path: path("/r"), version: Some(7) };
         }
-        reads.change(&super::super::samples::change(&command, &outcome, 9)).unwrap_err();
+        reads.change(&super::super::test_history::change(&command, &outcome, 9)).unwrap_err();
     }
 }

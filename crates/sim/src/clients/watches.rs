@@ -8,7 +8,7 @@ use lockkeeper_node::{NodeError, WatchItem, WatchSpec};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::asking::TRY;
+use super::retry::TRY;
 use super::{Client, Outcome};
 use crate::checks::Check;
 
@@ -17,7 +17,7 @@ const PLACES: [(&str, bool); 6] =
     [("/", true), ("/locks", true), ("/locks/x/0", false), ("/members", false), ("/data", true), ("/gates", true)];
 
 /// Watches until the world ends.
-pub(super) async fn watch_for_ever(mut client: Client, number: u64) {
+pub(super) async fn follow(mut client: Client, number: u64) {
     let (place, recursive) = *PLACES.choose(&mut client.rng).unwrap_or(&PLACES[0]);
     let Ok(path) = NodePath::parse(place) else { return };
     let mut from = read_point(&mut client).await;
@@ -41,12 +41,12 @@ pub(super) async fn watch_for_ever(mut client: Client, number: u64) {
             }
             Ok(Err(NodeError::Compacted { oldest })) => {
                 client.lab.count("watch", Outcome::Refused);
-                client.lab.oracle.lock().compacted(&spec, from, oldest.0);
+                client.lab.checkers.lock().compacted(&spec, from, oldest.0);
                 from = read_point(&mut client).await;
             }
             Ok(Err(NodeError::Fatal(why))) => {
                 let what = format!("a watch was told that the node has failed: {why}");
-                client.lab.oracle.lock().broken(Check::Fatal, what);
+                client.lab.checkers.lock().broken(Check::Fatal, what);
             }
             Ok(Err(_)) | Err(_) => {
                 client.lab.count("watch", Outcome::Failed);
@@ -73,7 +73,7 @@ async fn listen(
 ) -> Ended {
     while let Some(Ok(item)) = incoming.next().await {
         client.lab.count("watch", Outcome::Ok);
-        let heard = client.lab.oracle.lock().heard(spec, *from, &item);
+        let heard = client.lab.checkers.lock().heard(spec, *from, &item);
         match (heard, &item) {
             (_, WatchItem::Lost { oldest }) if oldest.0 <= *from => return Ended::CanResume,
             (Some(heard), _) if !heard.lost => {

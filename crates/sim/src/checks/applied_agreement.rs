@@ -15,7 +15,7 @@ const KEPT: usize = 4_096;
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Agreement {
+pub struct AppliedAgreement {
     /// The state after each of the last entries, by their index.
     states: BTreeMap<u64, State>,
     /// By zxid: the first and the last entry, of those kept, after which the state had it. The clock, origins and remembered replies
@@ -27,13 +27,13 @@ pub struct Agreement {
     compared: u64,
 }
 
-impl Default for Agreement {
+impl Default for AppliedAgreement {
     fn default() -> Self {
         Self::keeping(KEPT)
     }
 }
 
-impl Agreement {
+impl AppliedAgreement {
     fn keeping(kept: usize) -> Self {
         let (states, spans) = (BTreeMap::from([(0, State::new())]), BTreeMap::from([(0, (0, 0))]));
         Self { states, spans, checksums: BTreeMap::new(), kept, compared: 0 }
@@ -117,17 +117,17 @@ mod tests {
         Actor, Batch, Command, NodeId, NodeKind, Op, Origin, RequestId, RequestKey, Rules, SessionId, Term,
     };
 
-    use super::super::samples::create;
+    use super::super::test_history::create;
     use super::*;
 
     /// A log of entries with one command each, and the state after it.
     #[derive(Default)]
-    struct Log {
+    struct TestLog {
         state: State,
         index: u64,
     }
 
-    impl Log {
+    impl TestLog {
         fn entry(&mut self, commands: Vec<Command>) -> (u64, State) {
             self.index += 1;
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.index };
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_the_log_gives_is_right_however_old_it_is() {
-        let (mut log, mut agreement) = (Log::default(), Agreement::default());
+        let (mut log, mut agreement) = (TestLog::default(), AppliedAgreement::default());
         let states: Vec<_> = ["/a", "/b", "/c"].map(|path| log.make(path)).into();
         for (index, state) in &states {
             agreement.follow(*index, state);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn other_data_at_the_same_zxid_is_refused() {
-        let (mut log, mut other, mut agreement) = (Log::default(), Log::default(), Agreement::default());
+        let (mut log, mut other, mut agreement) = (TestLog::default(), TestLog::default(), AppliedAgreement::default());
         let (index, state) = log.make("/a");
         agreement.follow(index, &state);
         let (_, state) = other.make("/b");
@@ -178,7 +178,7 @@ mod tests {
             let op = Op::Delete { path: lockkeeper_core::NodePath::parse("/none").unwrap(), version: None };
             vec![Command::Do { actor: Actor::of(SessionId(1)).asking(request), op }]
         };
-        let (mut log, mut other, mut agreement) = (Log::default(), Log::default(), Agreement::default());
+        let (mut log, mut other, mut agreement) = (TestLog::default(), TestLog::default(), AppliedAgreement::default());
         for log in [&mut log, &mut other] {
             let (index, state) = log.entry(vec![open()]);
             agreement.follow(index, &state);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_zxid_at_which_the_log_never_stood_is_refused() {
-        let (mut log, mut other, mut agreement) = (Log::default(), Log::default(), Agreement::default());
+        let (mut log, mut other, mut agreement) = (TestLog::default(), TestLog::default(), AppliedAgreement::default());
         let (index, state) = log.entry(vec![made("/a"), made("/b")]);
         agreement.follow(index, &state);
         // Half of an entry; beyond the log.
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_is_no_longer_kept_is_passed_over() {
-        let (mut log, mut agreement) = (Log::default(), Agreement::keeping(2));
+        let (mut log, mut agreement) = (TestLog::default(), AppliedAgreement::keeping(2));
         for path in ["/a", "/b", "/c"] {
             let (index, state) = log.make(path);
             agreement.follow(index, &state);
