@@ -1,5 +1,5 @@
-//! Lock queues as a checker sees them: the grammar of request names, who holds, and the replay of a queue from the nodes
-//! that come and go. The model of `core`'s tests, the simulation and the fault suite all use it.
+//! Lock queues, independent of the product: the grammar of request names, who holds, and the replay of a queue from
+//! the nodes that are created and deleted. The model of `core`'s tests, the simulation and the fault suite use it.
 //!
 //! This crate must never depend on the product: it states the documented rules a second time, so that a defect in the
 //! product's own reader or queue shows as a difference. It has no dependencies at all.

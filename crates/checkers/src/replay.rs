@@ -24,8 +24,8 @@ pub struct Replay {
     pub at_once: usize,
     /// Requests that went without ever having held: each wakes its successor at most.
     pub went_waiting: usize,
-    /// The most wake-ups that the queue accounts for: one for each request whose blocker went, and one for each that came to
-    /// a permit. A server that counts more wakes waiters in vain.
+    /// The most wake-ups that the queue accounts for: one for each request whose blocker went, and one for each that
+    /// came to a permit. A server that counts more wakes waiters in vain.
     pub wake_ups: usize,
     /// The most that held at a time.
     pub most: usize,
@@ -74,9 +74,9 @@ pub fn replay(requests: &[Life]) -> Replay {
     replay
 }
 
-/// Judges what clients did while they held: each created nodes named `t<token>-…` in a directory after it was granted,
-/// and deleted them before it released. At no zxid are there more than `permits`, and each client's request was foremost
-/// in its queue all the while. Gives the most at a time.
+/// Checks what clients did while they held: each created nodes named `t<token>-…` in a directory after it was
+/// granted, and deleted them before it released. At no zxid are there more than `permits`, and each client's request
+/// was among the foremost of its queue all the while. Gives the most at a time.
 ///
 /// # Errors
 /// Says who was inside when.

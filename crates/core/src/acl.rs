@@ -1,7 +1,8 @@
-//! Access control lists as ZooKeeper has them: each node has one of its own, nothing is inherited, and what a list does not allow is
-//! refused (reference: ZooKeeper's programmer's guide, "ZooKeeper access control using ACLs").
+//! Access control lists as ZooKeeper has them: each node has its own, nothing is inherited, and anything that a list
+//! does not allow is refused (reference: ZooKeeper's programmer's guide, "ZooKeeper access control using ACLs").
 //!
-//! Front doors find out who calls and say so with each command ([`Principals`]); the state decides when the command is applied.
+//! Frontends identify the caller and state it with each command ([`Principals`]). The state decides when the command
+//! is applied.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ impl Permissions {
     pub const READ: Self = Self(1);
     /// To set data.
     pub const WRITE: Self = Self(2);
-    /// To make a child.
+    /// To create a child.
     pub const CREATE: Self = Self(4);
     /// To delete a child.
     pub const DELETE: Self = Self(8);
@@ -71,21 +72,21 @@ impl AclEntry {
     }
 }
 
-/// Somebody, as a scheme names them: `digest` and `user:hash`, say.
+/// An identity in a scheme, such as `digest` and `user:hash`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
-    /// The scheme that has vouched for it.
+    /// The scheme that verified it.
     pub scheme: Arc<str>,
     /// The identity within the scheme.
     pub id: Arc<str>,
 }
 
-/// Who calls, as far as a front door has found out. Everybody is `world:anyone` besides.
+/// The caller, as the frontend identified it. Every caller is `world:anyone` as well.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principals {
-    /// Where the call comes from: what `ip` entries are compared with.
+    /// The caller's address, which `ip` entries are compared with.
     pub address: Option<IpAddr>,
-    /// What the caller has proved to be; at most [`MAX_IDENTITIES`](crate::limits::MAX_IDENTITIES).
+    /// The identities that the caller has proved; at most [`MAX_IDENTITIES`](crate::limits::MAX_IDENTITIES).
     pub identities: Vec<Identity>,
 }
 
@@ -93,17 +94,17 @@ impl Principals {
     /// The scheme whose identities may do everything.
     pub const SUPER: &str = "super";
 
-    /// Whether a list allows them any of this.
+    /// Whether a list allows any of these permissions.
     pub fn may(&self, wanted: Permissions, acl: &[AclEntry]) -> bool {
         self.is_super() || acl.iter().any(|entry| entry.permissions.has_any(wanted) && self.are(entry))
     }
 
-    /// Whether nothing is refused to them.
+    /// Whether this is the super user, to whom nothing is refused.
     pub fn is_super(&self) -> bool {
         self.identities.iter().any(|identity| &*identity.scheme == Self::SUPER)
     }
 
-    /// Whether an entry means them.
+    /// Whether an entry matches.
     fn are(&self, entry: &AclEntry) -> bool {
         match entry.scheme.as_str() {
             "world" => entry.id == "anyone",
@@ -113,7 +114,7 @@ impl Principals {
     }
 }
 
-/// What an `ip` entry names: an address, or one with the number of its leading bits that count.
+/// An address, or a prefix of addresses, in an `ip` entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -121,7 +122,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Reads `10.0.0.0/8`, `10.1.2.3`, `fd00::/8`. None if it is neither.
+    /// Parses `10.0.0.0/8`, `10.1.2.3`, `fd00::/8`; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
@@ -133,7 +134,7 @@ impl Network {
         (bits <= most).then_some(Self { address, bits })
     }
 
-    /// Whether an address lies in it. An IPv4 address that came over an IPv6 socket counts as what it is.
+    /// Whether it contains an address. An IPv4 address that came over an IPv6 socket counts as IPv4.
     pub fn holds(self, address: IpAddr) -> bool {
         let bits = u32::from(self.bits);
         match (self.address, address.to_canonical()) {

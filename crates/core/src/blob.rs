@@ -1,4 +1,5 @@
-//! Data of nodes for serde, as one run of bytes instead of a sequence of numbers. In postcard both look the same; this is faster.
+//! Encodes node data as one byte string instead of a sequence of numbers. In postcard both give the same bytes; this
+//! is faster.
 
 use std::fmt;
 use std::sync::Arc;

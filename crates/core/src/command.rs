@@ -1,4 +1,4 @@
-//! What can be asked of the state. A [`Batch`] is what one log entry carries.
+//! The commands that change the state. One log entry carries one [`Batch`].
 
 use std::sync::Arc;
 
@@ -15,24 +15,25 @@ use crate::rules::Rules;
 /// Commands of one node, applied in order as one log entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
-    /// Who sent it. The state applies each origin once, so a batch whose fate is unknown may be sent again.
+    /// The sender. The state applies each origin once, so a batch with an unknown outcome may be sent again.
     pub origin: Origin,
-    /// The replicated clock as the proposing leader keeps it, in milliseconds since 1970. The state clamps it to be monotonic.
+    /// The proposing leader's replicated clock, in milliseconds since 1970. The state clamps it to be monotonic.
     pub clock_ms: u64,
-    /// What the configuration of the node that made the batch allows.
+    /// The configured bounds of the node that made the batch.
     pub rules: Rules,
-    /// The commands, each with an outcome of its own.
+    /// The commands. Each has its own outcome.
     pub commands: Vec<Command>,
 }
 
-/// Names a batch for ever. A node has one batch in flight at a time, so the last one applied per node is all there is to know.
+/// Identifies a batch. A node has one batch in flight at a time, so the state remembers only the last one of each
+/// node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin {
     /// The node whose proposer made the batch.
     pub node: NodeId,
-    /// Counts the starts of that node, durably. A batch of an earlier incarnation than one already seen has no effect.
+    /// Counts the starts of that node, durably. A batch of an earlier incarnation has no effect.
     pub incarnation: u64,
-    /// Counts the batches of that incarnation, from 1; an empty batch numbered 0 only says that the node has started.
+    /// Counts the batches of that incarnation from 1. The empty batch 0 only records that the node has started.
     pub sequence: u64,
 }
 
@@ -43,29 +44,30 @@ pub enum Command {
     OpenSession {
         /// SHA-256 of the 16-byte secret. The secret itself is never stored.
         secret_hash: [u8; 32],
-        /// How long it lives without a sign of life.
+        /// How long the session lives without a sign of life.
         timeout_ms: u32,
-        /// Who it is, for people.
+        /// A description for operators.
         label: Arc<str>,
     },
-    /// Ends a session and everything it owned, in one transaction.
+    /// Closes a session and deletes everything it owned, in one transaction.
     CloseSession {
         /// The session.
         session: SessionId,
     },
-    /// Ends sessions that were silent for too long. Each that ends takes a zxid of its own.
-    /// Has no effect unless the log entry's term is `term`: a leader that has lost its term expires nobody (promise P5). Spares
-    /// who has changed anything after `seen`: a lock that was granted meanwhile is not taken away with the
-    /// grant's answer still on its way.
+    /// Expires silent sessions. Each that ends takes its own zxid.
+    /// Has no effect unless the log entry's term is `term`: a leader that has lost its term expires no session
+    /// (promise P5). Sessions that changed something after `seen` are spared, so that a lock granted meanwhile is not
+    /// lost while the answer is on its way.
     ExpireSessions {
-        /// Term of the leader that noticed the silence.
+        /// The term of the leader that noticed the silence.
         term: Term,
-        /// How far the leader had applied the log when it did.
+        /// The last zxid that the leader had applied then.
         seen: Zxid,
-        /// The silent ones; at most [`MAX_BULK`](crate::limits::MAX_BULK).
+        /// The silent sessions; at most [`MAX_BULK`](crate::limits::MAX_BULK).
         sessions: Vec<SessionId>,
     },
-    /// Removes containers that stayed empty and TTL nodes that outlived their TTL; each path is judged when applied.
+    /// Removes containers that stayed empty and TTL nodes whose TTL is over. Each path is checked when the command is
+    /// applied.
     Reap {
         /// Candidates; at most [`MAX_BULK`](crate::limits::MAX_BULK).
         paths: Vec<NodePath>,
@@ -77,8 +79,8 @@ pub enum Command {
         /// What to do.
         op: Op,
     },
-    /// Ties a session to whoever asks: what comes over an earlier attachment has no effect from now on. The front door has checked the
-    /// secret.
+    /// Attaches a session to a new connection. Changes that come over an earlier attachment are refused from now on.
+    /// The frontend has verified the secret.
     AttachSession {
         /// The session.
         session: SessionId,
@@ -90,53 +92,53 @@ pub enum Command {
 pub struct Actor {
     /// The session. Required for ephemerals, locks and request ids.
     pub session: Option<SessionId>,
-    /// Makes a retry safe (promise P9). Needs a session.
+    /// Makes a retry safe (promise P9). Requires a session.
     pub request: Option<RequestKey>,
-    /// The attachment of the session over which this comes; refused if the session has moved since. None is never refused: calls that
-    /// each stand for themselves.
+    /// The session's attachment that this came over; refused if the session has moved since. `None` is never refused:
+    /// such a call is not tied to a connection.
     pub attachment: Option<Zxid>,
-    /// Who that is, to access control lists.
+    /// The caller, as access control lists see it.
     pub principals: Principals,
-    /// Whether the front door grants the right to take from others what belongs to them: to delete their lock requests and gates.
+    /// Whether the frontend grants the right to delete lock requests and gates of other sessions.
     pub may_force: bool,
 }
 
 impl Actor {
-    /// A session, for itself.
+    /// The session itself.
     pub fn of(session: SessionId) -> Self {
         Self { session: Some(session), ..Self::default() }
     }
 
-    /// A session, or nobody.
+    /// The session, if there is one.
     pub fn maybe(session: Option<SessionId>) -> Self {
         Self { session, ..Self::default() }
     }
 
-    /// A request of a session that may be repeated.
+    /// The same, with a request id under which it may be repeated.
     #[must_use]
     pub fn asking(self, request: Option<RequestKey>) -> Self {
         Self { request, ..self }
     }
 }
 
-/// Names a request within its session, and lets the session forget replies that the client already has.
+/// Identifies a request within its session, and lists replies that the session need not keep any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestKey {
-    /// The name.
+    /// The request id.
     pub id: RequestId,
     /// Earlier requests whose replies the client has.
     pub acknowledged: Vec<RequestId>,
 }
 
-/// How a node lives and dies.
+/// The lifetime of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeKind {
     /// Until it is deleted.
     #[default]
     Persistent,
-    /// Until its session ends. Has no children.
+    /// Until its session ends. It has no children.
     Ephemeral,
-    /// Until it has had children and then stayed empty for a while.
+    /// Until it has had children and has then been empty for a while.
     Container,
     /// Until it is without children and unchanged for `ttl_ms`.
     Ttl {
@@ -151,9 +153,10 @@ pub enum Sequential {
     /// The name is as given.
     #[default]
     No,
-    /// The name is as given, and the sequence: `/a/n-` makes `/a/n-0000000000`. Below the root it may be the sequence alone.
+    /// The sequence follows the given name: `/a/n-` makes `/a/n-0000000000`. Below the root the name may be the
+    /// sequence alone.
     Suffix,
-    /// The name is the sequence alone, and the path given is the parent's: `/a` makes `/a/0000000000`.
+    /// The name is the sequence alone, and the given path is the parent's: `/a` makes `/a/0000000000`.
     Alone,
 }
 
@@ -164,8 +167,8 @@ impl From<bool> for Sequential {
 }
 
 impl Sequential {
-    /// Reads what a sequential node's path begins with, as ZooKeeper's clients write it: valid if it is once there are digits
-    /// after it, so it may end in a slash.
+    /// Parses the prefix of a sequential node's path as ZooKeeper's clients write it. The prefix is valid if it is a
+    /// valid path once digits follow, so it may end in a slash.
     ///
     /// # Errors
     /// Says which rule the path breaks.
@@ -180,9 +183,9 @@ impl Sequential {
 /// An operation of a client. Versions are compared only when given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Op {
-    /// Makes a node. The parent must exist and not be ephemeral.
+    /// Creates a node. The parent must exist and not be ephemeral.
     Create {
-        /// Where; what it is the beginning of, if `sequential`.
+        /// The path, or its prefix if `sequential`.
         path: NodePath,
         /// Its data.
         data: NodeData,
@@ -190,10 +193,10 @@ pub enum Op {
         kind: NodeKind,
         /// Whether its name ends in a sequence.
         sequential: Sequential,
-        /// Who may do what; must not be empty.
+        /// The access control list; must not be empty.
         acl: Vec<AclEntry>,
     },
-    /// Removes a node without children.
+    /// Deletes a node without children.
     Delete {
         /// Which.
         path: NodePath,
@@ -238,95 +241,96 @@ pub enum Op {
         #[serde(serialize_with = "crate::nesting::serialize", deserialize_with = "crate::nesting::deserialize_ops")]
         Vec<Op>,
     ),
-    /// Enters the queue of each lock with an ephemeral sequential node, all under one zxid; needs a session. Missing
-    /// directories are made as containers. The set holds when each of its requests does.
+    /// Enqueues one ephemeral sequential node for each lock, all under one zxid. Requires a session. Missing
+    /// directories are created as containers. The request holds when each of its nodes does.
     Acquire {
         /// The locks: sorted, each once, from 1 to [`MAX_LOCKS_TOGETHER`](crate::limits::MAX_LOCKS_TOGETHER).
         locks: Vec<LockName>,
-        /// Alone or with others.
+        /// The mode.
         mode: LockMode,
-        /// Should the session expire while it holds, nobody is granted the lock for so many milliseconds; at most
+        /// If the session expires while it holds, the lock stays closed for so many milliseconds; at most
         /// [`MAX_DELAY_MS`](crate::limits::MAX_DELAY_MS).
         delay_ms: u32,
-        /// Goes into the node's name, so that a retry finds its own node (Curator's protection mode).
+        /// Part of the node's name, so that a retry finds its own node (Curator's protection mode).
         uuid: RequestId,
-        /// Who asks, for people; the node's data.
+        /// A description for operators: the node's data.
         label: Arc<str>,
     },
-    /// Leaves the queues. Decides when applied: not holding all of them → removed from all; holding by then → as
-    /// `if_holding` says.
+    /// Withdraws a request. Decided when applied: a request that does not hold all its locks is removed; for one that
+    /// does, `if_holding` decides.
     Withdraw {
         /// The locks that were asked for together: sorted, each once.
         locks: Vec<LockName>,
         /// The czxid of the requests' nodes; the caller's session must own them.
         token: FencingToken,
-        /// What to do if the wait is over after all.
+        /// What to do if the request holds by then.
         if_holding: IfHolding,
     },
-    /// Gives the locks back, all or none; needs the holder's session and token.
+    /// Releases the locks, all or none. Requires the holder's session and token.
     Release {
         /// The locks that are held with this token, or some of them: sorted, each once.
         locks: Vec<LockName>,
         /// The token of the grant.
         token: FencingToken,
     },
-    /// Turns a writer into a reader without letting go; needs the holder's session and token. The token stays.
+    /// Turns a writer into a reader without releasing the lock. Requires the holder's session and token. The token
+    /// stays.
     Downgrade {
         /// The lock.
         lock: LockName,
         /// The token of the grant.
         token: FencingToken,
     },
-    /// Puts this request's nodes under the care of whoever asks: each gets a new data version, so that a withdrawal by an earlier
-    /// caretaker ([`Op::Abandon`]) has no effect any more. All must be there, and the session's own.
+    /// Claims this request for the caller: each node gets a new data version, so that an [`Op::Abandon`] of an
+    /// earlier caller has no effect any more. All nodes must exist and be the session's own.
     Claim {
         /// The locks that were asked for together: sorted, each once.
         locks: Vec<LockName>,
         /// The czxid of the requests' nodes.
         token: FencingToken,
     },
-    /// Takes a request whose caller has gone out of the queues, waiting or holding, unless somebody else has claimed it. Not done
-    /// on the session's behalf: it is no sign of its life.
+    /// Removes a request whose caller has gone, waiting or holding, unless another call has claimed it. Not done on
+    /// the session's behalf: it is no sign of life.
     Abandon {
         /// The locks that were asked for together: sorted, each once.
         locks: Vec<LockName>,
-        /// The czxid of the requests' nodes: a request that was made later under the same name is not hit.
+        /// The czxid of the requests' nodes. A later request under the same name is not affected.
         token: FencingToken,
-        /// The data version that each node has as long as nobody else has claimed it.
+        /// The data version of each node as long as no other call has claimed it.
         versions: Vec<i32>,
     },
-    /// Takes the lock from its holder, whoever asks. The front door decides who may, and keeps the record.
+    /// Breaks a lock: takes it from its holder. The frontend decides who may, and writes the audit record.
     ForceRelease {
         /// The lock.
         lock: LockName,
-        /// The token of the grant that is broken: a later holder is not hit by mistake.
+        /// The token of the grant to break: a later holder is not affected.
         token: FencingToken,
     },
-    /// Begins the operation that a gate stands for, unless somebody does it or has done it.
+    /// Begins the operation that a gate stands for, unless it is under way or done.
     GateBegin {
         /// The gate.
         key: GateKey,
-        /// What the operation is. Another one under the same key is refused.
+        /// Identifies the operation. Another fingerprint under the same key is refused.
         fingerprint: Arc<str>,
-        /// How long it may take before another may begin it; at most
+        /// How long the operation may take until another caller may begin it; at most
         /// [`MAX_GATE_PENDING_MS`](crate::limits::MAX_GATE_PENDING_MS).
         pending_ms: u64,
-        /// Who works, for people.
+        /// A description for operators.
         label: Arc<str>,
     },
-    /// The operation is done; needs the token, and the session with which it was begun.
+    /// Stores the result of a finished operation. Requires the token, and the session that began it.
     GateFinish {
         /// The gate.
         key: GateKey,
         /// The token that the beginning gave.
         token: FencingToken,
-        /// What later callers are given.
+        /// The result that later callers get.
         #[serde(with = "crate::blob")]
         result: Arc<[u8]>,
-        /// For how long; at most [`MAX_GATE_KEEP_MS`](crate::limits::MAX_GATE_KEEP_MS).
+        /// How long the result is kept; at most [`MAX_GATE_KEEP_MS`](crate::limits::MAX_GATE_KEEP_MS).
         keep_ms: u64,
     },
-    /// The operation came to nothing: the gate opens again. Needs what [`Op::GateFinish`] needs.
+    /// The operation failed: the gate opens again. Requires what [`Op::GateFinish`] requires.
     GateFail {
         /// The gate.
         key: GateKey,
@@ -335,12 +339,12 @@ pub enum Op {
     },
 }
 
-/// What a withdrawal does with a request that holds by the time it is applied.
+/// What a withdrawal does with a request that already holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IfHolding {
-    /// The caller is still there: keep it, and say so.
+    /// The caller is still there: keep the lock, and answer that it holds.
     Keep,
-    /// The caller has gone: release it.
+    /// The caller has gone: release the lock.
     Release,
 }
 

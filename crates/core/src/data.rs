@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::blob;
 
-/// A node's data, cheap to clone. Null takes no memory of its own, and reads as no bytes wherever bytes are wanted.
+/// A node's data, cheap to clone. Null takes no memory, and reads as an empty byte string where bytes are required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeData(Option<Arc<[u8]>>);
 
@@ -17,7 +17,7 @@ impl NodeData {
     /// No data at all. The default.
     pub const NULL: Self = Self(None);
 
-    /// The bytes; none if the data is null.
+    /// The bytes; `None` if the data is null.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.0.as_deref()
     }
@@ -78,7 +78,7 @@ impl<'de> Deserialize<'de> for NodeData {
     }
 }
 
-/// Bytes as one run, as [`blob`] writes them.
+/// A byte string, encoded as [`blob`] does.
 struct Blob<'a>(&'a Arc<[u8]>);
 
 impl Serialize for Blob<'_> {
@@ -124,7 +124,7 @@ mod tests {
         );
     }
 
-    /// A million nodes pay for each byte.
+    /// Each byte counts a million times in a large tree.
     #[test]
     fn null_costs_no_memory() {
         assert_eq!(size_of::<NodeData>(), size_of::<Arc<[u8]>>());

@@ -1,4 +1,4 @@
-//! What watchers are told. Events come in zxid order, and within one zxid in the order in which the transaction made them.
+//! Events for watchers. They come in zxid order, and within one zxid in the order in which the transaction made them.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ pub enum Event {
         kind: NodeEventKind,
         /// Where.
         path: NodePath,
-        /// The node's access control list, of a node that went its last: whoever may not read it is not to be told (ZooKeeper since
-        /// 3.9.2, CVE-2024-23944).
+        /// For a deleted node, its last access control list: a caller that may not read the node gets no event
+        /// (ZooKeeper since 3.9.2, CVE-2024-23944).
         acl: Arc<[AclEntry]>,
     },
-    /// A lock request, a kept place or a gate was deleted by somebody to whom it does not belong; its deletion, with the same zxid,
-    /// comes before this.
+    /// A session other than the owner deleted a lock request, a kept place or a gate. The deletion, with the same
+    /// zxid, comes before this event.
     ForcedDeletion {
         /// When.
         zxid: Zxid,
@@ -42,9 +42,9 @@ pub enum Event {
         /// Its timeout.
         timeout_ms: u32,
     },
-    /// A session is tied to another connection than before.
+    /// A session was attached to another connection.
     SessionAttached {
-        /// When; it names the tie.
+        /// When: the new attachment.
         zxid: Zxid,
         /// Which.
         session: SessionId,
@@ -60,17 +60,17 @@ pub enum Event {
     },
 }
 
-/// What happened at a path. A creation or deletion also gives the parent a `ChildrenChanged`, after it; where a session ends, what it
-/// owned in one directory gives one, after the last of them.
+/// What happened at a path. A `ChildrenChanged` of the parent follows each creation or deletion. When a session ends,
+/// each directory gets one `ChildrenChanged`, after the last deletion in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NodeEventKind {
-    /// The node came to be.
+    /// The node was created.
     Created,
-    /// The node went.
+    /// The node was deleted.
     Deleted,
     /// Its data was set.
     DataChanged,
-    /// A child came or went.
+    /// A child was created or deleted.
     ChildrenChanged,
 }
 

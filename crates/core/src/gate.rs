@@ -1,7 +1,7 @@
-//! Idempotency gates: names, what is known of one, and the record that its node carries.
+//! Idempotency gates: names, states, and the record in a gate's node.
 //!
-//! A gate is a node at `/gates/<key>`, there while its operation is under way or its result is kept. Whether a deadline has passed
-//! is decided by the replicated clock alone; the reaper only tidies up.
+//! A gate is a node at `/gates/<key>`. It exists while the operation is under way or its result is kept. The
+//! replicated clock alone decides whether a deadline has passed; the reaper only tidies up.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub const GATES_ROOT: &str = "/gates";
 pub struct GateKey(Arc<str>);
 
 impl GateKey {
-    /// Checks `key` and takes it.
+    /// Validates `key`.
     ///
     /// # Errors
     /// Says which rule of [`NodePath`] the gate's node would break.
@@ -70,23 +70,23 @@ impl fmt::Debug for GateKey {
     }
 }
 
-/// How a gate stands.
+/// The state of a gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GateStanding {
-    /// The caller is to do the work. Only in the answer to [`Op::GateBegin`](crate::Op::GateBegin).
+    /// The caller must do the work. Only in the answer to [`Op::GateBegin`](crate::Op::GateBegin).
     Proceed {
-        /// Goes with the finishing or failing; a fencing token for what the work touches.
+        /// Must be sent with the finish or fail; also a fencing token for the resources that the work touches.
         token: FencingToken,
         /// From when on another may begin it.
         until_ms: u64,
     },
-    /// Somebody does the work.
+    /// The work is under way.
     InProgress {
         /// With this token.
         token: FencingToken,
-        /// Whose session it is, if it has one.
+        /// The worker's session, if it has one.
         session: Option<SessionId>,
-        /// Who it is, for people.
+        /// The worker's description, for operators.
         label: Arc<str>,
         /// Since when.
         since_ms: u64,
@@ -97,7 +97,7 @@ pub enum GateStanding {
     Done {
         /// Under this token.
         token: FencingToken,
-        /// What was stored.
+        /// The stored result.
         #[serde(with = "crate::blob")]
         result: Arc<[u8]>,
         /// When it was done.
@@ -107,29 +107,29 @@ pub enum GateStanding {
     },
 }
 
-/// The format of records that is written.
+/// The record format that this program writes.
 const RECORD_VERSION: u8 = 1;
 
-/// What the node of a gate carries.
+/// The record in a gate's node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GateRecord {
     pub(crate) fingerprint: Arc<str>,
     pub(crate) label: Arc<str>,
     /// When the work was begun, or done.
     pub(crate) since_ms: u64,
-    /// Until when it is pending, or the result kept.
+    /// When the pending operation, or the kept result, runs out.
     pub(crate) until_ms: u64,
-    /// Once it is done: under which token, and with what result.
+    /// Once it is done: the token and the result.
     pub(crate) done: Option<(FencingToken, Arc<[u8]>)>,
 }
 
 impl GateRecord {
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        // Writing these types into memory does not fail; were it to, what is written would be no record to any reader.
+        // Encoding these types into memory cannot fail. If it did, no reader would accept the bytes as a record.
         postcard::to_extend(self, vec![RECORD_VERSION]).unwrap_or_default().into()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; none for anything else.
+    /// Decodes what [`encode`](Self::encode) wrote; `None` for anything else.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&RECORD_VERSION, body) = bytes.split_first()? else { return None };
         let (record, rest) = postcard::take_from_bytes(body).ok()?;
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(GateRecord::decode(b"hello"), None);
     }
 
-    /// Nodes outlive programs: whoever changes these bytes changes the version.
+    /// Nodes outlive programs: to change these bytes, change the version.
     #[test]
     fn the_bytes_of_a_record_stay_what_they_are() {
         let token = FencingToken(7);

@@ -1,4 +1,4 @@
-//! Newtypes for every number that has a meaning, so that none is taken for another.
+//! Newtypes for every kind of number, so that they cannot be confused.
 
 use std::fmt;
 
@@ -27,16 +27,17 @@ macro_rules! number {
 
 number! {
     /// Position of a state-changing transaction in the replicated order. Starts at 1, never resets, never goes back.
-    /// Not the log index: one log entry carries many transactions, and those that change nothing take none.
+    /// Not the log index: one log entry carries many transactions, and those that change nothing take no zxid.
     Zxid
 }
 number! {
-    /// A session; the zxid of the transaction that opened it, so it is never used twice.
+    /// A session: the zxid of the transaction that opened it, so an id is never used twice.
     SessionId
 }
 number! {
-    /// What a lock's holder shows to a resource; the czxid of the holder's lock node. A later grant of the same lock
-    /// has a larger one, always (Kleppmann, "How to do distributed locking"; Chubby's sequencer, section 2.4).
+    /// The fencing token that a lock's holder presents to a resource: the czxid of the holder's lock node. A later
+    /// grant of the same lock always has a larger one (Kleppmann, "How to do distributed locking"; Chubby's
+    /// sequencer, section 2.4).
     FencingToken
 }
 number! {

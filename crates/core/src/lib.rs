@@ -1,9 +1,9 @@
-//! The replicated state of Lockkeeper and its rules: a tree of nodes, sessions, and the lock queues that are made of both.
+//! The replicated state of Lockkeeper and its rules: a tree of nodes, sessions, and the lock queues made of both.
 //!
-//! This crate is pure. It must never read a clock, draw randomness, do IO, spawn, block, or let the order of a hash map be
-//! seen: the same log applied on two machines gives the same bytes. Its `clippy.toml` makes that a compile-time fact.
+//! This crate is pure. It must never read a clock, draw randomness, do IO, spawn, block, or expose the order of a
+//! hash map: the same log applied on two machines gives the same bytes. Its `clippy.toml` enforces that.
 //!
-//! Everything that happens to the state happens through one door, [`State::apply`].
+//! The only way to change the state is [`State::apply`].
 
 pub mod acl;
 mod blob;

@@ -1,4 +1,5 @@
-//! The bounds on everything that comes from outside. The state refuses what exceeds them, whatever the front door let through.
+//! The bounds on everything that comes from outside. The state refuses what exceeds them, even if the frontend let it
+//! pass.
 
 /// Longest path, in bytes.
 pub const MAX_PATH_BYTES: usize = 1024;
@@ -16,17 +17,18 @@ pub const MAX_ACL_ENTRIES: usize = 64;
 pub const MAX_IDENTITIES: usize = 32;
 /// Longest scheme or id of an ACL entry, in bytes.
 pub const MAX_ACL_ID_BYTES: usize = 256;
-/// Replies that a session remembers for retries, those to requests for locks apart from the others; beyond it the oldest of
-/// its kind is forgotten.
+/// How many replies a session remembers for retries: so many for lock requests and so many for all others. Beyond it
+/// the oldest of the same kind is forgotten.
 pub const MAX_REMEMBERED_REPLIES: usize = 256;
-/// What the replies take that a session remembers, of each kind, in bytes; beyond it the oldest of that kind are forgotten, but never the
-/// last one.
+/// Size of the remembered replies of each kind, in bytes. Beyond it the oldest of that kind are forgotten, but never
+/// the last one.
 pub const MAX_REMEMBERED_BYTES: u64 = 1024 * 1024;
 /// Most sessions in one expiry command and most paths in one reap command.
 pub const MAX_BULK: usize = 1024;
 /// Most ephemeral nodes of one session, whatever the configuration allows: all of them go with it, in one transaction.
 pub const MAX_EPHEMERALS_PER_SESSION: u32 = 100_000;
-/// How many ephemeral nodes one expiry command removes before it leaves its other sessions to the next. One session alone may have more.
+/// How many ephemeral nodes one expiry command removes before it leaves its other sessions to the next command. A
+/// single session may have more.
 pub const MAX_EXPIRED_EPHEMERALS: usize = 5_000;
 /// Shortest session timeout, in milliseconds.
 pub const MIN_SESSION_TIMEOUT_MS: u32 = 500;
@@ -34,7 +36,7 @@ pub const MIN_SESSION_TIMEOUT_MS: u32 = 500;
 pub const MAX_SESSION_TIMEOUT_MS: u32 = 3_600_000;
 /// Longest TTL of a node: 40 bits of milliseconds, as ZooKeeper encodes it.
 pub const MAX_TTL_MS: u64 = (1 << 40) - 1;
-/// How long a container that has had children stays empty before it may be reaped, in milliseconds of the replicated clock.
+/// How long a container stays empty before it may be reaped, in milliseconds of the replicated clock.
 pub const CONTAINER_GRACE_MS: u64 = 10_000;
 /// Highest sequence that a sequential node can have: what ten digits hold.
 pub const MAX_SEQUENCE: u64 = 9_999_999_999;

@@ -1,10 +1,10 @@
 //! Names of locks and of the requests in their queues.
 //!
-//! All that a queue must know of a request stands in its node's name: uuid, mode, permits, lock delay, sequence.
+//! A queue learns everything about a request from its node's name: uuid, mode, permits, lock delay, sequence.
 //!
-//! A lock is a directory in the tree, and a request for it an ephemeral sequential child named as Apache Curator names them
-//! (`StandardLockInternalsDriver`, `InterProcessReadWriteLock`), so that a Curator client on the same path stands in the same queue. The
-//! names that kazoo gives (Python, `kazoo.recipe.lock`) have a place in it too.
+//! A lock is a directory in the tree. A request for it is an ephemeral sequential child, named as Apache Curator
+//! names them (`StandardLockInternalsDriver`, `InterProcessReadWriteLock`), so that a Curator client on the same path
+//! is in the same queue. kazoo's names (Python, `kazoo.recipe.lock`) are requests too.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,10 +25,10 @@ pub const LOCKS_ROOT: &str = "/locks";
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// Checks `name` and takes it.
+    /// Validates `name`.
     ///
     /// # Errors
-    /// Says which rule of [`NodePath`] the lock's directory would break. Leaves room for the name of a request.
+    /// The rule of [`NodePath`] that the lock's directory would break. There must be room for the name of a request.
     pub fn parse(name: &str) -> Result<Self, PathError> {
         Self::try_from(Arc::from(name))
     }
@@ -95,9 +95,10 @@ pub enum LockMode {
     Exclusive,
     /// Together with other readers; named `__READ__`.
     Shared,
-    /// Alone beside readers; named `__WRIT__`, as Curator's `InterProcessReadWriteLock` does. Queues exactly as `Exclusive`.
+    /// Alone, beside readers; named `__WRIT__`, as Curator's `InterProcessReadWriteLock` does. Queues like
+    /// `Exclusive`.
     Write,
-    /// One of so many permits, from 1 to [`MAX_PERMITS`]; named `permit-<n>-`.
+    /// One of n permits, from 1 to [`MAX_PERMITS`]; named `permit-<n>-`.
     Permit(u16),
 }
 
@@ -116,7 +117,7 @@ impl LockMode {
         matches!(self, Self::Exclusive | Self::Write)
     }
 
-    /// How many may hold at a time, if that is bounded by more than one.
+    /// How many may hold a semaphore at a time; `None` for a lock.
     pub fn permits(self) -> Option<u16> {
         match self {
             Self::Permit(permits) => Some(permits),
@@ -125,7 +126,7 @@ impl LockMode {
     }
 }
 
-/// What the name of a request's node says, but for its sequence.
+/// What the name of a request's node says, without its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestForm {
     /// How the lock is asked for.
@@ -144,14 +145,14 @@ impl RequestForm {
     }
 }
 
-/// What a child's name says, if it is a request's or a delay's.
+/// What the name of a request or of a kept place says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestName {
     /// Its place in the queue.
     pub sequence: u64,
     /// What it asks for.
     pub form: RequestForm,
-    /// Whether it keeps the place of a dead holder, which had this token: a lock delay.
+    /// For a kept place: the token of the dead holder.
     pub keeps_place_of: Option<FencingToken>,
 }
 
@@ -160,23 +161,24 @@ pub fn request_prefix(uuid: RequestId, mode: LockMode) -> String {
     RequestForm { mode, delay_ms: 0 }.prefix(uuid)
 }
 
-/// The name of the node that keeps a dead holder's place. A reader's place is kept by a writer, whom neither readers nor writers pass.
+/// The name of the node that keeps a dead holder's place. A reader's place is kept by a writer, which blocks readers
+/// and writers.
 pub(crate) fn delay_name(sequence: u64, form: RequestForm, dead: FencingToken) -> String {
     let mode = if form.mode == LockMode::Shared { LockMode::Write } else { form.mode };
     format!("{DELAY}{}-{dead}-{}{sequence:010}", form.delay_ms, mode.infix())
 }
 
-/// The name of a writer's node once it is a reader.
+/// The name of a writer's node after a downgrade.
 pub(crate) fn downgraded_name(writer: &str) -> String {
     let (stem, sequence) = writer.split_at(writer.len().saturating_sub(SEQUENCE_DIGITS));
     let stem = stem.strip_suffix(&*LockMode::Write.infix()).unwrap_or(stem);
     format!("{stem}{}{sequence}", LockMode::Shared.infix())
 }
 
-/// How the name of a delay begins, and how a delay is said within the name of a request.
+/// The beginning of a kept place's name, and the mark of a delay in a request's name.
 const DELAY: &str = "delay-";
 
-/// The sequence at the end of a node's name: ten digits, nothing less.
+/// The sequence at the end of a node's name: exactly ten digits.
 pub fn sequence_of(name: &str) -> Option<u64> {
     let digits = name.get(name.len().checked_sub(SEQUENCE_DIGITS)?..)?;
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
@@ -185,14 +187,14 @@ pub fn sequence_of(name: &str) -> Option<u64> {
 /// How many digits end the name of a sequential node.
 pub(crate) const SEQUENCE_DIGITS: usize = 10;
 
-/// What place a child takes in its directory's lock queue, read from its name; none for a child that is no lock request.
+/// A child's sequence and mode, read from its name; `None` if the child is no lock request.
 pub fn parse_request(name: &str) -> Option<(u64, LockMode)> {
     let sequence = sequence_of(name)?;
     let (mode, _) = mode_of(&name[..name.len() - SEQUENCE_DIGITS])?;
     Some((sequence, mode))
 }
 
-/// All that a child's name says; none for a child that is no lock request.
+/// Everything that a child's name says; `None` if the child is no lock request.
 pub fn parse_name(name: &str) -> Option<RequestName> {
     let sequence = sequence_of(name)?;
     let (mode, before) = mode_of(&name[..name.len() - SEQUENCE_DIGITS])?;
@@ -204,12 +206,13 @@ pub fn parse_name(name: &str) -> Option<RequestName> {
     Some(RequestName { sequence, form: RequestForm { mode, delay_ms }, keeps_place_of })
 }
 
-/// Whether the name is that of a node which keeps a dead holder's place.
+/// Whether this is the name of a kept place.
 pub(crate) fn is_delay(name: &str) -> bool {
     name.starts_with(DELAY) && parse_name(name).is_some_and(|name| name.keeps_place_of.is_some())
 }
 
-/// What stands before the sequence, and how it asks: Curator's names, which are ours, and those of kazoo's `Lock` and `ReadLock`.
+/// The infix before the sequence, and its mode: Curator's names, which Lockkeeper uses too, and those of kazoo's
+/// `Lock` and `ReadLock`.
 const INFIXES: [(&str, LockMode); 5] = [
     ("lock-", LockMode::Exclusive),
     ("__READ__", LockMode::Shared),
@@ -218,7 +221,7 @@ const INFIXES: [(&str, LockMode); 5] = [
     ("__rlock__", LockMode::Shared),
 ];
 
-/// How a request asks, and what stands before that in its name.
+/// The mode of a request, and the part of its name before the infix.
 fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
     for (infix, mode) in INFIXES {
         if let Some(before) = stem.strip_suffix(infix) {
@@ -230,7 +233,7 @@ fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
     Some((LockMode::Permit(permits), before.strip_suffix("permit")?))
 }
 
-/// Names of sequential nodes by whose clients look for them: a client sees those of its own family and overlooks all others.
+/// Families of sequential names. A client sees the names of its own family and ignores all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameFamily {
     /// `lock-`: Curator's `InterProcessMutex`, ZooKeeper's own recipe, our exclusive requests.
@@ -241,12 +244,13 @@ pub(crate) enum NameFamily {
     Kazoo,
     /// `permit-<n>-`: our semaphores.
     Permit,
-    /// Anything else that ends in a sequence: the C recipe's `x-<session>-`, Curator's `latch-` and `lease-`, an application's own.
+    /// Any other sequential name: the C recipe's `x-<session>-`, Curator's `latch-` and `lease-`, an application's
+    /// own.
     Other,
 }
 
 impl NameFamily {
-    /// How many there are.
+    /// The number of families.
     pub(crate) const COUNT: usize = 5;
     pub(crate) const ALL: [Self; Self::COUNT] = [Self::Lock, Self::ReadWrite, Self::Kazoo, Self::Permit, Self::Other];
 }
@@ -263,7 +267,7 @@ impl fmt::Display for NameFamily {
     }
 }
 
-/// The family of a sequential node's name; none if it does not end in a sequence.
+/// The family of a sequential node's name; `None` if the name does not end in a sequence.
 pub(crate) fn family_of(name: &str) -> Option<NameFamily> {
     sequence_of(name)?;
     let stem = &name[..name.len() - SEQUENCE_DIGITS];
@@ -292,7 +296,7 @@ fn delay_kept(before: &str) -> Option<(u32, FencingToken)> {
     Some((delay_ms, FencingToken(number(dead, u64::MAX)?)))
 }
 
-/// A number from 1 up, written in the one way in which it is written here.
+/// A number from 1 up, without sign or leading zero.
 fn number(digits: &str, at_most: u64) -> Option<u64> {
     let plain = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
     digits.parse().ok().filter(|number| plain && (1..=at_most).contains(number))

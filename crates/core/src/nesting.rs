@@ -1,5 +1,5 @@
-//! Bounds how deep the few types that contain themselves are written and read. Without it, two bytes a level would overflow
-//! the stack of whoever reads them. Used through serde's `with` attributes; no value of the state is nested at all.
+//! Bounds the depth of the few types that contain themselves when they are written and read. Without it, two bytes a
+//! level would overflow the reader's stack. Used through serde's `with` attributes; no value of the state is nested.
 
 use std::cell::Cell;
 
@@ -32,7 +32,7 @@ impl Drop for Level {
     }
 }
 
-/// Reads what is nested, unless it is nested too deep.
+/// Reads a nested value, unless it is nested too deep.
 pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let (_level, depth) = Level::enter();
     if depth > MAX_DEPTH {

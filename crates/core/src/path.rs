@@ -11,8 +11,9 @@ use crate::limits::{MAX_PART_BYTES, MAX_PATH_BYTES};
 
 /// An absolute path such as `/locks/orders/42`. The root is `/`.
 ///
-/// Valid: starts with `/`, no empty part, no `.` or `..`, no character that ZooKeeper refuses (`PathUtils.validatePath`), at most
-/// [`MAX_PATH_BYTES`] in all and [`MAX_PART_BYTES`] a part (ZooKeeper programmer's guide, "The ZooKeeper Data Model").
+/// Valid: starts with `/`, has no empty part, no `.` or `..` and no character that ZooKeeper refuses
+/// (`PathUtils.validatePath`), and is at most [`MAX_PATH_BYTES`] long with parts of at most [`MAX_PART_BYTES`]
+/// (ZooKeeper programmer's guide, "The ZooKeeper Data Model").
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Arc<str>", into = "Arc<str>")]
 pub struct NodePath(Arc<str>);
@@ -29,7 +30,7 @@ pub enum PathError {
     /// `.` or `..`.
     #[error("a path must not have the part '{0}'")]
     Relative(&'static str),
-    /// A control character or one that no client can be trusted to pass on.
+    /// A control character, or another one that clients cannot handle.
     #[error("a path must not contain the character U+{0:04X}")]
     Character(u32),
     /// Too long in all.
@@ -46,7 +47,7 @@ impl NodePath {
         Self(Arc::from("/"))
     }
 
-    /// Checks `path` and takes it.
+    /// Validates `path`.
     ///
     /// # Errors
     /// Says which rule the path breaks.
@@ -65,7 +66,7 @@ impl NodePath {
         &*self.0 == "/"
     }
 
-    /// The path without its last part; none for the root.
+    /// The path without its last part; `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         self.parent_str().map(|parent| Self(Arc::from(parent)))
     }
@@ -79,7 +80,7 @@ impl NodePath {
         }
     }
 
-    /// The path of the directory in which this stands, as text; empty for the root and for what stands in the root.
+    /// The parent's path as text; empty for the root and its children.
     pub(crate) fn directory(&self) -> &str {
         self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
     }
@@ -132,13 +133,15 @@ fn check_part(part: &str) -> Result<(), PathError> {
     }
 }
 
-/// Control characters, those for private use, and what Java writes as two (its clients could not even ask for such a node).
+/// Control characters, private-use characters, and characters that Java encodes as a surrogate pair, which its
+/// clients cannot address.
 fn is_refused(c: char) -> bool {
     c.is_control() || matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
 }
 
-/// Refuses characters that make a name look like another one: those that change the direction of text or end its line (Unicode's Bidi_Control,
-/// U+2028 and U+2029). Names of locks and gates are for people to read; ZooKeeper's clients may use them in names of nodes.
+/// Refuses characters that make a name look like another one: those that change the direction of text or end its line
+/// (Unicode's Bidi_Control, U+2028 and U+2029). People read the names of locks and gates; ZooKeeper's clients may use
+/// these characters in names of nodes.
 ///
 /// # Errors
 /// Names the character.

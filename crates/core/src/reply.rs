@@ -1,4 +1,4 @@
-//! What the state answers.
+//! The state's answers.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::stat::Stat;
 /// The result of one [`Command`](crate::Command).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The zxid after the command: its own if it changed the state, else that of the last change before it. Where it was answered
-    /// from memory, the zxid of the first answer.
+    /// The zxid after the command: its own if it changed the state, else that of the last change before it. For an
+    /// answer from memory, the zxid of the first answer.
     pub zxid: Zxid,
     /// The answer, or why it was refused. A refused command changed nothing.
     pub reply: Result<Reply, Refusal>,
-    /// Whether this command changed the state, when it was applied first. False if it was refused, was a mere check, or was answered
-    /// from memory because it had been carried out before.
+    /// Whether this command changed the state when it was first applied. False for a refusal, a check, and an answer
+    /// from memory.
     pub changed: bool,
-    /// What watchers may want to know, in order. Empty for a batch that was applied before.
+    /// The events for watchers, in order. Empty for a batch that was applied before.
     pub events: Vec<Event>,
 }
 
@@ -39,13 +39,13 @@ pub enum Reply {
     },
     /// The session and all it owned are gone.
     SessionClosed,
-    /// Those that were still alive and are now gone.
+    /// The sessions that were still alive and have now ended.
     SessionsExpired(Vec<SessionId>),
-    /// The paths that were removed.
+    /// The removed paths.
     Reaped(Vec<NodePath>),
     /// The node exists.
     Created {
-        /// Where, with its sequence.
+        /// Its path, with its sequence.
         path: NodePath,
         /// Its stat.
         stat: Stat,
@@ -60,27 +60,27 @@ pub enum Reply {
     Checked,
     /// One reply for each op of a multi.
     Multi(#[serde(deserialize_with = "crate::nesting::deserialize")] Vec<Reply>),
-    /// The request stands in the queue of each lock.
+    /// The request is in the queue of each lock.
     Queued {
         /// The requests' nodes, in the order of the locks.
         paths: Vec<NodePath>,
         /// The fencing token that a grant of this request carries.
         token: FencingToken,
-        /// Whether it held every lock at once.
+        /// Whether it held every lock when it was enqueued.
         held: bool,
     },
-    /// The request left the queue without having held.
+    /// The request left the queue before it held.
     Withdrawn,
     /// The withdrawal came too late: the request holds, and was kept.
     HeldInstead,
-    /// The lock was given back (by release, or by a withdrawal that found it held).
+    /// The lock was released (by a release, or by a withdrawal of a request that held).
     Released,
     /// The lock was taken from this session.
     ForceReleased {
         /// The holder that lost it.
         holder: SessionId,
     },
-    /// The request is under the care of whoever asked.
+    /// The caller has claimed the request.
     Claimed {
         /// The data versions of its nodes, in the order of the locks.
         versions: Vec<i32>,
@@ -94,16 +94,16 @@ pub enum Reply {
     Gate(GateStanding),
     /// The gate was finished or failed.
     GateSettled,
-    /// The session is tied to whoever asked.
+    /// The session is attached to the caller's connection.
     SessionAttached {
-        /// What names the tie.
+        /// The attachment.
         attachment: Zxid,
         /// The session's timeout.
         timeout_ms: u32,
     },
 }
 
-/// Why a command was refused. Deterministic: every replica refuses alike.
+/// Why a command was refused. Deterministic: every replica refuses it alike.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// The path does not exist.
@@ -115,29 +115,29 @@ pub enum Refusal {
     /// A node with children cannot be deleted.
     #[error("the node at {0} has children")]
     NotEmpty(NodePath),
-    /// The version is another.
+    /// The version does not match.
     #[error("the node at {path} has version {actual}, not {expected}")]
     BadVersion {
         /// Where.
         path: NodePath,
-        /// What was asked for.
+        /// The expected version.
         expected: i32,
-        /// What is there.
+        /// The actual version.
         actual: i32,
     },
     /// An ephemeral node cannot have children.
     #[error("the node at {0} is ephemeral and cannot have children")]
     NoChildrenForEphemerals(NodePath),
-    /// The request makes no sense, and why.
+    /// The arguments are invalid.
     #[error("{0}")]
     BadArguments(Arc<str>),
-    /// The ACL is empty or has an entry out of bounds.
+    /// The ACL is empty, or exceeds a bound.
     #[error("the ACL is not valid: {0}")]
     InvalidAcl(Arc<str>),
-    /// The operation needs a session and none was given.
+    /// The operation requires a session and none was given.
     #[error("this operation needs a session")]
     SessionRequired,
-    /// The session has ended, or never was.
+    /// The session has ended, or never existed.
     #[error("session {0} has expired or was closed")]
     SessionExpired(SessionId),
     /// The lock is not held with this token by this session.
@@ -148,7 +148,7 @@ pub enum Refusal {
         /// The token that was shown.
         token: FencingToken,
     },
-    /// A lock request with this token does not stand in the queue (any more), or belongs to another session.
+    /// No request with this token is in the lock's queue (any more), or it belongs to another session.
     #[error("no request with token {token} of this session stands in the queue of lock {lock}")]
     NotQueued {
         /// The lock.
@@ -159,7 +159,7 @@ pub enum Refusal {
     /// The request id was used before with another payload.
     #[error("this request id was used before with another payload")]
     RequestMismatch,
-    /// A multi failed at this op; nothing of it took place.
+    /// A multi failed at this operation; none of it was carried out.
     #[error("operation {index} of the transaction was refused: {cause}")]
     MultiFailed {
         /// Which op, from 0.
@@ -168,12 +168,12 @@ pub enum Refusal {
         #[serde(deserialize_with = "crate::nesting::deserialize")]
         cause: Box<Refusal>,
     },
-    /// The lock's queue has another shape.
+    /// The lock's queue is of another kind.
     #[error("lock {lock} cannot be asked for like this now: {detail}")]
     LockMismatch {
         /// The lock.
         lock: Arc<str>,
-        /// What stands there, and what was asked for.
+        /// The kind of the queue, and the kind that was asked for.
         detail: Arc<str>,
     },
     /// The gate is not pending under this token, for this session.
@@ -190,29 +190,29 @@ pub enum Refusal {
         /// The gate.
         key: GateKey,
     },
-    /// The access control list does not allow it.
+    /// The access control list does not allow the operation.
     #[error("the access control list of {path} does not allow {wanted} to this caller")]
     NoAuth {
-        /// Whose list.
+        /// The node with the list.
         path: NodePath,
-        /// What was wanted.
+        /// The missing permission.
         wanted: Permissions,
     },
-    /// The session is used over a newer attachment.
+    /// The session has moved to a newer attachment.
     #[error("session {0} has moved to another connection")]
     SessionMoved(SessionId),
-    /// What was asked for is nobody's right, or not this caller's: the node belongs to the service or to another session.
+    /// The caller may not do this: the node belongs to the service or to another session.
     #[error("{0}")]
     Forbidden(Arc<str>),
-    /// The lock's queue holds names that whoever makes such a name does not see.
+    /// The lock's queue holds names that clients with such names do not see.
     #[error("lock {lock} cannot be asked for under such a name now: {detail}")]
     ForeignNames {
         /// The lock.
         lock: Arc<str>,
-        /// Whose names stand there, and whose this is.
+        /// The families of names in the queue and of the new name.
         detail: Arc<str>,
     },
-    /// The session owns as many ephemeral nodes as it may.
+    /// The session owns as many ephemeral nodes as the configuration allows.
     #[error(
         "session {session} owns {owned} ephemeral nodes (lock requests and pending gates are such), and limits.ephemerals_per_session allows {limit}"
     )]
@@ -221,15 +221,15 @@ pub enum Refusal {
         session: SessionId,
         /// How many it owns.
         owned: u32,
-        /// How many it may own.
+        /// The configured limit.
         limit: u32,
     },
-    /// The state is as large as it may be.
+    /// The state is as large as the configuration allows.
     #[error("the replicated state has {bytes} bytes, and limits.state_mib allows {} MiB", limit >> 20)]
     StateFull {
-        /// How large it is.
+        /// Its size in bytes.
         bytes: u64,
-        /// How large it may be.
+        /// The configured limit in bytes.
         limit: u64,
     },
 }

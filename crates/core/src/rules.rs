@@ -1,34 +1,35 @@
-//! The configured bounds that the state obeys. The node that proposes a batch stamps it with its own configuration, so that every
-//! replica, and every replay of the log, decides alike. Nothing here is ever read from a node's configuration while a batch is applied.
+//! The configured bounds that the state obeys. The proposing node stamps its own configuration on each batch, so that
+//! every replica, and every replay of the log, decides alike. Applying a batch never reads the configuration of the
+//! node that applies it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_EPHEMERALS_PER_SESSION;
 
-/// What the proposing node's configuration allows.
+/// The bounds from the proposing node's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Most ephemeral nodes that one session owns; lock requests and pending gates are ephemeral nodes. Never more than
-    /// [`MAX_EPHEMERALS_PER_SESSION`], whatever stands here.
+    /// Most ephemeral nodes that one session may own; lock requests and pending gates are ephemeral nodes. Never more
+    /// than [`MAX_EPHEMERALS_PER_SESSION`], even if this is larger.
     pub max_ephemerals_per_session: u32,
-    /// Size of the state, in bytes, beyond which nothing is added to it.
+    /// Size in bytes beyond which nothing is added to the state.
     pub max_state_bytes: u64,
-    /// Whether a queue that holds names of one family takes a sequential create of another.
+    /// Whether a queue with names of one family accepts a sequential create with a name of another.
     pub foreign_names: ForeignNames,
 }
 
-/// What a queue does with a sequential create whose name belongs to another family than those that stand there.
+/// What a queue does with a sequential create whose name is of another family than those in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForeignNames {
     /// Refuses it: clients of the two families do not see each other's requests, and both would hold.
     #[default]
     Refuse,
-    /// Takes it.
+    /// Accepts it.
     Allow,
 }
 
 impl Default for Rules {
-    /// What a node uses whose configuration says nothing.
+    /// The defaults of the configuration.
     fn default() -> Self {
         Self {
             max_ephemerals_per_session: 10_000,

@@ -1,4 +1,4 @@
-//! The bookkeeping of a node, field by field as ZooKeeper has it.
+//! A node's `Stat`, field by field as ZooKeeper has it.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,6 @@ pub struct Stat {
     pub data_length: u32,
     /// Number of children.
     pub num_children: u32,
-    /// How the node lives and dies, which ZooKeeper shows in the owner of nodes that nobody owns.
+    /// The node's lifetime, which ZooKeeper shows in the owner field of nodes without an owner.
     pub kind: NodeKind,
 }

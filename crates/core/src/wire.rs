@@ -1,19 +1,19 @@
-//! How a batch is written into the log: one byte of version, then postcard. The bytes of a version never change their meaning,
-//! since logs outlive the programs that wrote them.
+//! The encoding of a batch in the log: one version byte, then postcard. The bytes of a version never change their
+//! meaning, because logs outlive the programs that wrote them.
 
 use thiserror::Error;
 
 use crate::command::Batch;
 
-/// The version that is written.
+/// The version that this program writes.
 const VERSION: u8 = 4;
-/// Up to here written by programs before the first release, and read by none since.
+/// The last version of unreleased programs; no longer read.
 const UNRELEASED: u8 = 3;
 
-/// Why bytes are no batch.
+/// Why bytes are not a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// There is nothing at all.
+    /// There are no bytes.
     #[error("an encoded batch is not empty")]
     Empty,
     /// A program from before the first release wrote it.
@@ -24,23 +24,23 @@ pub enum DecodeError {
     /// A later program wrote it.
     #[error("the batch has format version {0}, this program reads {VERSION}: upgrade this node")]
     Version(u8),
-    /// It is damaged, or never was a batch.
+    /// The bytes are damaged, or never were a batch.
     #[error("the batch is damaged: {0}")]
     Damaged(postcard::Error),
-    /// There is more than a batch.
+    /// More bytes follow the batch.
     #[error("{0} bytes follow the batch")]
     Trailing(usize),
 }
 
 impl Batch {
-    /// The bytes of this batch for the log and for other nodes.
+    /// Encodes this batch for the log and for other nodes.
     pub fn encode(&self) -> Vec<u8> {
-        // Encoding these types into memory cannot fail: no length is unknown and nothing is skipped. Were it to, the result
-        // would be an empty vector, which no reader takes for a batch.
+        // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
+        // result would be an empty vector, which no reader accepts as a batch.
         postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes what [`encode`](Self::encode) wrote.
     ///
     /// # Errors
     /// Says what is wrong with the bytes.
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
-    /// Logs outlive programs: whoever changes these bytes changes the version.
+    /// Logs outlive programs: to change these bytes, change the version.
     #[test]
     fn the_bytes_of_version_4_stay_what_they_are() {
         for (sequential, byte) in [(Sequential::No, 0), (Sequential::Suffix, 1), (Sequential::Alone, 2)] {
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// One of each operation, so that no two of them change places unnoticed.
+    /// One of each operation, so that two of them cannot swap unnoticed.
     #[test]
     fn the_bytes_of_each_operation_stay_what_they_are() {
         let lock = |name| LockName::parse(name).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         assert!(Batch::decode(&relative).is_err(), "a path without its slash was taken");
     }
 
-    /// Two bytes a level: a hundred thousand of them would overflow the stack of every node that reads the entry.
+    /// At two bytes a level, 100,000 levels would overflow the stack of every node that reads the entry.
     #[test]
     fn nesting_is_bounded_when_read() {
         let mut bytes = vec![VERSION, 1, 2, 3, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0];

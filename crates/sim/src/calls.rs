@@ -1,4 +1,4 @@
-//! Calls as those who make them see them: a node's to its peers, and a client's to a node.
+//! Calls over the simulated network, from the caller's side: a node to its peers, and a client to a node.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -140,8 +140,9 @@ pub struct ClientNet {
 }
 
 impl ClientNet {
-    /// Has `serve` run on `node`, and brings back its answer. Dropped or past its deadline, the serving future is dropped on the node
-    /// too, a little later, as a front door does when its caller's connection closes.
+    /// Runs `serve` on `node` and returns its answer. If the call is dropped or runs into its deadline, the serving
+    /// future is dropped on the node too, a little later, as a server drops a handler when its caller's connection
+    /// closes.
     pub async fn call<T, F, Fut>(&self, node: HostId, deadline: Duration, serve: F) -> Result<T, CallError>
     where
         F: FnOnce(Node) -> Fut + Send + 'static,
@@ -157,7 +158,8 @@ impl ClientNet {
         outcome(&mut pending, deadline, receiver).await
     }
 
-    /// Like [`call`](Self::call), for something that goes on: each item of the stream that `open` gives crosses the network, in order.
+    /// Like [`call`](Self::call), for a stream: each item of the stream that `open` gives crosses the network, in
+    /// order.
     pub async fn listen<T, E, S, F, Fut>(
         &self,
         node: HostId,
@@ -263,8 +265,8 @@ pub struct Incoming<T> {
 }
 
 impl<T> Incoming<T> {
-    /// The next item; `None` when the node ended the stream, an error when the connection broke. Silence may be a broken connection of
-    /// which this side has not heard.
+    /// The next item; `None` when the node ended the stream, an error when the connection broke. Silence may be a
+    /// broken connection that this side has not noticed.
     pub async fn next(&mut self) -> Option<Result<T, CallError>> {
         self.queue.recv().await
     }

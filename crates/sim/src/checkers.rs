@@ -1,8 +1,8 @@
-//! Watches the whole world and says when a promise is broken: follows the replicated order as soon as the first replica has applied it,
-//! and hears of everything that clients are told.
+//! Checks the whole world: follows the replicated order as soon as the first replica has applied it, and gets every
+//! answer that clients get.
 //!
-//! It applies the log once more, entry by entry and never from a snapshot, to compare the replicas with. It never acts on the world, and
-//! keeps the first violation only: what comes after it may be its consequence.
+//! It applies the log once more, entry by entry and never from a snapshot, to compare the replicas with. It never
+//! acts on the world, and keeps only the first violation: later ones may be its consequences.
 
 use std::collections::BTreeMap;
 

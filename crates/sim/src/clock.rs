@@ -1,5 +1,6 @@
-//! The clocks of one host. Its monotonic clock is that of its runtime, which stands still between ticks and goes faster or slower than
-//! true time by making a tick shorter or longer; its wall clock is that plus an offset that jumps.
+//! The clocks of one host. Its monotonic clock is that of its runtime: it stands still between ticks, and runs faster
+//! or slower than true time because its ticks are shorter or longer. Its wall clock is that plus an offset that
+//! jumps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +64,7 @@ impl HostClock {
         self.0.lock().wall_at_tick_us += by_ms * 1000;
     }
 
-    /// Puts the wall clock to so much before or after what it truly is, when so much has truly passed since the world began.
+    /// Sets the wall clock to an offset from the true time; `true_us` is the true time since the world began.
     pub(crate) fn set_wall(&self, true_us: u64, off_by_ms: i64) {
         let now_us = i64::try_from(true_us).unwrap_or(i64::MAX);
         self.0.lock().wall_at_tick_us = WALL_BEGIN_MS * 1000 + now_us + off_by_ms * 1000;

@@ -1,4 +1,4 @@
-//! The command line: runs seeds and says what came of them.
+//! The command line: runs seeds and reports the results.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
-//! A node's disk: the log, the vote and the marks with a tail that is not synced yet, and snapshots.
+//! A node's disk: log, vote and marks, with a tail that is not synced yet, and snapshots.
 //!
-//! What the node writes is seen by it at once and queued; a task on its host takes all that is queued, lets a barrier's time pass, moves
-//! it to what is durable and only then tells the callers, as the writer of the real store does. A crash keeps some prefix of what was not
-//! durable, which may end in the middle of an append: some of its records are there, and the others are not. That a record which is there
-//! in part is found and cut off is the real store's own affair, and tested there. What is on the disk outlives the host's runtime.
+//! The node sees its writes at once, and they are queued. A task on its host takes everything that is queued, lets
+//! the time of a barrier pass, makes it durable and only then calls back, as the writer of the real store does. A
+//! crash keeps some prefix of the writes that were not durable, and may cut an append in two: some of its records are
+//! there and others are not. The real store finds and cuts off a record that is there in part; its own tests cover
+//! that. The content of the disk outlives the host's runtime.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Cursor, Read, Write};
@@ -159,8 +160,8 @@ fn has_many(change: &DiskWrite) -> bool {
 }
 
 impl DiskState {
-    /// How many of the first `most` writes a crash leaves whole. Most appends have one record, and few that have more are under way at any
-    /// instant; where there is one, half of the crashes hit it.
+    /// How many of the first `most` writes a crash leaves whole. Most appends have one record, and few with more are
+    /// under way at any instant; if there is one, half of the crashes hit it.
     fn draw_kept(&mut self, most: usize) -> usize {
         let at: Vec<usize> = (0..most).filter(|at| self.unsynced.get(*at).is_some_and(has_many)).collect();
         match at.choose(&mut self.dice).copied() {
@@ -334,7 +335,7 @@ impl Disk {
         std::mem::take(&mut self.state.lock().counts)
     }
 
-    /// From which index on the log may be another, as the node sees it, since this was last asked; none if it is the same.
+    /// The first index at which the node's log may have changed since this was last called; `None` if it is the same.
     pub(crate) fn take_changed(&self) -> Option<u64> {
         self.state.lock().changed_from.take()
     }
@@ -548,8 +549,8 @@ impl SnapshotStorage for Disk {
     }
 }
 
-/// Work on snapshots, and reads of older records: done in one go, but a while after it was asked for, and answered a while after that, so that a crash and everything
-/// else can come between.
+/// Work on snapshots, and reads of older records: done in one step, but a while after it was requested, and answered
+/// a while after that, so that a crash and everything else can come between.
 #[async_trait]
 impl Blocking for Disk {
     async fn run(&self, work: Work) -> io::Result<()> {

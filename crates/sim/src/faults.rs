@@ -1,5 +1,5 @@
-//! The faults of a run: what may happen, when, to whom and for how long. Drawn from the plan's stream as the world goes on; everything
-//! that is begun here is undone by the heal.
+//! The faults of a run: which, when, to which hosts and for how long. Drawn from the plan's seed as the world goes
+//! on. The heal undoes everything that was begun here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -81,8 +81,8 @@ kinds! {
     ClockRate = "clock-rate",
     /// A node takes a snapshot now.
     Snapshot = "snapshot",
-    /// A node's disk is put back to what it was a while ago. Counted when it strikes: when nothing else has been wrong for a while, for
-    /// nobody can tell what is lost while those are away who know.
+    /// A node's disk is put back to an older copy. Counted when it happens: when nothing else has been wrong for a
+    /// while, because nobody can tell what is lost while the nodes that know are away.
     Rollback = "rollback",
     /// A node joins the cluster.
     AddNode = "add-node",
@@ -117,7 +117,8 @@ struct Rollback {
     struck_at: Option<Duration>,
 }
 
-/// For so long everybody has been well when a disk is put back: peers write down within a second what a node has acknowledged to them.
+/// How long nothing may have been wrong before a disk is put back: within a second, peers write down what a node has
+/// acknowledged to them.
 const QUIET_BEFORE: Duration = Duration::from_secs(3);
 /// For so long nothing else happens after that.
 const FOUND_OUT_WITHIN: Duration = Duration::from_secs(4);
@@ -465,8 +466,8 @@ impl Faults {
         self.rollback = Some(Rollback { node, strike_at: world.now() + after, struck_at: None });
     }
 
-    /// Puts a disk back when that is due and everybody else is well. Whoever is turned away for that stays down: the world has it removed
-    /// and another join in its place.
+    /// Puts a disk back when that is due and nothing else is wrong. A node that its peers turn away for that stays
+    /// down: the world removes it and another node joins in its place.
     fn roll_back(&mut self, world: &mut World) {
         let now = world.now();
         let well = |node: HostId| world.node(node).is_some() && !world.is_paused(node);

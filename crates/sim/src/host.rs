@@ -1,8 +1,8 @@
-//! One machine: a runtime of its own, in which everything on it lives, and its clock.
+//! One machine: its own runtime, in which all its tasks live, and its clock.
 //!
-//! The runtime has one thread, the world's, and a clock that stands still unless told to go. Killing a host is dropping its runtime:
-//! every task on it is gone at once, wherever it stood. Nothing on a host may be run except inside [`Host::run`], [`Host::wake`] and
-//! [`Host::inside`], which the world calls in a fixed order.
+//! The runtime uses the world's one thread, and its clock stands still unless the world moves it. Killing a host
+//! drops its runtime: every task on it is gone at once. Nothing runs on a host except inside [`Host::run`],
+//! [`Host::wake`] and [`Host::inside`], which the world calls in a fixed order.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use crate::clock::HostClock;
 
-/// Whether this build can run a seed twice and see the same: tokio seeds its own choices only with `--cfg tokio_unstable`, which
-/// `.cargo/config.toml` sets and a `RUSTFLAGS` in the environment takes away.
+/// Whether this build can run a seed twice with the same result: tokio seeds its own choices only with `--cfg
+/// tokio_unstable`, which `.cargo/config.toml` sets and a `RUSTFLAGS` in the environment removes.
 pub const DETERMINISTIC: bool = cfg!(tokio_unstable);
 
 /// See the module's text.
@@ -71,7 +71,8 @@ impl Host {
         self.paused = self.is_up();
     }
 
-    /// Wakes a frozen host: its clocks have gone on without it, so they jump, and every timer that has passed fires at once.
+    /// Wakes a frozen host: its clocks went on without it, so they jump, and every timer that has passed fires at
+    /// once.
     pub(crate) fn wake(&mut self) {
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.paused) else { return };
         self.paused = false;

@@ -1,4 +1,5 @@
-//! Whole clusters in one thread under one seed: the real core, node and consensus, over a simulated network, disk and clock.
+//! Whole clusters in one thread under one seed: the real core, node and consensus over a simulated network, disk and
+//! clock.
 
 mod calls;
 pub mod checkers;

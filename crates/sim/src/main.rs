@@ -1,4 +1,4 @@
-//! The simulation. What it can do is in [`lockkeeper_sim::command`].
+//! The simulation. See [`lockkeeper_sim::command`] for the command line.
 
 use std::process::ExitCode;
 

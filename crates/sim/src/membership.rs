@@ -1,4 +1,4 @@
-//! Changes of the membership, as an operator makes them: asked of one node after another until they are done.
+//! Changes of the membership as an operator makes them: requested from one node after another until they are done.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The proof that the checks find something: activates each mutant in turn and runs seeds until it is caught. A mutant
-//! that no seed shows is reported as missed, which is a defect of this simulation, or as one of a part that is not
+//! Mutation testing of the checks: activates each mutant in turn and runs seeds until it is caught. A mutant that no
+//! seed catches is reported as missed, which is a defect of this simulation, or as belonging to a part that is not
 //! simulated.
 
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         plan.work.insert(*work, 6);
     }
     if matches!(mutant, Mutant::CountSignsFromArrival | Mutant::IgnoreReportedAges) {
-        // Only where the world is right, or soon right again, is anything late; and it is late by a share of the timeout.
+        // Lateness is judged only where the world is right or soon right again, and it is a share of the timeout.
         (plan.world.links, plan.world.disk) = (quiet_links(), steady_disk());
         plan.faults.retain(|kind, _| *kind == F::KillLeader);
         (plan.fault_every_ms, plan.fault_lasts_ms, plan.session_timeout_ms) = (4_000, 1_000, 8_000);

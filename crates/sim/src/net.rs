@@ -1,9 +1,9 @@
 //! The network: directed links between hosts, and calls over them.
 //!
-//! Every message is an event in one queue, ordered by the time at which it arrives and then by the order in which it was sent. Nothing
-//! arrives sooner than a tick after it was sent, so no host sees within a tick what another does in it, and the order in which hosts run
-//! means nothing. A call behaves as one over a connection of TCP does: what is lost in the middle shows as a reset or as silence, a dead
-//! process refuses, a dead machine is silent, and a call that nobody waits for any more is dropped at the other end too.
+//! Every message is an event in one queue, ordered by arrival and then by sending. Nothing arrives sooner than a tick
+//! after it was sent, so no host sees within a tick what another does in it, and the order in which hosts run does
+//! not matter. A call behaves like one over a TCP connection: a loss shows as a reset or as silence, a dead process
+//! refuses, a dead machine is silent, and a call without a waiting caller is dropped at the other end too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -290,8 +290,8 @@ impl NetState {
         self.send_reliably(from, to, call, EventKind::Answer { call, deliver, more });
     }
 
-    /// Whether a message is lost. Half of the losses show, as the break of the connection; the other half are silence. A stream always
-    /// breaks: in it nothing may be missing in the middle.
+    /// Whether a message is lost. Half of the losses show as a broken connection, the other half are silence. A
+    /// stream always breaks, because it must not miss an item in the middle.
     fn lose(&mut self, plan: LinkPlan, from: HostId, to: HostId, call: u64) -> bool {
         if plan.loss <= 0.0 || !self.dice.random_bool(plan.loss) {
             return false;

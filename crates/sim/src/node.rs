@@ -1,4 +1,4 @@
-//! A real node on a host of the world: the same `Node` that the server runs, over the simulated network, disk and clock.
+//! A real node on a simulated host: the `Node` that the server runs, over the simulated network, disk and clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

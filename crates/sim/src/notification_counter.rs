@@ -1,4 +1,4 @@
-//! Hears what nodes count in the metrics facade, on this thread alone, and keeps the one figure that a check needs: how many waiters were
+//! A metrics recorder for this thread that keeps the one figure that a check needs: how many waiters the nodes have
 //! woken.
 
 use std::sync::Arc;

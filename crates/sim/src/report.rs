@@ -1,4 +1,4 @@
-//! What is printed: a line for each run that fails, and the table at the end.
+//! The output: a line for each run that fails, and the tables at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! One run: a phase under the swarm's faults, the heal, and then a cluster that must work again within bounded time; the checkers watch
-//! after every step.
+//! One run: a phase of faults, the heal, and then a cluster that must work again within bounded time. The checkers
+//! look at it after every step.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,13 +19,14 @@ use crate::settings::{CLIENTS, HostId};
 use crate::swarm::Plan;
 use crate::world::World;
 
-/// Within this, after the heal, every client has done something again; of locks, has held one. A wait of 10 s may have begun just before it,
-/// and its answer been lost; a holder may have died, and the delay of its lock goes by a clock that waits for the wall clocks that were
-/// set right: up to 20 s.
+/// The time after the heal within which every client has done something again; of locks, has held one. A wait of 10 s
+/// may have begun just before it and its answer been lost; a holder may have died, and the delay of its lock goes by
+/// a clock that waits for wall clocks that were set right: up to 20 s.
 const WORKS_AGAIN: Duration = Duration::from_secs(60);
 /// Within this, after they were told to, all clients have gone.
 const CLIENTS_GO: Duration = Duration::from_secs(60);
-/// Within this, after that, all sessions have ended, all queues are empty, all replicas are the same, and all watches have heard of it.
+/// The time after that within which all sessions have ended, all queues are empty, all replicas are the same, and all
+/// watches have every event.
 const SETTLES: Duration = Duration::from_secs(40);
 /// For this long after the heal the clients go on working, so that what must be done soon is seen to be done soon.
 const WORKS_ON: Duration = Duration::from_secs(12);
@@ -111,8 +112,8 @@ struct Run {
     fatals: usize,
 }
 
-/// Runs a plan to its end, or to the first broken promise. A panic of the simulation itself is one as well: what it would have found is
-/// not known.
+/// Runs a plan to its end, or to the first broken promise. A panic of the simulation itself counts as one: what it
+/// would have found is unknown.
 pub fn run(plan: &Plan) -> Report {
     match catch_unwind(AssertUnwindSafe(|| run_to_the_end(plan))) {
         Ok(report) => report,

@@ -1,4 +1,4 @@
-//! What a world is made of, and how badly it behaves: plain numbers, drawn by the swarm or written by a test.
+//! The parameters of a world and its misbehaviour: plain numbers, drawn by the swarm or given by a test.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ pub const CLIENTS: HostId = 0;
 pub struct LinkPlan {
     /// Added to the world's shortest delay, evenly drawn from 0 to this: more than a few ms reorders.
     pub jitter_ms: u64,
-    /// Share of messages that are lost: the call breaks, or runs into its deadline, before or after the other side has acted.
+    /// Share of messages that are lost: the call breaks or runs into its deadline, before or after the other side has
+    /// acted.
     pub loss: f64,
     /// Share of peer requests that arrive twice.
     pub duplicate: f64,
@@ -62,6 +63,7 @@ pub struct WorldPlan {
 pub enum Crash {
     /// The process is killed: what it has written stays, synced or not, and its connections are reset.
     Kill,
-    /// The machine loses power: of what was not synced any prefix stays, the last write perhaps torn, and nobody hears of it.
+    /// The machine loses power: any prefix of the unsynced writes stays, the last one perhaps torn, and its peers get
+    /// no reset.
     PowerLoss,
 }

@@ -1,7 +1,8 @@
-//! From a seed to a plan: how many nodes, which faults and how strong, what the clients do. Swarm testing (Groce and others, 2012): each
-//! run has a few kinds of fault and of work and leaves out the rest, for what is left out lets other things happen.
+//! Draws a plan from a seed: how many nodes, which faults and how strong, what the clients do. Swarm testing (Groce
+//! and others, 2012): each run has a few kinds of faults and work and leaves out the rest, because leaving something
+//! out lets other things happen.
 //!
-//! A plan is plain data and says everything about a run: the same seed gives the same plan, on every machine.
+//! A plan is plain data and determines a run: the same seed gives the same plan on every machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +77,8 @@ pub struct Plan {
     pub drift: f64,
 }
 
-/// The most by which clocks are let go wrong: two of them together stay within the holder's margin of a tenth (see `checks::sessions`).
+/// The largest error of a clock's rate: two of them together stay within the holder's margin of a tenth (see
+/// `checks::sessions`).
 pub const MAX_DRIFT: f64 = 0.045;
 /// The length of the phase with faults, where nothing else is asked for.
 pub const FAULT_PHASE: Duration = Duration::from_secs(30);

@@ -1,7 +1,8 @@
-//! What happened, a line for each event, and the hash of all lines: two runs of one seed are the same if their hashes are.
+//! The trace of a run, a line for each event, and the hash of all lines: two runs of one seed are the same if their
+//! hashes are.
 //!
-//! A line must say enough that a difference shows soon (what was sent, to whom, and its checksum), and nothing that differs between two
-//! runs of the same: no address, no hash-map order, no time of the machine.
+//! A line must contain enough to show a difference soon (what was sent, to which host, and its checksum), and nothing
+//! that differs between two runs of the same seed: no address, no hash-map order, no time of the machine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write};
@@ -42,8 +43,8 @@ impl Trace {
         }
     }
 
-    /// From here on what happens happens all at once: in which order tokio drops the tasks of a runtime depends on their ids, which one
-    /// process gives out for all the runs in it.
+    /// From here on, events happen at once: the order in which tokio drops the tasks of a runtime depends on their
+    /// ids, which one process gives out for all its runs.
     pub(crate) fn all_at_once(&mut self) {
         self.unordered = Some(Vec::new());
     }

@@ -1,8 +1,9 @@
 //! The world: a cluster, its clients, and everything between them, in one thread under one seed.
 //!
-//! It moves in ticks of the shortest link delay. In a tick, first everything that is due arrives, in order; then each living host runs for
-//! as long, by its own clock. Whatever a host sends arrives in a later tick. So the hosts of a tick could as well run at the same time,
-//! and which of them runs first means nothing. Between ticks nothing runs, and the checks may look at everything.
+//! It moves in ticks of the shortest link delay. In a tick, first everything that is due arrives, in order; then each
+//! living host runs for as long, by its own clock. Whatever a host sends arrives in a later tick, so the hosts of a
+//! tick could as well run at the same time, and their order does not matter. Between ticks nothing runs, and the
+//! checks may look at everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -435,8 +436,8 @@ impl World {
         }
     }
 
-    /// Undoes every fault: the network heals, pauses end, clocks go right and are set right, disks are as they were planned and do not
-    /// stall, crashed nodes start.
+    /// Undoes every fault: the network heals, pauses end, clocks run and are set right, disks behave as planned and
+    /// do not stall, crashed nodes start.
     pub fn heal(&mut self) {
         self.heal_network();
         let hosts: Vec<HostId> = self.hosts.keys().copied().collect();
@@ -479,7 +480,8 @@ impl World {
         });
     }
 
-    /// Boots a new node with an empty disk and has it added as a learner, then promoted, in the background and for as long as it takes.
+    /// Boots a new node with an empty disk, adds it as a learner and promotes it, in the background and for as long
+    /// as it takes.
     pub fn add_node(&mut self) -> HostId {
         let ask = self.nodes();
         let node = self.slots.keys().last().copied().unwrap_or(0) + 1;
@@ -492,7 +494,8 @@ impl World {
         node
     }
 
-    /// Has a node removed from the membership in the background, for as long as it takes; then it is switched off for ever.
+    /// Removes a node from the membership in the background, for as long as it takes; then it is switched off for
+    /// ever.
     pub fn remove_node(&mut self, node: HostId) {
         let ask: Vec<HostId> = self.nodes().into_iter().filter(|other| *other != node).collect();
         if ask.is_empty() {

@@ -1,5 +1,6 @@
-//! From a stream to a state. Nothing that the stream claims is believed: what it says costs no more memory than it is long,
-//! and a state comes out only when every record fits those before it, the counts agree, so does the checksum, and the state is sound.
+//! Reads a state from a stream. Nothing that the stream claims is believed: a claim costs no more memory than the
+//! stream is long, and a state comes out only when every record fits those before it, the counts and the checksum
+//! match, and the state is valid.
 
 use std::io::{BufReader, Read};
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::state::{Applied, Session, State, size};
 const BUFFER_BYTES: usize = 256 * 1024;
 
 impl State {
-    /// Reads what [`write_snapshot`](Self::write_snapshot) wrote; the stream must end with it.
+    /// Reads what [`write_snapshot`](Self::write_snapshot) wrote; nothing may follow it.
     ///
     /// # Errors
-    /// Says what is wrong with the stream. Nothing of a damaged stream is ever given out.
+    /// Says what is wrong with the stream. A damaged stream gives no state at all.
     pub fn read_snapshot(from: impl Read) -> Result<Self, SnapshotError> {
         let mut reader =
             Reader { from: BufReader::with_capacity(BUFFER_BYTES, from), crc: 0, at: 0, scratch: Vec::new() };
@@ -51,7 +52,8 @@ struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads so many bytes into the scratch. It grows with what is there, not with what is claimed.
+    /// Reads `length` bytes into the scratch buffer, which grows with the bytes that are there, not with the claimed
+    /// length.
     fn fill(&mut self, length: u32) -> Result<&[u8], SnapshotError> {
         self.scratch.clear();
         let read = self.from.by_ref().take(u64::from(length)).read_to_end(&mut self.scratch)?;
@@ -118,7 +120,7 @@ struct Builder {
     nodes: u64,
     last_session: Option<SessionId>,
     last_path: Option<NodePath>,
-    /// The origin whose outcomes are coming in, and how many are still to come.
+    /// The origin whose outcomes follow, and how many are still to come.
     origin: Option<(Origin, Vec<Outcome>, u64)>,
 }
 
@@ -253,7 +255,7 @@ impl Builder {
             .fold((0, 0), |(own, remembered), session| {
                 (own + size::of_session(session), remembered + session.memory.bytes())
             });
-        // A checksum says that the stream is as it was written, not that a sound state wrote it.
+        // A checksum proves that the stream is as it was written, not that the state was valid.
         self.state.validate().map_err(damaged)?;
         if mutant!(ResetTokensAtRestore) {
             self.state.zxid = self.state.tree.nodes.values().map(|node| node.czxid).max().unwrap_or_default();

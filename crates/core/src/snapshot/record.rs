@@ -1,4 +1,4 @@
-//! What a snapshot is made of. Fields and variants are never reordered or removed: a new format gets a new version.
+//! The records of a snapshot. Fields and variants are never reordered or removed: a new format gets a new version.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) enum Record {
     End,
 }
 
-/// What stands at the beginning: how far the state had come, and how much of everything follows.
+/// The first record: how far the state had come, and how many records of each kind follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
     pub(super) zxid: Zxid,
@@ -35,7 +35,7 @@ pub(super) struct Head {
     pub(super) origins: u64,
 }
 
-/// A session without what other records say about it.
+/// A session without the parts that other records have.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SessionRecord {
     pub(super) id: SessionId,
@@ -47,7 +47,7 @@ pub(super) struct SessionRecord {
     pub(super) attachment: Zxid,
 }
 
-/// A node without what other records say about it.
+/// A node without the parts that other records have.
 #[derive(Serialize, Deserialize)]
 pub(super) struct NodeRecord {
     pub(super) path: NodePath,
@@ -86,7 +86,7 @@ impl NodeRecord {
         }
     }
 
-    /// The node, as yet without children; `acl` is the record's, shared where possible.
+    /// The node, still without children; `acl` is the record's, shared where possible.
     pub(super) fn into_node(self, acl: Arc<[AclEntry]>) -> (NodePath, Node) {
         let node = Node {
             czxid: self.czxid,

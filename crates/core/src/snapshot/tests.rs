@@ -1,4 +1,4 @@
-//! Damaged snapshots. That good ones come back as they were is shown by the golden scripts and the comparison with the model.
+//! Damaged snapshots. The golden scripts and the comparison with the model show that sound ones come back unchanged.
 
 use super::*;
 use crate::*;
@@ -35,7 +35,7 @@ fn a_snapshot_comes_back() {
     restored.validate().unwrap();
 }
 
-/// Snapshots outlive programs: whoever changes these bytes changes the version.
+/// Snapshots outlive programs: to change these bytes, change the version.
 #[test]
 fn the_bytes_of_version_5_stay_what_they_are() {
     let bytes = bytes();
@@ -84,7 +84,7 @@ fn errors_say_what_is_wrong() {
     assert!(matches!(read(&huge), Err(SnapshotError::RecordTooLong(u32::MAX))));
 }
 
-/// Anybody can give a stream a checksum that fits. It still has to make sense.
+/// A matching checksum is easily forged: the content must be valid as well.
 #[test]
 fn a_checksum_alone_makes_no_snapshot() {
     let good = bytes();
@@ -106,7 +106,7 @@ fn a_checksum_alone_makes_no_snapshot() {
     }
 }
 
-/// Each record fits those before it, and the whole is none that a log gives.
+/// Each record fits those before it, but no log gives the whole.
 #[test]
 fn the_snapshot_of_an_unsound_state_is_refused() {
     let mut unsound = state();

@@ -1,4 +1,4 @@
-//! From a state to a stream, and to a checksum.
+//! Writes a state to a stream, and computes its checksum.
 
 use std::io::{BufWriter, Write};
 
@@ -13,10 +13,10 @@ use crate::state::{Session, State};
 const BUFFER_BYTES: usize = 256 * 1024;
 
 impl State {
-    /// Writes the whole state. Takes as long as the state is large: do it with a clone, outside of any lock.
+    /// Writes the whole state. The time grows with the state: call it on a clone, outside of any lock.
     ///
     /// # Errors
-    /// Those of the stream.
+    /// The stream's errors.
     pub fn write_snapshot(&self, to: impl Write) -> Result<(), SnapshotError> {
         let mut writer = Writer { to: BufWriter::with_capacity(BUFFER_BYTES, to), crc: 0, scratch: Vec::new() };
         writer.bytes(&MAGIC)?;
@@ -41,16 +41,17 @@ impl State {
         Ok(())
     }
 
-    /// A checksum of everything that the zxid determines: the tree and the sessions. Two nodes at the same zxid have the same
-    /// one. The clock, the origins and the remembered replies are not part of it: commands that change nothing move them too.
+    /// A checksum of everything that the zxid determines: the tree and the sessions. Two nodes at the same zxid have
+    /// the same one. The clock, the origins and the remembered replies are not part of it, because commands that
+    /// change nothing move them too.
     ///
-    /// The first 8 bytes of a SHA-256. Takes as long as the state is large: do it with a clone, outside of any lock.
+    /// The first 8 bytes of a SHA-256. The time grows with the state: call it on a clone, outside of any lock.
     pub fn checksum(&self) -> u64 {
         let mut hasher = Sha256::new();
         let mut scratch = Vec::new();
         let mut take = |record: &Record| {
             scratch.clear();
-            // Writing to memory; were it to fail, the record would count as empty on every node alike.
+            // Writing to memory cannot fail. If it did, the record would count as empty on every node alike.
             scratch = postcard::to_extend(record, std::mem::take(&mut scratch)).unwrap_or_default();
             hasher.update(&scratch);
         };

@@ -1,4 +1,4 @@
-//! From a log entry to its outcomes: each batch once, each request once, each command in its transaction.
+//! Applies log entries: each batch once, each request once, each command in its transaction.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::rules::Rules;
 impl State {
     /// Applies a log entry: one outcome for each command, in order.
     ///
-    /// A batch that is applied already is answered as it was, without events and without any change. One that is older than
-    /// the last of its node has no effect and no outcomes: whoever sent it has its answer, or is gone.
+    /// A batch that was applied before gets the same outcomes, without events and without any change. A batch older
+    /// than the last of its node has no effect and no outcomes: its sender has its answer, or is gone.
     pub fn apply(&mut self, entry_term: Term, batch: &Batch) -> Vec<Outcome> {
         let origin = batch.origin;
         if let Some(applied) = self.origins.get(&origin.node) {
@@ -45,8 +45,8 @@ impl State {
         outcomes
     }
 
-    /// The last batch of a node that was applied, and its outcomes without the events. A replica that installed a snapshot
-    /// past its own batch finds its replies here.
+    /// The last batch of a node that was applied, and its outcomes without events. A replica that installed a
+    /// snapshot past its own batch finds its replies here.
     pub fn origin_applied(&self, node: NodeId) -> Option<(Origin, Arc<[Outcome]>)> {
         self.origins.get(&node).map(|applied| (applied.origin, applied.outcomes.clone()))
     }
@@ -69,7 +69,7 @@ impl State {
         }
     }
 
-    /// Ends those of the silent that are still there, each in a transaction of its own.
+    /// Expires the silent sessions that are still there, each in its own transaction.
     fn expire(&mut self, term_is_current: bool, seen: Zxid, silent: &[SessionId]) -> Outcome {
         if let Some(refused) = self.refuse_bulk(silent.len()) {
             return refused;
@@ -81,7 +81,7 @@ impl State {
             let Some(known) = self.sessions.get(&session).filter(|known| known.acted <= seen) else { continue };
             removed += known.ephemerals.len();
             if removed > MAX_EXPIRED_EPHEMERALS && !ended.is_empty() {
-                // Others wait for this entry: the rest is for the next.
+                // Other commands wait for this entry, so the rest is left to the next.
                 break;
             }
             if mutant!(EphemeralsOneByOne) {
@@ -100,7 +100,7 @@ impl State {
         Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), changed, events }
     }
 
-    /// What the mutant of that name does before a session ends.
+    /// What the mutant EphemeralsOneByOne does before a session ends.
     fn remove_one_by_one(&mut self, session: SessionId) -> Vec<Event> {
         let Some(session) = self.sessions.get(&session).cloned() else { return Vec::new() };
         let remove = |path| {
@@ -112,7 +112,7 @@ impl State {
         session.ephemerals().map(remove).flat_map(|outcome| outcome.events).collect()
     }
 
-    /// Removes those candidates whose time has come, each in a transaction of its own.
+    /// Removes the candidates whose time has come, each in its own transaction.
     fn reap(&mut self, candidates: &[NodePath]) -> Outcome {
         if let Some(refused) = self.refuse_bulk(candidates.len()) {
             return refused;
@@ -142,7 +142,7 @@ impl State {
         Outcome { zxid: self.zxid, reply: Err(refusal), changed: false, events: Vec::new() }
     }
 
-    /// An operation of a client: once for each request id, whatever the answer was, but for want of room.
+    /// Runs an operation of a client, once for each request id. Refusals for lack of room are not remembered.
     fn perform(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
         if let Err(refusal) = check_principals(&actor.principals) {
             return self.refused(refusal);
@@ -169,14 +169,15 @@ impl State {
             if known.fingerprint != asked {
                 return self.refused(Refusal::RequestMismatch);
             }
-            // The first answer, whole: whoever goes on from its zxid must not pass over what has happened since.
+            // The first answer with its own zxid: a client that continues from that zxid misses nothing that has
+            // happened since.
             return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
         let outcome = self.act(actor, rules, op);
         let standing = matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed;
         if standing || outcome.reply.as_ref().is_err_and(is_for_now) {
-            // Nothing was done that could be done twice. A stored result is too large to be kept with each who asked for it, and who was
-            // refused for want of room asks again.
+            // Nothing was done that a retry could do twice. A stored result is too large to be kept for each caller,
+            // and a client that was refused for lack of room may retry under the same id.
             return outcome;
         }
         if let Some(session) = self.sessions.get_mut(&id) {
@@ -190,7 +191,7 @@ impl State {
         outcome
     }
 
-    /// Runs an operation, and notes that its session did something.
+    /// Runs an operation, and records that its session changed something.
     fn act(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
         let outcome = self.transact_as(Some(actor), rules, |t| t.run(actor.session, op));
         if outcome.changed
@@ -202,7 +203,7 @@ impl State {
     }
 }
 
-/// Whether a refusal says only that there is no room now.
+/// Whether the refusal may be different later, when there is room.
 fn is_for_now(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. } => true,
@@ -245,7 +246,7 @@ fn check_principals(who: &Principals) -> Result<(), Refusal> {
     if count > MAX_IDENTITIES {
         return Err(bad(format!("a caller has at most {MAX_IDENTITIES} identities, this one {count}")));
     }
-    // No entry of a list can name a longer one.
+    // No entry of an access control list can name a longer one.
     match who.identities.iter().find(|identity| identity.scheme.len().max(identity.id.len()) > MAX_ACL_ID_BYTES) {
         Some(_) => Err(bad(format!("a caller's scheme and id are at most {MAX_ACL_ID_BYTES} bytes long"))),
         None => Ok(()),
@@ -259,7 +260,7 @@ pub(crate) fn check_label(label: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A refusal of something that makes no sense.
+/// A refusal of invalid arguments.
 pub(crate) fn bad(why: impl Into<Arc<str>>) -> Refusal {
     Refusal::BadArguments(why.into())
 }

@@ -1,7 +1,7 @@
-//! The configured bounds ([`Rules`](crate::Rules)), looked at before anything is changed: how many ephemeral nodes a session may own, and
-//! how large the state may grow.
+//! Checks the configured bounds ([`Rules`](crate::Rules)) before anything is changed: how many ephemeral nodes a
+//! session may own, and how large the state may grow.
 //!
-//! Nothing that gives something back is ever refused here: deletions, releases, the ends of sessions, and what follows from them.
+//! Nothing that frees something is ever refused here: deletions, releases, ends of sessions, and their consequences.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::lock::SEQUENCE_DIGITS;
 use crate::path::NodePath;
 use crate::reply::Refusal;
 
-/// Who adds to the state: those who lock may add a tenth more than others, so that a state that is full of data does not stop them.
+/// What adds to the state. Locks may use a tenth more than the bound, so that a state full of data does not stop
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Adds {
     /// Anything else.
@@ -28,8 +29,8 @@ pub(crate) enum Adds {
 }
 
 impl Transaction<'_> {
-    /// Refuses to add so many bytes to a state that has as many as it may. Remembered replies do not count: they have a bound of their own,
-    /// and requests that change nothing must not fill the state.
+    /// Refuses to add `bytes` to a full state. Remembered replies do not count: they have a bound of their own, and
+    /// requests that change nothing must not fill the state.
     pub(crate) fn check_room(&self, added: u64, adds: Adds) -> Result<(), Refusal> {
         let limit = self.rules.max_state_bytes;
         let most = match adds {
@@ -53,7 +54,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Before a node is made in a directory that is there.
+    /// Checks before a node is created in an existing directory.
     pub(crate) fn check_new(&self, path: &NodePath, node: &Node, adds: Adds) -> Result<(), Refusal> {
         if let Some(owner) = node.owner {
             self.check_ephemerals(owner, 1)?;
@@ -61,7 +62,7 @@ impl Transaction<'_> {
         self.check_room(size::of_node(path, node), adds)
     }
 
-    /// Before a gate's node is put in place of another, or of none; directories may be missing.
+    /// Checks before a gate's node is created or replaced; directories may be missing.
     pub(crate) fn check_gate(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
         let old = self.tree.get(path);
         if let Some(owner) = node.owner.filter(|owner| old.is_none_or(|old| old.owner != Some(*owner))) {
@@ -73,7 +74,7 @@ impl Transaction<'_> {
         self.check_room(added.saturating_sub(old.map_or(0, |old| size::of_node(path, old))), Adds::Lock)
     }
 
-    /// Before the nodes of a lock request are made, with the directories that are missing.
+    /// Checks before the nodes of a lock request, and missing directories, are created.
     pub(crate) fn check_lock_request(&self, session: SessionId, request: &Request<'_>) -> Result<(), Refusal> {
         self.check_ephemerals(session, request.locks.len())?;
         let name_bytes = request.form.prefix(request.uuid).len() + SEQUENCE_DIGITS;
@@ -86,7 +87,8 @@ impl Transaction<'_> {
         self.check_room(added + missing.values().sum::<u64>(), Adds::Lock)
     }
 
-    /// Adds the directories that would have to be made, with what each takes. Gives what the list takes that a node below them inherits.
+    /// Adds the missing directories, with the size of each. Gives the size of the access control list that a node
+    /// below them inherits.
     fn add_missing(&self, directory: Option<NodePath>, missing: &mut BTreeMap<NodePath, u64>) -> u64 {
         let Some(directory) = directory else { return 0 };
         let of_list = match self.tree.get(&directory) {
@@ -102,7 +104,7 @@ impl Transaction<'_> {
         of_list
     }
 
-    /// The list that a node of the service's own inherits here, once the directories are made that are missing.
+    /// The access control list that a node made by the service inherits here, once the missing directories exist.
     pub(crate) fn acl_above(&self, path: &NodePath) -> Arc<[AclEntry]> {
         let mut above = path.parent();
         while let Some(directory) = above.as_ref().filter(|directory| !self.tree.contains(directory)) {

@@ -1,7 +1,8 @@
-//! Lock delay (Chubby, section 2.4): when a session *expires*, what it held stays closed for as long as it had asked for, so that
-//! what the dead holder has under way can drain. A release, a withdrawal and a closed session have no delay.
+//! Lock delay (Chubby, section 2.4): when a session *expires*, the locks that it held stay closed for the delay that
+//! it asked for, so that the dead holder's operations can drain. A release, a withdrawal and a closed session have no
+//! delay.
 //!
-//! The dead holder's place is kept by a node that belongs to nobody and that the reaper removes by the replicated clock.
+//! A TTL node without an owner keeps the dead holder's place. The reaper removes it by the replicated clock.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::lock::{LockMode, LockName, RequestForm, RequestName, delay_name, parse_name};
 use crate::path::NodePath;
 
-/// A request that held when its session expired, and asked for a delay.
+/// A request with a delay that held when its session expired.
 pub(crate) struct Held {
     directory: NodePath,
     sequence: u64,
@@ -25,8 +26,8 @@ pub(crate) struct Held {
 }
 
 impl Transaction<'_> {
-    /// What this session holds that is to stay closed for a while. A request for several locks holds none of them unless it
-    /// holds all.
+    /// The requests of this session that hold and have a delay. A request for several locks holds none of them unless
+    /// it holds all.
     pub(crate) fn to_be_delayed(&self, session: &Session) -> Vec<Held> {
         let mut held: BTreeMap<Zxid, Vec<Held>> = BTreeMap::new();
         let mut waiting = Vec::new();
@@ -48,10 +49,10 @@ impl Transaction<'_> {
         held.into_values().flatten().collect()
     }
 
-    /// Keeps a dead holder's place.
+    /// Creates the node that keeps a dead holder's place.
     pub(crate) fn delay(&mut self, session: SessionId, held: &Held) {
         let Some(directory) = self.tree.get(&held.directory) else { return };
-        // Readers that hold beside the dead one go on holding, so the place is behind the last of them.
+        // Readers that hold beside the dead one keep holding, so the place is behind the last of them.
         let sequence = match held.form.mode {
             LockMode::Shared => {
                 directory.queue.last_reader_holding().map_or(held.sequence, |last| last.0.max(held.sequence))
@@ -73,7 +74,7 @@ impl Transaction<'_> {
     }
 }
 
-/// What a node asks for, if it is a request for a lock with a delay.
+/// The form of a request with a delay; `None` for any other node.
 fn delayed_request(path: &NodePath) -> Option<(RequestName, NodePath)> {
     let name = parse_name(path.name()).filter(|name| name.form.delay_ms > 0)?;
     let directory = path.parent()?;

@@ -1,7 +1,7 @@
-//! The commands of gates: one run of an operation, however often it is asked for.
+//! The gate commands: an operation runs once, however often it is requested.
 //!
-//! A pending gate is an ephemeral of its worker's session, or a TTL node where there is none, and its czxid is the token. A gate that
-//! is done is a TTL node with the result.
+//! A pending gate is an ephemeral node of its worker's session, or a TTL node if there is none. Its czxid is the
+//! token. A finished gate is a TTL node with the result.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS
 use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
 
-/// What is to be done.
+/// The arguments of a begin.
 pub(crate) struct Beginning<'a> {
     pub(crate) fingerprint: &'a Arc<str>,
     pub(crate) pending_ms: u64,
@@ -27,10 +27,10 @@ pub(crate) struct Beginning<'a> {
 }
 
 impl State {
-    /// How a gate stands; none if it is open.
+    /// The state of a gate; `None` if it is open.
     ///
     /// # Errors
-    /// Says so if the node in the gate's place was made by something else.
+    /// The node at the gate's path is no gate.
     pub fn gate(&self, key: &GateKey) -> Result<Option<GateStanding>, Refusal> {
         let found = self.tree.gate(key)?.filter(|(_, record)| record.until_ms > self.clock_ms);
         Ok(found.map(|(node, record)| standing(node, record)))
@@ -38,7 +38,7 @@ impl State {
 }
 
 impl Tree {
-    /// What stands in a gate's place, whether its time is over or not.
+    /// The record at a gate's path, even if its time is over.
     fn gate(&self, key: &GateKey) -> Result<Option<(&Node, GateRecord)>, Refusal> {
         let path = key.path();
         let Some(node) = self.get(&path) else { return Ok(None) };
@@ -125,14 +125,14 @@ impl Transaction<'_> {
             return Err(bad(format!("a gate keeps its result from 1 to {MAX_GATE_KEEP_MS} ms, not {keep_ms}")));
         }
         if self.is_finished_alike(key, token, result)? {
-            // Asked again: without a session there is no memory of requests that would say so.
+            // A retry: without a session there are no remembered replies.
             return Ok(Reply::GateSettled);
         }
         let pending = self.pending(session, key, token)?;
         let (since_ms, until_ms) = (self.clock_ms, self.clock_ms.saturating_add(keep_ms));
         let record = GateRecord { since_ms, until_ms, done: Some((token, result.clone())), ..pending };
         let path = key.path();
-        // Another node, for another life; who may see it stays as it was set.
+        // Another node with another lifetime; its access control list stays.
         let Some(acl) = self.tree.get(&path).map(|node| node.acl.clone()) else {
             return Err(Refusal::GateNotPending { key: key.clone(), token });
         };
@@ -168,14 +168,15 @@ impl Transaction<'_> {
         if is_current && is_worker { Ok(record) } else { Err(not_pending()) }
     }
 
-    /// Only containers stand between the root of the gates and a gate, so that no gate stands in the way of another's end.
+    /// Between the root of the gates and a gate there are only containers, so that a gate cannot block the end of
+    /// another.
     fn check_above(&self, path: &NodePath) -> Result<(), Refusal> {
         let mut above = path.parent();
         while let Some(directory) = above {
             let is_root_of_gates = directory.as_str() == GATES_ROOT;
             match self.tree.get(&directory) {
                 None => above = directory.parent(),
-                // What clients may do at the root says nothing of gates.
+                // The root's access control list does not apply to gates.
                 Some(_) if directory.is_root() => return Ok(()),
                 Some(node) => {
                     self.check_access(&directory, node, Permissions::CREATE)?;

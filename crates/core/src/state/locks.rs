@@ -1,7 +1,7 @@
-//! The lock commands (`ARCHITECTURE.md`, Locks): each decides at the moment at which it is applied, so no grant is lost
+//! The lock commands (`ARCHITECTURE.md`, Locks). Each decides at the moment when it is applied, so no grant is lost
 //! in between.
 //!
-//! One request may stand in several queues. Its nodes are made in one transaction, so they share their zxid, which is
+//! One request may be in several queues. Its nodes are created in one transaction, so they share their zxid, which is
 //! its token.
 
 use std::ops::Bound;
@@ -33,7 +33,7 @@ pub(crate) struct Found {
 }
 
 impl Tree {
-    /// The requests of a lock that carry this token; hardly ever more than one.
+    /// The requests of a lock with this token; hardly ever more than one.
     pub(crate) fn requests(&self, directory: &NodePath, token: FencingToken) -> impl Iterator<Item = Found> {
         let queue = self.get(directory).map(|node| &node.queue);
         queue.into_iter().flat_map(move |queue| {
@@ -45,7 +45,7 @@ impl Tree {
         })
     }
 
-    /// The request of a lock that holds with this token. A delay keeps a place, but nobody holds by it.
+    /// The request that holds the lock with this token. A kept place holds nothing.
     pub(crate) fn holder(&self, directory: &NodePath, token: FencingToken) -> Option<Found> {
         self.requests(directory, token).find(|found| found.held && !is_delay(found.path.name()))
     }
@@ -61,13 +61,13 @@ pub(crate) fn request_of<'a>(session: &'a Session, directory: &NodePath, uuid: R
     here.find(|path| form_of(path, uuid).is_some())
 }
 
-/// What a node asks for, if it is the node of a request under this uuid.
+/// The form of the request with this uuid; `None` for any other node.
 fn form_of(path: &NodePath, uuid: RequestId) -> Option<RequestForm> {
     let RequestName { sequence, form, .. } = parse_name(path.name())?;
     (path.name() == format!("{}{sequence:010}", form.prefix(uuid))).then_some(form)
 }
 
-/// What is asked for.
+/// The arguments of an acquire.
 pub(crate) struct Request<'a> {
     pub(crate) locks: &'a [LockName],
     pub(crate) form: RequestForm,
@@ -76,8 +76,8 @@ pub(crate) struct Request<'a> {
 }
 
 impl Transaction<'_> {
-    /// Enters the queues. A session that stands there already under this uuid is told so: it asks again because it lost the
-    /// first answer (Curator's protection mode).
+    /// Enqueues the request. If the session has a request under this uuid already, it retries because it lost the
+    /// first answer (Curator's protection mode): the answer is how that request stands.
     pub(crate) fn acquire(&mut self, session: Option<SessionId>, request: &Request<'_>) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_request(request)?;
@@ -103,7 +103,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The nodes of this very request, if it was made before.
+    /// The nodes of this request, if it was enqueued before.
     fn known(&self, session: SessionId, request: &Request<'_>) -> Result<Option<Vec<NodePath>>, Refusal> {
         let Some(session) = self.sessions.get(&session) else { return Ok(None) };
         let (mut known, mut missing, mut tokens) = (Vec::new(), None, Vec::new());
@@ -118,7 +118,7 @@ impl Transaction<'_> {
             }
         }
         let Some(&token) = tokens.first() else { return Ok(None) };
-        // A session can own a great many nodes: nearly all are told apart by how their names begin.
+        // A session can own many nodes: comparing the beginning of the name rules out nearly all.
         let mark = format!("_c_{}-", request.uuid);
         let of_this = |path: &&NodePath| {
             path.name().starts_with(&mark)
@@ -131,18 +131,18 @@ impl Transaction<'_> {
         }
         match missing {
             None => Ok(Some(known)),
-            // Part of it was broken by force, or given back: it can never hold as a whole.
+            // A part was broken by force or released: the request can never hold as a whole.
             Some(lock) => Err(Refusal::NotQueued { lock: lock.clone().into(), token }),
         }
     }
 
-    /// Finds every reason why a request could not be made below this directory, before anything is made.
+    /// Checks everything that could refuse a request in this directory, before anything is created.
     fn check_directory(&self, lock: &LockName, mode: LockMode) -> Result<(), Refusal> {
         let directory = lock.directory();
         let mut path = directory.clone();
         loop {
             match self.tree.get(&path) {
-                // What clients may do at the root says nothing of locks.
+                // The root's access control list does not apply to locks.
                 Some(_) if path.is_root() => return Ok(()),
                 Some(node) => {
                     self.check_access(&path, node, Permissions::CREATE)?;
@@ -161,7 +161,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Puts a request into one queue.
+    /// Enqueues a request in one queue.
     fn enter(&mut self, session: SessionId, lock: &LockName, request: &Request<'_>) -> Result<NodePath, Refusal> {
         let directory = lock.directory();
         self.make_directories(&directory)?;
@@ -174,7 +174,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Makes a directory and those above it, as containers for whom the one above them is.
+    /// Creates a directory and its missing ancestors as containers, each with its parent's access control list.
     pub(crate) fn make_directories(&mut self, directory: &NodePath) -> Result<(), Refusal> {
         if self.tree.contains(directory) {
             return Ok(());
@@ -193,7 +193,7 @@ impl Transaction<'_> {
         Ok(Reply::Queued { paths, token, held })
     }
 
-    /// Leaves the queues, or says that it is too late. Part of a request that is there no more does not keep the rest in.
+    /// Withdraws a request, or answers that it holds. If a part of the request is gone, the rest is removed.
     pub(crate) fn withdraw(
         &mut self,
         session: Option<SessionId>,
@@ -213,7 +213,7 @@ impl Transaction<'_> {
         self.leave(&found, locks, token)
     }
 
-    /// Takes what was found of a request out of its queues.
+    /// Removes the nodes that were found of a request.
     fn leave(&mut self, found: &[Found], locks: &[LockName], token: FencingToken) -> Result<Reply, Refusal> {
         if found.is_empty() {
             return Err(not_queued(locks, token));
@@ -225,7 +225,7 @@ impl Transaction<'_> {
         Ok(if held { Reply::Released } else { Reply::Withdrawn })
     }
 
-    /// Puts a request under the care of whoever asks.
+    /// Claims a request for the caller.
     pub(crate) fn claim(
         &mut self,
         session: Option<SessionId>,
@@ -243,7 +243,7 @@ impl Transaction<'_> {
         Ok(Reply::Claimed { versions })
     }
 
-    /// Sets a node's data to what it is already, for the sake of its version.
+    /// Sets a node's data to the same value, to raise its version.
     fn touch(&mut self, path: &NodePath) -> i32 {
         let (zxid, clock_ms) = (self.zxid, self.clock_ms);
         let mut version = 0;
@@ -256,7 +256,7 @@ impl Transaction<'_> {
         version
     }
 
-    /// Takes a request out of the queues, as far as it is still there and has these versions.
+    /// Removes the nodes of a request that still have these versions.
     pub(crate) fn abandon(
         &mut self,
         locks: &[LockName],
@@ -279,7 +279,7 @@ impl Transaction<'_> {
         self.leave(&found, locks, token)
     }
 
-    /// Gives locks back.
+    /// Releases locks.
     pub(crate) fn release(
         &mut self,
         session: Option<SessionId>,
@@ -295,7 +295,7 @@ impl Transaction<'_> {
         Ok(Reply::Released)
     }
 
-    /// Makes a reader of a writer that holds. One that is a reader already may ask again.
+    /// Turns a writer that holds into a reader. A reader stays as it is, so a retry is safe.
     pub(crate) fn downgrade(
         &mut self,
         session: Option<SessionId>,
@@ -317,10 +317,10 @@ impl Transaction<'_> {
         Ok(Reply::Downgraded { path })
     }
 
-    /// Takes a lock from whoever holds it with this token, or ends the delay that has this token. A hand-made holder that is no
-    /// ephemeral, and a delay, belong to no session, which is said as session 0.
+    /// Takes a lock from its holder, or ends the delay with this token. A hand-made holder that is not ephemeral, and
+    /// a kept place, have no session: the answer names session 0.
     pub(crate) fn force_release(&mut self, lock: &LockName, token: FencingToken) -> Result<Reply, Refusal> {
-        // A delay behind readers that still hold stands in everyone's way all the same.
+        // A kept place behind readers that still hold blocks others all the same.
         let is_meant = |found: &Found| found.held || is_delay(found.path.name());
         let directory = lock.directory();
         let held = self.tree.requests(&directory, token).find(is_meant);
@@ -337,7 +337,7 @@ impl Transaction<'_> {
         Ok(Reply::ForceReleased { holder: held.owner.unwrap_or_default() })
     }
 
-    /// Whether anybody holds the lock with this token.
+    /// Whether the lock is held with this token.
     pub(crate) fn check_lock(&self, lock: &LockName, token: FencingToken) -> Result<Reply, Refusal> {
         let held = self.tree.holder(&lock.directory(), token);
         held.map(|_| Reply::Checked).ok_or_else(|| not_held(lock, token))
@@ -355,7 +355,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Whether a request holds: each part of it is there, and holds.
+/// Whether a request holds: all its nodes exist and hold.
 fn hold_as_a_whole(found: &[Found], locks: &[LockName]) -> bool {
     found.len() == locks.len() && found.iter().all(|found| found.held)
 }
@@ -370,7 +370,7 @@ fn not_held(lock: &LockName, token: FencingToken) -> Refusal {
 }
 
 impl Transaction<'_> {
-    /// A queue has names of one family, unless whoever comes sees the others too.
+    /// Refuses a newcomer that does not see all names in the queue.
     pub(crate) fn check_names(&self, lock: &LockName, directory: &Node, newcomer: Newcomer) -> Result<(), Refusal> {
         if self.rules.foreign_names == ForeignNames::Allow || mutant!(ForeignNamesAllowed) {
             return Ok(());
@@ -407,7 +407,7 @@ fn check_request(request: &Request<'_>) -> Result<(), Refusal> {
     request.locks.iter().try_for_each(check_parts)
 }
 
-/// Sorted, so that there is one way to say the same set, and each once.
+/// Checks that the locks are sorted, so that a set has one form, and that each is named once.
 fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
     if !(1..=MAX_LOCKS_TOGETHER).contains(&locks.len()) {
         return Err(bad(format!("a request names from 1 to {MAX_LOCKS_TOGETHER} locks, this one {}", locks.len())));
@@ -418,8 +418,8 @@ fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
     }
 }
 
-/// A lock below another lock must not read as a request in that one's queue: its directory would stand there for ever. Nor is there
-/// anything below what reads as the kept place of a dead holder.
+/// Refuses a lock whose name reads as a request in the queue of the lock above it, because its directory would stay
+/// in that queue for ever, or that lies below the name of a kept place.
 fn check_parts(lock: &LockName) -> Result<(), Refusal> {
     if let Some(part) = lock.as_str().split('/').find(|part| is_delay(part)) {
         return Err(bad(format!("'{part}' reads as the kept place of a dead holder; choose another name")));

@@ -1,7 +1,7 @@
-//! The replicated state and its one door, [`State::apply`].
+//! The replicated state. [`State::apply`] is the only way to change it.
 //!
-//! All of it lives in persistent maps: cloning a state of a million nodes costs a handful of reference counts, so a snapshot
-//! is built from a clone while the original goes on changing. Nothing here may depend on anything but the log.
+//! All of it is in persistent maps: cloning a state of a million nodes costs a few reference counts, so a snapshot is
+//! built from a clone while the original changes. Nothing here may depend on anything but the log.
 
 mod apply;
 mod bounds;
@@ -40,18 +40,18 @@ pub struct State {
     pub(crate) clock_ms: u64,
     pub(crate) tree: Tree,
     pub(crate) sessions: OrdMap<SessionId, Arc<Session>>,
-    /// What the sessions take in memory, without what they remember.
+    /// The memory of the sessions, without their remembered replies.
     pub(crate) session_bytes: u64,
-    /// What their remembered replies take. They are bounded for each session, and keep nobody from adding to the state.
+    /// The memory of the remembered replies. They have a bound per session and take no room from others.
     pub(crate) remembered_bytes: u64,
     pub(crate) origins: OrdMap<NodeId, Applied>,
 }
 
-/// The last batch of a node, and what it was told.
+/// The last batch of a node and its outcomes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Applied {
     pub(crate) origin: Origin,
-    /// Without events: those were for the first time only.
+    /// Without events: only the first application has them.
     pub(crate) outcomes: Arc<[Outcome]>,
 }
 
@@ -62,7 +62,7 @@ impl Default for State {
 }
 
 impl State {
-    /// A root without children, and nobody there.
+    /// A root without children, and no sessions.
     pub fn new() -> Self {
         Self {
             zxid: Zxid(0),

@@ -1,4 +1,4 @@
-//! The operations that ZooKeeper has, in ZooKeeper's order of checks (reference: `PrepRequestProcessor.pRequest2Txn`).
+//! The operations on nodes, with ZooKeeper's order of checks (reference: `PrepRequestProcessor.pRequest2Txn`).
 
 use lockkeeper_mutants::mutant;
 
@@ -100,7 +100,7 @@ impl Transaction<'_> {
         self.tree.get(path).ok_or_else(|| Refusal::NoNode(path.clone()))
     }
 
-    /// Everything about a creation that depends on the tree; the arguments themselves have been checked.
+    /// Creates a node after the checks that depend on the tree; the arguments have been checked.
     pub(crate) fn create_checked(
         &mut self,
         path: &NodePath,
@@ -128,7 +128,7 @@ impl Transaction<'_> {
             return Err(Refusal::NoChildrenForEphemerals(parent));
         }
         if is_delay(parent.name()) {
-            // It could never be reaped, and would keep everyone out for ever.
+            // It could never be reaped, and would block the queue for ever.
             return Err(bad(format!("{parent} keeps the place of a dead holder, and has no children")));
         }
         let mut adds = Adds::Data;
@@ -156,7 +156,7 @@ impl Transaction<'_> {
         if path.is_root() {
             return Err(bad("the root cannot be deleted"));
         }
-        // Whoever may not delete there does not learn what is there.
+        // A caller that may not delete there does not learn whether the node exists.
         if let Some(parent) = path.parent()
             && let Some(directory) = self.tree.get(&parent)
         {
@@ -216,7 +216,7 @@ pub(crate) enum Maker {
     Service,
 }
 
-/// What the next sequential node in a directory is counted as.
+/// The sequence of the next sequential node in a directory.
 fn sequence(path: &NodePath, directory: &Node) -> Result<u64, Refusal> {
     let ends = || {
         let mut places = directory.queue.iter().map(|(place, _)| place.0);
@@ -238,7 +238,7 @@ fn with_sequence(prefix: &str, sequence: u64) -> Result<NodePath, Refusal> {
     NodePath::parse(&format!("{prefix}{sequence:010}")).map_err(|e| bad(format!("with its sequence: {e}")))
 }
 
-/// Keeps the tokens of a lock's grants rising (promise P1), whoever makes the requests.
+/// Keeps the tokens of a lock's grants rising (promise P1), for requests of every kind.
 fn check_request(
     name: &RequestName,
     text: &str,
@@ -247,7 +247,7 @@ fn check_request(
     zxid: Zxid,
 ) -> Result<(), Refusal> {
     if !sequential {
-        // It could stand before a holder, which would hold again, with a smaller token, after it.
+        // It could be before a holder, which would hold again after it, with a smaller token.
         return Err(bad(format!("'{text}' reads as a place in a lock's queue, and places are given by sequence only")));
     }
     if name.keeps_place_of.is_some() {
@@ -260,7 +260,7 @@ fn check_request(
     Ok(())
 }
 
-/// The version after this one. −1 means "any" in a request and is skipped.
+/// The next version. −1 means "any" in a request and is skipped.
 pub(crate) fn next_version(version: i32) -> i32 {
     match version.wrapping_add(1) {
         -1 => 0,
@@ -316,7 +316,7 @@ pub(crate) fn check_acl(acl: &[AclEntry]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Ten digits hold no more than that, and a longer number would not stand where it belongs.
+/// Ten digits hold no more, and a longer number would be out of order.
 pub(crate) fn check_sequence(directory: &NodePath, next: u64) -> Result<(), Refusal> {
     if next > MAX_SEQUENCE {
         return Err(bad(format!("the sequences of {directory} are used up at {MAX_SEQUENCE}; use another directory")));

@@ -1,8 +1,9 @@
-//! What belongs to a session or to the service, and what the operations on nodes may not do with it, whichever listener they came
+//! Protects nodes that belong to a session or to the service from operations on nodes, whichever listener they came
 //! through (promise P14).
 //!
-//! A lock request, a kept place and a gate belong to the session that made them. Nobody else changes such a node, and deleting it is a
-//! forced release, which needs the right to force. The tops of the service's trees are for the super user alone.
+//! A lock request, a kept place and a gate belong to the session that made them. Other sessions cannot change such a
+//! node; to delete one is a forced release, which requires the right to force. Only the super user may change the
+//! tops of the service's trees.
 
 use lockkeeper_mutants::mutant;
 
@@ -18,16 +19,16 @@ use crate::reply::Refusal;
 
 use super::apply::bad;
 
-/// What a node is to the service.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// The directory of all locks, or of all gates.
     Top,
     /// A lock request, or the kept place of a dead holder.
     Request,
-    /// Below the directory of gates, and no directory itself.
+    /// Below the directory of gates, and not a directory.
     Gate,
-    /// Nothing in particular.
+    /// Any other node.
     Ordinary,
 }
 
@@ -48,7 +49,7 @@ fn is_top(path: &NodePath) -> bool {
     matches!(path.as_str(), LOCKS_ROOT | GATES_ROOT)
 }
 
-/// Whether a node of this path has a place in a lock's queue.
+/// Whether this is the path of a request in a lock's queue.
 fn is_request(path: &NodePath) -> bool {
     parse_request(path.name()).is_some()
         && path.parent().is_some_and(|parent| LockName::of_directory(&parent).is_some())
@@ -63,7 +64,7 @@ impl Transaction<'_> {
         node.owner.is_some() && node.owner == self.who.and_then(|actor| actor.session)
     }
 
-    /// Whether a node may be deleted as far as it belongs to anybody; what is to be said once it is gone if it is taken by force.
+    /// Checks that the caller may delete the node; gives the event to publish if the deletion is a forced one.
     pub(crate) fn check_deletion(&self, path: &NodePath, node: &Node) -> Result<Option<Event>, Refusal> {
         match role(path, node.kind) {
             Role::Ordinary => return Ok(None),
@@ -82,7 +83,7 @@ impl Transaction<'_> {
         Ok(Some(Event::ForcedDeletion { zxid: self.zxid, path: path.clone(), token: node.czxid.into() }))
     }
 
-    /// Whether a node's data may be changed as far as it belongs to anybody.
+    /// Checks that the caller may change the node's data.
     pub(crate) fn check_rewriting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
         match role(path, node.kind) {
             Role::Ordinary => Ok(()),
@@ -97,7 +98,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether a node's list may be changed as far as it belongs to anybody. That of the root decides about everything else in the tree.
+    /// Checks that the caller may change the node's access control list. The root's list decides about everything
+    /// else in the tree.
     pub(crate) fn check_relisting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
         match role(path, node.kind) {
             _ if self.is_super() => Ok(()),
@@ -109,7 +111,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether a client may make such a node there. The list of a top is open to everybody, whoever makes it first.
+    /// Checks that a client may create such a node. The access control list of a top is open, whoever creates it
+    /// first.
     pub(crate) fn check_making(&mut self, path: &NodePath, node: &mut Node) -> Result<(), Refusal> {
         let parent = path.parent().and_then(|parent| Some((self.tree.get(&parent)?.kind, parent)));
         if let Some((_, gate)) = parent.filter(|(kind, parent)| role(parent, *kind) == Role::Gate) {

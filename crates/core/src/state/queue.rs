@@ -1,6 +1,6 @@
-//! The index of one directory's lock queue: who stands where, and who stands in whose way, in O(log n) among 100,000 requests.
+//! The index of one directory's lock queue. It finds the blocker of a request in O(log n) among 100,000 requests.
 //!
-//! It knows names and tokens, never sessions, and is never scanned to answer for one request.
+//! It knows names and tokens, not sessions, and is never scanned to answer for one request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,24 +14,24 @@ use crate::ids::FencingToken;
 use crate::limits::MAX_PERMITS;
 use crate::lock::{LockMode, NameFamily, family_of, parse_request};
 
-/// A place in the queue: the sequence, then the name for hand-made nodes that share one.
+/// A place in the queue: the sequence, then the name, because hand-made nodes may share a sequence.
 pub(crate) type Place = (u64, Arc<str>);
 
-/// Who stands in the way of a request.
+/// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocker<'a> {
-    /// This one, and nobody is to be looked at before it goes.
+    /// This request or kept place.
     Request(&'a Place),
-    /// All permits are taken: whoever of their holders goes first.
+    /// All permits are taken: the next holder of a permit that goes.
     AnyHolder,
 }
 
-/// Who wants to enter a queue, by what it sees there.
+/// A client that wants to enter a queue, by the names that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Newcomer {
-    /// One whom the service keeps in line: it goes by all names that it gives itself.
+    /// A request of the lock API: the service sees all names that it gives itself.
     Native,
-    /// A client that makes its node itself, and looks for names of this family.
+    /// A client that creates its own node, and sees names of this family.
     Named(NameFamily),
 }
 
@@ -57,16 +57,16 @@ impl fmt::Display for Newcomer {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Queue {
     requests: Requests,
-    /// How many nodes there are with names of each family, of others than requests only the ephemeral ones.
+    /// How many nodes have names of each family. Of nodes that are no requests, only ephemeral ones count.
     families: [u32; NameFamily::COUNT],
 }
 
-/// Most queues are those of locks with a holder and nobody behind it: kept without a map, one takes an eighth of the memory, and is
-/// made and taken apart without an allocation.
+/// Most queues have one holder and no waiters. Without maps, such a queue takes an eighth of the memory and is
+/// created and dropped without an allocation.
 #[derive(Clone, Debug)]
 enum Requests {
     One(Option<QueuedRequest>),
-    /// A queue that has had more than one stays with its maps until it is empty.
+    /// A queue that has had more than one request keeps its maps until it is empty.
     Many(Arc<Index>),
 }
 
@@ -81,11 +81,11 @@ struct QueuedRequest {
 struct Index {
     /// Every request, in queue order.
     places: OrdMap<Place, LockMode>,
-    /// Those that are not shared: what a shared request looks back for.
+    /// The requests that are not shared: the possible blockers of a shared one.
     barriers: OrdSet<Place>,
-    /// How many requests there are of each kind: locks (0), and semaphores by their permits.
+    /// The number of requests of each kind: 0 for locks, else the permits of the semaphore.
     kinds: OrdMap<u16, usize>,
-    /// By token. A multi can make two requests under one zxid, so a token alone does not always name one.
+    /// By token. A multi can create two requests under one zxid, so a token may name two.
     tokens: OrdSet<(FencingToken, Place)>,
 }
 
@@ -135,7 +135,7 @@ impl Requests {
     }
 }
 
-/// By what they hold, however they keep it.
+/// Compares the requests, not their representation.
 impl PartialEq for Requests {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -146,7 +146,7 @@ impl PartialEq for Requests {
 }
 
 impl Queue {
-    /// Takes in a child, if its name is a request's.
+    /// Adds a child, if it is a request.
     pub(crate) fn insert(&mut self, name: &Arc<str>, token: FencingToken, ephemeral: bool) {
         if let Some(count) = self.family_count(name, ephemeral) {
             *count = count.saturating_add(1);
@@ -165,7 +165,7 @@ impl Queue {
         }
     }
 
-    /// Lets go of a child; says nothing if it was no request.
+    /// Removes a child, if it is a request.
     pub(crate) fn remove(&mut self, name: &str, token: FencingToken, ephemeral: bool) {
         if let Some(count) = self.family_count(name, ephemeral) {
             *count = count.saturating_sub(1);
@@ -191,7 +191,7 @@ impl Queue {
         (ephemeral || family != NameFamily::Other).then(|| &mut self.families[family as usize])
     }
 
-    /// Names that stand here and that a newcomer would overlook.
+    /// A family of names in the queue that the newcomer does not see.
     pub(crate) fn unseen_by(&self, newcomer: Newcomer) -> Option<NameFamily> {
         NameFamily::ALL.into_iter().find(|family| self.families[*family as usize] > 0 && !newcomer.sees(*family))
     }
@@ -225,7 +225,7 @@ impl Queue {
         one.into_iter().chain(many)
     }
 
-    /// Those before a place, in queue order.
+    /// The predecessors of a place, in queue order.
     fn before(&self, place: &Place) -> impl DoubleEndedIterator<Item = (&Place, LockMode)> {
         let one = self.one().filter(|one| one.place < *place).map(|one| (&one.place, one.mode));
         let until = (Bound::Unbounded, Bound::Excluded(place));
@@ -233,20 +233,20 @@ impl Queue {
         one.into_iter().chain(many.into_iter().flatten().map(|(place, mode)| (place, *mode)))
     }
 
-    /// The nearest before a place that is not shared.
+    /// The nearest predecessor that is not shared.
     fn barrier_before(&self, place: &Place) -> Option<&Place> {
         let one = self.one().filter(|one| one.place < *place && one.mode != LockMode::Shared).map(|one| &one.place);
         let until = (Bound::Unbounded, Bound::Excluded(place));
         one.or_else(|| self.many()?.barriers.range::<_, Place>(until).next_back())
     }
 
-    /// The first that is not shared.
+    /// The first request that is not shared.
     fn first_barrier(&self) -> Option<&Place> {
         let one = self.one().filter(|one| one.mode != LockMode::Shared).map(|one| &one.place);
         one.or_else(|| self.many()?.barriers.get_min())
     }
 
-    /// The kinds of its requests.
+    /// The kinds of the requests in the queue.
     fn kinds(&self) -> impl Iterator<Item = u16> {
         let many = self.many().into_iter().flat_map(|index| index.kinds.keys().copied());
         self.one().map(|one| kind_of(one.mode)).into_iter().chain(many)
@@ -257,8 +257,9 @@ impl Queue {
             || self.many().is_some_and(|index| index.places.contains_key(place))
     }
 
-    /// Who stands in the way of a request: its nearest predecessor; for a shared one its nearest predecessor that is not shared;
-    /// for a permit as many predecessors as there are permits. None means that it holds.
+    /// The blocker of a request: its nearest predecessor; for a shared one its nearest predecessor that is not
+    /// shared; for a permit any holder, if it has as many predecessors as there are permits. `None` means that the
+    /// request holds.
     pub(crate) fn blocker(&self, place: &Place, mode: LockMode) -> Option<Blocker<'_>> {
         match mode {
             LockMode::Exclusive | LockMode::Write => {
@@ -280,7 +281,7 @@ impl Queue {
         }
     }
 
-    /// Why a request of this mode cannot stand here: a semaphore's queue is one of permits of the same number, and of nothing else.
+    /// Why a request of this mode does not fit the queue: a semaphore's queue has only permits of one number.
     pub(crate) fn mismatch(&self, mode: LockMode) -> Option<String> {
         let kind = kind_of(mode);
         let other = self.kinds().find(|other| *other != kind)?;
@@ -291,7 +292,7 @@ impl Queue {
         Some(format!("its queue is that of {}, and this asks for {}", say(other), say(kind)))
     }
 
-    /// The requests that carry this token; hardly ever more than one.
+    /// The requests with this token; hardly ever more than one.
     pub(crate) fn with_token(&self, token: FencingToken) -> impl Iterator<Item = (&Place, LockMode)> {
         let one = self.one().filter(|one| one.token == token).map(|one| (&one.place, one.mode));
         one.into_iter().chain(self.many().into_iter().flat_map(move |index| {
@@ -302,7 +303,7 @@ impl Queue {
         }))
     }
 
-    /// How many hold now: the run at the front that holds together.
+    /// How many requests hold: those at the front that hold together.
     pub(crate) fn holders(&self) -> usize {
         match self.iter().next() {
             None => 0,
@@ -317,7 +318,7 @@ impl Queue {
         }
     }
 
-    /// The last of the readers that hold together.
+    /// The last reader that holds.
     pub(crate) fn last_reader_holding(&self) -> Option<&Place> {
         let last = match self.first_barrier() {
             None => self.iter().next_back(),
@@ -327,14 +328,14 @@ impl Queue {
     }
 }
 
-/// What a queue's kind is called for modes other than permits.
+/// The kind of all modes but permits.
 const LOCK_KIND: u16 = 0;
 
 fn kind_of(mode: LockMode) -> u16 {
     mode.permits().unwrap_or(LOCK_KIND)
 }
 
-/// The place that a name takes, if it is a request's.
+/// The place of a request, by its name.
 pub(crate) fn place_of(name: &Arc<str>) -> Option<(Place, LockMode)> {
     let (sequence, mode) = parse_request(name)?;
     Some(((sequence, name.clone()), mode))

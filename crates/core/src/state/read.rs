@@ -1,4 +1,4 @@
-//! What can be read of a state. Nothing here changes anything, and nothing that answers for one node or request scans others.
+//! Reads of a state. Nothing here changes the state, and no answer about one node or request scans others.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 use crate::stat::Stat;
 
-/// A node as readers see it.
+/// A node, as readers see it.
 #[derive(Clone, Debug)]
 pub struct NodeView<'a> {
     /// Its data.
     pub data: &'a NodeData,
     /// Its bookkeeping.
     pub stat: Stat,
-    /// Who may do what.
+    /// Its access control list.
     pub acl: &'a [AclEntry],
-    /// How it lives.
+    /// Its kind.
     pub kind: NodeKind,
 }
 
@@ -40,8 +40,8 @@ pub enum Standing {
     },
     /// It waits.
     Waits {
-        /// For this node to go; the request is to be looked at again then, and not before. For a permit this is the directory: it
-        /// waits for any holder there.
+        /// The node that it waits for. It need not be looked at again before that node goes. For a permit this is the
+        /// directory: the request waits for any holder there.
         blocker: NodePath,
     },
     /// There is no such request (any more).
@@ -53,26 +53,25 @@ pub enum Standing {
 pub struct LockRequest {
     /// Its node.
     pub path: NodePath,
-    /// The token that its grant carries.
+    /// The token of its grant.
     pub token: FencingToken,
     /// Its place in the queue.
     pub sequence: u64,
     /// How it asks.
     pub mode: LockMode,
-    /// How many may hold at a time, in a semaphore's queue.
+    /// How many may hold a semaphore at a time.
     pub permits: Option<u16>,
     /// The lock delay that it asked for, in milliseconds; 0 is none.
     pub delay_ms: u32,
-    /// For the place of a dead holder: until when it is kept, by the replicated clock. Such a one has no session, and nobody holds
-    /// by it.
+    /// For a kept place: when it ends, by the replicated clock. A kept place has no session, and holds nothing.
     pub delayed_until_ms: Option<u64>,
-    /// Whose it is; none for a hand-made node that is no ephemeral.
+    /// Its session; `None` for a hand-made node that is not ephemeral.
     pub session: Option<SessionId>,
-    /// Who it is, for people.
+    /// Its description, for operators.
     pub label: String,
     /// When it entered the queue.
     pub since_ms: u64,
-    /// Where it stands now.
+    /// Whether it holds, or what it waits for.
     pub standing: Standing,
 }
 
@@ -107,7 +106,7 @@ impl<'a> LockView<'a> {
         self.queue.len()
     }
 
-    /// Whether nobody stands there.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -163,13 +162,13 @@ fn standing_of(node: &Node, directory: &NodePath, blocker: Option<Blocker<'_>>) 
         Some(Blocker::AnyHolder) => Standing::Waits { blocker: directory.clone() },
         Some(Blocker::Request((_, name))) => match directory.child(name) {
             Ok(blocker) => Standing::Waits { blocker },
-            // Names in a queue are names of nodes: this path was valid when the node was made.
+            // Names in a queue are names of nodes: this path was validated when the node was created.
             Err(_) => Standing::Gone,
         },
     }
 }
 
-/// Where a page that follows `last` begins.
+/// The bound at which the page after `last` begins.
 fn beyond<T: ?Sized>(last: Option<&T>) -> Bound<&T> {
     last.map_or(Bound::Unbounded, Bound::Excluded)
 }
@@ -236,23 +235,23 @@ impl State {
         self.tree.ephemeral_count
     }
 
-    /// What a session was told under a request id, while it is remembered.
+    /// The remembered answer to a request id of a session.
     pub fn remembered_reply(&self, session: SessionId, request: RequestId) -> Option<&Result<Reply, Refusal>> {
         Some(&self.session(session)?.memory.answers.get(&request)?.answer)
     }
 
-    /// Nodes that a [`Reap`](crate::Command::Reap) would remove at `now_ms`, those that are due longest first; at most `limit`.
+    /// The nodes that a [`Reap`](crate::Command::Reap) would remove at `now_ms`, longest due first; at most `limit`.
     pub fn reapable(&self, now_ms: u64, limit: usize) -> Vec<NodePath> {
         let due = self.tree.deadlines.iter().take_while(|(at_ms, _)| *at_ms <= now_ms);
         due.take(limit).map(|(_, path)| path.clone()).collect()
     }
 
-    /// When the next lock delay is over, by the replicated clock.
+    /// When the next lock delay ends, by the replicated clock.
     pub fn next_delay_end_ms(&self) -> Option<u64> {
         self.tree.delays.get_min().map(|(at_ms, _)| *at_ms)
     }
 
-    /// A lock's queue; none if the lock has no directory.
+    /// A lock's queue; `None` if the lock has no directory.
     pub fn lock(&self, lock: &LockName) -> Option<LockView<'_>> {
         let directory = lock.directory();
         let queue = &self.tree.get(&directory)?.queue;
@@ -264,8 +263,8 @@ impl State {
         self.tree.standing(path)
     }
 
-    /// Whether a lock request that has just gone had held: nobody stands up to its place, or fewer than there are permits. A lock delay
-    /// stands in the very place of the request that it follows: nothing was let go.
+    /// Whether a lock request that was just deleted had held: no request stands before its place, or fewer than there
+    /// are permits. A kept place takes the very place of its request: then nothing was freed.
     pub fn held_to_the_end(&self, gone: &NodePath) -> bool {
         let Some((sequence, mode)) = parse_request(gone.name()) else { return false };
         let Some(directory) = gone.parent().filter(|directory| LockName::of_directory(directory).is_some()) else {
@@ -287,14 +286,14 @@ impl State {
         self.request_at(path)
     }
 
-    /// The node by which a session holds a lock with this token, whatever its name is by now: a downgrade gives it another.
+    /// The node by which a session holds a lock with this token. Its name changes with a downgrade.
     pub fn held_by_token(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Option<NodePath> {
         let directory = lock.directory();
         let mut found = self.tree.requests(&directory, token);
         found.find(|found| found.held && found.owner == Some(session)).map(|found| found.path)
     }
 
-    /// What a session holds, in order of the lock's names.
+    /// The locks that a session holds, in order of their names.
     pub fn held_by(&self, session: SessionId) -> impl Iterator<Item = LockRequest> {
         let own = self.session(session).into_iter().flat_map(|session| session.ephemerals.iter());
         own.filter(|path| path.parent().is_some_and(|directory| LockName::of_directory(&directory).is_some()))
@@ -302,7 +301,7 @@ impl State {
             .filter(|request| matches!(request.standing, Standing::Holds { .. }))
     }
 
-    /// The locks in whose queue anybody stands, in order of their names: those that start with `prefix` and come after
+    /// The locks with a non-empty queue, in order of their names: those that start with `prefix` and come after
     /// `after`, at most `limit`.
     pub fn locks(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Vec<LockSummary> {
         let prefix = format!("{LOCKS_ROOT}/{prefix}");

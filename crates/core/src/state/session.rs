@@ -16,24 +16,25 @@ use crate::reply::{Refusal, Reply};
 /// A live session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
-    /// How long it lives without a sign of life.
+    /// The timeout: how long it lives without a sign of life.
     pub timeout_ms: u32,
-    /// Who it is, for people.
+    /// Its description, for operators.
     pub label: Arc<str>,
     /// SHA-256 of its secret.
     pub secret_hash: [u8; 32],
     /// When it opened, by the replicated clock.
     pub opened_ms: u64,
-    /// Its last command that changed anything, its opening included. What others do to its nodes does not count.
+    /// The zxid of its last command that changed something, its opening included. Changes that others make to its
+    /// nodes do not count.
     pub acted: Zxid,
-    /// What ties it to the connection that uses it: the zxid of its opening, or of the last time it was moved.
+    /// Its attachment: the zxid of its opening, or of its last move to another connection.
     pub attachment: Zxid,
     pub(crate) ephemerals: OrdSet<NodePath>,
     pub(crate) memory: Memory,
 }
 
 impl Session {
-    /// The nodes that go when it goes, in order of their paths.
+    /// Its ephemeral nodes, in order of their paths.
     pub fn ephemerals(&self) -> impl ExactSizeIterator<Item = &NodePath> {
         self.ephemerals.iter()
     }
@@ -44,37 +45,37 @@ impl Session {
     }
 }
 
-/// What was asked under a request id, and what was answered.
+/// A request id with its operation and answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Remembered {
-    /// Whether a lock was asked for. Such a request is found by its node as well, and lock after lock is asked for: these answers
-    /// must not push out the others.
+    /// Whether this was a lock request. It can also be found by its node, and a client makes many of them: these
+    /// answers must not push out the others.
     pub(crate) of_lock: bool,
-    /// Orders those of its kind by age.
+    /// Orders the answers of one kind by age.
     pub(crate) age: u64,
-    /// Of the op that was asked for.
+    /// The fingerprint of the operation.
     pub(crate) fingerprint: [u8; 32],
-    /// When it was told, in the replicated order: the answer is true there, and may be untrue later.
+    /// The zxid of the answer: it is true there, and may not be true later.
     pub(crate) zxid: Zxid,
-    /// What it was told.
+    /// The answer.
     pub(crate) answer: Answer,
 }
 
 type Answer = Result<Reply, Refusal>;
 
-/// The replies of a session's recent requests, those for locks apart from the others; of either kind the oldest go first.
+/// The remembered replies of a session: lock requests and others apart; of each kind the oldest is dropped first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Memory {
     pub(crate) answers: OrdMap<RequestId, Arc<Remembered>>,
     pub(crate) by_age: OrdMap<(bool, u64), RequestId>,
-    /// How many of them are for locks.
+    /// How many of them answer lock requests.
     pub(crate) of_locks: usize,
-    /// What the others, and those for locks, take in memory.
+    /// The memory of other replies, and of replies to lock requests.
     bytes: [u64; 2],
 }
 
 impl Memory {
-    /// Forgets what the client says it has.
+    /// Forgets the replies that the client has received.
     pub(crate) fn forget(&mut self, acknowledged: &[RequestId]) {
         for id in acknowledged {
             if let Some(gone) = self.answers.remove(id) {
@@ -85,22 +86,22 @@ impl Memory {
         }
     }
 
-    /// How many answers to requests for locks, or to others, are remembered.
+    /// The number of remembered replies of a kind.
     pub(crate) fn count(&self, of_lock: bool) -> usize {
         if of_lock { self.of_locks } else { self.answers.len() - self.of_locks }
     }
 
-    /// What answers to requests for locks, or others, take in memory.
+    /// The memory of the remembered replies of a kind.
     pub(crate) fn bytes_of(&self, of_lock: bool) -> u64 {
         self.bytes[usize::from(of_lock)]
     }
 
-    /// What all of them take.
+    /// The memory of all remembered replies.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.iter().sum()
     }
 
-    /// Whether the oldest of a kind has to go; the last one is what its client may still ask for.
+    /// Whether the oldest of a kind must be dropped. The last one stays: its client may still ask for it.
     fn is_too_much(&self, of_lock: bool) -> bool {
         let count = self.count(of_lock);
         count > MAX_REMEMBERED_REPLIES || (count > 1 && self.bytes_of(of_lock) > MAX_REMEMBERED_BYTES)
@@ -118,7 +119,7 @@ impl Memory {
         fingerprint: [u8; 32],
         (zxid, answer): (Zxid, Answer),
     ) {
-        // Ages only have to be in order: one past the youngest will do, and a snapshot needs no counter.
+        // Ages only need to be in order: one more than the youngest will do, and a snapshot needs no counter.
         let age = self.of_kind(of_lock).next_back().map_or(0, |((_, age), _)| age + 1);
         self.restore(id, Remembered { of_lock, age, fingerprint, zxid, answer });
         while self.is_too_much(of_lock) {
@@ -127,7 +128,7 @@ impl Memory {
         }
     }
 
-    /// Puts an entry in as it was.
+    /// Restores an entry.
     pub(crate) fn restore(&mut self, id: RequestId, entry: Remembered) {
         self.forget(&[id]);
         self.by_age.insert((entry.of_lock, entry.age), id);
@@ -137,10 +138,10 @@ impl Memory {
     }
 }
 
-/// Tells payloads apart: SHA-256 of the op as the log encodes it, which is one and the same for equal ops.
+/// The fingerprint of an operation: SHA-256 of its encoding in the log, which is the same for equal operations.
 pub(crate) fn fingerprint(op: &Op) -> [u8; 32] {
-    // Encoding into memory does not fail for these types; were it to, no two such payloads would be taken for equal replies
-    // of different ops, since the bytes written up to then are hashed all the same.
+    // Encoding these types into memory cannot fail. If it did, the bytes written until then would be hashed, so
+    // different operations would still differ.
     let mut hasher = HashWriter(Sha256::new());
     let _ = postcard::to_io(op, &mut hasher);
     hasher.0.finalize().into()

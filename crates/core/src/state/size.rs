@@ -1,7 +1,7 @@
-//! What the state takes in memory, as a number that every replica computes alike: an estimate, made of what is stored and of a fixed
-//! overhead for each thing that stores it. Kept up with each change, never counted afresh but in `validate`.
+//! The size of the state in memory, a number that every replica computes alike: an estimate of the stored bytes and a
+//! fixed overhead for each item. Kept up to date with each change; only `validate` counts afresh.
 //!
-//! The answers that each node's last batch was given are not part of it: there is one batch a node, and its size is bounded.
+//! The outcomes of each node's last batch are not part of it: there is one batch per node, and its size is bounded.
 
 use super::State;
 use super::session::{Remembered, Session};
@@ -11,40 +11,40 @@ use crate::gate::GateStanding;
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 
-/// A node without its path, its name, its data and its list: the record, its entries in maps, and what allocation adds.
+/// The overhead of a node: the record, its entries in maps, and the allocations.
 const NODE: usize = 512;
-/// An entry of a list without its texts.
+/// The overhead of an entry of an access control list.
 const ENTRY: usize = 64;
-/// A session without its label and what it remembers.
+/// The overhead of a session.
 const SESSION: usize = 512;
-/// A remembered reply without the texts in it.
+/// The overhead of a remembered reply.
 const REPLY: usize = 320;
-/// An answer of its own within the reply to a transaction.
+/// The overhead of one answer within the reply to a multi.
 const PART: usize = 128;
 
-/// What a node takes.
+/// The size of a node.
 pub(crate) fn of_node(path: &NodePath, node: &Node) -> u64 {
     of_new(path.as_str().len(), path.name().len(), node.data.len()) + of_acl(&node.acl)
 }
 
-/// What a node with the usual list takes, by the bytes of its path, its name and its data.
+/// The size of a node with the usual access control list, from the lengths of its path, name and data.
 pub(crate) fn of_new(path: usize, name: usize, data: usize) -> u64 {
     (NODE + path + name + data) as u64
 }
 
-/// The list that nearly every node has is shared by all of them.
+/// Nearly all nodes share one access control list.
 pub(crate) fn of_acl(acl: &[AclEntry]) -> u64 {
     let is_shared = matches!(acl, [only] if only.is_open());
     let own = acl.iter().filter(|_| !is_shared);
     own.map(|entry| (ENTRY + entry.scheme.len() + entry.id.len()) as u64).sum()
 }
 
-/// What a session takes, without what it remembers.
+/// The size of a session without its remembered replies.
 pub(crate) fn of_session(session: &Session) -> u64 {
     (SESSION + session.label.len()) as u64
 }
 
-/// What a remembered reply takes.
+/// The size of a remembered reply.
 pub(crate) fn of_remembered(remembered: &Remembered) -> u64 {
     (REPLY + of_answer(&remembered.answer)) as u64
 }
@@ -67,7 +67,7 @@ fn of_reply(reply: &Reply) -> usize {
 }
 
 impl State {
-    /// What the state takes in memory, in bytes: an estimate that is the same on every replica.
+    /// The size of the state in memory, in bytes: an estimate that is the same on every replica.
     pub fn bytes(&self) -> u64 {
         self.tree.bytes.saturating_add(self.session_bytes).saturating_add(self.remembered_bytes)
     }

@@ -1,4 +1,4 @@
-//! What the golden scripts are too small to show: bounds, wrap-arounds, and that nothing is copied.
+//! Tests that are too large for the golden scripts: bounds, wrap-arounds, and that nothing is copied.
 
 use super::*;
 use crate::limits::*;
@@ -71,7 +71,7 @@ fn the_oldest_replies_are_forgotten_first() {
     bench.state.validate().unwrap();
 }
 
-/// A program that goes on taking locks while one of its changes is unanswered may ask for that change again (promise P9).
+/// A program may retry an unanswered change even if it has taken many locks since (promise P9).
 #[test]
 fn answers_to_requests_for_locks_do_not_push_out_others() {
     let mut bench = Bench::new();
@@ -98,14 +98,14 @@ fn remembered_replies_are_bounded_and_take_no_room_from_others() {
     let kept = |bench: &Bench, id| bench.state.remembered_reply(bench.session, RequestId(id)).is_some();
     assert!(!kept(&bench, 12) && kept(&bench, 13), "seven of 131,392 bytes each are within {MAX_REMEMBERED_BYTES}");
     assert_eq!(bench.ask_as(10_000, vec![], acquire("l", 1, LockMode::Exclusive)), Ok(first), "of another kind");
-    // Far more is remembered than the state may have.
+    // The remembered replies are far larger than the bound of the state.
     let most = bench.state.tree.bytes + bench.state.session_bytes + 4_096;
     assert!(bench.state.bytes() > 2 * most);
     bench.rules.max_state_bytes = most;
     bench.ask(acquire("other", 2, LockMode::Exclusive)).unwrap();
 }
 
-/// Who was refused for want of room asks again under the same id, and is let in when there is some.
+/// A client that was refused for lack of room may retry under the same id, and succeeds when there is room.
 #[test]
 fn refusals_for_want_of_room_are_not_remembered() {
     let mut bench = Bench::new();
@@ -154,7 +154,7 @@ fn sequences_end_where_ten_digits_end() {
     bench.state.validate().unwrap();
 }
 
-/// ZooKeeper counts in 32 bits: past them its names turn negative and stand before all others. Here they go on rising.
+/// ZooKeeper counts in 32 bits: beyond them its sequences turn negative and sort first. Here they go on rising.
 #[test]
 fn sequences_rise_past_32_bits() {
     let mut bench = Bench::new();
@@ -168,7 +168,7 @@ fn sequences_rise_past_32_bits() {
             bench.state.validate().unwrap();
         }
     }
-    // What is shown is twice the count less the children, in 32 bits that wrap as ZooKeeper's do.
+    // The stat shows twice the count less the children, in 32 bits that wrap as ZooKeeper's do.
     let (made, children) = (0x1_0000_0001_i64, 7);
     let shown = bench.state.get(&path("/q")).unwrap().stat;
     assert_eq!((shown.cversion, shown.num_children), ((made * 2 - children) as i32, children as u32));
@@ -295,7 +295,7 @@ fn the_bounds_of_gates_hold() {
     bench.state.validate().unwrap();
 }
 
-/// Handing out permits looks at no more of the queue than there are permits.
+/// Granting permits looks at no more of the queue than there are permits.
 #[test]
 fn a_long_queue_of_permits_is_served_in_order() {
     let mut bench = Bench::new();
@@ -340,7 +340,7 @@ fn the_checksum_is_of_what_the_zxid_determines() {
     let mut bench = Bench::new();
     bench.ask(create("/a", false)).unwrap();
     let checksum = bench.state.checksum();
-    // Refused, remembered, from another node, at another time: no zxid, and the same checksum.
+    // A refusal, a repeated request, another node, another time: no zxid, and the same checksum.
     assert!(bench.ask_as(1, vec![], create("/a", false)).is_err());
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
     bench.state.apply(Term(1), &Batch { origin, clock_ms: 99, rules: Rules::default(), commands: vec![] });
@@ -476,7 +476,7 @@ fn what_a_session_owned_in_one_directory_goes_together_and_the_directory_is_told
     let mut bench = Bench::new();
     let session = open_with(&mut bench, "/a", 3);
     bench.ask(made("/a/stays", NodeKind::Persistent)).unwrap();
-    // Stands between the nodes of the other directory, in order of the paths.
+    // Sorts between the nodes of the other directory.
     bench.ask(made("/a-b", NodeKind::Persistent)).unwrap();
     let actor = Actor::of(session);
     bench.run(Command::Do { actor, op: made("/a-b/e", NodeKind::Ephemeral) }).unwrap();

@@ -1,6 +1,6 @@
-//! One transaction in the making: the zxid it will take, its events, and the changes that every kind of transaction is made of.
+//! A transaction being carried out: its zxid, its events, and the basic changes that every operation is made of.
 //!
-//! A refused operation must find its refusal before it makes its first change; only a multi is rolled back.
+//! An operation must find every reason for a refusal before its first change; only a multi is rolled back.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
 use crate::rules::Rules;
 
-/// Borrows what a transaction may change.
+/// Borrows the parts of the state that a transaction may change.
 pub(crate) struct Transaction<'a> {
     pub(crate) zxid: Zxid,
     pub(crate) clock_ms: u64,
@@ -28,15 +28,15 @@ pub(crate) struct Transaction<'a> {
     pub(crate) session_bytes: &'a mut u64,
     pub(crate) remembered_bytes: &'a mut u64,
     pub(crate) events: Vec<Event>,
-    /// Whether anything changed that takes a zxid.
+    /// Whether it changed anything, and so takes a zxid.
     pub(crate) changed: bool,
-    /// Whose rights are looked at; nobody's, where the cluster itself acts.
+    /// The caller whose rights are checked; `None` for the cluster itself.
     pub(crate) who: Option<&'a Actor>,
-    /// The configured bounds that it obeys.
+    /// The configured bounds.
     pub(crate) rules: &'a Rules,
 }
 
-/// What was there before, to go back to.
+/// The state before, for a rollback.
 pub(crate) struct Savepoint {
     tree: Tree,
     sessions: OrdMap<SessionId, Arc<Session>>,
@@ -50,7 +50,7 @@ impl State {
         self.transact_as(None, &Rules::default(), work)
     }
 
-    /// Runs one transaction on somebody's behalf.
+    /// Runs one transaction of a caller.
     pub(crate) fn transact_as(
         &mut self,
         who: Option<&Actor>,
@@ -80,7 +80,7 @@ impl State {
 }
 
 impl Transaction<'_> {
-    /// Whether a node's list lets them do this.
+    /// Checks that the node's access control list allows this to the caller.
     pub(crate) fn check_access(&self, path: &NodePath, node: &Node, wanted: Permissions) -> Result<(), Refusal> {
         match self.who {
             Some(who) if !who.principals.may(wanted, &node.acl) => Err(Refusal::NoAuth { path: path.clone(), wanted }),
@@ -92,7 +92,7 @@ impl Transaction<'_> {
         self.events.push(Event::Node { zxid: self.zxid, kind, path: path.clone(), acl });
     }
 
-    /// Of a node that is there.
+    /// The same for an existing node.
     fn tell_of(&mut self, kind: NodeEventKind, path: &NodePath) {
         if let Some(acl) = self.tree.get(path).map(|node| node.acl.clone()) {
             self.tell(kind, path, acl);
@@ -105,7 +105,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Makes a node whose making has been found to be in order.
+    /// Creates a node; everything has been checked.
     pub(crate) fn create(&mut self, path: &NodePath, mut node: Node) {
         self.changed = true;
         (node.czxid, node.mzxid, node.pzxid) = (self.zxid, self.zxid, self.zxid);
@@ -121,7 +121,8 @@ impl Transaction<'_> {
         self.tell_parent(path);
     }
 
-    /// The list that a node of the service's own gets: that of its directory. The root's is for what clients make there.
+    /// The access control list of a node that the service creates: that of its directory. The root's list is for
+    /// nodes that clients create there.
     pub(crate) fn inherited_acl(&self, directory: &NodePath) -> Arc<[AclEntry]> {
         match self.tree.get(directory).filter(|_| !directory.is_root()) {
             Some(node) => node.acl.clone(),
@@ -129,7 +130,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Removes a node whose removal has been found to be in order.
+    /// Deletes a node; everything has been checked.
     pub(crate) fn remove(&mut self, path: &NodePath) {
         let Some(node) = self.tree.detach(path, self.zxid, self.clock_ms) else { return };
         self.changed = true;
@@ -142,17 +143,19 @@ impl Transaction<'_> {
         self.tell_parent(path);
     }
 
-    /// Removes all that a session owned, which is no more. What stood in one directory goes together, and the directory changes once.
+    /// Deletes everything that an ended session owned. The nodes of one directory are deleted together, and the
+    /// directory changes once.
     ///
-    /// All of it at once, not marked as gone now and removed little by little: a marked node would have to be absent for every read, list
-    /// and count of children, for the sequence index and blockers of its queue, for the bounds, for snapshots and checksums (which must
-    /// agree between a replica that has removed it and one that has not), while each watch of it fires now; that is a second kind of
-    /// absence in all of the state. The events, half of the work beside the removal, would come at this point all the same (promise P6).
-    /// With `limits.ephemerals_per_session` at 10,000 there is too little to gain: see `examples/endings.rs` for the time.
+    /// This happens at once. The alternative, to mark the nodes as gone and delete them little by little, would add a
+    /// second kind of absence everywhere: reads, lists and counts of children, the sequence index and the blockers of
+    /// queues, bounds, and snapshots and checksums (which must agree between a replica that has deleted a node and
+    /// one that has not), while each watch fires now. The events, half of the remaining work, would come at this
+    /// point all the same (promise P6). With `limits.ephemerals_per_session` at 10,000 there is too little to gain:
+    /// see `benches/endings.rs` for the time.
     fn remove_all(&mut self, session: &Session) {
         let left = if mutant!(LeaveNodesOfLargeSessions) { 1_000 } else { usize::MAX };
         let owned: Vec<&NodePath> = session.ephemerals.iter().take(left).collect();
-        // Where each stands in a directory of its own, there are two of each.
+        // If each is in a directory of its own, there are two of each.
         self.events.reserve(2 * owned.len() + 1);
         for siblings in owned.chunk_by(|a, b| a.directory() == b.directory()) {
             let Some(gone) = self.tree.detach_siblings(siblings, self.zxid, self.clock_ms) else { continue };
@@ -163,7 +166,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Gives a node another name in the same directory. It stays the same node: only its directory sees that something changed.
+    /// Renames a node within its directory. It stays the same node: only the directory's stat changes.
     pub(crate) fn rename(&mut self, from: &NodePath, to: &NodePath) {
         let Some(node) = self.tree.detach(from, self.zxid, self.clock_ms) else { return };
         self.changed = true;
@@ -186,7 +189,7 @@ impl Transaction<'_> {
         self.tree.update(path, change);
     }
 
-    /// Says that a node's data was set.
+    /// Adds the event of changed data.
     pub(crate) fn tell_data_changed(&mut self, path: &NodePath) {
         self.tell_of(NodeEventKind::DataChanged, path);
     }
@@ -197,7 +200,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Opens a session that is named after this transaction.
+    /// Opens a session whose id is this transaction's zxid.
     pub(crate) fn open_session(&mut self, session: Session) -> SessionId {
         self.changed = true;
         let id = SessionId(self.zxid.0);
@@ -208,7 +211,7 @@ impl Transaction<'_> {
         id
     }
 
-    /// Ties a session to whoever asks.
+    /// Attaches a session to another connection.
     pub(crate) fn attach_session(&mut self, id: SessionId) -> Result<Reply, Refusal> {
         let timeout_ms = self.sessions.get(&id).ok_or(Refusal::SessionExpired(id))?.timeout_ms;
         let attachment = self.zxid;
@@ -220,7 +223,7 @@ impl Transaction<'_> {
         Ok(Reply::SessionAttached { attachment, timeout_ms })
     }
 
-    /// Ends a session and all it owned. Whoever hears of the end has heard of the deletions before it (promise P6).
+    /// Ends a session and deletes everything it owned. The deletions come before the event of the end (promise P6).
     pub(crate) fn end_session(&mut self, id: SessionId, cause: SessionEnd) -> Result<(), Refusal> {
         let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
         self.changed = true;
@@ -238,7 +241,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Remembers how things stand. O(1).
+    /// Saves the state for a rollback. O(1).
     pub(crate) fn save(&self) -> Savepoint {
         Savepoint {
             tree: self.tree.clone(),
@@ -248,7 +251,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Goes back to how things stood.
+    /// Restores the saved state.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
         *self.tree = to.tree;
         *self.sessions = to.sessions;

@@ -1,5 +1,5 @@
-//! The tree of nodes with its indexes. It keeps parents, counters, queues and deadlines in step with each change, and decides
-//! nothing: what may be changed is the business of `ops`.
+//! The tree of nodes with its indexes. It keeps parents, counters, queues and deadlines consistent with each change,
+//! and checks nothing: `ops` decides what may be changed.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::lock::is_delay;
 use crate::path::NodePath;
 use crate::stat::Stat;
 
-/// One node. Cheap to clone: everything large is shared.
+/// A node. Cheap to clone: everything large is shared.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) data: NodeData,
@@ -30,16 +30,16 @@ pub(crate) struct Node {
     pub(crate) mtime_ms: u64,
     pub(crate) version: i32,
     pub(crate) aversion: i32,
-    /// Children ever made; the next sequence. Never goes back while the node lives.
+    /// The number of children ever created: the next sequence. It never goes back while the node lives.
     pub(crate) children_made: u64,
-    /// Since when it has been without children again, if it has had any.
+    /// When it last lost its last child, if it has had any.
     pub(crate) empty_since_ms: Option<u64>,
     pub(crate) children: OrdSet<Arc<str>>,
     pub(crate) queue: Queue,
 }
 
 impl Node {
-    /// A node as it is when just made.
+    /// A new node.
     pub(crate) fn new(
         data: impl Into<NodeData>,
         acl: Arc<[AclEntry]>,
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// When it may be reaped, as things stand.
+    /// When it may be reaped, if it stays as it is.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         if !self.children.is_empty() {
             return None;
@@ -81,7 +81,7 @@ impl Node {
         self.kind == NodeKind::Ephemeral
     }
 
-    /// The bookkeeping as clients see it. `cversion` counts creations and deletions, of which only the creations are stored.
+    /// The stat that clients see. `cversion` counts creations and deletions, of which only the creations are stored.
     pub(crate) fn stat(&self) -> Stat {
         let children = self.children.len() as u64;
         Stat {
@@ -91,7 +91,7 @@ impl Node {
             ctime_ms: self.ctime_ms,
             mtime_ms: self.mtime_ms,
             version: self.version,
-            // Wraps as ZooKeeper's does; nobody compares it.
+            // Wraps as ZooKeeper's does; it is never compared.
             cversion: self.children_made.wrapping_mul(2).wrapping_sub(children) as i32,
             aversion: self.aversion,
             ephemeral_owner: self.owner,
@@ -102,25 +102,25 @@ impl Node {
     }
 }
 
-/// All nodes, and what is looked up about them without a scan.
+/// All nodes, and the indexes that avoid a scan.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tree {
     pub(crate) nodes: OrdMap<NodePath, Arc<Node>>,
-    /// Nodes that can be reaped, by when.
+    /// Nodes that can be reaped, by deadline.
     pub(crate) deadlines: OrdSet<(u64, NodePath)>,
-    /// Those of them that keep the place of a dead holder.
+    /// Kept places among them.
     pub(crate) delays: OrdSet<(u64, NodePath)>,
-    /// Directories in which at least one lock request stands.
+    /// Directories with at least one lock request.
     pub(crate) queues: OrdSet<NodePath>,
     pub(crate) ephemeral_count: usize,
-    /// What the nodes take in memory.
+    /// The memory of the nodes.
     pub(crate) bytes: u64,
-    /// The ACL that nearly every node has, shared.
+    /// The access control list that nearly all nodes share.
     open_acl: Arc<[AclEntry]>,
 }
 
 impl Tree {
-    /// A tree of a root alone.
+    /// A tree with only the root.
     pub(crate) fn new() -> Self {
         let open_acl: Arc<[AclEntry]> = Arc::from([AclEntry::open()]);
         let root = Node::new([], open_acl.clone(), NodeKind::Persistent, None);
@@ -148,7 +148,7 @@ impl Tree {
         if acl == &*self.open_acl { self.open_acl.clone() } else { Arc::from(acl) }
     }
 
-    /// Changes a node and keeps what is derived from it in step: the index of deadlines, the size.
+    /// Changes a node and updates the index of deadlines and the size.
     pub(crate) fn update(&mut self, path: &NodePath, change: impl FnOnce(&mut Node)) {
         let Some(shared) = self.nodes.get_mut(path) else { return };
         let node = Arc::make_mut(shared);
@@ -178,7 +178,7 @@ impl Tree {
         }
     }
 
-    /// Puts in a node whose parent is known to exist, and counts it there.
+    /// Inserts a node whose parent exists, and counts it there.
     pub(crate) fn attach(&mut self, path: &NodePath, node: Node, zxid: Zxid) {
         self.place(path, node);
         let Some(parent) = path.parent() else { return };
@@ -189,7 +189,7 @@ impl Tree {
         });
     }
 
-    /// Puts in a node and all that is derived from it: the part of [`attach`](Self::attach) that restoring needs too.
+    /// Inserts a node and everything derived from it: the part of [`attach`](Self::attach) that restoring needs too.
     pub(crate) fn place(&mut self, path: &NodePath, node: Node) {
         let token = FencingToken::from(node.czxid);
         let ephemeral = node.is_ephemeral();
@@ -197,7 +197,7 @@ impl Tree {
         self.bytes += size::of_node(path, &node);
         self.move_deadline(path, None, node.deadline_ms());
         if let Some(root) = self.nodes.insert(path.clone(), Arc::new(node)) {
-            // Only a root is ever put in place of another.
+            // Only a root ever replaces another.
             self.bytes -= size::of_node(path, &root);
         }
         let Some(parent) = path.parent() else { return };
@@ -213,16 +213,16 @@ impl Tree {
         }
     }
 
-    /// Takes out a node that is known to have no children.
+    /// Removes a node that has no children.
     pub(crate) fn detach(&mut self, path: &NodePath, zxid: Zxid, clock_ms: u64) -> Option<Arc<Node>> {
         self.detach_siblings(&[path], zxid, clock_ms)?.nodes.pop()
     }
 
-    /// Takes out nodes of one directory that are known to have no children. The directory is touched once, however many they are. None if
-    /// none of them was there.
+    /// Removes nodes of one directory that have no children. The directory is changed once, however many they are.
+    /// `None` if none of them existed.
     ///
-    /// A session may own thousands of locks, and all wait while they go: no node is looked up twice here, nothing that is there already is
-    /// made anew (the directory's path is its own), and a directory that is empty after it lets go of its indexes whole.
+    /// A session may own thousands of locks, and other commands wait while they are removed. So no node is looked up
+    /// twice, no existing path is built anew, and the indexes of an emptied directory are dropped whole.
     pub(crate) fn detach_siblings(&mut self, paths: &[&NodePath], zxid: Zxid, clock_ms: u64) -> Option<Detached> {
         let mut nodes = Vec::with_capacity(paths.len());
         for path in paths {
@@ -260,7 +260,7 @@ impl Tree {
     }
 }
 
-/// What was taken out of a directory.
+/// The nodes removed from a directory.
 pub(crate) struct Detached {
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) directory: NodePath,

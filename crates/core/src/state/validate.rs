@@ -1,5 +1,5 @@
-//! Every invariant of the state, checked by looking at everything. For a state that was read from a snapshot, for tests and for those who
-//! doubt; never on the way of a write.
+//! Checks every invariant of the state by looking at everything: for a state that was read from a snapshot, for
+//! tests, and on demand; never for a write.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ impl State {
         self.validate_origins()
     }
 
-    /// A node hangs where it should, and its owner knows.
+    /// Each node has its parent, and its owner knows it.
     fn validate_place(&self, path: &NodePath, node: &Node) -> Result<(), String> {
         if let Some(parent) = path.parent() {
             let directory = self.tree.get(&parent).ok_or("it has no parent")?;
@@ -111,7 +111,7 @@ impl State {
         Ok(())
     }
 
-    /// In a lock's queue, places are given by the counter, and so tokens rise with them (promises P1 and P2).
+    /// In a lock's queue the counter gives the sequences, so tokens rise with them (promises P1 and P2).
     fn validate_lock(&self, path: &NodePath, node: &Node) -> Result<(), String> {
         let mut last = FencingToken(0);
         for ((sequence, name), mode) in node.queue.iter() {
@@ -119,7 +119,7 @@ impl State {
             ensure!(*sequence < node.children_made, "{name} has a sequence that was never given");
             ensure!(node.queue.mismatch(mode).is_none(), "{name} stands in a queue of another kind");
             if is_delay(name) {
-                // It stands in an older place, and nobody holds by its token.
+                // It has the sequence of an older request, and holds nothing.
                 ensure!(child.owner.is_none() && child.deadline_ms().is_some(), "the delay {name} never ends");
                 continue;
             }
@@ -130,7 +130,7 @@ impl State {
         Ok(())
     }
 
-    /// Requests of one session that were made together carry one token, and there is at most one of them in each queue.
+    /// Nodes of one request share their token, and there is at most one of them in each queue.
     fn validate_requests(&self, session: &Session) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         for path in &session.ephemerals {

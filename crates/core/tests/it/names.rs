@@ -80,7 +80,7 @@ fn both_readers_read_the_same() {
     assert!(read > 2_000, "{read} names are requests");
 }
 
-/// Gives whether it is a request's.
+/// Whether it is a request's name.
 fn read_alike(text: &str) -> bool {
     let (Some(own), Some(expected)) = (parse_name(text), name::parse(text)) else {
         assert_eq!(parse_name(text).is_some(), name::parse(text).is_some(), "{text}");

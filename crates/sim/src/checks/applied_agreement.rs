@@ -1,8 +1,8 @@
-//! Applied agreement: whatever state a replica shows is one that the log gives, bit by bit.
+//! Applied agreement: every state that a replica shows is one that the log gives, bit by bit.
 //!
-//! The log is applied once more, entry by entry, and the states that it goes through are kept for a while. What a replica shows, however
-//! long it may have stood still, is one of those that have its zxid; a zxid that the log never stood at between two entries can be shown
-//! by no replica that is right.
+//! The log is applied once more, entry by entry, and the states are kept for a while. The state of a replica, however
+//! old, must be one of those with its zxid. No correct replica shows a zxid at which the log never stood between two
+//! entries.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ const KEPT: usize = 4_096;
 pub struct AppliedAgreement {
     /// The state after each of the last entries, by their index.
     states: BTreeMap<u64, State>,
-    /// By zxid: the first and the last entry, of those kept, after which the state had it. The clock, origins and remembered replies
-    /// move without a zxid.
+    /// By zxid: the first and the last kept entry after which the state had it. The clock, origins and remembered
+    /// replies move without a zxid.
     spans: BTreeMap<u64, (u64, u64)>,
     /// By zxid.
     checksums: BTreeMap<u64, u64>,

@@ -1,17 +1,20 @@
-//! Calls for locks as the nodes that serve them see them (promises P2 and P3): whoever's turn has come is told, and a request whose caller
-//! has gone is taken back. Both soon, wherever nothing is wrong with the world; that a wait ends some day proves nothing.
+//! Calls for locks, from the side of the nodes that serve them (promises P2 and P3): a caller whose turn has come
+//! gets its answer, and a request whose caller has gone is removed. Both soon, wherever nothing is wrong with the
+//! world; that a wait ends some day proves nothing.
 //!
-//! A call counts from when a node begins to serve it until that node has its answer, so that what becomes of messages on their way means
-//! nothing. Where a node has said "held" to a caller who had gone, the session keeps the lock: nobody can know that the answer was lost. The
-//! same where a request that was asked for more than once holds: one of its callers may have been told. And nobody looks after the requests
-//! of a node that went down, unless they are asked for again.
+//! A call counts from when a node begins to serve it until that node has its answer, so messages on their way do not
+//! matter. If a node has answered "held" to a caller that had gone, the session keeps the lock, because the node
+//! cannot know that the answer was lost. The same applies to a request that was sent more than once and holds: one of
+//! its callers may have the answer. And no node removes the requests of a node that went down, unless they are sent
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Checked;
 use super::locks::Stands;
 
-/// A caller is told that it holds within this. Between two ticks of three milliseconds there are few messages to be sent.
+/// The longest time until a caller whose request holds is answered. Few messages need to be sent, in ticks of three
+/// milliseconds.
 const TOLD_WITHIN_US: u64 = 1_000_000;
 /// A request that nobody waits for any more is gone within this.
 const GONE_WITHIN_US: u64 = 3_000_000;
@@ -52,8 +55,8 @@ impl Calls {
         self.last
     }
 
-    /// The call is over, because the node has its answer or has noticed that its caller is gone. `keeps` if the node has left the request
-    /// where it stands on purpose: it holds, or its session is to ask for it elsewhere.
+    /// The call is over, because the node has its answer or has noticed that its caller is gone. `keeps` if the node
+    /// left the request in the queue on purpose: it holds, or its session will ask for it elsewhere.
     pub fn ends(&mut self, call: u64, keeps: bool, now_us: u64) {
         let Some(Call { uuid, .. }) = self.open.remove(&call) else { return };
         if let Some(since_us) = self.given_up.get_mut(&uuid) {

@@ -1,4 +1,4 @@
-//! One command of the log as it was carried out: what all checks that follow the replicated order are fed with.
+//! One applied command of the log: the input of all checks that follow the replicated order.
 
 use lockkeeper_core::{Command, Event, NodeEventKind, Outcome};
 

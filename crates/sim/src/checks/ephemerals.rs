@@ -1,4 +1,5 @@
-//! Promise P6: what a session owned goes when it goes, all at one point in the order; and it owns nothing before or after.
+//! Promise P6: everything that a session owned is deleted at the zxid at which it ends, and it owns nothing before or
+//! after.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,8 @@ impl Ephemerals {
     /// Takes in a command of the log.
     ///
     /// # Errors
-    /// If a session ends and something of it stays, or goes at another point, or if one that has ended owns something new.
+    /// If something of an ended session stays or is deleted at another zxid, or if an ended session owns something
+    /// new.
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
         let made = made_by(change);
         let ends = matches!(change.command, Command::CloseSession { .. } | Command::ExpireSessions { .. });

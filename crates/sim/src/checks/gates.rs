@@ -1,5 +1,5 @@
-//! Gates: the operation under one key is begun by one at a time, its token rises, and once it is done its result is what everyone gets
-//! for as long as it is kept.
+//! Gates: one caller at a time begins the operation of a key, its token rises, and once it is done every caller gets
+//! its result as long as it is kept.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! Promise P3: what goes from a queue wakes those who waited for it, and nobody else.
+//! Promise P3: a node that leaves a queue wakes the requests that waited for it, and no others.
 //!
-//! Each call that waits for a lock is woken at most once for each thing that its request waited for, so what the nodes have counted can
-//! never be more than what was due; a request may wait in several calls, where its client has asked again elsewhere.
+//! Each call that waits for a lock is woken at most once for each node that its request waited for, so the nodes'
+//! count can never exceed the number that was due. A request may wait in several calls, if its client has retried
+//! elsewhere.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! Linearizability of reads and writes (promise P7), by the total order that every answer names: the zxid.
+//! Linearizability of reads and writes (promise P7), by the zxid that every answer carries, which is a total order.
 //!
-//! Real time is respected when an answer is never true at an earlier point than another that had been given before it was asked for; and
-//! a register behaves as one when each read gives the last write up to the point at which it is true. Together that is linearizability;
-//! no search is needed. That the order itself is the same on all replicas is checked elsewhere.
+//! Real time is respected if no answer is true at an earlier point than another that was given before it was
+//! requested. A register behaves as one if each read gives the last write up to the point at which the read is true.
+//! Both together are linearizability, without a search. Another check makes sure that the order is the same on all
+//! replicas.
 
 use std::collections::BTreeMap;
 

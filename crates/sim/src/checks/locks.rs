@@ -1,8 +1,8 @@
-//! The lock sweeps (promises P1 and P2): who stands in which queue and who holds, worked out from nothing but the nodes that come and go
-//! and their names, and held against every answer that the replicas and their clients were given.
+//! Locks (promises P1 and P2): works out who is in which queue and who holds from nothing but the nodes that are
+//! created and deleted and their names, and compares that with every answer that replicas and clients got.
 //!
-//! A request is known by its token in the queue of its lock. It holds a lock when nobody stands in its way there, and holds as a whole
-//! when it does so in the queue of each of its locks.
+//! A request is identified by its token in the queue of its lock. It holds a lock when nothing blocks it there, and
+//! holds as a whole when it holds each of its locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -193,8 +193,9 @@ impl Locks {
         ))
     }
 
-    /// A request goes with its session (which is checked elsewhere), by the word of its own session, by force, or because its caller has
-    /// gone. A caller who was told that it holds has not gone: that would take the lock from it behind its back.
+    /// A request may be deleted with its session (which another check covers), by its own session, by force, or
+    /// because its caller has gone. A caller that was told that it holds has not gone: that would take the lock from
+    /// it unnoticed.
     fn request_may_go(&mut self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
         let (token, command) = (place.token, change.command);
         let good = match command {
@@ -400,8 +401,8 @@ impl Locks {
         self.grants
     }
 
-    /// Everyone who stands in a queue: the lock, the token, the session. The places of dead holders are kept for as long as the replicated
-    /// clock says, which stands still for a while where a wall clock was set forward and back.
+    /// All requests in queues: the lock, the token, the session. Kept places are left out: they stay for as long as
+    /// the replicated clock says, which stands still for a while when a wall clock was set forward and back.
     pub fn standing(&self) -> impl Iterator<Item = (&str, u64, Option<u64>)> {
         self.queues.iter().flat_map(|(lock, queue)| {
             let alive = queue.entries().filter(|place| place.name.keeps_place_of.is_none());

@@ -1,5 +1,5 @@
-//! Log matching and state machine safety (Raft, sections 5.3 and 5.4): logs that agree on the term of an entry agree on it and on all
-//! before it; what one replica has applied at an index, every replica applies there.
+//! Log matching and state machine safety (Raft, sections 5.3 and 5.4): logs that agree on the term of an entry agree
+//! on it and on everything before it; an entry that one replica has applied at an index, every replica applies there.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! What must hold after every step, as pure functions over what was observed. Nothing here knows tasks, clocks or the product's own
-//! bookkeeping of queues: where a check needs to know who holds a lock, it works that out from the names of nodes by itself.
+//! The conditions that must hold after every step, as pure functions over observations. Nothing here knows tasks,
+//! clocks or the product's own bookkeeping of queues: a check that needs to know who holds a lock works it out from
+//! the names of nodes (`lockkeeper-checkers`).
 //!
-//! Each check takes observations in the order in which they were made and gives the first one that it cannot accept. All times are
-//! true times of the simulated world in microseconds, which no host's clock may bend.
+//! Each check takes observations in the order in which they were made and returns the first one that violates it. All
+//! times are true times of the simulated world in microseconds, which do not depend on a host's clock.
 
 pub mod applied_agreement;
 pub mod calls;

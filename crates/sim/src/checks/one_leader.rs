@@ -1,4 +1,4 @@
-//! Election safety (Raft, section 5.2): at most one leader in a term, whoever is asked.
+//! Election safety (Raft, section 5.2): at most one leader in a term, whichever node is asked.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The replicated clock goes at about the pace of true time, whatever wall clocks show: it never runs ahead, but for one bounded step after
-//! most nodes have been down at once, when nobody knows how much time has passed, and it never stands still.
+//! The replicated clock goes at about the pace of true time, whatever wall clocks show. It never runs ahead, except
+//! for one bounded step after most nodes have been down at once, when no node knows how much time has passed; and it
+//! never stands still.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,8 @@ use super::change::Change;
 
 /// An entry is stamped before it is applied: the first one seen may have taken this long.
 const SLACK_MS: i64 = 2_000;
-/// What may be lost: an entry may wait for a majority, and a takeover or a restart of all of them loses what nobody counted.
+/// How far the clock may fall behind: an entry may wait for a majority, and a takeover or a restart of all nodes
+/// loses uncounted time.
 const MAX_BEHIND_MS: i64 = 120_000;
 /// Of its own pace the clock may differ by a hundredth.
 const SLEW: f64 = 0.01;

@@ -1,5 +1,5 @@
-//! Promise P9: a request under one id happens once, and everyone who asks under it is given the first answer. And P4: what was
-//! answered stands in the log.
+//! Promise P9: a request under one id is carried out once, and every retry gets the first answer. And P4: the log has
+//! every answer that was given.
 
 use std::collections::BTreeMap;
 

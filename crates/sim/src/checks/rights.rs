@@ -1,5 +1,6 @@
-//! Promise P14, as far as the simulated clients can break it: a lock request is changed by its own session alone and deleted by others only
-//! with the right to force, and names that do not see each other do not stand in one queue (P1 for clients that make their nodes themselves).
+//! Promise P14, as far as the simulated clients can break it: only its own session changes a lock request, and others
+//! delete one only with the right to force. Names that do not see each other are not in one queue (P1 for clients
+//! that create their nodes themselves).
 
 use std::collections::BTreeMap;
 

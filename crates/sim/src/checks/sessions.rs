@@ -1,10 +1,11 @@
-//! Promises P5 and P11: a session does not end before the time that was promised to its client, and the client knows before anybody
-//! else can have what it held. And a dead session is gone within its timeout and a second of its last sign of life; time in which
-//! something was wrong with the world, and a while to recover from it, does not count.
+//! Promises P5 and P11: a session does not end before the time promised to its client, and the client knows of the
+//! end before another can have what it held. And a dead session is gone within its timeout and a second after its
+//! last sign of life; time in which something was wrong with the world, and a while to recover, does not count.
 //!
-//! A promise is made in time of the node that keeps it. A clock that runs fast by a factor keeps it shorter by that factor in true time:
-//! so much is granted, and no more. The holder's own arithmetic has a margin of a tenth of the timeout (`lockkeeper_client`), which is
-//! what the promise to the holder tolerates in the rates of two clocks; within that it is asserted without any allowance.
+//! A promise is kept by the clock of the node that made it. A clock that runs fast by a factor keeps it shorter by
+//! that factor in true time: the check allows for that factor and no more. The holder allows a margin of a tenth of
+//! the timeout (`lockkeeper_client`), so the promise to the holder tolerates that difference in the rates of two
+//! clocks; within it the check allows nothing.
 
 use std::collections::BTreeMap;
 
@@ -135,7 +136,8 @@ impl Sessions {
     /// If it has expired before that.
     pub fn promised(&mut self, session: u64, what: &str, from_us: u64, for_ms: u64) -> Checked {
         if for_ms == 0 {
-            // A lock may be granted to a session whose time is up, or that has just ended: the answer says so, and promises nothing.
+            // A lock may be granted to a session whose time is up, or that has just ended: the answer says so and
+            // promises nothing.
             return Ok(());
         }
         let until_us = self.kept_until_us(from_us, for_ms);

@@ -1,4 +1,4 @@
-//! Histories for the unit tests of the checks: made by the real state, and then spoilt by hand.
+//! Histories for the unit tests of the checks: made by the real state, and then damaged by hand.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Promise P8: a watch hears of everything that it asked for, once and in order, from where it began to where it says it has come; or
-//! it is told that it cannot.
+//! Promise P8: a watch gets every event that it asked for, once and in order, from where it began to the point that
+//! it reports; or it is told that this is not possible.
 
 use lockkeeper_core::NodeEventKind;
 use lockkeeper_node::{WatchEvent, WatchItem, WatchSpec};

@@ -1,4 +1,4 @@
-//! Clients that do something once: they begin it behind a gate, and finish it, fail, or die in between.
+//! Clients that run an operation once: they begin it behind a gate, and finish it, fail, or die in between.
 
 use lockkeeper_core::{GateKey, GateStanding, Op, Reply};
 use lockkeeper_node::At;

@@ -1,4 +1,4 @@
-//! The life of a client: opens a session, works for a while, and goes in one of the ways in which clients go.
+//! The life of a client: opens a session, works for a while, and ends it in one of several ways, or dies.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;

@@ -1,4 +1,5 @@
-//! Clients that lock: of every mode, patient or not, dying while they wait or hold, and showing their tokens.
+//! Clients that lock: in every mode, with long and short waits, dying while they wait or hold, and using their
+//! tokens.
 
 use std::time::Duration;
 

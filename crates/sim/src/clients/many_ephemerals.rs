@@ -1,5 +1,5 @@
-//! Clients whose sessions own a great many ephemerals: all of them go at one point of the order, however many they are (promise P6), and
-//! they are never more than the configuration allows.
+//! Clients whose sessions own many ephemerals: all are deleted at one point of the order, however many they are
+//! (promise P6), and there are never more than the configuration allows.
 
 use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Refusal};
 use rand::Rng;

@@ -1,8 +1,8 @@
-//! Simulated clients: they do what the client library does, over the simulated network, and tell the checkers everything that they are
-//! told. They keep sessions alive by their own clocks, try again elsewhere under the same request id, and acknowledge a request only
-//! when no try of it is open.
+//! Simulated clients: they behave like the client library over the simulated network, and pass every answer to the
+//! checkers. They keep sessions alive by their own clocks, retry elsewhere under the same request id, and acknowledge
+//! a request only when no attempt at it is open.
 //!
-//! A client never judges an answer by itself, and never knows what time it truly is: true time is for the checkers' books alone.
+//! A client never judges an answer, and never knows the true time: only the checkers use it.
 
 mod gates;
 mod lifecycle;

@@ -1,4 +1,4 @@
-//! Clients that keep data in nodes: registers that are read and written, compared and set; ephemeral and sequential nodes.
+//! Clients that keep data in nodes: registers that they read, write, compare and set; ephemeral and sequential nodes.
 
 use lockkeeper_core::{AclEntry, NodeData, NodeKind, NodePath, Op, Reply, State};
 use lockkeeper_node::{At, Consistency};

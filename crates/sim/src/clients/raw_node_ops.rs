@@ -1,5 +1,5 @@
-//! Clients that do by operations on nodes what the lock calls are for: they delete and write others' requests without the right to, and
-//! queue under the names of a recipe that sees no others'.
+//! Clients that use operations on nodes instead of lock calls: they delete and write others' requests without the
+//! right to, and queue under names of a recipe that does not see others.
 
 use lockkeeper_core::{AclEntry, LockName, NodeKind, Op, Reply, Sequential, State};
 use lockkeeper_node::At;

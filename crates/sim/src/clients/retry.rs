@@ -1,4 +1,5 @@
-//! One operation from its first try to its end: where to ask next, and what is known when it ends. Follows `lockkeeper_client`'s course.
+//! One operation from its first attempt to its end: which node to ask next, and what is known when it ends. Follows
+//! the retries of `lockkeeper_client`.
 
 use std::time::Duration;
 
@@ -119,7 +120,8 @@ impl Client {
         self.sleep_ms(PAUSE_MS).await;
     }
 
-    /// A mutation on behalf of a session: asked again under one request id until something is certain, or patience ends.
+    /// A mutation on behalf of a session, retried under one request id until the outcome is certain or 15 s have
+    /// passed.
     pub(super) async fn mutate(&mut self, session: &Session, what: &'static str, op: Op) -> OpResult<Reply> {
         let id = self.new_id();
         self.mutate_as(session, what, op, id).await
@@ -137,8 +139,8 @@ impl Client {
         self.mutate_since(session, what, op, id, began).await
     }
 
-    /// Once more, although the answer is there. It is the first answer again, true when that was. Now and then it is something else under
-    /// the same id, which is refused for that alone.
+    /// Sends the same request again after its answer: the answer must be the first one, with its zxid. Now and then
+    /// it sends another operation under the same id, which must be refused for that alone.
     pub(super) async fn mutate_again(&mut self, session: &Session, what: &'static str, op: Op, id: u128) {
         if self.rng.random_bool(0.1)
             && let Ok(path) = NodePath::parse("/never")

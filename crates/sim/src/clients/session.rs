@@ -1,5 +1,6 @@
-//! A session as its client keeps it: a keepalive every third of the timeout, and an end by the client's own clock, counted from when the
-//! last acknowledged keepalive was sent and a margin earlier than the cluster may (promise P11). Follows `lockkeeper_client`'s lease.
+//! A session, from its client's side: a keepalive every third of the timeout, and an end by the client's own clock,
+//! counted from the sending of the last acknowledged keepalive and a margin earlier than the cluster may end it
+//! (promise P11). Follows the lease of `lockkeeper_client`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

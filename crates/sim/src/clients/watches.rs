@@ -1,5 +1,5 @@
-//! Clients that watch: from a point on, over one node after another, for as long as the run goes. Whatever breaks, they go on from the
-//! last thing they have heard of.
+//! Clients that watch from a point on, over one node after another, for the whole run. After any failure they resume
+//! from the last event that they got.
 
 use std::time::Duration;
 

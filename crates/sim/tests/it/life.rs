@@ -1,4 +1,4 @@
-//! A cluster lives: boots, elects, writes, survives; and the same seed gives the same life.
+//! A cluster boots, elects, writes and survives; and the same seed gives the same trace.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

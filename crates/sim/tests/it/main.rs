@@ -1,4 +1,4 @@
-//! The world itself: that it does what it says, and the same thing twice. And a few seeds in it.
+//! Tests of the world itself: it does what it says, and the same twice. And a few seeds in it.
 
 mod clocks;
 mod faults;

@@ -1,4 +1,5 @@
-//! A few seeds, short ones, so that whoever changes the product or the simulation hears of it at once; and seeds that have found something.
+//! A few short seeds, to catch a break of the product or of the simulation early; and seeds that have found
+//! something.
 
 use std::time::Duration;
 
@@ -27,10 +28,11 @@ fn a_few_seeds_keep_every_promise() {
     }
 }
 
-/// Seeds that have broken a promise once. 469 by a fault of the product: a watch that was begun behind the state was not told that it had heard
-/// everything until something else happened. The others by a fault of the simulation itself: 25 took an answer that was repeated for a stale one,
-/// 209 let items of a torn stream arrive, 368 gave a healed client too little time, 1032 took a promise of no time for one. An edit of the
-/// swarm or of the clients makes another run of each, so they are runs like others by now; what was mended has its own tests.
+/// Seeds that have broken a promise once. 469 by a defect of the product: a watch that was begun behind the state did
+/// not learn that it had every event until something else happened. The others by defects of the simulation: 25 took
+/// a repeated answer for a stale one, 209 let items of a torn stream arrive, 368 gave a healed client too little
+/// time, 1032 took a promise of no time for one. Each edit of the swarm or of the clients makes another run of them,
+/// so they are ordinary runs by now; the fixes have their own tests.
 const SEEDS: [u64; 5] = [25, 209, 368, 469, 1032];
 
 #[test]

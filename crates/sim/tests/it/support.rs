@@ -1,4 +1,4 @@
-//! What the tests of the world share.
+//! Shared by the tests of the world.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

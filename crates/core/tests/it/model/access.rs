@@ -1,5 +1,6 @@
-//! Who may do what, as ZooKeeper's programmer's guide says it: a list of grants, nothing inherited, each permission by itself; `world` means
-//! all, `ip` compares the leading bits of the caller's address, other schemes compare what the caller has proved to be, and `super` passes.
+//! Access control as ZooKeeper's programmer's guide has it: a list of grants, nothing inherited, each permission by
+//! itself; `world` means all, `ip` compares the leading bits of the caller's address, other schemes compare the
+//! identities that the caller has proved, and `super` passes.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The naive model's bounds: looked at when something has been done, by counting everything before and after.
+//! The naive model's bounds: checked after a change, by counting everything before and after.
 
 use lockkeeper_checkers::name::parse;
 use lockkeeper_core::*;

@@ -1,5 +1,5 @@
-//! From raw numbers to commands that hit what is there. The numbers are what proptest draws and shrinks; what they mean depends
-//! on the state of the model at that moment.
+//! Turns raw numbers into commands that meet existing nodes. proptest draws and shrinks the numbers; their meaning
+//! depends on the state of the model at that moment.
 
 use lockkeeper_core::*;
 

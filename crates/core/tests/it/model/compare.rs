@@ -1,4 +1,4 @@
-//! Whether the state is what the model says, as far as can be read of it.
+//! Compares everything that can be read of the state with the model.
 
 use lockkeeper_checkers::name::{is_kept_place, parse};
 use lockkeeper_core::*;
@@ -7,7 +7,7 @@ use super::access;
 use super::bounds;
 use super::naive::Model;
 
-/// Takes the words out of refusals: the model says what is refused, not in which words.
+/// Removes the texts of refusals: the model says what is refused, not in which words.
 pub(crate) fn without_words(outcome: &mut Outcome) {
     if let Err(refusal) = &mut outcome.reply {
         silence(refusal);

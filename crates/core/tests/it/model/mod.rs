@@ -1,6 +1,6 @@
-//! The state against a naive model: every reply, every event and the final state must agree, through snapshots in the middle
-//! and batches that are sent again. Invariants are checked along the way, and a second application of the same log must give
-//! the same bytes.
+//! The state against a naive model: every reply, every event and the final state must agree, through snapshots in the
+//! middle and batches that are sent again. Invariants are checked along the way, and a second application of the same
+//! log must give the same bytes.
 
 mod access;
 mod bounds;

@@ -1,5 +1,6 @@
-//! A second, deliberately naive model of the state, written from the design and from ZooKeeper's rules, never from the state's
-//! code: flat maps of plain values, full scans, and a copy of everything before each transaction. Slow and easy to believe.
+//! A second, deliberately naive model of the state, written from the design and from ZooKeeper's rules, never from
+//! the state's code: flat maps of plain values, full scans, and a copy of everything before each transaction. Slow,
+//! and easy to verify by reading.
 
 use std::collections::BTreeMap;
 
@@ -154,7 +155,7 @@ impl Model {
         outcomes
     }
 
-    /// Tries something on a copy. The copy becomes the model if it came out well; it takes a zxid if it made a difference.
+    /// Runs something on a copy. The copy becomes the model if it succeeds; it takes a zxid if it changed anything.
     fn attempt(&mut self, work: impl FnOnce(&mut Model, u64) -> Answer) -> Answer {
         let mut copy = self.clone();
         let zxid = self.zxid + 1;

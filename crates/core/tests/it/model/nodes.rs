@@ -1,5 +1,6 @@
-//! The naive model's operations on one node, each with its checks in ZooKeeper's order: arguments, what must be there, whether the caller
-//! may, versions, and what stands in the way. Whoever may not make or remove a child does not learn whether there is one.
+//! The naive model's operations on one node, each with its checks in ZooKeeper's order: arguments, existence,
+//! permissions, versions, and conflicts. A caller that may not create or delete a child does not learn whether it
+//! exists.
 
 use lockkeeper_checkers::name::{is_kept_place, parse};
 use lockkeeper_core::limits::*;

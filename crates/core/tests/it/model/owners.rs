@@ -1,5 +1,5 @@
-//! The naive model's rules of what belongs to whom: lock requests, kept places and gates to the session that made them, the tops of the
-//! service's trees to the super user; and of which names may stand in one queue.
+//! The naive model's rules of ownership: lock requests, kept places and gates belong to the session that made them,
+//! the tops of the service's trees to the super user; and of which names may share a queue.
 
 use lockkeeper_checkers::name::parse;
 use lockkeeper_core::*;

@@ -1,4 +1,5 @@
-//! The naive model's queues: a scan of all names, sorted, each time anyone asks.
+//! The naive model's queues: a scan of all names, sorted, for each question. Grammar and rule are those of
+//! `checkers`.
 
 use lockkeeper_checkers::name::{self, RequestName, in_order, is_kept_place, parse};
 use lockkeeper_checkers::queue::{Blocker, blocker};
@@ -185,8 +186,8 @@ impl Model {
         Ok(())
     }
 
-    /// The answer to a request whose uuid the session has used for one of these locks. By name: that is how a client that lists
-    /// the children finds its own.
+    /// The answer to a request whose uuid the session has used for one of these locks. Found by name, as a client
+    /// finds its own among the children.
     fn asked_before(&self, session: u64, locks: &[LockName], uuid: RequestId, stem: &str) -> Option<Answer> {
         let own = |at: &String, directory: &str| {
             let Some((parent, name)) = split(at) else { return false };
