@@ -1,6 +1,7 @@
 //! A cluster of real `lockkeeper serve` processes, one directory each, on a network that takes faults where asked for.
 //!
-//! The harness itself ([`Cluster::api`]) asks the nodes past every fault; the clients ([`Cluster::endpoints`]) go through the network.
+//! The harness itself ([`Cluster::api`]) asks the nodes past every fault; the clients ([`Cluster::endpoints`]) go
+//! through the network.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -38,7 +39,8 @@ pub struct Options {
     pub environment: Vec<(String, String)>,
     /// Lines added to the configuration files, the first of them to `[storage]`.
     pub extra_config: String,
-    /// Whether the nodes' clocks are to be put from outside: whoever starts the cluster gives it a binary that lets them.
+    /// Whether the nodes' clocks are to be put from outside: whoever starts the cluster gives it a binary that lets
+    /// them.
     pub injected_clock: bool,
     /// Each node's data lie on a disk of its own of so many MiB, which can be filled.
     pub small_disk_mib: Option<u64>,
@@ -147,8 +149,8 @@ impl Cluster {
         text
     }
 
-    /// A directory, an address and an id for a node that is to join, in a place of its own or in that of a node which is gone for good.
-    /// It is not started and not yet a member.
+    /// A directory, an address and an id for a node that is to join, in a place of its own or in that of a node which
+    /// is gone for good. It is not started and not yet a member.
     ///
     /// # Errors
     /// Files or ports cannot be had.
@@ -165,7 +167,8 @@ impl Cluster {
         Ok(id)
     }
 
-    /// A node that is gone for good: its process is killed if it still runs, and nobody asks it any more. Its files stay.
+    /// A node that is gone for good: its process is killed if it still runs, and nobody asks it any more. Its files
+    /// stay.
     pub fn forget_node(&mut self, id: u64) {
         self.nodes.remove(&id);
     }
@@ -366,8 +369,8 @@ impl Cluster {
         }
     }
 
-    /// The sum of a counter over all nodes; one that nobody has counted yet is 0. A node that does not answer is an error: a figure
-    /// must not be low because somebody was not asked.
+    /// The sum of a counter over all nodes; one that nobody has counted yet is 0. A node that does not answer is an
+    /// error: a figure must not be low because somebody was not asked.
     ///
     /// # Errors
     /// A node does not answer.

@@ -1,4 +1,5 @@
-//! The pulse of the disk: what a trial with a bound in time must allow for, because no cluster can be faster than its disk.
+//! Measures the latency of the disk. A trial with a time bound must allow for it, because no cluster is faster than its
+//! disk.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,4 +1,5 @@
-//! A client that hides nothing: one endpoint, one attempt, the moment of sending and of the answer, and what the answer makes certain.
+//! An HTTP client for one endpoint that makes one attempt. It gives the moments of sending and of the answer, and says
+//! what the answer makes certain.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -97,7 +98,8 @@ fn call(method: Method, path: String) -> HttpCall<'static> {
     HttpCall { method, path, session: None, request_id: None, within: CALL_WITHIN }
 }
 
-/// A change as a caller may ask for it more than once, at several nodes: the same session and the same request id make it one.
+/// A change as a caller may ask for it more than once, at several nodes: the same session and the same request id make
+/// it one.
 #[derive(Clone, Debug)]
 pub struct RepeatableChange<B> {
     /// POST, PUT or DELETE.
@@ -329,7 +331,8 @@ impl Api {
         }
     }
 
-    /// All open sessions and the zxid of the *first* page: a session missing here was gone, or not there yet, at that zxid or later.
+    /// All open sessions and the zxid of the *first* page: a session missing here was gone, or not there yet, at that
+    /// zxid or later.
     pub async fn all_sessions(&self) -> Result<(Vec<Session>, u64), Failure> {
         let first = self.sessions(0).await?;
         let zxid = first.value.zxid;
@@ -389,7 +392,8 @@ mod tests {
 
     #[test]
     fn metrics_are_summed_by_exact_name() {
-        let text = "# HELP a_total x\n# TYPE a_total counter\na_total{node=\"1\"} 2\na_total{node=\"2\"} 3\na_total_more 7\nb 1.5\n";
+        let text = "# HELP a_total x\n# TYPE a_total counter\na_total{node=\"1\"} 2\na_total{node=\"2\"} \
+            3\na_total_more 7\nb 1.5\n";
         assert_eq!(metric_sum(text, "a_total"), Some(5.0));
         assert_eq!(metric_sum(text, "b"), Some(1.5));
         assert_eq!(metric_sum(text, "c"), None);

@@ -1,8 +1,8 @@
-//! What the log did to the tree, gathered from the watches of all nodes: each is resumed across the kills of its node, and what one may
-//! have missed must have come from another.
+//! Gathers the changes of the tree from the watches of all nodes. Each watch is resumed when its node comes back, and
+//! what one of them may have missed must have come from another.
 //!
-//! It keeps creations, deletions, and that data was set (not to what: watches do not tell). Where two nodes both claim to have told
-//! everything, they must have told the same (P8).
+//! It keeps creations, deletions, and which node's data was set (watches do not tell the data). Where two nodes both
+//! claim to have reported everything, they must have reported the same (P8).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,7 +150,8 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Members that came later are asked for all of it, as far as they have it; those that left told no more from then on.
+    /// Members that came later are asked for all of it, as far as they have it; those that left told no more from then
+    /// on.
     fn follow_the_members(&mut self, cluster: &Cluster) {
         let here = cluster.apis();
         for (id, told) in &self.nodes {

@@ -1,9 +1,12 @@
-//! Proofs by trial: real `lockkeeper serve` processes on loopback, put under faults, and what their clients saw, checked.
+//! Trials of real `lockkeeper serve` processes on loopback: faults are put on them, and what their clients saw is
+//! checked.
 //!
-//! The harness ([`cluster`], [`process`], [`net`]) knows nothing of promises; each module of [`proofs`] tries to falsify one. Clients
-//! here ([`http`]) never retry and never guess: an answer is acknowledged, refused, certainly not carried out, or unknown. Where it is
-//! the client library that is on trial, it runs in processes of its own ([`workers`], [`work`]), which tell what they are told
-//! ([`record`]); [`ledger`] gathers what the log did, and the functions of [`judge`] compare the two. Nothing in this crate decides by sleeping that something must have happened by now: it waits for a condition, with a bound.
+//! The harness ([`cluster`], [`process`], [`net`]) knows nothing of promises; each module of [`proofs`] tries to
+//! falsify one. Clients here ([`http`]) never retry and never guess: an answer is acknowledged, refused, certainly not
+//! carried out, or unknown. Where the client library is on trial, it runs in processes of its own ([`workers`],
+//! [`work`]) that record what the library tells them ([`record`]); [`ledger`] gathers what the log did, and the
+//! functions of [`judge`] and [`check`] compare the two. Nothing in this crate sleeps for a while and assumes that
+//! something has happened by then: it waits for a condition, with a bound.
 
 pub mod check;
 pub mod cluster;

@@ -1,5 +1,5 @@
-//! What a proof does, said while it does it: lines on standard output with the time since the start, and the same in `story.log`
-//! beside the evidence.
+//! The log of a proof: lines on standard output with the time since the start, and the same lines in `story.log` beside
+//! the evidence.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! `jepsen-style-tests`: workloads under faults against real processes, their history checked, a report written.
+//! `jepsen-style-tests`: runs workloads under faults against real processes, checks their history and writes a report.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! Free loopback ports for processes that are started, killed and started again.
 //!
-//! Not by binding port 0: what the kernel hands out there also serves as local port of outgoing connections, and while a killed node is
-//! down one of the proof's own thousands of connections could take its port. These lie below that range.
+//! Not by binding port 0: what the kernel hands out there also serves as local port of outgoing connections, and while
+//! a killed node is down one of the proof's own thousands of connections could take its port. These lie below that
+//! range.
 
 use std::collections::VecDeque;
 use std::io;

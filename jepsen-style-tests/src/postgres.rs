@@ -1,5 +1,5 @@
-//! A real PostgreSQL for the duration of a proof: made in a directory of its own, on loopback, run by a user that is not root (it
-//! refuses to run as root), and stopped by its pid.
+//! A real PostgreSQL for the duration of a proof: made in a directory of its own, on loopback, run by a user that is
+//! not root (it refuses to run as root), and stopped by its pid.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! One real process: started, signalled by its pid, and never left behind.
 //!
-//! Children are asked of the kernel to die with us (`setpriv --pdeathsig`, where it is there), since a proof that is killed itself runs
-//! no destructor. Dropping a [`Process`] kills and reaps it.
+//! Children are asked of the kernel to die with us (`setpriv --pdeathsig`, where it is there), since a proof that is
+//! killed itself runs no destructor. Dropping a [`Process`] kills and reaps it.
 
 use std::fs::File;
 use std::io;

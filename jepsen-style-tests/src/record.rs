@@ -1,7 +1,9 @@
-//! What worker processes tell of themselves: JSON lines on their standard output, one [`Record`] each, written in one piece.
+//! What worker processes tell of themselves: JSON lines on their standard output, one [`Record`] each, written in one
+//! piece.
 //!
-//! Stamps are microseconds of `CLOCK_BOOTTIME`, which all processes of a machine share and which nobody sets; where the replicated
-//! clock is meant, it is wall time and the name says so. A worker that is killed leaves at most one torn line, its last.
+//! Stamps are microseconds of `CLOCK_BOOTTIME`, which all processes of a machine share and which nobody sets; where the
+//! replicated clock is meant, it is wall time and the name says so. A worker that is killed leaves at most one torn
+//! line, its last.
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Samples of the servers' count of lock notifications, taken all the while so that a kill loses little, and in rounds around calm
-//! windows. See [`crate::judge::counts`] for what can be concluded from them.
+//! Samples of the servers' count of lock notifications, taken all the while so that a kill loses little, and in rounds
+//! around calm windows. See [`crate::judge::counts`] for what can be concluded from them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -103,7 +103,8 @@ impl Sampler {
         }
     }
 
-    /// What was counted in all, as far as samples know: not more than that was counted before the last sample of each life.
+    /// What was counted in all, as far as samples know: not more than that was counted before the last sample of each
+    /// life.
     pub fn total(&self) -> f64 {
         counts::total(&self.samples.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,5 +1,5 @@
-//! A small disk for one node: a tmpfs in a mount namespace of its own, kept by a process that only sleeps. It needs root, or user
-//! namespaces; it is gone with its keeper, and nothing of it shows in the machine's own mount table.
+//! A small disk for one node: a tmpfs in a mount namespace of its own, kept by a process that only sleeps. It needs
+//! root or user namespaces; it goes with its keeper and never shows in the machine's own mount table.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Follows a watch stream (`GET /v1/watch`) at one node, resuming where it was when the connection goes. A change may come twice
-//! around a reconnection, never not at all.
+//! Follows a watch stream (`GET /v1/watch`) at one node and resumes it when the connection breaks. A change may come
+//! twice around a reconnection, but is never missed.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,8 @@ async fn one_connection(
             match name.as_str() {
                 "change" => {
                     let change: Change = serde_json::from_str(&data).ok()?;
-                    // Not its own zxid: more changes of the same one may follow, and the connection may end between them.
+                    // Not its own zxid: more changes of the same one may follow, and the connection may end between
+                    // them.
                     *position = (*position).max(change.zxid.saturating_sub(1));
                     let _ = seen.send(StreamItem::Change(change, here));
                 }

@@ -1,4 +1,4 @@
-//! Figures over a handful of measurements.
+//! Statistics of a handful of measurements.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! What holders change: numbers, each by itself, in a real PostgreSQL or in a file, fenced as `lockkeeper_client::fencing` does it, or not at all.
+//! What holders change: numbers, each by itself, in a real PostgreSQL or in a file, fenced as
+//! `lockkeeper_client::fencing` does it, or not at all.
 //!
-//! Every write that a store took is also kept in a log, in the order in which the store took them (in PostgreSQL by a trigger). The
-//! proof reads that log: it is the resource's word, not the worker's.
+//! Every write that a store took is also kept in a log, in the order in which the store took them (in PostgreSQL by a
+//! trigger). The proof reads that log: it is the resource's word, not the worker's.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -70,7 +71,8 @@ const TABLES: &str = "
 /// The fenced statement without its condition: the negative control.
 const BARE: &str = "UPDATE number SET value = $3, fence = $1 WHERE id = $2";
 
-/// A fenced look: from here on no smaller token writes. Without it a late write could still fall between a reading and its writing.
+/// A fenced look: from here on no smaller token writes. Without it a late write could still fall between a reading and
+/// its writing.
 const READ_UNDER: &str = "UPDATE number SET fence = $1 WHERE id = $2 AND fence <= $1 RETURNING value";
 
 const ROW: i32 = 1;
@@ -150,7 +152,8 @@ impl OpenStore {
         }
     }
 
-    /// The number as a holder reads it: in a fenced store, no smaller token writes from then on. None if a larger one has been there.
+    /// The number as a holder reads it: in a fenced store, no smaller token writes from then on. None if a larger one
+    /// has been there.
     ///
     /// # Errors
     /// The store's.
@@ -245,8 +248,8 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Changes a file whole or not at all, so that a writer that is killed on the way leaves nothing half done. Of two that change it at the same
-/// time one is lost: there is no fence here, and that is what the control is to show.
+/// Changes a file whole or not at all, so that a writer that is killed on the way leaves nothing half done. Of two that
+/// change it at the same time one is lost: there is no fence here, and that is what the control is to show.
 fn replace(path: &Path, change: impl FnOnce(&[u8]) -> Vec<u8>) -> std::io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut name = path.as_os_str().to_owned();

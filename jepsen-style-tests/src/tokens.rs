@@ -1,4 +1,4 @@
-//! Fencing tokens as the clients saw them: unique, and rising in real time, per lock (promise P1).
+//! Checks fencing tokens as the clients saw them: unique, and rising in real time, per lock (promise P1).
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,8 +21,8 @@ pub struct TokenGrant<T = Instant> {
 /// What is wrong with the grants, if anything.
 ///
 /// # Errors
-/// Two grants of a lock carry the same token, or a grant acknowledged before another was asked for has the larger token, or two
-/// holders overlapped.
+/// Two grants of a lock carry the same token, or a grant acknowledged before another was asked for has the larger
+/// token, or two holders overlapped.
 pub fn check<T: Copy + Ord>(grants: &[TokenGrant<T>]) -> Result<(), String> {
     let mut locks: BTreeMap<&str, Vec<&TokenGrant<T>>> = BTreeMap::new();
     for grant in grants {

@@ -1,4 +1,4 @@
-//! Worker processes (`worker`, see [`crate::work`]): started, followed through what they tell, and ended by their pid.
+//! Worker processes (`worker`, see [`crate::work`]): starts them, follows their records, and ends them by their pid.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! A store that holders change, by its own list of what it took: each write is the number before plus one, under a token that is not
-//! smaller than the one before; what it acknowledged is in it once, and what it refused is not.
+//! Checks a store that holders change by the store's own list of accepted writes: each write is the previous number
+//! plus one, under a token not smaller than the previous one. Each acknowledged write is in the list once, and no
+//! refused write is in it.
 
 use std::collections::BTreeMap;
 

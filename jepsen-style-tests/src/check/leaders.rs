@@ -1,7 +1,8 @@
-//! What every node says of the leader and of itself, all through a run: at most one leader in a term, and a node that lives does not go back.
+//! Checks what every node reports of the leader and of itself during a run: at most one leader in a term, and the term
+//! and zxid of a living node never go back.
 //!
-//! [`Lookout`] asks each node for its status over and over, past the fault network, so that it hears of the leader that is cut off as
-//! well. The judges below are pure.
+//! [`Lookout`] polls the status of each node past the fault network, so it also sees a leader that is cut off. The
+//! checks below are pure.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Judges of what was recorded: pure, each fed in its unit tests with histories that it must not pass.
+//! Checks of recorded runs. They are pure, and the unit tests of each feed it histories that it must not pass.
 
 pub mod fenced;
 pub mod leaders;
@@ -9,8 +9,9 @@ pub mod wgl;
 
 use serde::{Deserialize, Serialize};
 
-/// What a checker found. *Unknown* is not a pass. A check that a run gave nothing to look at is left out of what is said of it, so that no promise is
-/// shown as held by a check of nothing; where the run was to give it something, it is unknown.
+/// What a checker found. *Unknown* is not a pass. A check that a run gave nothing to look at is left out of what is
+/// said of it, so that no promise is shown as held by a check of nothing; where the run was to give it something, it is
+/// unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {

@@ -1,8 +1,9 @@
-//! What clients were told of nodes, against a replay of the log through a tree that is written here once more: a map from paths to
-//! versions and values. It shares no code with the server, and takes nothing from it but the watches' word on what changed at which zxid.
+//! Compares the clients' answers about nodes with a replay of the log through a second model of the tree: a map from
+//! paths to versions and values. It shares no code with the server, and takes from it only the watches' word on which
+//! node changed at which zxid.
 //!
-//! Each acknowledged change is in the log at its zxid, once; each change in the log was asked for; each version is the count of changes;
-//! and each read tells what the tree held at its zxid.
+//! Each acknowledged change is in the log once, at its zxid; each change in the log was requested; each version is the
+//! count of changes; and each read shows the tree as it was at its zxid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +64,8 @@ impl Reply {
     /// ```
     /// use jepsen_style_tests::check::model::{Reply, What};
     /// use jepsen_style_tests::history::{Completion, Op};
-    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30), ended: Completion::Ok,
+    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30),
+    ///     ended: Completion::Ok,
     ///               input: "x".into(), output: 4.into(), zxid: Some(99) };
     /// let set = What::Set { expected: None, value: Some("x".into()), version: Some(4) };
     /// assert_eq!(Reply::of(&op, "/registers/a", set).unwrap().zxid, Some(99));
@@ -128,8 +130,8 @@ pub fn replay(name: &str, promises: &str, root: &str, run: &Recorded, replies: &
         Ok(()) => {
             let Tree { effects, answered, reads, by_unknown, .. } = &tree;
             let detail = format!(
-                "{effects} changes replayed: {answered} of them were acknowledged, {by_unknown} are of operations of unknown \
-                 outcome; {reads} reads told what the tree held"
+                "{effects} changes replayed: {answered} of them were acknowledged, {by_unknown} are of operations of \
+                    unknown outcome; {reads} reads told what the tree held"
             );
             Check::valid(name, promises, detail)
         }

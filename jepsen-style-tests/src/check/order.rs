@@ -1,5 +1,5 @@
-//! The zxids of answers against real time, over all operations of a run: who asked after another was answered comes after it in the order
-//! that the servers claim. O(n log n), and blind to what the operations do.
+//! Compares the zxids of answers with real time, over all operations of a run: an operation invoked after another was
+//! answered comes after it in the order that the servers claim. O(n log n), and blind to the meaning of the operations.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use super::Check;
 use crate::history::ops::{self, Granted};
 use crate::history::{Completion, Event, EventKind, History, Op};
 
-/// Whether the history is one: each operation is begun once, and ends at most once, after it was begun and not before. What is not is
-/// the suite's own defect, and nothing can be said of such a run.
+/// Whether the history is one: each operation is begun once, and ends at most once, after it was begun and not before.
+/// What is not is the suite's own defect, and nothing can be said of such a run.
 pub fn is_whole(history: &History) -> Check {
     const NAME: &str = "the history is whole";
     let mut open: BTreeMap<(u32, u64), bool> = BTreeMap::new();
@@ -59,8 +59,8 @@ const CHANGES: [&str; 10] = [
     "begin",
 ];
 
-/// Where an operation was answered before another was asked for, the other's zxid is not smaller; and it is larger if the other changed
-/// something. The token of a grant is the zxid of its request, so it counts as a change of its own.
+/// Where an operation was answered before another was asked for, the other's zxid is not smaller; and it is larger if
+/// the other changed something. The token of a grant is the zxid of its request, so it counts as a change of its own.
 ///
 /// ```
 /// use jepsen_style_tests::check::{Verdict, order};

@@ -1,7 +1,7 @@
-//! From the lines of a system-call trace (`strace -f -y`) to the calls that changed something below one directory, in the order in
-//! which they ended.
+//! Parses the lines of a system-call trace (`strace -f -y`) into the calls that changed something below one directory,
+//! in the order in which they ended.
 //!
-//! It must never pass over a call that it does not understand: what was rebuilt without it would prove nothing.
+//! It must never skip a call that it does not understand: a directory rebuilt without it would prove nothing.
 
 use std::collections::BTreeMap;
 

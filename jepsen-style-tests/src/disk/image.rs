@@ -1,4 +1,5 @@
-//! A directory in memory, and back. Only plain files and directories: a data directory has nothing else.
+//! A directory in memory, read from disk and written back. Only plain files and directories: a data directory has
+//! nothing else.
 
 use std::collections::BTreeMap;
 use std::io;

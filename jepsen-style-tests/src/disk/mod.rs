@@ -1,10 +1,11 @@
-//! Disks that lose what was not synced: a node's data directory as it could be after a power cut, rebuilt from a trace of its system
-//! calls (promise P4).
+//! Simulates disks that lose unsynced writes: a node's data directory as a power cut could leave it, rebuilt from a
+//! trace of its system calls (promise P4).
 //!
-//! [`prepare`] makes the nodes of a cluster write such traces (`strace`), from their first start on. After a node was killed, [`lose`]
-//! replays its trace (`calls`, `replay`) and puts in place of its data what a disk need have kept: what was synced, and of the rest
-//! whatever the draw leaves ([`Loss`]), in torn sectors if it comes to that. It never keeps less than was synced: losing that takes a
-//! disk that breaks its promise. `sync_file_range` syncs nothing here, as its manual says; a name counts as synced with its directory.
+//! [`prepare`] makes the nodes of a cluster write such traces (`strace`) from their first start on. After a node was
+//! killed, [`lose`] replays its trace (`calls`, `replay`) and replaces its data by contents that a disk could have
+//! kept: everything that was synced, and a random part of the rest ([`Loss`]), in torn sectors where the draw says so.
+//! It never keeps less than was synced: no honest disk loses that. `sync_file_range` syncs nothing here, as its manual
+//! says; a name counts as synced with its directory.
 
 mod calls;
 mod image;
@@ -22,12 +23,11 @@ use crate::cluster::Options;
 use crate::verdict::Failed;
 
 /// Every call that changes a file, a name, or what of them is durable.
-const CALLS: &str = "trace=open,openat,creat,lseek,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,rename,renameat,\
-                     renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,copy_file_range,sync,syncfs";
+const CALLS: &str = "trace=open,openat,creat,lseek,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,rename,renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,copy_file_range,sync,syncfs";
 /// Syncs take a while, as on real disks: a kill is to come while something is not synced.
 const SLOW_SYNCS: &str = "inject=fdatasync:delay_enter=4000";
-/// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself. Later incarnations of a node
-/// append to the same trace.
+/// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself. Later
+/// incarnations of a node append to the same trace.
 const TRACER: [&str; 14] = [
     "strace",
     "-D",
@@ -122,13 +122,14 @@ impl fmt::Display for Lost {
         let Self { unsynced_writes, unsynced_bytes, sectors, torn, names, how } = self;
         write!(
             f,
-            "{how}: of {unsynced_writes} unsynced writes ({unsynced_bytes} bytes) {sectors} sectors and {names} names are lost, \
-             {torn} writes torn"
+            "{how}: of {unsynced_writes} unsynced writes ({unsynced_bytes} bytes) {sectors} sectors and {names} names \
+                are lost, {torn} writes torn"
         )
     }
 }
 
-/// Cuts the power of a node: its process has ended, and its data become what the disk kept. Its next trace begins there.
+/// Cuts the power of a node: its process has ended, and its data become what the disk kept. Its next trace begins
+/// there.
 ///
 /// # Errors
 /// The trace cannot be read or understood, or files cannot be written.

@@ -1,4 +1,5 @@
-//! A disk that knows what was synced: files and directories as the processes saw them, and as a power cut may leave them.
+//! A simulated disk that knows what was synced: files and directories as the processes saw them, and as a power cut may
+//! leave them.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +69,8 @@ enum NameDeed {
     Unlink(String),
 }
 
-/// Something as it is now, as it is for certain on the disk, and what lies between: each with the line on which it was done.
+/// Something as it is now, as it is for certain on the disk, and what lies between: each with the line on which it was
+/// done.
 #[derive(Clone, Debug)]
 struct Stored<T, D> {
     now: T,
@@ -251,7 +253,8 @@ impl Disk {
         self.link(line, to, what)
     }
 
-    /// Says where the replayed files differ from those found: then the trace does not tell all, and nothing follows from it.
+    /// Says where the replayed files differ from those found: then the trace does not tell all, and nothing follows
+    /// from it.
     pub(super) fn compare(&self, found: &Option<FileTree>) -> Result<(), String> {
         let replayed = self.entry(0, &|file| file.now.clone(), &|directory| directory.now.clone());
         if self.unsure || found.as_ref() == Some(&replayed) {

@@ -1,8 +1,9 @@
-//! What clients asked and what came of it: one [`Event`] a line, told by the process that did it as it did it.
+//! The history of a run: one [`Event`] a line, recorded by the client process as it happened, and the log and the
+//! faults beside it.
 //!
-//! An operation is two events with the same number: its invocation, and its completion. A completion says *ok*, *fail* (certainly not
-//! carried out) or *info* (nobody knows); an operation without a completion is *info* too. Stamps are microseconds of the boot clock, which all processes of
-//! a machine share. Nothing here judges.
+//! An operation is two events with the same number: its invocation and its completion. A completion is *ok*, *fail*
+//! (certainly not carried out) or *info* (unknown); an operation without a completion is *info* too. Stamps are
+//! microseconds of the boot clock, which all processes of a machine share. Nothing here judges.
 
 pub mod ops;
 
@@ -45,7 +46,8 @@ pub struct Event {
     pub kind: EventKind,
     /// Name of the operation, or of what was told.
     pub what: String,
-    /// Arguments in an invocation, the answer in an *ok*, the reason in the others. Each workload has types for its own.
+    /// Arguments in an invocation, the answer in an *ok*, the reason in the others. Each workload has types for its
+    /// own.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub value: Value,
     /// The point in the replicated order at which it was carried out, or at which the answer is true.

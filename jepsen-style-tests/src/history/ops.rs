@@ -1,5 +1,5 @@
-//! What clients of locks tell: the names of their operations and the types of what goes with them. The checkers of [`crate::check`] read
-//! the same types.
+//! What clients of locks tell: the names of their operations and the types of what goes with them. The checkers of
+//! [`crate::check`] read the same types.
 //!
 //! | operation | asked with | answer |
 //! |---|---|---|
@@ -16,7 +16,8 @@
 //! | `read`, `write` | [`TokenRef`], [`NumberWrite`] | the number; whether the store took it, where `fail` is that it refused |
 //! | `taken` | a lock's name | [`StoreContents`]: the store's own list |
 //!
-//! Told beside: `opened`, `closing`, `abandoned` ([`SessionRef`]), `closed`, `sure` ([`AliveUntil`]), `session_lost` ([`SessionEnded`]), `kept` ([`KeptPlace`]).
+//! Told beside: `opened`, `closing`, `abandoned` ([`SessionRef`]), `closed`, `sure` ([`AliveUntil`]), `session_lost`
+//! ([`SessionEnded`]), `kept` ([`KeptPlace`]).
 
 use lockkeeper_client::api::locks::Mode;
 use serde::{Deserialize, Serialize};

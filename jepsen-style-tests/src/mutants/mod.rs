@@ -1,10 +1,10 @@
-//! The proof that both tiers find something: each mutant (`crates/mutants`) in turn, in the simulation and under the
+//! Shows that both tiers find defects: activates each mutant (`crates/mutants`) in turn, in the simulation and in the
 //! run that should catch it here.
 //!
-//! A run under a mutant is a process of its own, this program's or `prove`, with the server and the workers of a mutant
-//! build, so that it is the very run that users make. It catches the mutant if it says *invalid*, or *broken*: one that
-//! could not be run, or is unknown, does not. Before that the same runs are made with the same programs and no mutant,
-//! and must pass: else nothing follows from the others.
+//! A run under a mutant is a process of its own, this program or `prove`, with the server and the workers of a mutant
+//! build, so it is the very run that users make. It catches the mutant if its verdict is *invalid* or *broken*; a run
+//! that could not be made, or is unknown, does not. First the same runs are made by the same programs without a mutant
+//! and must pass: otherwise nothing follows from the others.
 
 mod simulation;
 mod table;

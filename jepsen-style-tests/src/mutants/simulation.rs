@@ -1,4 +1,4 @@
-//! The first tier's hunt for the same mutants: `lockkeeper-sim-mutant --mutants`, and what it says of each.
+//! The simulation's hunt for the same mutants: runs `lockkeeper-sim-mutant --mutants` and reads its result for each.
 
 use std::path::Path;
 use std::process::Stdio;

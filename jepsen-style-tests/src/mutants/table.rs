@@ -1,4 +1,4 @@
-//! What came of each mutant, for people and for the README.
+//! The table of results for each mutant, for people and for the README.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Under what each mutant should be caught: the cheapest run that is to find it.
+//! Which run should catch which mutant, the cheapest first.
 
 use lockkeeper_mutants::Mutant;
 

@@ -1,4 +1,5 @@
-//! Faults of the clients themselves: half of their processes killed and replaced, or stopped for longer than their sessions live.
+//! Faults of the client processes: half of them are killed and replaced, or stopped for longer than their sessions
+//! live.
 
 use std::time::Instant;
 

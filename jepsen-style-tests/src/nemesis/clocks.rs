@@ -1,8 +1,8 @@
 //! Wrong clocks: wall clocks that jump, and clocks that run at another rate. The servers are a build with an injected
 //! clock (`LOCKKEEPER_CLOCK_CONTROL`): one with debug assertions, or else a mutant build in which no mutant is active.
 //!
-//! Time is data and must decide nothing about sessions but through the monotonic clock, so jumps may be wild. Rates are bounded above by
-//! what the client library allows for: a leader's clock may be a twentieth too fast, and as slow as it likes.
+//! Wall-clock time must not decide when a session ends, so jumps may be of any size. Rates are bounded above by the
+//! drift that the client library allows for: a leader's clock may be 5 % too fast, and as slow as it likes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -136,7 +136,8 @@ impl Nemesis for Clocks {
 
     async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         for node in std::mem::take(&mut self.wrong) {
-            // Another fault may have put a new node in its place, or killed it, or stopped it: then it obeys when it goes on.
+            // Another fault may have put a new node in its place, or killed it, or stopped it: then it obeys when it
+            // goes on.
             if !test_bed.cluster.ids().contains(&node) {
                 continue;
             }

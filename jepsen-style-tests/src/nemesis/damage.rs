@@ -1,8 +1,8 @@
-//! The data of one node, or of a minority, are damaged while it is down: bits flipped, a file cut short, a page wiped. It must refuse to start and say why;
-//! if the damage lies where nothing is kept it may start, and then it must agree with the others. Afterwards its files are put back, or
-//! it is given up and a new member takes its place.
+//! Damages the data of one node, or of a minority, while it is down: flips bits, cuts a file short, wipes a page. The
+//! node must refuse to start and say why; if nothing is stored where the damage lies, it may start and must then agree
+//! with the others. Afterwards its files are put back, or a new member takes its place.
 //!
-//! Files are put back only if nothing has run on what came after them: a node that went back in time would have lost what it promised.
+//! Files are put back only if nothing has run on later ones: a node that goes back in time loses what it promised.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -104,7 +104,8 @@ impl Nemesis for Damage {
     }
 
     fn about(&self) -> &'static str {
-        "bits flipped and files cut short in the data of one node, or of as many as can be missed: none serves what is wrong"
+        "bits flipped and files cut short in the data of one node, or of as many as can be missed: none serves what \
+            is wrong"
     }
 
     fn lacks(&self, test_bed: &TestBed) -> Option<String> {
@@ -185,7 +186,8 @@ async fn agrees(cluster: &Cluster, node: u64) -> Result<(), Failed> {
         tokio::time::sleep(POLL).await;
     }
     Err(Failed::CannotRun(format!(
-        "node {node} started on damaged files, and its state could not be compared with another's within {COMPARED_WITHIN:?}"
+        "node {node} started on damaged files, and its state could not be compared with another's within \
+            {COMPARED_WITHIN:?}"
     )))
 }
 
@@ -229,7 +231,8 @@ fn harm(data: &Path, rng: &mut StdRng, heavy: bool) -> Result<String, Failed> {
     Ok(what)
 }
 
-/// The files that hold something, with how much of each is in use: sled makes its file longer in advance, and harm to that is none.
+/// The files that hold something, with how much of each is in use: sled makes its file longer in advance, and harm to
+/// that is none.
 fn list(dir: &Path, files: &mut Vec<(PathBuf, usize)>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();

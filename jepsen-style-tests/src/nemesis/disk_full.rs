@@ -1,5 +1,5 @@
-//! The disk of one node fills up. The node must stop, saying so in one clear line, before it has written anything by halves, and must
-//! come back when there is space again.
+//! Fills the disk of one node. The node must stop with one clear line before it has written anything partially, and
+//! must come back when there is space again.
 
 use std::process::ExitStatus;
 use std::time::Duration;

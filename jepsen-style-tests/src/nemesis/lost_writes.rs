@@ -1,5 +1,5 @@
-//! Power cuts: nodes are killed, and start again from what a disk need have kept of what they wrote (`disk`): what was synced, and of
-//! the rest what the draw leaves.
+//! Power cuts: nodes are killed and start again from data that a disk could have kept (`disk`): everything that was
+//! synced, and a random part of the rest.
 
 use std::time::Duration;
 

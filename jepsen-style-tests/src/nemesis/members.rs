@@ -1,5 +1,5 @@
-//! Changes of the membership through the API, each repeated until the leader itself shows that it is so: a change whose answer was lost
-//! may have been made.
+//! Changes the membership through the API. Each change is repeated until the leader itself shows it, because a change
+//! whose answer was lost may have been made.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -97,7 +97,8 @@ pub(super) async fn remove(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     make(cluster, MemberChange::Remove(node)).await
 }
 
-/// Puts a new member, with a new id and no data, in the place of one that is gone for good. That one must be removed already.
+/// Puts a new member, with a new id and no data, in the place of one that is gone for good. That one must be removed
+/// already.
 pub(super) async fn settle_in_place_of(cluster: &mut Cluster, old: u64) -> Result<u64, Failed> {
     let new = cluster.prepare_node(Some(old)).await?;
     join(cluster, new).await?;

@@ -1,5 +1,5 @@
-//! The cluster grows by a node, loses its leader (or another) by removal, and gets its size back with a node that is new in its place.
-//! The removed node's process goes on for a while, as it does when an operator is slow: it must disturb nobody.
+//! Adds a node to the cluster, removes the leader or another node, and adds a new one in its place. The removed node's
+//! process goes on for a while, as with a slow operator, and must disturb nobody.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Faults: each is put on, lasts longer than the sessions' timeout, is taken off, and must show that it bit.
+//! Faults. Each is put on, lasts longer than the sessions' timeout, is taken off, and must show evidence that it took
+//! effect.
 
 mod clients;
 mod clocks;
@@ -54,8 +55,8 @@ pub struct TestBed {
     pub moments: Moments,
 }
 
-/// When a fault struck and when it was lifted, as the nemesis says: before it strikes it looks who leads, and after it has lifted its fault it
-/// waits until the nodes are back.
+/// When a fault struck and when it was lifted, as the nemesis says: before it strikes it looks who leads, and after it
+/// has lifted its fault it waits until the nodes are back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moments {
     struck_us: Option<u64>,

@@ -1,5 +1,5 @@
-//! Processes of nodes killed (`kill -9`; healing starts them again) or stopped (SIGSTOP): one, the leader, a minority, a majority, all. A
-//! node that was stopped finds the world changed and must not act on what it knew.
+//! Processes of nodes killed (`kill -9`; healing starts them again) or stopped (SIGSTOP): one, the leader, a minority,
+//! a majority, all. A node that was stopped finds the world changed and must not act on what it knew.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! What nemeses see of the cluster: who leads, what links held back, what became of processes. Evidence comes from here, never from what
-//! was intended.
+//! What nemeses see of the cluster: who leads, what links held back, what became of processes. Evidence comes from
+//! here, never from what was intended.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -110,7 +110,8 @@ pub(super) fn state_of(pid: i32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether a process is stopped: looked at more than once, for a tracer stops what it traces for a moment at each system call.
+/// Whether a process is stopped: looked at more than once, for a tracer stops what it traces for a moment at each
+/// system call.
 pub(super) async fn is_stopped(pid: i32) -> bool {
     for look in 0..LOOKS {
         if look > 0 {

@@ -1,7 +1,7 @@
 //! Partitions: one node, halves, a ring of majorities, a bridge, the leader alone, and what only one direction loses.
 //!
-//! Mostly by silence; at times by reset connections, or by ends that do not know that they are talking to nobody. In some the clients
-//! lose the nodes of the smaller side too.
+//! Mostly by silence; at times by reset connections, or by ends that do not know that they are talking to nobody. In
+//! some the clients lose the nodes of the smaller side too.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

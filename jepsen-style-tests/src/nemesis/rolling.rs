@@ -1,5 +1,6 @@
-//! A rolling restart, as for an upgrade: each node is told to end, ends well, and is ready again before the next is told. The first has its
-//! turn when the fault is put on, the others when it is taken off, so that there is time for work between two versions.
+//! A rolling restart, as for an upgrade: each node is told to end, ends well, and is ready again before the next is
+//! told. The first has its turn when the fault is put on, the others when it is taken off, so that there is time for
+//! work between two versions.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! One direction between two places: the fault that lies on it, and what passed. All connections between the two share it, whoever
-//! opened them.
+//! One direction between two places: the fault that lies on it, and what passed. All connections between the two share
+//! it, whoever opened them.
 //!
-//! A fault is exact: bytes are handed on under the lock that guards it, so when [`Direction::set`] has returned, not one more gets past.
+//! A fault is exact: bytes are handed on under the lock that guards it, so when [`Direction::set`] has returned, not
+//! one more gets past.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -122,7 +123,8 @@ impl Direction {
         }
     }
 
-    /// Hands bytes on, waiting for as long as a fault holds them. They count as held once, unless they have been `counted`.
+    /// Hands bytes on, waiting for as long as a fault holds them. They count as held once, unless they have been
+    /// `counted`.
     pub(super) async fn pass(&self, to: &WriteHalf<'_>, bytes: &[u8], mut counted: bool) -> io::Result<()> {
         const PIECE: usize = 2048;
         for piece in bytes.chunks(PIECE) {

@@ -48,8 +48,8 @@ pub enum LinkFault {
     Cut,
     /// Connections that carry anything in this direction are reset, and new ones refused or reset.
     Reset,
-    /// The receiving end has forgotten its connections and the sending end does not know: what it sends vanishes, until it is told by
-    /// a reset when this is healed. No new connections.
+    /// The receiving end has forgotten its connections and the sending end does not know: what it sends vanishes, until
+    /// it is told by a reset when this is healed. No new connections.
     HalfOpen,
     /// Each way takes longer by `delay` and up to `jitter` more, and passes so many bytes a second (0: no bound).
     Slow {
@@ -93,8 +93,8 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     /// Words before a node's command line, where it must be started in a place of its own.
     fn wrap(&self, node: u64) -> Vec<String>;
 
-    /// Makes room for a node that joins later: a place of its own, or that of a node which is gone for good (its doors for clients, and
-    /// the faults of its clients' links, pass to the new one).
+    /// Makes room for a node that joins later: a place of its own, or that of a node which is gone for good (its doors
+    /// for clients, and the faults of its clients' links, pass to the new one).
     ///
     /// # Errors
     /// It is there already, or ports cannot be had.
@@ -103,7 +103,8 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
         Err(Failed::CannotRun(format!("{} takes no further nodes", self.backend())))
     }
 
-    /// Puts a fault on the link from one place to a node (all doors), or takes it off. One-way faults: what `from` sends. Exact: once this has returned it is so.
+    /// Puts a fault on the link from one place to a node (all doors), or takes it off. One-way faults: what `from`
+    /// sends. Exact: once this has returned it is so.
     ///
     /// # Errors
     /// The backend cannot do this.

@@ -1,13 +1,14 @@
 //! The backend for root: a network namespace for each node, and a hub between them and us, of nothing but `ip`.
 //!
-//! Each node's namespace hangs on a namespace of its own kind, the hub, by a pair of virtual interfaces; so do we. The hub routes. A cut
-//! is a routing rule there, from one address to another, into a sink: a pair of interfaces whose far end takes nothing and whose near end
-//! counts. So packets vanish in one direction, silently, and TCP does what it does. A node has two addresses: the clients come by one,
-//! peers and the harness by the other.
+//! Each node's namespace hangs on a namespace of its own kind, the hub, by a pair of virtual interfaces; so do we. The
+//! hub routes. A cut is a routing rule there, from one address to another, into a sink: a pair of interfaces whose far
+//! end takes nothing and whose near end counts. So packets vanish in one direction, silently, and TCP does what it
+//! does. A node has two addresses: the clients come by one, peers and the harness by the other.
 //!
 //! Nothing can be slow here: that takes netem, which not every kernel has.
 //!
-//! All names carry our pid. They go when this is dropped; what a process left behind that was killed goes at the next start.
+//! All names carry our pid. They go when this is dropped; what a process left behind that was killed goes at the next
+//! start.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

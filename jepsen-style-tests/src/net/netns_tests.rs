@@ -11,7 +11,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// Silence cannot be waited for; a short look is all that can be had.
 const LOOK: Duration = Duration::from_millis(600);
 
-/// Not a test, but this program within a namespace: one end of a connection, between its standard input and its standard error.
+/// Not a test, but this program within a namespace: one end of a connection, between its standard input and its
+/// standard error.
 #[test]
 fn an_end_in_a_namespace() {
     let Ok(task) = std::env::var(TASK) else { return };

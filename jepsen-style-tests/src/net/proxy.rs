@@ -1,7 +1,9 @@
-//! A TCP proxy in front of one door: what one place (or whoever names itself) opens to a node goes through here, both ways.
+//! A TCP proxy in front of one door: what one place (or whoever names itself) opens to a node goes through here, both
+//! ways.
 //!
-//! Bytes that a cut holds are delivered when it heals, as after a real partition, and so is the news that one end has gone: a proxy
-//! cannot drop bytes in the middle of a stream without lying about TCP. A connection comes about only while both directions pass.
+//! Bytes that a cut holds are delivered when it heals, as after a real partition, and so is the news that one end has
+//! gone: a proxy cannot drop bytes in the middle of a stream without lying about TCP. A connection comes about only
+//! while both directions pass.
 
 use std::io;
 use std::net::SocketAddr;
@@ -159,7 +161,8 @@ async fn named(near: &mut TcpStream, first: &mut Vec<u8>) -> Option<u64> {
     None
 }
 
-/// A connection to the node, once both directions let the greetings pass; none if it is refused or the caller has given up by then.
+/// A connection to the node, once both directions let the greetings pass; none if it is refused or the caller has given
+/// up by then.
 async fn connect(near: &TcpStream, target: SocketAddr, directions: &Directions) -> Option<TcpStream> {
     for direction in [&directions.there, &directions.back] {
         let (due, late) = direction.arrival();

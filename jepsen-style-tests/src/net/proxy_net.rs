@@ -1,9 +1,9 @@
-//! The default backend, which needs no root: a TCP proxy for each directed link between peers and for each link from the clients to a
-//! door of a node. The directions are what faults lie on: one cut from A to B stops what A sends to B on the connections that A opened *and* on
-//! those that B opened.
+//! The default backend, which needs no root: a TCP proxy for each directed link between peers and for each link from
+//! the clients to a door of a node. The directions are what faults lie on: one cut from A to B stops what A sends to B
+//! on the connections that A opened *and* on those that B opened.
 //!
-//! Founding members are told an address of their own for each peer. For a node that joins later all peers are told the same one, from
-//! the membership; there they are told apart by the name that each call between peers carries.
+//! Founding members are told an address of their own for each peer. For a node that joins later all peers are told the
+//! same one, from the membership; there they are told apart by the name that each call between peers carries.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -173,8 +173,8 @@ impl Matrix {
     /// The table for a README.
     pub fn markdown(&self) -> String {
         let mut text = format!(
-            "Commit {}, {}; {} nodes, {} backend, kernel {}; seed {}.\n\n{}.\n\nA cell: operations carried out / certainly not / unknown, where the run \
-             is valid; anything else is said.\n\n",
+            "Commit {}, {}; {} nodes, {} backend, kernel {}; seed {}.\n\n{}.\n\nA cell: operations carried out / \
+                certainly not / unknown, where the run is valid; anything else is said.\n\n",
             self.made.commit,
             self.made.date,
             self.nodes,
@@ -196,8 +196,9 @@ impl Matrix {
         }
         let rows = page::recovery_rows(self.ran().flat_map(|(_, ran)| &ran.recovery));
         if !rows.is_empty() {
-            text += "\nTime to the end of the next operation asked for and carried out, by any client, from when the fault was on and from \
-                     when it was off:\n\n| nemesis | times | on: p50 | p99 | max | off: p50 | p99 | max |\n|---|---|---|---|---|---|---|---|\n";
+            text += "\nTime to the end of the next operation asked for and carried out, by any client, from when the \
+                fault was on and from when it was off:\n\n| nemesis | times | on: p50 | p99 | max | off: p50 | p99 | \
+                max |\n|---|---|---|---|---|---|---|---|\n";
             for (nemesis, count, figures) in rows {
                 let _ = writeln!(text, "| {nemesis} | {count} | {} |", figures.join(" | "));
             }
@@ -246,8 +247,8 @@ fn html_page(matrix: &Matrix) -> String {
         (complaints(matrix))
         h2 { "Recovery" }
         p .soft {
-            "From when the fault was on (and from when it was off) to the end of the first operation that was asked for after that and \
-             carried out, by any client, over all cells."
+            "From when the fault was on (and from when it was off) to the end of the first operation that was asked \
+                for after that and carried out, by any client, over all cells."
         }
         (page::recovery_table(&rows))
         h2 { "Skipped" }
@@ -320,7 +321,8 @@ fn complaints(matrix: &Matrix) -> Markup {
     html! {
         @if !bad.is_empty() || !failed.is_empty() { h2 { "What is not valid" } }
         @for (cell, ran) in bad {
-            h3 { (cell.workload) " under " (cell.nemesis) " " span .badge .(if ran.outcome == Outcome::Invalid { "invalid" } else { "unknown" }) { (ran.outcome.words()) } }
+            @let class = if ran.outcome == Outcome::Invalid { "invalid" } else { "unknown" };
+            h3 { (cell.workload) " under " (cell.nemesis) " " span .badge .(class) { (ran.outcome.words()) } }
             @for complaint in &ran.complaints { p { (complaint) } }
             pre { (ran.command) }
         }

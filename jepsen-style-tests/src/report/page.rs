@@ -14,12 +14,14 @@ use crate::stats::{Summary, millis};
 
 /// Said on every page, and so that nobody takes a green one for more than it is.
 const NOT_PROMISED: [&str; 4] = [
-    "That a holder which was paused and does not check its token cannot act late. No lock service can promise that; the fencing token, \
-     checked at the resource, does. The workload unfenced-lock shows the harm, fenced-lock shows the cure.",
-    "That the same seed does the same to the microsecond: real processes on a real machine do not. A seed repeats the choice of faults, \
-     victims and operations; lockkeeper-sim repeats everything.",
+    "That a holder which was paused and does not check its token cannot act late. No lock service can promise that; \
+        the fencing token, checked at the resource, does. The workload unfenced-lock shows the harm, fenced-lock shows \
+        the cure.",
+    "That the same seed does the same to the microsecond: real processes on a real machine do not. A seed repeats the \
+        choice of faults, victims and operations; lockkeeper-sim repeats everything.",
     "Anything about disks that lie about having synced, or about more nodes lost for good than a minority.",
-    "That a valid history proves the absence of bugs. It is one history that did not break the promises named beside each check.",
+    "That a valid history proves the absence of bugs. It is one history that did not break the promises named beside \
+        each check.",
 ];
 
 /// A whole page.
@@ -148,7 +150,10 @@ fn faults(report: &Report) -> Markup {
         h2 { "Faults, and what shows that each bit" }
         @if report.faults.is_empty() { p { "None was put on." } } @else {
             section { table {
-                tr { th .number { "from" } th .number { "to" } th { "nemesis" } th { "what was done" } th { "evidence" } th { "bit" } }
+                tr {
+                    th .number { "from" } th .number { "to" }
+                    th { "nemesis" } th { "what was done" } th { "evidence" } th { "bit" }
+                }
                 @for fault in &report.faults {
                     tr {
                         td .number { (format!("{:.2} s", report.second(fault.began_us))) }
@@ -168,7 +173,10 @@ fn counts(counts: &BTreeMap<String, Counts>) -> Markup {
     html! {
         h2 { "Operations" }
         section { table .facts {
-            tr { th { "operation" } th .number { "carried out" } th .number { "certainly not" } th .number { "unknown" } }
+            tr {
+                th { "operation" }
+                th .number { "carried out" } th .number { "certainly not" } th .number { "unknown" }
+            }
             @for (name, of) in counts {
                 tr { td { (name) } td .number { (of.ok) } td .number { (of.fail) } td .number { (of.info) } }
             }
@@ -221,8 +229,9 @@ fn recovery(report: &Report) -> Markup {
         @if !rows.is_empty() {
             h2 { "Recovery" }
             p .soft {
-                "From when the fault was on (and from when it was off) to the end of the first operation that was asked for after that and \
-                 carried out, by any client (an acquire, where the workload has them). Where a majority is down nothing can be carried out before the fault is off."
+                "From when the fault was on (and from when it was off) to the end of the first operation that was \
+                    asked for after that and carried out, by any client (an acquire, where the workload has them). \
+                    Where a majority is down nothing can be carried out before the fault is off."
             }
             (recovery_table(&rows))
         }

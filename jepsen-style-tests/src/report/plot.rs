@@ -101,7 +101,11 @@ pub(super) fn n(value: f64) -> String {
 /// Key of the colours.
 pub(super) fn key() -> Markup {
     let of = |class: &str, words: &str| html! { span { i style=(format!("background: var(--{class})")) {} (words) } };
-    html! { p .key.soft { (of("ok", "carried out")) (of("fail", "certainly not")) (of("info", "unknown")) (of("fault", "fault on")) } }
+    html! {
+        p .key.soft {
+            (of("ok", "carried out")) (of("fail", "certainly not")) (of("info", "unknown")) (of("fault", "fault on"))
+        }
+    }
 }
 
 /// A row for each kind of fault, a bar for each time it was on.
@@ -115,7 +119,8 @@ pub(super) fn faults(report: &Report, axis: Axis) -> Markup {
             text .label x="6" y=(n(y + 11.0)) { (kind) }
             @for fault in report.faults.iter().filter(|fault| fault.nemesis == **kind) {
                 @let (from, to) = (axis.x(fault.began_us), axis.x(fault.ended_us));
-                rect .fault[fault.bit] .tame[!fault.bit] x=(n(from)) y=(n(y)) width=(n((to - from).max(2.0))) height=(n(ROW - 5.0)) rx="2" {
+                rect .fault[fault.bit] .tame[!fault.bit] x=(n(from)) y=(n(y)) width=(n((to - from).max(2.0)))
+                    height=(n(ROW - 5.0)) rx="2" {
                     title { (fault.what) @for evidence in &fault.evidence { "; " (evidence) } }
                 }
             }

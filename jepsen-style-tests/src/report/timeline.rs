@@ -19,13 +19,16 @@ const LETTER: f64 = 6.1;
 /// Around the moment of a check, if it names one.
 pub(super) fn around(report: &Report, history: &History, ops: &[Op], check: &Check) -> Markup {
     let Some(at_us) = check.at_us else {
-        return html! { p .soft { "This check names no moment; the events above are in " code { "history.jsonl" } "." } };
+        return html! {
+            p .soft { "This check names no moment; the events above are in " code { "history.jsonl" } "." }
+        };
     };
     let (from_us, to_us) = (at_us.saturating_sub(BEFORE_US), at_us + AFTER_US);
     let near: Vec<&Op> =
         ops.iter().filter(|op| op.invoked_us <= to_us && op.completed_us.is_none_or(|end| end >= from_us)).collect();
     html! {
-        p .soft { "What the clients did around " (format!("{:.3}", report.second(at_us))) " s (the dashed line). An open bar never had an answer." }
+        p .soft { "What the clients did around " (format!("{:.3}", report.second(at_us))) " s (the dashed line). An \
+            open bar never had an answer." }
         (bars(report, &near, Axis::new(from_us, to_us, report.began_us), at_us))
         (lines(report, history, at_us))
     }
@@ -48,7 +51,8 @@ fn bars(report: &Report, ops: &[&Op], axis: Axis, at_us: u64) -> Markup {
                 @let (from, to) = (axis.x(op.invoked_us), op.completed_us.map_or(1e4, |end| axis.x(end)));
                 @let to = to.min(axis.x(u64::MAX));
                 @let letters = ((to - from) / LETTER) as usize;
-                rect .bar .(plot::class(op.ended)) x=(n(from)) y=(n(y)) width=(n((to - from).max(1.5))) height=(n(LANE - 4.0)) rx="2" {
+                rect .bar .(plot::class(op.ended)) x=(n(from)) y=(n(y)) width=(n((to - from).max(1.5)))
+                    height=(n(LANE - 4.0)) rx="2" {
                     title { (words(op)) }
                 }
                 @if letters > 4 { text .words x=(n(from + 3.0)) y=(n(y + 10.0)) { (cut(&words(op), letters)) } }
@@ -90,7 +94,10 @@ fn lines(report: &Report, history: &History, at_us: u64) -> Markup {
         details {
             summary { "The " (shown.len()) " events nearest to it" }
             table {
-                tr { th { "second" } th { "client" } th { "operation" } th {} th { "what" } th { "value" } th { "zxid" } }
+                tr {
+                    th { "second" } th { "client" } th { "operation" } th {}
+                    th { "what" } th { "value" } th { "zxid" }
+                }
                 @for event in shown {
                     tr {
                         td .number { (format!("{:.6}", report.second(event.at_us))) }

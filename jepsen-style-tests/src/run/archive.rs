@@ -1,5 +1,5 @@
-//! What was recorded, on disk beside the report, so that a run can be judged again: `history.jsonl`, `faults.jsonl` and `run.json` as the
-//! report writes them, and `log.jsonl`, what the watches of all nodes told of the tree.
+//! What was recorded, on disk beside the report, so that a run can be judged again: `history.jsonl`, `faults.jsonl` and
+//! `run.json` as the report writes them, and `log.jsonl`, what the watches of all nodes told of the tree.
 
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The faults of a run, turn by turn: put on, held for longer than a session lives, taken off, and asked whether they bit.
+//! The faults of a run, turn by turn: each is put on, held for longer than a session lives, taken off, and asked for
+//! evidence that it took effect.
 
 use std::time::{Duration, Instant};
 

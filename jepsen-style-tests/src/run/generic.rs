@@ -1,5 +1,5 @@
-//! What must be true of every run, whatever its workload: the faults bit, the cluster came back, its replicas agree, and enough happened
-//! for the other checks to mean anything.
+//! Checks that every run gets, whatever its workload: the faults took effect, the cluster came back, its replicas
+//! agree, and enough happened for the other checks to mean anything.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use crate::report::Counts;
 
 /// With fewer operations carried out a run says nothing.
 const ENOUGH: u64 = 20;
-/// An operation asked for so often and never answered says nothing either. (Never carried out may be right: what must be refused.)
+/// An operation asked for so often and never answered says nothing either. (Never carried out may be right: what must
+/// be refused.)
 const OFTEN: u64 = 10;
 
 /// Operations by their name and end.
@@ -73,8 +74,8 @@ pub fn bit(faults: &[FaultRecord], asked: &[String]) -> Check {
     Check::valid(NAME, "", format!("{} faults of {} kinds, each with evidence", faults.len(), asked.len()))
 }
 
-/// The operations that show that the cluster takes on work: acquires where there are any, else those whose answers name a point in the
-/// replicated order. What a client does without the cluster shows nothing.
+/// The operations that show that the cluster takes on work: acquires where there are any, else those whose answers name
+/// a point in the replicated order. What a client does without the cluster shows nothing.
 pub fn telling(ops: &[Op]) -> Vec<&Op> {
     let carried_out = || ops.iter().filter(|op| op.ended == Completion::Ok);
     let acquired: Vec<&Op> = carried_out().filter(|op| op.what == "acquire").collect();

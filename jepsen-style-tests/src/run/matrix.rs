@@ -1,7 +1,8 @@
-//! Every workload under every nemesis, in short runs one after the other, each on a cluster of its own; or a slice of that.
+//! Runs every workload under every nemesis, in short runs one after the other, each on a cluster of its own; or a slice
+//! of these cells.
 //!
-//! The cells come in an order in which each workload and each nemesis has its turn early, so that what a bound in minutes leaves out is
-//! left out evenly. No cell is tried twice, and one that could not be run is not a pass.
+//! The order gives each workload and each nemesis an early turn, so a bound in minutes leaves cells out evenly. No cell
+//! is tried twice, and one that could not be run is not a pass.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,8 +45,8 @@ pub struct MatrixPlan {
     pub command: String,
 }
 
-/// Cells that no slice leaves out: what shows that the faults do harm where nothing is done against it, power loss, and what makes
-/// ZooKeeper's clients reconnect while much happens.
+/// Cells that no slice leaves out: what shows that the faults do harm where nothing is done against it, power loss, and
+/// what makes ZooKeeper's clients reconnect while much happens.
 const PINNED: [(&str, &str); 4] = [
     ("unfenced-lock", "client-pause"),
     ("register", "lost-writes"),
@@ -162,7 +163,8 @@ async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Scre
     }
 }
 
-/// Whether every cell came out as it must. One that was not reached did not, nor did one for which this machine lacks something.
+/// Whether every cell came out as it must. One that was not reached did not, nor did one for which this machine lacks
+/// something.
 pub fn passes(matrix: &Matrix) -> bool {
     matrix.cells.iter().all(|cell| match &cell.fate {
         CellResult::Ran(ran) => Outcome::passes(ran.outcome),

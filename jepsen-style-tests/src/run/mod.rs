@@ -295,8 +295,8 @@ fn judge(
     }
 }
 
-/// What the run came to. Of the control nothing may be broken but that updates were lost, only under faults that stop holders, and there it
-/// must be.
+/// What the run came to. Of the control nothing may be broken but that updates were lost, only under faults that stop
+/// holders, and there it must be.
 fn outcome(expected: ExpectedVerdict, own: &[Check], general: &[Check], faults: &[FaultRecord]) -> Outcome {
     let (checks, own, general) = (own, Outcome::of(own), Outcome::of(general));
     if expected == ExpectedVerdict::Valid || !general.passes() {

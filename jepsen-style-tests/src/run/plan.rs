@@ -1,7 +1,8 @@
-//! Which faults are put on when: all chance is drawn from the seed, and nothing here touches a process.
+//! Decides which faults are on when. All randomness comes from the seed, and nothing here touches a process.
 //!
-//! A list of nemeses takes turns. `all` deals them like cards: each turn takes one of each kind that can bear the others, until the deck
-//! has been dealt once; then it is shuffled and dealt again. So a run shows every fault, in combinations that the seed chooses.
+//! A list of nemeses takes turns. `all` runs compatible faults at the same time, at most one of each family, in seeded
+//! random order until each has run once; then it draws a new order. So a run shows every fault, in combinations that
+//! the seed chooses.
 
 use std::time::Duration;
 
@@ -137,7 +138,8 @@ impl Pace {
         let seconds = |least: f64, share: f64, most: f64| Duration::from_secs_f64(share.clamp(least, most));
         let time_s = time.as_secs_f64();
         let first_calm = seconds(1.0, time_s / 12.0, 5.0);
-        // Who died or was cut off while it held is in the way for as long as its session lives, and a new leader counts that anew.
+        // Who died or was cut off while it held is in the way for as long as its session lives, and a new leader counts
+        // that anew.
         let until_all_are_back_s = ttl.as_secs_f64() + 1.3;
         // And then clients are at work undisturbed for a while, so that one that still waits is seen to wait.
         let last_calm = seconds(until_all_are_back_s + 1.5, time_s / 8.0, 10.0);

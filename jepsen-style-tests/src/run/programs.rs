@@ -1,8 +1,8 @@
-//! The programs that a run needs beside its own: found beside this program, or built from this checkout.
+//! Finds the programs that a run needs beside its own program, or builds them from this checkout.
 //!
-//! Everything is built in one selection, the whole workspace, so that no crate is built twice with different features.
-//! Where a program is missing, it is built by that one command in the profile that this program was built in. What is
-//! there is taken as it is: `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
+//! They are built in one selection, the whole workspace, so that no crate is built twice with different features. If a
+//! program is missing, that one command builds it in the profile of this program. An existing program is used as it is:
+//! `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -167,7 +167,8 @@ fn cargo(directory: &Path) -> Command {
 fn run(command: &mut Command, what: &str, profile: &str) -> Result<(), Failed> {
     eprintln!("building {what} …");
     let remedy = format!(
-        "build the programs yourself (`cargo build --workspace --bins --locked --profile {profile}`) and name the server with --binary"
+        "build the programs yourself (`cargo build --workspace --bins --locked --profile {profile}`) and name the \
+            server with --binary"
     );
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -1,4 +1,4 @@
-//! Where and on what a run was made, as far as the machine tells.
+//! Where a run was made and with which programs, as far as the machine tells.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Judges recorded runs again, with the checks as they are now. The store of `fenced-lock` is asked in the run itself,
-//! so its word is in the history.
+//! Judges recorded runs again with the present checks. The store of `fenced-lock` is queried during the run itself, so
+//! its answer is in the history.
 
 use std::path::{Path, PathBuf};
 

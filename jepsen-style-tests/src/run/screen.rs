@@ -1,4 +1,5 @@
-//! What is seen on the terminal while a run goes on: one line that is kept up to date, or a plain line now and then where nobody watches.
+//! Progress on the terminal: one line that is kept up to date, or a plain line now and then where standard output is no
+//! terminal.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

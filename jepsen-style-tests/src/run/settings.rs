@@ -1,4 +1,4 @@
-//! The command line, and what it comes to once it was checked.
+//! The command line, and the settings that follow from it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -133,7 +133,8 @@ impl Settings {
     /// The command that does this again.
     pub fn command(&self) -> String {
         format!(
-            "cargo run --release -p jepsen-style-tests -- --workload {} --nemesis {} --time {} --nodes {} --net {} --clients {} --seed {}",
+            "cargo run --release -p jepsen-style-tests -- --workload {} --nemesis {} --time {} --nodes {} --net {} \
+                --clients {} --seed {}",
             self.workload,
             self.nemesis(),
             self.time.as_secs(),

@@ -1,7 +1,7 @@
-//! Whether the checks see what they are there to see: histories of real runs, good ones, each spoilt in one way after the other. The good
-//! one must not be refused, and each spoilt one must.
+//! Tests that the checks can fail: good histories of real runs, each spoilt in one way after the other. No check may
+//! refuse the good one, and some check must refuse each spoilt one.
 //!
-//! What was recorded lies in `tests/recorded`; `README.md` there says how it was made.
+//! The recorded runs lie in `tests/recorded`; `README.md` there says how they were made.
 
 use std::path::Path;
 

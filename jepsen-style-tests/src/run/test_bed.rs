@@ -1,4 +1,4 @@
-//! Sets the stage of a run: the network, the cluster on it, and the processes of clients.
+//! Sets up a run: the network, the cluster on it, and the processes of clients.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

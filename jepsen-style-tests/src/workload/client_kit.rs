@@ -1,5 +1,5 @@
-//! What a client has at hand whatever its workload: the library, the nodes one by one, chance, pauses, and the word for how certain a
-//! failure is. It must never call an outcome certain that is not.
+//! The tools of every client, whatever its workload: the library, the nodes one by one, randomness, pauses, and the
+//! classification of failures. It must never call an outcome certain that is not.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -124,8 +124,8 @@ impl ClientKit {
     }
 }
 
-/// What an error of the library makes certain. A session that is over may have been so only when an unanswered first try had been
-/// carried out.
+/// What an error of the library makes certain. A session that is over may have been so only when an unanswered first
+/// try had been carried out.
 pub(super) fn sure(error: &Error) -> Certainty {
     match error {
         Error::Refused(problem) => of_code(problem.code),
@@ -134,8 +134,8 @@ pub(super) fn sure(error: &Error) -> Certainty {
     }
 }
 
-/// The same of a call that only looked. It changes nothing, so nobody keeps account of whether it came through: where no node refused it,
-/// nobody knows.
+/// The same of a call that only looked. It changes nothing, so nobody keeps account of whether it came through: where
+/// no node refused it, nobody knows.
 pub(super) fn sure_read(error: &Error) -> Certainty {
     match error {
         Error::Refused(problem) => of_code(problem.code),

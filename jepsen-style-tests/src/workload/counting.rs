@@ -1,9 +1,9 @@
-//! `fenced-lock` and its control `unfenced-lock`: holders add one to a number in a real store, by reading it and writing it, under the
-//! number's lock.
+//! `fenced-lock` and its control `unfenced-lock`: holders increment a number in a real store, by reading it and writing
+//! it under the number's lock.
 //!
-//! The fenced ones read and write under their token, which the store checks, and look at their guard before they write; some write late
-//! on purpose, past the guard and after they have given the lock back, so that the fence has something to refuse. The control does
-//! neither, and what it writes while another holds is lost or loses something: under faults that stop a holder, it must show.
+//! The fenced ones read and write under their token, which the store checks, and check their guard before they write;
+//! some write late on purpose, past the guard and after they have released the lock, so that the fence has something to
+//! refuse. The control does neither. Under faults that stop a holder it must lose updates.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -42,7 +42,8 @@ impl Workload for FencedLockWorkload {
     }
 
     fn about(&self) -> &'static str {
-        "numbers in a fenced store (PostgreSQL, or a file), read and written under locks; some writes sent late on purpose"
+        "numbers in a fenced store (PostgreSQL, or a file), read and written under locks; some writes sent late on \
+            purpose"
     }
 
     fn promises(&self) -> &'static str {

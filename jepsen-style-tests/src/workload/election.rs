@@ -1,8 +1,9 @@
-//! `election`: candidates for two offices, who lead for a while, speak as the leader, and resign, let go, or leave with their session; and
-//! observers. At most one leads by the order and by the clocks of those who lead; one that lost its office was told before another had it
-//! (P1, P2, P11); whoever is observed leads, and leaders are observed in order (P8).
+//! `election`: candidates for two offices, who lead for a while, publish as the leader, and resign, release, or leave
+//! with their session; and observers. At most one leads, by the order and by the clocks of those who lead; a leader
+//! that lost its office is told before another has it (P1, P2, P11); an observed leader leads, and leaders are observed
+//! in order (P8).
 //!
-//! An office is a lock, so what candidates do is told as what clients of locks do, and judged by the same sweeps.
+//! An office is a lock, so the candidates' operations are recorded like those of lock clients and get the same checks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -220,7 +221,8 @@ fn announced_in_office(run: &Recorded) -> Check {
     }
 }
 
-/// Whoever is observed holds the office at the zxid of the observation, said what it is heard to say, and no observer goes back.
+/// Whoever is observed holds the office at the zxid of the observation, said what it is heard to say, and no observer
+/// goes back.
 fn observed_in_order(run: &Recorded) -> Check {
     const NAME: &str = "leaders are observed in order";
     const OF: &str = "P8";

@@ -1,6 +1,6 @@
-//! A client of locks: one session at a time, which is opened again when it is over, and the telling of what it does with locks.
+//! A client of locks. It has one session at a time, opens another when that is over, and records its operations.
 //!
-//! It must never begin to tell of something after it was done, and never call an outcome certain that is not.
+//! It must never record an invocation after the request was sent, and never call an outcome certain that is not.
 
 use std::future::Future;
 use std::time::Duration;
@@ -102,8 +102,8 @@ impl LockClient {
         }
     }
 
-    /// Closes the session with all that is held under a guard, which goes with it. Where it could not be closed, what is held is given back in
-    /// the background, as the guard is dropped.
+    /// Closes the session with all that is held under a guard, which goes with it. Where it could not be closed, what
+    /// is held is given back in the background, as the guard is dropped.
     pub(super) async fn leave<H>(&mut self, under: &TokenRef, held: H) {
         if !self.close().await {
             let begun = self.recorder().begin(ops::RELEASE, under);
@@ -189,8 +189,8 @@ fn took(begun: OpenOp, answer: Result<Released, Error>) {
     }
 }
 
-/// Tells with each acknowledged keepalive until when the session is sure to live, and that it is lost. Has no part of the session, and
-/// so does not keep it alive.
+/// Tells with each acknowledged keepalive until when the session is sure to live, and that it is lost. Has no part of
+/// the session, and so does not keep it alive.
 pub(super) fn follow(session: &Session, recorder: &Recorder) {
     let (id, margin, recorder) = (session.id(), safety_margin(session.timeout()), recorder.clone());
     let (mut renewals, mut state) = (session.renewals(), session.state());
@@ -230,7 +230,8 @@ pub(super) async fn conclude(context: ClientContext, locks: &[&str], within: Dur
     view_all(&lock_client.kit.client, lock_client.recorder(), &locks, within).await
 }
 
-/// Tells how the queues of these locks stand once nobody is left in them; or how they stand when it has waited long enough.
+/// Tells how the queues of these locks stand once nobody is left in them; or how they stand when it has waited long
+/// enough.
 pub(super) async fn view_all(
     client: &Client,
     recorder: &Recorder,

@@ -1,11 +1,12 @@
-//! The workloads that are about locks alone: `lock`, `rw-lock`, `semaphore`, `lock-delay` and `multi-lock`. A row says which locks they
-//! have; their clients ask, hold for a while, look at what they hold, and give it back in every way there is.
+//! The workloads that are about locks alone: `lock`, `rw-lock`, `semaphore`, `lock-delay` and `multi-lock`. A row says
+//! which locks they have; their clients ask, hold for a while, look at what they hold, and give it back in every way
+//! there is.
 //!
-//! `lock` waits with a bound, tries, and breaks waits off; through guards (even clients) and through plain calls (odd ones). Some try to
-//! give back what is another's, which is refused, and some take it by force, which is not. In `lock-delay` some holders die: their session
-//! is not renewed any more (under `client-kill` whole processes die). Nobody may be granted their lock before the delay has passed by
-//! the replicated clock, which is read where it shows: the end of a kept place in the lock's view, and the time of a node that the next
-//! holder makes.
+//! `lock` waits with a bound, tries, and breaks waits off; through guards (even clients) and through plain calls (odd
+//! ones). Some try to give back what is another's, which is refused, and some take it by force, which is not. In
+//! `lock-delay` some holders die: their session is not renewed any more (under `client-kill` whole processes die).
+//! Nobody may be granted their lock before the delay has passed by the replicated clock, which is read where it shows:
+//! the end of a kept place in the lock's view, and the time of a node that the next holder makes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -99,7 +100,8 @@ pub(super) const SEMAPHORE: LockWorkload = LockWorkload {
 
 pub(super) const LOCK_DELAY: LockWorkload = LockWorkload {
     name: "lock-delay",
-    about: "holders with a lock delay that die while they hold; nobody before the delay has passed by the replicated clock",
+    about: "holders with a lock delay that die while they hold; nobody before the delay has passed by the replicated \
+        clock",
     form: Form::Delayed,
     // More than there are clients that die early, so that one at least goes on.
     locks: &["jepsen/quiet-a", "jepsen/quiet-b", "jepsen/quiet-c", "jepsen/quiet-d", "jepsen/quiet-e"],
@@ -482,8 +484,8 @@ async fn mark(lock_client: &LockClient, session: &Session, under: &TokenRef) {
     }
 }
 
-/// Looks at all the locks over and over, and records each place that is kept for a dead holder, until when. Those that die are not there
-/// to see it, nor are those that were killed: one in each process looks.
+/// Looks at all the locks over and over, and records each place that is kept for a dead holder, until when. Those that
+/// die are not there to see it, nor are those that were killed: one in each process looks.
 async fn look_out(context: ClientContext, locks: &'static [&'static str]) -> Result<(), String> {
     let mut kit = ClientKit::new(context)?;
     let mut seen = BTreeSet::new();

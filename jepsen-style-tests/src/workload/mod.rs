@@ -1,6 +1,7 @@
-//! What the clients do, and what must be true of what they were told. One module a workload.
+//! The workloads: what the clients do, and what must be true of their history. One module for each.
 //!
-//! Clients run in `worker` processes, several in each, so that they can be killed and stopped; what they tell is their history.
+//! Clients run in `worker` processes, several in each, so that they can be killed and stopped; what they write to
+//! standard output is their history.
 
 mod append;
 mod client_kit;
@@ -141,7 +142,8 @@ pub trait Workload: Send + Sync {
         ExpectedVerdict::Valid
     }
 
-    /// Makes what must stand in the shared directory before the clients begin. What it gives is kept until the run is over.
+    /// Makes what must stand in the shared directory before the clients begin. What it gives is kept until the run is
+    /// over.
     ///
     /// # Errors
     /// It cannot be made: the run cannot be.

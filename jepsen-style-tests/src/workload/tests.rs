@@ -1,4 +1,4 @@
-//! What the documentation says of workloads is what they say of themselves.
+//! The README says of the workloads what they say of themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 

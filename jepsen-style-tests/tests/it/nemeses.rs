@@ -1,4 +1,5 @@
-//! Each family of nemeses against a real cluster: the fault bites, says so from what was seen, and the cluster comes back and agrees.
+//! Each family of nemeses against a real cluster: the fault bites, says so from what was seen, and the cluster comes
+//! back and agrees.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What clients were told, against the queues in the log: exact, by zxid, whatever the clocks say.
+//! Compares the clients' answers with the queues in the log: exact, by zxid, whatever the clocks say.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,9 @@ use crate::check::Check;
 use crate::history::Completion;
 use crate::history::FaultRecord;
 
-/// Every grant that a client was told is a request of the queue, and held at the zxid of the answer: all that stood before it had gone by
-/// then, and that is both exclusion and first come, first served. Nobody's request went before one that stood before it and was in its way.
+/// Every grant that a client was told is a request of the queue, and held at the zxid of the answer: all that stood
+/// before it had gone by then, and that is both exclusion and first come, first served. Nobody's request went before
+/// one that stood before it and was in its way.
 pub fn granted_in_order(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "grants in the order of the log";
     const PROMISES: &str = "P1 P2 P4";
@@ -19,8 +20,8 @@ pub fn granted_in_order(told: &LockHistory, queues: &Queues) -> Check {
     for hold in &told.holds {
         for lock in &hold.asks.locks {
             let places = queues.get(lock).map(Vec::as_slice).unwrap_or_default();
-            // Where the answer names no point, it must have held right before it went, or at the end. A token that the log does not
-            // have was never anybody's.
+            // Where the answer names no point, it must have held right before it went, or at the end. A token that the
+            // log does not have was never anybody's.
             let gone = place_of(places, hold.token).and_then(Place::owner_gone);
             let at = hold.zxid.unwrap_or(gone.map_or(u64::MAX, |gone| gone.saturating_sub(1)));
             if let Err(why) = holds_after(places, hold.token, at) {
@@ -38,8 +39,8 @@ pub fn granted_in_order(told: &LockHistory, queues: &Queues) -> Check {
     }
 }
 
-/// Every acknowledged release is in the log, at the zxid that was told; nothing that was released has a delay; and what was certainly
-/// not released stands until its session ended.
+/// Every acknowledged release is in the log, at the zxid that was told; nothing that was released has a delay; and what
+/// was certainly not released stands until its session ended.
 pub fn released_in_log(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "releases in the log";
     const PROMISES: &str = "P4";
@@ -76,7 +77,8 @@ pub fn released_in_log(told: &LockHistory, queues: &Queues) -> Check {
     if looked == 0 { Check::unknown(NAME, PROMISES, detail) } else { Check::valid(NAME, PROMISES, detail) }
 }
 
-/// The cluster's answers to "does this token hold?" are those of the log at the zxid of the answer. None where nobody asked.
+/// The cluster's answers to "does this token hold?" are those of the log at the zxid of the answer. None where nobody
+/// asked.
 pub fn verified_in_log(told: &LockHistory, queues: &Queues) -> Option<Check> {
     const NAME: &str = "verified as in the log";
     const PROMISES: &str = "P1 P7";
@@ -102,8 +104,8 @@ pub fn verified_in_log(told: &LockHistory, queues: &Queues) -> Option<Check> {
     }
 }
 
-/// What a session held goes in the transaction that ends the session, neither before (but by its own release) nor after. None where
-/// nothing went with one; but where clients were killed or stopped, something must have.
+/// What a session held goes in the transaction that ends the session, neither before (but by its own release) nor
+/// after. None where nothing went with one; but where clients were killed or stopped, something must have.
 pub fn gone_with_session(
     told: &LockHistory,
     queues: &Queues,

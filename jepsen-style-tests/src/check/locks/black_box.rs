@@ -1,5 +1,6 @@
-//! The same histories for the black-box checker ([`wgl`]), which knows neither zxid nor log; but for one thing: when a session ended,
-//! which only the log shows. That closes what was left open in it.
+//! Prepares the same histories for the black-box checker ([`wgl`]), which knows neither zxids nor the log. One fact
+//! comes from the log, because only the log shows it: when a session ended, which closes the operations left open in
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +20,8 @@ pub(crate) fn ends_us(run: &Recorded) -> Result<BTreeMap<u64, u64>, String> {
     Ok(ends.into_iter().filter_map(|(session, end)| Some((session, *run.seen_us.get(&end)?))).collect())
 }
 
-/// One operation, whatever its kind: on one lock, or on several at once. On several it is one on each: each lock has an order of its own, and
-/// linearizability is local.
+/// One operation, whatever its kind: on one lock, or on several at once. On several it is one on each: each lock has an
+/// order of its own, and linearizability is local.
 struct LockRequest {
     locks: Vec<String>,
     owner: u64,

@@ -1,5 +1,6 @@
-//! What clients were told, against each other on the clock that all processes of the machine share. A stamp of an invocation is older than
-//! what it asks for, one of an answer younger than what it says; so whatever is found here is so, however late a process was to tell.
+//! Compares the clients' answers with each other on the clock that all processes of the machine share. An invocation is
+//! stamped before the request is sent and an answer after it arrived, so a contradiction found here is real, however
+//! late a process recorded it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,9 +35,9 @@ pub fn tokens_rise(told: &LockHistory) -> Check {
     }
 }
 
-/// Two grants that exclude each other were held at the same moment: from when a client was told, to the last moment at which its own guard,
-/// the cluster, or an acknowledged release says that it still held. What a holder that was stopped did after its guard had run out is
-/// only counted: that is for the resource to refuse.
+/// Two grants that exclude each other were held at the same moment: from when a client was told, to the last moment at
+/// which its own guard, the cluster, or an acknowledged release says that it still held. What a holder that was stopped
+/// did after its guard had run out is only counted: that is for the resource to refuse.
 pub fn never_both(told: &LockHistory) -> Check {
     const NAME: &str = "no more holders than allowed, by the clock";
     const PROMISES: &str = "P1 P11";
@@ -85,8 +86,8 @@ pub fn never_both(told: &LockHistory) -> Check {
     let overran: BTreeSet<u64> = believed.too_many().iter().map(|(earlier, _)| earlier.token).collect();
     let forced = overran.iter().filter(|token| told.forced_us(**token).is_some()).count();
     let detail = format!(
-        "{} guards asked, none said that it holds when another had been told; {} holders that were stopped or slow came to give back what \
-         another had by then, {forced} from whom it had been taken by force",
+        "{} guards asked, none said that it holds when another had been told; {} holders that were stopped or slow \
+            came to give back what another had by then, {forced} from whom it had been taken by force",
         told.looks.len(),
         overran.len() - forced
     );
@@ -145,9 +146,10 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A session was not ended, but by its client, before its keeper was told that it is sure to live: the log shows its end, and the first
-/// watch that told of that did so after. The client's guard counts a margin less, so it said lost before. What a client closes when a call
-/// of it has failed may have been over by then; so only a closing that was begun before the end was seen explains it.
+/// A session was not ended, but by its client, before its keeper was told that it is sure to live: the log shows its
+/// end, and the first watch that told of that did so after. The client's guard counts a margin less, so it said lost
+/// before. What a client closes when a call of it has failed may have been over by then; so only a closing that was
+/// begun before the end was seen explains it.
 pub fn not_ended_early(
     told: &LockHistory,
     ends: &BTreeMap<u64, u64>,
@@ -178,8 +180,8 @@ pub fn not_ended_early(
         return super::clients_died(faults).then(|| Check::unknown(NAME, PROMISES, "no session was seen to expire"));
     }
     let detail = format!(
-        "{expired} sessions expired, the soonest {} ms after it could be; {told_first} clients told it first, the others were stopped, dead \
-         or gone",
+        "{expired} sessions expired, the soonest {} ms after it could be; {told_first} clients told it first, the \
+            others were stopped, dead or gone",
         closest_us / 1_000
     );
     Some(Check::valid(NAME, PROMISES, detail))

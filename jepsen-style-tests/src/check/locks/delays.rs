@@ -54,12 +54,13 @@ pub(super) fn kept_when_dead(told: &LockHistory, queues: &Queues, seen_us: &BTre
     if dead < FEWEST { Check::unknown(NAME, PROMISES, detail) } else { Check::valid(NAME, PROMISES, detail) }
 }
 
-/// By the replicated clock: what a holder made that came after a kept place is not older than the end of the delay; and the delay is as
-/// long as was asked for.
+/// By the replicated clock: what a holder made that came after a kept place is not older than the end of the delay; and
+/// the delay is as long as was asked for.
 pub(super) fn not_before_the_delay(told: &LockHistory, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "nobody before the delay, by the replicated clock";
     let mut looked = 0;
-    // Where no watch told of it, the moment is that of the last grant: in a run that has one at all, somewhere after it.
+    // Where no watch told of it, the moment is that of the last grant: in a run that has one at all, somewhere after
+    // it.
     let last_us = told.holds.last().map(|hold| hold.granted_us);
     let moment = |zxid: Option<u64>| zxid.and_then(|zxid| seen_us.get(&zxid).copied()).or(last_us);
     for kept in &told.kept {
@@ -102,8 +103,8 @@ pub(super) fn not_before_the_delay(told: &LockHistory, queues: &Queues, seen_us:
     }
 }
 
-/// By this machine's clock: the place went no sooner than the delay after the dead holder's keeper was last sure. None where a node's clock
-/// was put wrong: delays follow the replicated one.
+/// By this machine's clock: the place went no sooner than the delay after the dead holder's keeper was last sure. None
+/// where a node's clock was put wrong: delays follow the replicated one.
 pub(super) fn long_enough(
     told: &LockHistory,
     queues: &Queues,

@@ -1,4 +1,4 @@
-//! What clients of locks told, put together: grants with what became of them, sessions, and what was asked beside.
+//! The history of lock clients, put together: grants with their ends, sessions, and the queries made beside them.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,8 @@ pub struct SessionLife {
 }
 
 impl SessionLife {
-    /// Whether its client had begun to close it when its end was seen. Whoever closes it later may do so because it is over.
+    /// Whether its client had begun to close it when its end was seen. Whoever closes it later may do so because it is
+    /// over.
     pub fn closed_by(&self, seen_us: u64) -> bool {
         self.closing_us.is_some_and(|closing_us| closing_us <= seen_us)
     }

@@ -1,4 +1,5 @@
-//! The sweeps over runs of locks: what clients were told, against each other on the machine's one clock and against the queues in the log.
+//! The checks that every run of a lock workload gets: the clients' answers against each other on the machine's one
+//! clock, and against the queues in the log.
 
 mod against_log;
 mod black_box;

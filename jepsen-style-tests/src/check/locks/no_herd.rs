@@ -1,6 +1,7 @@
-//! P3: a node that goes wakes those alone who waited for it. The servers count what they wake; the log shows who waited.
+//! P3: deleting a node wakes only the waiters whose blocker it was. The servers count the waiters that they wake, and
+//! the log shows who waited.
 //!
-//! Counted is the calm before the first fault, when no counter is lost with its process.
+//! Only the calm before the first fault is counted: later a counter may be lost with its process.
 
 use std::collections::BTreeSet;
 

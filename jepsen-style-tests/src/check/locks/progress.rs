@@ -1,4 +1,5 @@
-//! That things go on, come to an end, and that there was enough of them to say so.
+//! Checks that work goes on, that queues become empty at the end, and that enough happened for the other checks to mean
+//! something.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -60,7 +61,8 @@ pub fn goes_on(told: &LockHistory, faults: &[FaultRecord], history: &History) ->
     }
 }
 
-/// When no fault was on, and none cast its shadow: sessions that it cost have expired, and what waited for that has come.
+/// When no fault was on, and none cast its shadow: sessions that it cost have expired, and what waited for that has
+/// come.
 pub struct CalmPeriods<'a> {
     faults: &'a [FaultRecord],
     shadow_us: u64,
@@ -92,8 +94,8 @@ pub fn no_standstill(told: &LockHistory, calm: &CalmPeriods<'_>) -> Option<Check
     Some(Check::valid(NAME, PROMISES, detail))
 }
 
-/// From when the log had a waiting request hold until its client was told: a wake-up that was lost takes until the client's patience is
-/// over. Judged while no fault is on; none where there was no such time.
+/// From when the log had a waiting request hold until its client was told: a wake-up that was lost takes until the
+/// client's patience is over. Judged while no fault is on; none where there was no such time.
 pub fn handed_over(
     told: &LockHistory,
     queues: &Queues,
@@ -189,8 +191,8 @@ pub fn enough(told: &LockHistory, queues: &Queues) -> Check {
     let waited: usize = waited.sum();
     let expired = told.holds.iter().filter(|hold| hold.released.is_none()).count();
     let detail = format!(
-        "{} grants told, {} requests fruitless and {} of unknown outcome; {requests} requests in the log, {waited} of which had to wait; \
-         {expired} grants never given back",
+        "{} grants told, {} requests fruitless and {} of unknown outcome; {requests} requests in the log, {waited} of \
+            which had to wait; {expired} grants never given back",
         told.holds.len(),
         told.fruitless,
         told.unknown

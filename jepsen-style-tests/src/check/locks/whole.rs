@@ -1,4 +1,4 @@
-//! Several locks that are held together: they come whole and go whole.
+//! Checks locks that are held together: their requests come in one transaction and go in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,9 @@ use super::Queues;
 use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
 
-/// The requests of a token stand in the queues of exactly the locks that were asked for, came in one transaction (its zxid is the token)
-/// and went in one: in a release, in the library's taking back, or with their session. No workload breaks a part of them by force.
+/// The requests of a token stand in the queues of exactly the locks that were asked for, came in one transaction (its
+/// zxid is the token) and went in one: in a release, in the library's taking back, or with their session. No workload
+/// breaks a part of them by force.
 pub(super) fn whole(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "joint locks come and go whole";
     const PROMISES: &str = "P1 P6";

@@ -1,4 +1,5 @@
-//! One item of a queue that is put, given out, given back or let fall, given out again, and acknowledged once.
+//! One item of a queue: it is put, delivered, given back or its holder's session ends, delivered again, and
+//! acknowledged once.
 
 use super::Model;
 

@@ -1,9 +1,11 @@
-//! Whether a history is linearizable, seen from outside: an order of the operations that each took its place between its invocation and its
-//! completion and got the answer that a [`Model`] gives in that order. Nothing that the server says of its own order is believed here.
+//! Decides from outside whether a history is linearizable: whether there is an order in which each operation takes
+//! effect between its invocation and its completion and gets the answer that a [`Model`] gives. Nothing that the server
+//! says of its own order is believed here.
 //!
-//! The search is Wing and Gong's (*Testing and verifying concurrent objects*, 1993) as Lowe made it fast (*Testing for linearizability*,
-//! 2017): depth first, remembering each pair (operations placed, state) that was tried. It is exponential at worst, so it has a
-//! [`Budget`]; running out of it is *unknown*, never a pass. A history of many keys is many histories ([`judge`]): linearizability is local.
+//! The search is Wing and Gong's (*Testing and verifying concurrent objects*, 1993) with Lowe's improvements (*Testing
+//! for linearizability*, 2017): depth first, remembering each pair (operations placed, state) that was tried. It is
+//! exponential at worst, so it has a [`Budget`]; running out of it is *unknown*, never a pass. A history of many keys
+//! is many histories ([`judge`]): linearizability is local.
 
 mod gate;
 mod item;
@@ -50,19 +52,21 @@ pub trait Model {
     /// As it is at first.
     fn init(&self) -> Self::State;
 
-    /// The state after an operation was carried out and answered so; none if it would not have been answered so. Without an answer,
-    /// because nobody got it, any would do: the state after the operation *took effect*; none if it could not have.
+    /// The state after an operation was carried out and answered so; none if it would not have been answered so.
+    /// Without an answer, because nobody got it, any would do: the state after the operation *took effect*; none if it
+    /// could not have.
     fn step(&self, state: &Self::State, input: &Self::Input, output: Option<&Self::Output>) -> Option<Self::State>;
 
-    /// Whether such an operation never changes the state: one of unknown outcome is then left out, and a counterexample may do without.
+    /// Whether such an operation never changes the state: one of unknown outcome is then left out, and a counterexample
+    /// may do without.
     fn only_looks(&self, input: &Self::Input) -> bool {
         let _ = input;
         false
     }
 
-    /// This model, knowing beforehand what will be asked and answered: it may refuse at once what these answers will not allow later.
-    /// Never what they allow. None where that does not help. Without it a search finds out about a wrong turn only much later, having
-    /// taken many more.
+    /// This model, knowing beforehand what will be asked and answered: it may refuse at once what these answers will
+    /// not allow later. Never what they allow. None where that does not help. Without it a search finds out about a
+    /// wrong turn only much later, having taken many more.
     fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self>
     where
         Self: Sized,
@@ -106,13 +110,14 @@ pub struct Operation<I, O> {
 }
 
 impl<I, O> Operation<I, O> {
-    /// An operation as it stands in a history. *Ok* is done, with this answer; *info* is open; *fail* is done if its refusal is an answer
-    /// that the model knows, and otherwise it did not take place: none.
+    /// An operation as it stands in a history. *Ok* is done, with this answer; *info* is open; *fail* is done if its
+    /// refusal is an answer that the model knows, and otherwise it did not take place: none.
     ///
     /// ```
     /// use jepsen_style_tests::check::wgl::{End, Operation, RegisterAnswer, RegisterAsk};
     /// use jepsen_style_tests::history::{Completion, Op};
-    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30), ended: Completion::Info,
+    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30),
+    ///     ended: Completion::Info,
     ///               input: 5.into(), output: "timeout".into(), zxid: None };
     /// let seen = Operation::<_, RegisterAnswer>::of(&op, RegisterAsk::Write(5), None).unwrap();
     /// assert_eq!(seen.end, End::Open);

@@ -16,8 +16,8 @@ fn try_all<M: Model>(model: &M, state: &M::State, left: &mut Vec<&OperationOf<M>
         let first = left.remove(at);
         // It may come next if none of the others was over before it began.
         let may = !left.iter().any(|other| matches!(other.end, LatestEffect::Done(over) if over < first.invoked_us));
-        // One that ended without a sure effect before something that was placed cannot be told here, as what is placed has gone:
-        // it is given up instead, at the moment when something begins after its end.
+        // One that ended without a sure effect before something that was placed cannot be told here, as what is placed
+        // has gone: it is given up instead, at the moment when something begins after its end.
         let late: Vec<_> = left
             .iter()
             .copied()

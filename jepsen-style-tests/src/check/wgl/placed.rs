@@ -1,5 +1,5 @@
-//! Which operations were placed, in a form that is small to remember: those that must be placed come in the order of their completion, so
-//! the placed ones are nearly a prefix, of which only the end is kept.
+//! The set of placed operations in a compact form. Operations that must be placed come in the order of their
+//! completion, so the placed ones are nearly a prefix, and only the end of it is stored.
 
 /// A set of operations, by number: those that must take place first, the others behind them.
 #[derive(Clone, Debug)]

@@ -1,9 +1,10 @@
 //! The search for an order, without recursion.
 //!
-//! Two chains hold what is not placed yet: by invocation, and by end. What was invoked before the first end may come next; placing an
-//! operation takes it out of both chains, going back puts it in again. Three differences from the papers: what must end first is tried first; what only
-//! looks is placed where it first fits and nowhere else; and an operation whose effect is not certain is *passed over* when its end is the first,
-//! as it then never happened.
+//! Two linked lists hold the operations not placed yet: by invocation, and by end. An operation invoked before the
+//! first end may come next; placing it removes it from both lists, and backtracking puts it back. Three differences
+//! from the papers: the operation that must end first is tried first; an operation that only reads is placed where it
+//! first fits and nowhere else; and an operation of uncertain effect is *passed over* when its end is the first, as it
+//! then never happened.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -15,7 +16,8 @@ use super::{Budget, Model, Operation, OperationOf};
 /// What a search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// An order, as places in the operations that were given; those of unknown outcome that are not in it did not happen.
+    /// An order, as places in the operations that were given; those of unknown outcome that are not in it did not
+    /// happen.
     Linearizable {
         /// The order.
         order: Vec<usize>,
@@ -152,8 +154,8 @@ impl<'a, M: Model> Search<'a, M> {
         steps.into_iter()
     }
 
-    /// The ways that must be tried from here. What only looks, and sees now what it says that it saw, goes first and alone: it changes nothing
-    /// for the others, so wherever an order has it, it may as well stand here.
+    /// The ways that must be tried from here. What only looks, and sees now what it says that it saw, goes first and
+    /// alone: it changes nothing for the others, so wherever an order has it, it may as well stand here.
     fn steps_from(&self, state: u32) -> std::vec::IntoIter<SearchStep> {
         let steps = self.steps();
         let state = self.states.get(state);
@@ -227,7 +229,8 @@ impl<'a, M: Model> Search<'a, M> {
 
     fn exhausted(&self, steps: u64, budget: Budget, depth: usize) -> String {
         format!(
-            "the search was given up after {steps} steps of {} and about {} MB of {}, with {} of {} operations placed at best",
+            "the search was given up after {steps} steps of {} and about {} MB of {}, with {} of {} operations placed \
+                at best",
             budget.steps,
             self.bytes >> 20,
             budget.bytes >> 20,

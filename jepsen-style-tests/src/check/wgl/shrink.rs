@@ -1,7 +1,8 @@
-//! The fewest operations that contradict each other.
+//! Shrinks a contradiction to the fewest operations.
 //!
-//! Only what cannot make a contradiction where there was none: the end of the history is cut off, operations that only look are left
-//! out, and of others it is forgotten that they were carried out, and how (they become open). Leaving out a write would make every read of it look wrong.
+//! It must never make a contradiction where there was none. So it only cuts off the end of the history, leaves out
+//! operations that only read, and forgets the answers of others, which then count as open. Leaving out a write would
+//! make every read of it look wrong.
 
 use super::{Budget, Finding, LatestEffect, Model, OperationOf, search};
 
@@ -26,8 +27,8 @@ pub fn shrink<M: Model>(model: &M, operations: &[OperationOf<M>]) -> Vec<Operati
     })
 }
 
-/// Tries to make half of the operations less, then the other half, then quarters, down to single ones. `less` gives none for what cannot
-/// be made less, and otherwise what is left of it.
+/// Tries to make half of the operations less, then the other half, then quarters, down to single ones. `less` gives
+/// none for what cannot be made less, and otherwise what is left of it.
 fn in_chunks<O: Clone>(
     mut small: Vec<O>,
     broken: &mut impl FnMut(&[O]) -> bool,

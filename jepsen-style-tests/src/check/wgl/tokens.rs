@@ -1,6 +1,6 @@
-//! The tokens that were told, known beforehand: they rise from grant to grant, so each grant that was told has its
-//! place among them before the search begins, and a session ends after all of its own. Without this a search that
-//! places something too early finds out only when nothing fits any more.
+//! Uses the granted tokens as knowledge in advance: they rise from grant to grant, so each recorded grant has its place
+//! among them before the search begins, and a session ends after all of its own grants. Without this, a search that
+//! places an operation too early finds out only when nothing fits any more.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ impl Tokens {
         (!tokens.told.is_empty()).then_some(tokens)
     }
 
-    /// Whether a grant under this token may come when `largest` was the one before it: no other that was told lies between.
+    /// Whether a grant under this token may come when `largest` was the one before it: no other that was told lies
+    /// between.
     pub(super) fn comes_next(&self, largest: u64, token: u64) -> bool {
         let next = self.told.get(self.told.partition_point(|told| *told <= largest));
         token > largest && next.is_none_or(|next| token <= *next)

@@ -1,4 +1,4 @@
-//! What must be true of lists: by what was appended, what was read on the way, and what is there at the end.
+//! Checks lists by what was appended, what was read on the way, and what is there at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,7 +91,8 @@ fn element(entry: &str) -> &str {
     entry.rsplit_once('-').map_or(entry, |(element, _)| element)
 }
 
-/// All that was acknowledged is there at the end, nothing is there twice, and nothing that was refused or never asked for.
+/// All that was acknowledged is there at the end, nothing is there twice, and nothing that was refused or never asked
+/// for.
 fn nothing_lost(name: &str, stories: &Stories) -> Check {
     const OF: &str = "P4 P9";
     let (mut acknowledged, mut open) = (0, 0);
@@ -294,7 +295,8 @@ mod tests {
         op(what, at_us, Completion::Ok, json!("l"), json!({ "elements": elements }), at_us)
     }
 
-    /// Three appends of which the last is unknown, a read on the way, three rows, and both read at the end: with these entries.
+    /// Three appends of which the last is unknown, a read on the way, three rows, and both read at the end: with these
+    /// entries.
     fn history(list: &[&str], rows: &[&str]) -> Vec<Op> {
         vec![
             append(10, "a", Completion::Ok),

@@ -1,8 +1,10 @@
-//! `append`: lists to which each element is appended once. One kind is a node that is read and set back, longer by one element, if its version
-//! is still the one that was read; the other is a directory in which a sequential node is made for each element. At the end nothing
-//! that was acknowledged is lost, nothing is there twice, and the order is that of real time and of zxids (P4, P7, P9).
+//! `append`: lists to which each element is appended once. One kind is a node that a client reads and writes back with
+//! one element more, if its version is still the one that was read; the other is a directory with a sequential node for
+//! each element. At the end no acknowledged element is lost, none is there twice, and the order is that of real time
+//! and of zxids (P4, P7, P9).
 //!
-//! Sequential nodes are often asked for twice under one request id, at two nodes. Lists change every few seconds, so that none gets long.
+//! Sequential nodes are often requested twice under one request id, at two nodes. Clients change to new lists every few
+//! seconds, so that none gets long.
 
 mod check;
 

@@ -1,4 +1,5 @@
-//! What must be true of sessions and what they owned: by the log, by the clocks of those who kept them alive, and by what nodes said.
+//! Checks sessions and the nodes they owned: by the log, by the clocks of the clients that kept them alive, and by the
+//! nodes' answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The life of one session, from its opening to its end of one of three kinds.
+//! One session, from its opening to its end of one of three kinds.
 
 use std::time::Duration;
 

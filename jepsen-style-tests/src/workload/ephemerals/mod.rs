@@ -1,9 +1,9 @@
-//! `ephemerals`: sessions with ephemeral nodes and a place in a group, of which some are closed, some fall silent and some are killed.
-//! None ends early by the clock of the one who kept it alive (P5), all that one owned goes at one zxid, and a node that says that a
-//! session is over has removed what it owned (P6).
+//! `ephemerals`: sessions with ephemeral nodes and a place in a group. Some are closed, some fall silent and some are
+//! killed. None ends early by the clock of the client that kept it alive (P5), all that one owned goes at one zxid, and
+//! a node that says that a session is over has removed what it owned (P6).
 //!
-//! Half of the sessions belong to the library. The others are kept alive by hand through one node each, so that a node that
-//! acknowledges what it must not has somebody who believes it.
+//! Half of the sessions belong to the library. The others are kept alive by single calls through one node each, so that
+//! a node that wrongly acknowledges a keepalive has a client that relies on it.
 
 mod check;
 mod life;

@@ -1,6 +1,7 @@
-//! `zk-ephemerals`: the same through ZooKeeper's protocol. Sessions that are closed, fall silent, move to another node by their id and
-//! password, or vanish; half of them use one node and no other. Who falls silent is looked for at one node until what it owned is not
-//! there: from then on nothing of it may be, and that node may not let the session in again.
+//! `zk-ephemerals`: the same through ZooKeeper's protocol. Sessions are closed, fall silent, move to another node by
+//! their id and password, or vanish; half of them use one node and no other. After a session fell silent, a client
+//! polls one node until the session's nodes are gone: from then on none of them may be there, and that node must not
+//! let the session in again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +34,8 @@ impl Workload for ZooKeeperEphemeralsWorkload {
     }
 
     fn about(&self) -> &'static str {
-        "sessions of ZooKeeper's clients that are closed, move, fall silent or are killed, and the ephemeral nodes they owned"
+        "sessions of ZooKeeper's clients that are closed, move, fall silent or are killed, and the ephemeral nodes \
+            they owned"
     }
 
     fn promises(&self) -> &'static str {

@@ -1,5 +1,5 @@
-//! Gates as they are seen from outside, each as one object that is begun, finished, failed, and let go by its worker's session. Nothing of the
-//! servers' own order is believed but when a session ended.
+//! Gates as seen from outside: each is one object that is begun, finished or failed, and freed when its worker's
+//! session ends. Of the servers' own order only the end of a session is believed.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,8 @@ struct GateObservations {
     ends_us: BTreeMap<u64, u64>,
     /// When a session was last known to live.
     alive_us: BTreeMap<u64, u64>,
-    /// By key and session, what may still be pending when the session ends: a run under this token, or one that nobody was told of.
+    /// By key and session, what may still be pending when the session ends: a run under this token, or one that nobody
+    /// was told of.
     left: BTreeMap<(String, u64), Option<u64>>,
     operations: Vec<(String, OperationOf<wgl::GateModel>)>,
 }
@@ -97,7 +98,8 @@ impl GateObservations {
         Ok(())
     }
 
-    /// The recipe that does it all: it was let in when its body ran, and was given the result, its own or another's, in the end.
+    /// The recipe that does it all: it was let in when its body ran, and was given the result, its own or another's, in
+    /// the end.
     fn all_in_one(&mut self, op: &Op, bodies: &[BodyRun]) -> Result<(), serde_json::Error> {
         let (Key { key, session }, answer) = (op.asked()?, op.answer::<GateReply>()?);
         let until_us = op.completed_us.unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! What must be true of gates, by what their clients were told and by the clocks of the sessions that held them.
+//! Checks gates by their clients' answers and by the clocks of the sessions that held them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -228,8 +228,8 @@ mod tests {
     }
 
     impl GateFixture {
-        /// Key `k` is begun under token 5 by session 1, which is sure to live until 1 s, and finished; another is given the result.
-        /// Key `d` is left shut by session 2, which closes; it is freed.
+        /// Key `k` is begun under token 5 by session 1, which is sure to live until 1 s, and finished; another is given
+        /// the result. Key `d` is left shut by session 2, which closes; it is freed.
         fn good() -> Self {
             let mut bench = Self::default();
             bench.tell(1_000, ops::SURE, json!({ "session": 1, "until_ms": 1_000 }));

@@ -1,6 +1,6 @@
-//! `gate`: operations behind idempotency gates, each asked for by several clients at about the same time, some of which die, fail or leave in
-//! the middle. The body runs once for each key unless the one who ran it died or said that it failed; the result, once there, is
-//! the same for everybody; and a gate whose worker died is free again (P5, P6, P9).
+//! `gate`: operations behind idempotency gates. Several clients ask for each at about the same time, and some of them
+//! die, fail or leave in the middle. The body runs once for each key unless its worker died or reported a failure; the
+//! result, once there, is the same for everybody; and a gate whose worker died is free again (P5, P6, P9).
 
 mod black_box;
 mod check;
@@ -161,7 +161,8 @@ fn zxid(how: &How) -> Option<u64> {
     if let How::Proceed(ticket) = how { Some(ticket.token()) } else { None }
 }
 
-/// Begins, and where it is told to proceed does the work: to its end, to a failure, or to its death in the middle. Whether it died.
+/// Begins, and where it is told to proceed does the work: to its end, to a failure, or to its death in the middle.
+/// Whether it died.
 async fn turn(lock_client: &mut LockClient, gate: Gate, key: Key, doomed: bool) -> bool {
     let begun = lock_client.recorder().begin(BEGIN, &key);
     let how = match gate.begin(&key.key).await {

@@ -1,6 +1,6 @@
-//! The items of a queue as they are seen from outside, each as one object that is put, given out, given back and done with. Nothing of the
-//! servers' own order is believed but when a session ended. A giving out of which nobody was told may be of any item, so it is seen only in
-//! the number of the next.
+//! The items of a queue as seen from outside: each is one object that is put, delivered, given back and acknowledged.
+//! Of the servers' own order only the end of a session is believed. A delivery whose answer was lost may be of any
+//! item, so it shows only in the attempt number of the next one.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What must be true of a queue, by what was put, given out and acknowledged, and by the log of its items and claims.
+//! Checks a queue by what was put, delivered and acknowledged, and by the log of its items and claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,8 @@ struct Taking {
     given: Taken,
     asked_us: u64,
     done_us: u64,
-    /// From when on it may be another's: it was about to be acknowledged or given back, or its session may have been over.
+    /// From when on it may be another's: it was about to be acknowledged or given back, or its session may have been
+    /// over.
     until_us: u64,
 }
 
@@ -135,7 +136,8 @@ impl QueueHistory {
         }
     }
 
-    /// An item is acknowledged at most once and not given out after that; a payload is put once; a number of giving out is used once.
+    /// An item is acknowledged at most once and not given out after that; a payload is put once; a number of giving out
+    /// is used once.
     fn none_twice(&self) -> Check {
         const NAME: &str = "no item is done twice";
         const OF: &str = "P1 P9";
@@ -316,7 +318,8 @@ mod tests {
     }
 
     impl QueueFixture {
-        /// Items 0 and 1 are put; 0 is taken, given back, taken by another and acknowledged; 1 is taken and acknowledged.
+        /// Items 0 and 1 are put; 0 is taken, given back, taken by another and acknowledged; 1 is taken and
+        /// acknowledged.
         fn good() -> Self {
             let mut bench = Self::default();
             for session in [1, 2] {

@@ -1,5 +1,6 @@
-//! `queue`: items put and taken, acknowledged, given back and let fall. Each item that was put is acknowledged at most once and by somebody in the
-//! end, nobody is given what another has at the time, and items are given out in the order in which they were put (P1, P4, P6, P9).
+//! `queue`: items are put and taken, acknowledged, given back, or lost with their taker's session. Each item that was
+//! put is acknowledged at most once and in the end by somebody, no item is with two clients at a time, and items are
+//! delivered in the order in which they were put (P1, P4, P6, P9).
 
 mod black_box;
 mod check;

@@ -1,5 +1,5 @@
-//! What registers were told to do and said, three times over: as one object a key from outside, by the zxids of the log, and one answer against
-//! the other where a change was asked for twice.
+//! Checks registers in three ways: each key as one object seen from outside, by the zxids of the log, and one answer
+//! against the other where a change was requested twice.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! `register`: nodes as registers that are read, written, compared and set by version, created and deleted, through any node. What the
-//! clients are told must be what one register for each key could have told them, in an order that agrees with real time (P7), and a
-//! change that was asked for twice under one request id must have happened once (P9).
+//! `register`: nodes as registers that are read, written, compared and set by version, created and deleted, through any
+//! node. The answers must be those of one register for each key, in an order that agrees with real time (P7), and a
+//! change requested twice under one request id must have happened once (P9).
 //!
-//! The checker is not told of zxids: it believes no word of the servers about their own order. Keys change every few seconds, so that
-//! what remained unknown on one does not stand in its way for ever.
+//! The black-box checker gets no zxids: it does not believe the servers' word on their own order. Keys change every few
+//! seconds, so that unknown outcomes on one of them do not slow the search down for ever.
 
 mod check;
 

@@ -1,5 +1,5 @@
-//! What watches gave against what they had to give: the log's creations and deletions, what clients were told that they had changed, and
-//! what the other watches gave.
+//! Compares the events of watches with the events due: the log's creations and deletions, the changes that clients were
+//! told they had made, and the events of the other watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included};

@@ -1,4 +1,4 @@
-//! One client's watches, one after the other, each told item by item.
+//! The watches of one client, one after the other, each recorded item by item.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ pub(super) async fn follow(context: ClientContext, written: CancellationToken) -
     }
 }
 
-/// One watch and those that take it up, until its client leaves it, it has come to the end, or history was compacted away.
+/// One watch and those that take it up, until its client leaves it, it has come to the end, or history was compacted
+/// away.
 async fn one(kit: &mut ClientKit, client: &Client, watch: u32, path: String, written: &CancellationToken) {
     // A watch begins where something was read.
     let Ok(node) = kit.client.node(&path, &Reading::default()).await else {
@@ -50,7 +51,8 @@ async fn one(kit: &mut ClientKit, client: &Client, watch: u32, path: String, wri
     };
     let recorder = kit.context.recorder.clone();
     recorder.note(BEGUN, &Begins { watch, path: path.clone(), from: node.zxid }, None);
-    // Some are never taken up anew by their client: over broken connections and changed leaders the library alone carries them.
+    // Some are never taken up anew by their client: over broken connections and changed leaders the library alone
+    // carries them.
     let steadfast = kit.chance(40);
     let leave_at = match steadfast {
         true => Instant::now() + FOR_GOOD,
@@ -60,8 +62,8 @@ async fn one(kit: &mut ClientKit, client: &Client, watch: u32, path: String, wri
     loop {
         let mut options = WatchOptions::new(path.clone());
         (options.recursive, options.from) = (true, Some(position));
-        // Some lose patience with a quiet connection sooner than it gives a sign of life: one more way to be taken up again. But not
-        // before its next bookmark (every 5 s): it would never hear that nothing more had happened.
+        // Some lose patience with a quiet connection sooner than it gives a sign of life: one more way to be taken up
+        // again. But not before its next bookmark (every 5 s): it would never hear that nothing more had happened.
         options.silence = Duration::from_millis(if steadfast || kit.chance(50) { 40_000 } else { 7_000 });
         let mut following = client.watch(options);
         let pause_at = Instant::now() + Duration::from_millis(kit.rng.random_range(300..3_000));

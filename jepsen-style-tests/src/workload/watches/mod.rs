@@ -1,6 +1,6 @@
-//! `watches`: clients change a tree, one node or several at a time, and each follows it, or a part of it, with a watch of the library that is
-//! broken by faults and dropped and taken up again on purpose. Each watch must give, in order and once, exactly what the log has of its
-//! part from where it began (P8), or say `compacted`.
+//! `watches`: clients change a tree, one node or several at a time, and each follows it, or a part of it, with a watch
+//! of the library. Faults break the watches, and clients drop and resume them on purpose. Each watch must give, in
+//! order and once, exactly what the log has of its part from where it began (P8), or say `compacted`.
 //!
 //! Half of the watches go over a session's stream, the others over server-sent events without a session.
 

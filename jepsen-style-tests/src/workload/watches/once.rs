@@ -1,7 +1,7 @@
-//! Watches that fire once, as ZooKeeper's clients set them by a look at a node: what they owe.
+//! Checks one-shot watches, which ZooKeeper's clients set when they read a node.
 //!
-//! A client that has looked, and watches from there, hears of a change before any answer of a later look shows it, over however many
-//! reconnections; and what it hears is so.
+//! A client that has read a node and watches it hears of a change before any answer to a later read shows it, over
+//! however many reconnections; and what it hears is true.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -232,8 +232,8 @@ fn told_first(run: &Recorded) -> Check {
         }
     }
     let detail = format!(
-        "{looks} looks at what is watched, {changed} of which showed a change that had been told; {writes} answers to writes, each after \
-         its event"
+        "{looks} looks at what is watched, {changed} of which showed a change that had been told; {writes} answers to \
+            writes, each after its event"
     );
     if looks == 0 || writes == 0 {
         Check::unknown(NAME, PROMISES, detail)

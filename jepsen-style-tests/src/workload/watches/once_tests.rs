@@ -1,4 +1,4 @@
-//! Histories that must pass, and such that must not.
+//! Histories of one-shot watches that must pass, and histories that must not.
 
 use lockkeeper_checkers::lives::NodeEvent;
 use serde_json::{Value, json};

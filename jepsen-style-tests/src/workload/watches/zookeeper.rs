@@ -1,6 +1,7 @@
-//! `zk-watches`: the same tree watched through ZooKeeper's protocol, with clients of both doors changing it. A recursive watch must give all
-//! that happens for as long as its connection lasts (ZooKeeper promises no more of it), by the judge of `watches`; watches that fire once
-//! must fire over every reconnection, before any read of that client shows what they are for (`once`).
+//! `zk-watches`: the same tree watched through ZooKeeper's protocol, with clients of both protocols changing it. A
+//! recursive watch must give all that happens while its connection lasts (ZooKeeper promises no more), by the checks of
+//! `watches`; one-shot watches must fire over every reconnection, before any read of that client shows their change
+//! (`once`).
 
 use std::time::Duration;
 
@@ -35,7 +36,8 @@ impl Workload for ZooKeeperWatchesWorkload {
     }
 
     fn about(&self) -> &'static str {
-        "watches of ZooKeeper's clients on a tree that clients of both doors change: told before it shows, and none missed"
+        "watches of ZooKeeper's clients on a tree that clients of both doors change: told before it shows, and none \
+            missed"
     }
 
     fn promises(&self) -> &'static str {
@@ -245,8 +247,8 @@ impl Telling {
         true
     }
 
-    /// Tells all that has been given by now, which must include what was written at `zxid` over the same connection: the answer is
-    /// there. False if the connection has ended.
+    /// Tells all that has been given by now, which must include what was written at `zxid` over the same connection:
+    /// the answer is there. False if the connection has ended.
     fn has_told(&mut self, watcher: &mut PersistentWatcher, zxid: u64) -> bool {
         while let Some(event) = watcher.changed().now_or_never() {
             if !self.tell(&event) {

@@ -1,7 +1,7 @@
-//! What a client that lost its connection amid a create found not to be there does not come any more.
+//! Checks that a node which a client did not find after it lost its connection during a create does not come later.
 //!
-//! The library has re-attached the session by then, which is a point in the order: what was sent over the lost connection comes before
-//! it or has no effect. A client that looks after that has a right to believe what it sees.
+//! The library has re-attached the session by then, which is a point in the order: a request sent over the lost
+//! connection comes before it or has no effect. So a client that looks afterwards may believe what it sees.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! `zk-lock`: clients of both doors in the same queues. Three of four ask by Curator's recipe over ZooKeeper's protocol, the fourth as
-//! those of `lock` do. All take, hold and give back in every way there is; some close or leave their session with what they hold, and some
-//! take by force.
+//! `zk-lock`: clients of both protocols in the same queues. Three of four use Curator's recipe over ZooKeeper's
+//! protocol, the fourth does as those of `lock`. All acquire, hold and release in every way there is; some close or
+//! abandon their session with what they hold, and some take a lock by force.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
-//! The same workloads through the door that speaks ZooKeeper's protocol, by a client that nobody here wrote: the public crate
-//! `zookeeper-client`. `zk-lock` is here; `zk-ephemerals` and `zk-watches` lie beside the workloads whose judges they share.
+//! The same workloads over ZooKeeper's protocol, by a client that nobody here wrote: the public crate
+//! `zookeeper-client`. `zk-lock` is here; `zk-ephemerals` and `zk-watches` stand beside the workloads whose checks they
+//! share.
 //!
-//! What this library is told is all that counts: it reconnects, re-attaches and sets watches again as it sees fit. Its errors are never
-//! taken for more than they say.
+//! Only what this library reports counts: it reconnects, re-attaches and sets watches again by its own rules. Its
+//! errors are never taken for more than they say.
 
 mod absent;
 mod lock;

@@ -1,7 +1,7 @@
-//! Curator's recipe for a lock, in the words of ZooKeeper's protocol: an ephemeral sequential child with a protected name, a look at the
-//! queue, a watch of nothing but the predecessor. The token is the child's own czxid.
+//! Curator's lock recipe over ZooKeeper's protocol: an ephemeral sequential child with a protected name, a read of the
+//! queue, a watch of the predecessor alone. The token is the child's own czxid.
 //!
-//! A create whose answer was lost is looked for by its protected name; nothing is called certain before that.
+//! A create whose answer was lost is looked up by its protected name; nothing is called certain before that.
 
 use std::time::Duration;
 

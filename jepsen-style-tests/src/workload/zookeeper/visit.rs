@@ -1,7 +1,7 @@
 //! One session of a ZooKeeper client, from its opening to its end.
 //!
-//! ZooKeeper's clients do not say until when they are sure of their session. Here that is known from what the cluster has acknowledged:
-//! a write that was sent at *t* is a sign of life, and the session does not end before *t* + timeout.
+//! ZooKeeper's clients do not say until when their session certainly lives. Here that follows from what the cluster
+//! acknowledged: a write sent at *t* is a sign of life, and the session does not end before *t* + timeout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -109,7 +109,8 @@ impl Visit {
         self.recorder.note(ops::SURE, &ops::AliveUntil { session: self.session, until_ms }, None);
     }
 
-    /// Whether its client must take it for lost: what was acknowledged last was sent too long ago, or the library says so.
+    /// Whether its client must take it for lost: what was acknowledged last was sent too long ago, or the library says
+    /// so.
     pub(in crate::workload) fn is_lost(&self) -> bool {
         let timeout = self.client.session_timeout();
         let left = timeout.saturating_sub(safety_margin(timeout));
@@ -170,7 +171,8 @@ async fn connect(nodes: &[String], ttl: Duration, leave: Leave, session: Option<
     connector.connect(&nodes.join(",")).await
 }
 
-/// What an error of that library makes certain. What the session or the connection ended under may have been carried out.
+/// What an error of that library makes certain. What the session or the connection ended under may have been carried
+/// out.
 pub(in crate::workload) fn sure(error: &Error) -> Certainty {
     match error {
         Error::NoNode

@@ -1,4 +1,5 @@
-//! Sequential executions made concurrent are always accepted; and on small histories of any kind the naive search says the same.
+//! Sequential executions made concurrent are always accepted; and on small histories of any kind the naive search says
+//! the same.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -144,8 +145,8 @@ impl Runs for AppendList {
     }
 }
 
-/// Runs the draws one after the other, and lets each be seen around its point in time. Some clients are told nothing, and not
-/// all of what they asked for happens.
+/// Runs the draws one after the other, and lets each be seen around its point in time. Some clients are told nothing,
+/// and not all of what they asked for happens.
 fn concurrent<M: Runs>(model: &M, draws: &[Draw]) -> Vec<OperationOf<M>> {
     let mut state = model.init();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! One history for each thing that must be told apart.
+//! One history for each distinction that the models must make.
 
 use super::*;
 use crate::check::Verdict;
