@@ -141,7 +141,8 @@ mod openapi {
             ObjectBuilder::new()
                 .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
                 .description(Some(
-                    "Data of a node: null, or bytes as `text` or `hex` (at most one of them; neither means empty). Null and empty differ.",
+                    "Data of a node: null, or bytes as `text` or `hex` (at most one of them; neither means empty). \
+                     Null and empty differ.",
                 ))
                 .property("text", text)
                 .property("hex", hex)

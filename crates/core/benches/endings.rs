@@ -112,8 +112,8 @@ fn main() {
             for beside_a_copy in [false, true] {
                 let [shortest, median, longest] = measure(&own, session, beside_a_copy);
                 println!(
-                    "end of a session with {count} {shape}, a copy kept: {beside_a_copy}: {shortest:.2?}, {median:.2?}, \
-                     {longest:.2?} (shortest, median, longest)"
+                    "end of a session with {count} {shape}, a copy kept: {beside_a_copy}: {shortest:.2?}, \
+                     {median:.2?}, {longest:.2?} (shortest, median, longest)"
                 );
             }
         }

@@ -235,8 +235,8 @@ pub enum Op {
         /// The token.
         token: FencingToken,
     },
-    /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi, no gate and no
-    /// lock command but [`Op::CheckLock`].
+    /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi, no gate and
+    /// no lock command but [`Op::CheckLock`].
     Multi(
         #[serde(serialize_with = "crate::nesting::serialize", deserialize_with = "crate::nesting::deserialize_ops")]
         Vec<Op>,

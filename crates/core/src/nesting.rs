@@ -47,8 +47,8 @@ pub(crate) fn deserialize_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<
     Ok(if DEPTH.get() + 1 < MAX_DEPTH { ops } else { Vec::new() })
 }
 
-/// Writes the operations of a multi. Those of a multi within it are left out: it is refused whatever it contains, and so
-/// no bytes that a reader would refuse get into the log.
+/// Writes the operations of a multi. Those of a multi within it are left out: it is refused whatever it contains, and
+/// so no bytes that a reader would refuse get into the log.
 pub(crate) fn serialize<S: Serializer>(ops: &Vec<Op>, to: S) -> Result<S::Ok, S::Error> {
     let (_level, depth) = Level::enter();
     if depth < MAX_DEPTH { ops.serialize(to) } else { <[Op]>::serialize(&[], to) }

@@ -214,7 +214,8 @@ pub enum Refusal {
     },
     /// The session owns as many ephemeral nodes as the configuration allows.
     #[error(
-        "session {session} owns {owned} ephemeral nodes (lock requests and pending gates are such), and limits.ephemerals_per_session allows {limit}"
+        "session {session} owns {owned} ephemeral nodes (lock requests and pending gates are such), and \
+         limits.ephemerals_per_session allows {limit}"
     )]
     TooManyEphemerals {
         /// Which.

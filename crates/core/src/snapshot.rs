@@ -38,7 +38,8 @@ pub enum SnapshotError {
     Magic,
     /// A program from before the first release wrote it.
     #[error(
-        "the snapshot has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
+        "the snapshot has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this \
+         cluster with empty data directories"
     )]
     Unreleased,
     /// A later program wrote it.

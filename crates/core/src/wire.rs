@@ -18,7 +18,8 @@ pub enum DecodeError {
     Empty,
     /// A program from before the first release wrote it.
     #[error(
-        "the batch has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
+        "the batch has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this \
+         cluster with empty data directories"
     )]
     Unreleased,
     /// A later program wrote it.

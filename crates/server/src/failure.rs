@@ -240,7 +240,8 @@ pub(crate) fn shutting_down() -> Failure {
 
 pub(crate) fn compacted(oldest: Zxid) -> Failure {
     let detail = format!(
-        "the watch history begins at {oldest}, after the zxid asked for; read again, then watch from the zxid of that read"
+        "the watch history begins at {oldest}, after the zxid asked for; read again, then watch from the zxid of \
+         that read"
     );
     Failure::new(Code::Compacted, detail).with(|problem| problem.oldest_zxid = Some(oldest.0))
 }

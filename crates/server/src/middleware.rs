@@ -93,7 +93,8 @@ impl ClientFront {
         let (bytes, header_bytes) = (header_size(request.headers()), self.context.header_bytes);
         if bytes > header_bytes {
             let detail = format!(
-                "the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields"
+                "the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter \
+                 fields"
             );
             return Err(Failure::new(Code::HeaderTooLarge, detail));
         }
@@ -151,7 +152,8 @@ pub(crate) async fn caught<T>(handling: impl Future<Output = T>) -> Result<T, Fa
     AssertUnwindSafe(handling).catch_unwind().await.map_err(|panic| {
         tracing::error!(panic = message_of(&*panic), "a handler panicked; please report this");
         let detail =
-            "a defect of the server; its log has more; the request may or may not have been executed; please report this";
+            "a defect of the server; its log has more; the request may or may not have been executed; please report \
+             this";
         Failure::new(Code::Internal, detail)
     })
 }

@@ -70,7 +70,8 @@ impl PeerFront {
         let path = request.uri().path();
         let Some(kind) = path.strip_prefix(PREFIX).and_then(PeerKind::parse) else {
             let detail = format!(
-                "this is the peer listener, for members of the cluster; clients connect to listen.client (asked for: {path:?})"
+                "this is the peer listener, for members of the cluster; clients connect to listen.client (asked for: \
+                 {path:?})"
             );
             return Err(Rejection::new(StatusCode::NOT_FOUND, "not_found", detail));
         };

@@ -219,7 +219,8 @@ impl Server {
             }
         });
         tracing::info!(
-            client = %client_address, peer = %peer_address, node = config.cluster.node, cluster = %config.cluster.id, "listening"
+            client = %client_address, peer = %peer_address, node = config.cluster.node, cluster = %config.cluster.id, "\
+             listening"
         );
 
         let ended = tokio::select! {

@@ -190,7 +190,8 @@ fn describe_state() {
     describe_gauge!(
         "lockkeeper_whole_session_tables",
         Unit::Count,
-        "On the leader: voters, itself included, that know when each session was last heard of; without a majority of them a new leader gives every session its full timeout."
+        "On the leader: voters, itself included, that know when each session was last heard of; without a majority \
+         of them a new leader gives every session its full timeout."
     );
     describe_gauge!("lockkeeper_sessions", Unit::Count, "Open sessions of the cluster.");
     describe_gauge!("lockkeeper_nodes", Unit::Count, "Nodes of the tree.");
@@ -242,8 +243,8 @@ fn describe_replication() {
     describe_gauge!(
         "lockkeeper_synced_followers",
         Unit::Count,
-        "At the leader: other voters that answer and whose log lacks little. Where they are half of lockkeeper_voters, rounded down, one \
-         more loss is an outage. 0 at other nodes."
+        "At the leader: other voters that answer and whose log lacks little. Where they are half of \
+         lockkeeper_voters, rounded down, one more loss is an outage. 0 at other nodes."
     );
     describe_gauge!(
         "lockkeeper_admitted",
@@ -253,8 +254,8 @@ fn describe_replication() {
     describe_gauge!(
         "lockkeeper_peers_turned_away",
         Unit::Count,
-        "Members that this node turns away because their data directory lacks what they acknowledged, or runs twice. GET /v1/cluster \
-         says why."
+        "Members that this node turns away because their data directory lacks what they acknowledged, or runs twice. \
+         GET /v1/cluster says why."
     );
     describe_counter!(
         "lockkeeper_peers_turned_away_total",
@@ -279,7 +280,8 @@ fn describe_replication() {
     describe_counter!(
         "lockkeeper_peer_messages_refused_total",
         Unit::Count,
-        "Requests, proposals and answers of peers refused as impossible (terms, indexes, entries that cannot be read), by kind."
+        "Requests, proposals and answers of peers refused as impossible (terms, indexes, entries that cannot be \
+         read), by kind."
     );
     describe_counter!("lockkeeper_proposals_total", Unit::Count, "Batches proposed by this node.");
     describe_histogram!(

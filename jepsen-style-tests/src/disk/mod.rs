@@ -23,7 +23,9 @@ use crate::cluster::Options;
 use crate::verdict::Failed;
 
 /// Every call that changes a file, a name, or what of them is durable.
-const CALLS: &str = "trace=open,openat,creat,lseek,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,rename,renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,copy_file_range,sync,syncfs";
+const CALLS: &str = "\
+    trace=open,openat,creat,lseek,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,rename,\
+    renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,copy_file_range,sync,syncfs";
 /// Syncs take a while, as on real disks: a kill is to come while something is not synced.
 const SLOW_SYNCS: &str = "inject=fdatasync:delay_enter=4000";
 /// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself. Later

@@ -101,7 +101,8 @@ impl Queue {
     pub async fn put(&self, data: &[u8]) -> Result<String, RecipeError> {
         if data.len() > MAX_ITEM_BYTES {
             return Err(RecipeError::BadArgument(format!(
-                "an item is at most {MAX_ITEM_BYTES} bytes, this one has {}; store the data elsewhere and put its address",
+                "an item is at most {MAX_ITEM_BYTES} bytes, this one has {}; store the data elsewhere and put its \
+                 address",
                 data.len()
             )));
         }

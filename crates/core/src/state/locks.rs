@@ -327,7 +327,8 @@ impl Transaction<'_> {
         let held = held.ok_or_else(|| not_held(lock, token))?;
         self.check_access(&directory, self.node(&directory)?, Permissions::DELETE)?;
         if self.who.is_some_and(|actor| !actor.may_force) {
-            let why = "forced release is switched off at this node (admin.allow_force_release); close the holder's session instead, or wait for it to expire";
+            let why = "forced release is switched off at this node (admin.allow_force_release); close the holder's \
+             session instead, or wait for it to expire";
             return Err(Refusal::Forbidden(why.into()));
         }
         if !self.node(&held.path)?.children.is_empty() {
@@ -377,7 +378,9 @@ impl Transaction<'_> {
         }
         let Some(unseen) = directory.queue.unseen_by(newcomer) else { return Ok(()) };
         let detail = format!(
-            "its queue has {unseen}, and {newcomer} cannot share it, because the two do not see each other; use one family of names for one lock (docs/zookeeper.md, \"One queue\"), or another lock, or set locks.foreign_names = \"allow\" where every client has been told of the others' names"
+            "its queue has {unseen}, and {newcomer} cannot share it, because the two do not see each other; use one \
+             family of names for one lock (docs/zookeeper.md, \"One queue\"), or another lock, or set \
+             locks.foreign_names = \"allow\" where every client has been told of the others' names"
         );
         Err(Refusal::ForeignNames { lock: lock.clone().into(), detail: detail.into() })
     }

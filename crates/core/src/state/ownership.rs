@@ -76,7 +76,8 @@ impl Transaction<'_> {
         let may_force = self.who.is_none_or(|actor| actor.may_force) || mutant!(ForeignDeleteBreaksLock);
         if !may_force {
             let why = format!(
-                "{path} does not belong to the session of this request, and taking it by force is switched off at this node (admin.allow_force_release); close the session that owns it, or wait for it to expire"
+                "{path} does not belong to the session of this request, and taking it by force is switched off at \
+                 this node (admin.allow_force_release); close the session that owns it, or wait for it to expire"
             );
             return Err(Refusal::Forbidden(why.into()));
         }
@@ -131,11 +132,15 @@ impl Transaction<'_> {
             }
             Role::Request if node.is_ephemeral() => Ok(()),
             Role::Request => Err(bad(format!(
-                "{path} reads as a place in a lock's queue, and only an ephemeral node of the session that asks takes one"
+                "{path} reads as a place in a lock's queue, and only an ephemeral node of the session that asks \
+                 takes one"
             ))),
             Role::Gate => Err(Refusal::Forbidden(
-                format!("{path} would be a gate, and those are begun by the gates' own calls; below {GATES_ROOT} only containers are made by hand")
-                    .into(),
+                format!(
+                    "{path} would be a gate, and those are begun by the gates' own calls; below {GATES_ROOT} \
+                 only containers are made by hand"
+                )
+                .into(),
             )),
         }
     }

@@ -44,8 +44,8 @@ impl Recorder for Counters {
     }
 }
 
-/// One after the other, because they share counters. The counters belong to this thread, on which the whole cluster runs,
-/// so other tests do not add to them.
+/// One after the other, because they share counters. The counters belong to this thread, on which the whole cluster
+/// runs, so other tests do not add to them.
 #[tokio::test]
 async fn wake_ups_are_as_few_as_promised() {
     let counters = Counters::default();

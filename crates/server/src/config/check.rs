@@ -140,8 +140,8 @@ impl Config {
         within("zookeeper.max_unread_bytes", zookeeper.max_unread_bytes, least, 1 << 32)?;
         let digest = &self.admin.super_digest;
         if !digest.is_empty() && !is_digest(digest) {
-            let rule = "must be user:hash, the hash that of SHA-1 of user:password in base64 (28 characters), or empty; \
-                        printf user:password | openssl dgst -sha1 -binary | base64 makes it";
+            let rule = "must be user:hash, the hash that of SHA-1 of user:password in base64 (28 characters), or \
+                        empty; printf user:password | openssl dgst -sha1 -binary | base64 makes it";
             return Err(refuse("admin.super_digest", "***", rule));
         }
         for word in zookeeper.words.iter().filter(|word| *word != "*") {
@@ -159,9 +159,9 @@ impl Config {
         let (owned, most) = (self.limits.ephemerals_per_session, Limits::default().ephemerals_per_session);
         let large_sessions = (owned > most).then(|| {
             format!(
-                "limits.ephemerals_per_session = {owned} is more than {most}: all that a session owns goes at one point of the log, so the \
-                 end of one that owns so many stops every other request of the cluster for longer than 20 ms; keep it at {most}, and \
-                 spread what belongs together over several sessions"
+                "limits.ephemerals_per_session = {owned} is more than {most}: all that a session owns goes at one \
+                 point of the log, so the end of one that owns so many stops every other request of the cluster for \
+                 longer than 20 ms; keep it at {most}, and spread what belongs together over several sessions"
             )
         });
         large_sessions.into_iter().collect()

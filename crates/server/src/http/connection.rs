@@ -121,6 +121,7 @@ pub(crate) async fn serve(
     let mut finishing = false;
     let mut making_way = None;
     loop {
+        let longest = making_way.map_or(tick, |_| tick.min(MAKE_WAY_WITHIN));
         tokio::select! {
             biased;
             ended = connection.as_mut() => {
@@ -139,7 +140,7 @@ pub(crate) async fn serve(
                 making_way = Some(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
-            () = tokio::time::sleep(wait(&phase_clock, &bounds, making_way.map_or(tick, |_| tick.min(MAKE_WAY_WITHIN)))) => {
+            () = tokio::time::sleep(wait(&phase_clock, &bounds, longest)) => {
                 let late = making_way.is_some_and(|since| is_late(&phase_clock, &bounds, since.elapsed()));
                 if let Some(why) = overdue(&phase_clock, &bounds).or(late.then_some("made way")) {
                     tracing::debug!(why, "a connection was cut off");

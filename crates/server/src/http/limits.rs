@@ -19,7 +19,8 @@ pub(crate) fn raise_open_files(wanted_connections: usize, by_default: bool) -> u
             open_files = limit,
             connections = fit,
             configured = wanted_connections,
-            "the limit on open files is below limits.connections and zookeeper.connections; raise it (ulimit -n, LimitNOFILE=)"
+            "the limit on open files is below limits.connections and zookeeper.connections; raise it (ulimit -n, \
+             LimitNOFILE=)"
         );
     } else if fit < wanted_connections {
         tracing::debug!(open_files = limit, connections = fit, "as many connections as the limit on open files allows");

@@ -151,7 +151,8 @@ impl Policy {
                 self.keys.all
             ),
             Full::Address => format!(
-                "this address has its share of this node's {all} connections, {of_address} ({}) or as many as are free, and none of them is idle",
+                "this address has its share of this node's {all} connections, {of_address} ({}) or as many as are \
+                 free, and none of them is idle",
                 self.keys.of_address
             ),
         };

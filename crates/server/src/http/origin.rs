@@ -54,8 +54,9 @@ impl Origins {
                 Err(Failure::new(
                     Code::Forbidden,
                     format!(
-                        "a web page of the origin {shown:?} sent this, and such requests must not change anything; allow the origin in \
-                         listen.allowed_origins, or send the request without the header Origin, as programs do"
+                        "a web page of the origin {shown:?} sent this, and such requests must not change anything; \
+                         allow the origin in listen.allowed_origins, or send the request without the header Origin, \
+                         as programs do"
                     ),
                 ))
             }

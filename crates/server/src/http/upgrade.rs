@@ -46,7 +46,8 @@ impl Upgrade {
             has_word(headers, header::CONNECTION, "upgrade") && has_word(headers, header::UPGRADE, "websocket");
         if !upgrades || request.version() != Version::HTTP_11 {
             return Err(Failure::bad_request(
-                "this resource is a WebSocket; send the headers Connection: Upgrade and Upgrade: websocket over HTTP/1.1",
+                "this resource is a WebSocket; send the headers Connection: Upgrade and Upgrade: websocket over \
+                 HTTP/1.1",
             ));
         }
         if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {

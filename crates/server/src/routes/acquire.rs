@@ -271,8 +271,8 @@ async fn busy(
     let who = first.map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
     let waited = if ask.wait_ms > 0 { format!("after {} ms ", ask.wait_ms) } else { String::new() };
     let detail = format!(
-        "lock {lock} is {waited}still held{who}; {ahead} were ahead; the request has left the queue; retry, with a longer \
-         'wait_ms' to wait longer"
+        "lock {lock} is {waited}still held{who}; {ahead} were ahead; the request has left the queue; retry, with a \
+         longer 'wait_ms' to wait longer"
     );
     Failure::new(Code::LockBusy, detail).with(|problem| problem.holders = views.unwrap_or_default())
 }

@@ -114,7 +114,8 @@ pub(super) async fn finish(
     let result = ask.result.to_bytes().map_err(|error| Failure::bad_request(format!("'result': {error}")))?;
     if result.len() > MAX_GATE_RESULT_BYTES {
         let detail = format!(
-            "'result' is at most {MAX_GATE_RESULT_BYTES} bytes, not {}; store large data elsewhere and its address here",
+            "'result' is at most {MAX_GATE_RESULT_BYTES} bytes, not {}; store large data elsewhere and its address \
+             here",
             result.len()
         );
         return Err(Failure::new(Code::TooLarge, detail));

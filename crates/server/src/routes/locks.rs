@@ -188,7 +188,8 @@ pub(super) async fn force_release(
     Extension(ClientAddress(from)): Extension<ClientAddress>,
 ) -> Answer<Released> {
     if !context.admin.allow_force_release {
-        let detail = "forced release is off on this node (admin.allow_force_release); close the holder's session, or let it expire";
+        let detail = "forced release is off on this node (admin.allow_force_release); close the holder's session, or \
+         let it expire";
         return Err(Failure::new(Code::Forbidden, detail));
     }
     if context.stopping.is_cancelled() {

@@ -112,10 +112,11 @@ struct Closed {
 #[openapi(
     info(
         title = "Lockkeeper",
-        description = "Distributed locks with fencing tokens, sessions, and a tree of nodes under them, replicated by Raft. \
-                       Errors are problem documents (RFC 9457) with a stable `code`; 4xx changed nothing, 429 and 503 may be tried \
-                       again, 504 is an unknown outcome. A name with slashes may be written as it is or with %2F. Numbers of format uint64 (zxids, \
-                       tokens, ids of sessions) may exceed 2^53: read them without loss, in JavaScript as BigInt. Lengths are in bytes of UTF-8.",
+        description = "Distributed locks with fencing tokens, sessions, and a tree of nodes under them, replicated \
+                       by Raft. Errors are problem documents (RFC 9457) with a stable `code`; 4xx changed nothing, \
+                       429 and 503 may be tried again, 504 is an unknown outcome. A name with slashes may be written \
+                       as it is or with %2F. Numbers of format uint64 (zxids, tokens, ids of sessions) may exceed \
+                       2^53: read them without loss, in JavaScript as BigInt. Lengths are in bytes of UTF-8.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     components(schemas(Level)),

@@ -98,8 +98,8 @@ impl CloseReason {
             Self::GoingDown => (close::GOING_DOWN, "going down", shutting_down().into_problem()),
             Self::TooSlow(time) => {
                 let detail = format!(
-                    "the client left output unread for {} ms (limits.stream_write_timeout_ms); open a new stream, send the \
-                     unanswered requests again under the same request ids, and resume the watches by zxid",
+                    "the client left output unread for {} ms (limits.stream_write_timeout_ms); open a new stream, \
+                     send the unanswered requests again under the same request ids, and resume the watches by zxid",
                     time.as_millis()
                 );
                 (close::TOO_SLOW, "too slow", Problem::new(Code::TooSlow, detail))

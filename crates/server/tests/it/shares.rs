@@ -1,5 +1,5 @@
-//! No client starves another (promise P13): a greedy client leaves room for others, and cannot keep anyone from keeping
-//! or giving back something.
+//! No client starves another (promise P13): whoever takes all that it gets leaves room for others, and nobody is kept
+//! from keeping or giving back what they have.
 
 use std::net::IpAddr;
 
@@ -84,7 +84,8 @@ fn wait_for(node: &Running, lock: &str, credential: &str) -> JoinHandle<Got> {
 async fn stalled(node: &Running, bytes: usize) -> TcpStream {
     let mut stream = TcpStream::connect(node.client).await.unwrap();
     let head = format!(
-        "POST /v1/nodes/stalled HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {bytes}\r\n\r\n{{"
+        "POST /v1/nodes/stalled HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: \
+         {bytes}\r\n\r\n{{"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     stream
@@ -149,7 +150,8 @@ async fn waiters_keep_nobody_from_work() {
     holder.keeps_and_gives_back(&node, "a").await;
 }
 
-/// A request that may not wait has no session opened for it: a client that retries would have each one replicated.
+/// One that may not wait has no session made and ended for it: whoever comes back again and again would have each of
+/// them replicated.
 #[tokio::test]
 async fn a_refused_waiter_changes_nothing() {
     let node = Cluster::start_with(1, |config| config.limits.waiting_requests = 4).await;

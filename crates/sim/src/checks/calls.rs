@@ -100,7 +100,8 @@ impl Calls {
             let due_us = since_us.max(call.since_us).max(right_us) + TOLD_WITHIN_US;
             if now_us > due_us {
                 return Err(format!(
-                    "request {} has held since {since_us} us, and its caller at node {} since {} us was not told by {now_us} us",
+                    "request {} has held since {since_us} us, and its caller at node {} since {} us was not told by \
+                     {now_us} us",
                     call.uuid, call.node, call.since_us
                 ));
             }

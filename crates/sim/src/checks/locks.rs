@@ -212,7 +212,8 @@ impl Locks {
                     self.abandoned.insert(token);
                     if self.told.contains(&token) {
                         return Err(format!(
-                            "token {token} of lock {lock} was taken back as one whose caller has gone, and a client had been told that it holds"
+                            "token {token} of lock {lock} was taken back as one whose caller has gone, and a client \
+                             had been told that it holds"
                         ));
                     }
                     named.0 == token
@@ -343,7 +344,8 @@ impl Locks {
         self.told.insert(token);
         if self.abandoned.contains(&token) {
             return Err(format!(
-                "a client was told at {zxid} that it holds {locks:?} with token {token}, which had been taken back as one whose caller has gone"
+                "a client was told at {zxid} that it holds {locks:?} with token {token}, which had been taken back \
+                 as one whose caller has gone"
             ));
         }
         match locks.iter().find(|lock| !self.held_at(lock.as_str(), token, zxid)) {

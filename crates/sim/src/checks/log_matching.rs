@@ -40,7 +40,8 @@ impl LogMatching {
         }
         match (known.1, before) {
             (Some(one), Some(other)) if one != other => Err(format!(
-                "entry {index} of term {} follows one of term {other} in the log of node {node}, and one of term {one} in another",
+                "entry {index} of term {} follows one of term {other} in the log of node {node}, and one of term \
+                 {one} in another",
                 mark.term
             )),
             (None, Some(_)) => {

@@ -73,11 +73,11 @@ impl Retries {
     /// If no replica has carried it out, or with another answer.
     pub fn answered(&self, session: u64, id: u128, op: &Op, answer: &Answer, zxid: u64) -> Checked {
         let id_shown = lockkeeper_core::RequestId(id);
+        // The state keeps a gate's permission to proceed, and computes any other answer to begin each time.
+        let is_computed =
+            matches!((op, answer), (Op::GateBegin { .. }, Ok(Reply::Gate(standing))) if !is_leave(standing));
         match self.first.get(&(session, id)) {
-            // An answer that is not kept is worked out anew each time; leave to go ahead is kept.
-            None if matches!((op, answer), (Op::GateBegin { .. }, Ok(Reply::Gate(standing))) if !is_leave(standing)) => {
-                Ok(())
-            }
+            None if is_computed => Ok(()),
             None => Err(format!(
                 "request {id_shown} of session {session} was answered {answer:?} at {zxid}, and no log has it"
             )),

@@ -58,7 +58,8 @@ impl Rights {
                     let owner = queue.remove(name).and_then(|(_, owner)| owner);
                     if by_hand && !may_force && (owner.is_none() || owner != session) {
                         return Err(format!(
-                            "{path} of session {owner:?} was deleted at {zxid} by {session:?} without the right to force"
+                            "{path} of session {owner:?} was deleted at {zxid} by {session:?} without the right to \
+                             force"
                         ));
                     }
                 }

@@ -112,7 +112,8 @@ impl Sessions {
         self.looked_us = now_us;
         match self.live.iter().find(|(_, life)| now_us > self.due_us(life)) {
             Some((session, life)) => Err(format!(
-                "session {session} with a timeout of {} ms is still there at {now_us} us; its last sign of life was at {} us, and {} us were lost",
+                "session {session} with a timeout of {} ms is still there at {now_us} us; its last sign of life was \
+                 at {} us, and {} us were lost",
                 life.timeout_ms,
                 life.last_us,
                 self.lost_us - life.lost_us
@@ -217,7 +218,8 @@ impl Sessions {
         match change.command {
             Command::ExpireSessions { term, sessions, .. } if term.0 != change.term && change.outcome.changed => {
                 Err(format!(
-                    "sessions among {sessions:?} were expired by an entry of term {}, by the word of a leader of term {term}",
+                    "sessions among {sessions:?} were expired by an entry of term {}, by the word of a leader of \
+                     term {term}",
                     change.term
                 ))
             }
@@ -244,7 +246,8 @@ fn untold(session: u64, zxid: u64, at_us: u64, cause: SessionEnd, until_us: u64)
         return Ok(());
     }
     Err(format!(
-        "session {session} expired at {zxid}, {at_us} us, while its client relied on it for another {} us by its own clock",
+        "session {session} expired at {zxid}, {at_us} us, while its client relied on it for another {} us by its own \
+         clock",
         until_us - at_us
     ))
 }

@@ -4,11 +4,14 @@
 //! clock 5000                                   the wall clock of later batches
 //! foreign allow|refuse                         which names a queue takes from now on
 //! rules ephemerals=3 state=20000               the bounds of later batches            size
-//! open alice timeout=10000 label=worker-1      attach alice      close alice     expire alice bob term=3 entry=3 seen=7
-//! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] [forcing] create /a data=x kind=ephemeral|container|ttl:500 seq null
+//! open alice timeout=10000 label=worker-1      attach alice      close alice
+//! expire alice bob term=3 entry=3 seen=7
+//! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] [forcing] OPERATION, which is one of:
+//!     create /a data=x kind=ephemeral|container|ttl:500 seq null
 //!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
 //!     acquire orders,stock shared|write|permit:3 uuid=1 label=x delay=500     release orders,stock 7
-//!     withdraw orders 7 keep|drop     claim orders 7     abandon orders 7 v=0,0     downgrade orders 7     force orders 7
+//!     withdraw orders 7 keep|drop     claim orders 7     abandon orders 7 v=0,0
+//!     downgrade orders 7     force orders 7
 //!     checklock orders 7                       multi create /a ; delete /b v=1 ; …
 //!     begin key print=f pending=1000 label=x   finish key 7 data=x keep=1000        fail key 7
 //! reap /a /b       reapable now=20000

@@ -148,7 +148,8 @@ impl Comparison {
             if known.is_empty() { "none".into() } else { known.join(", ") }
         ));
         text.push_str(&format!(
-            "{} operations in {} steps, {} events, {} zxids in order: {} steps alike, {} with a known difference, {} failures\n",
+            "{} operations in {} steps, {} events, {} zxids in order: {} steps alike, {} with a known difference, {} \
+             failures\n",
             self.operations(),
             self.steps,
             self.events,

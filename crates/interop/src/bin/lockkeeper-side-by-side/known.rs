@@ -60,7 +60,8 @@ pub(crate) const KNOWN: &[KnownDifference] = &[
         zookeeper: "closes the owner's connection, then refuses",
         lockkeeper: "refuses",
         seen: ["is closed by the server", "refused"],
-        reason: "ZooKeeper closes the owner's connection before it checks the password, so anybody could disconnect anybody",
+        reason: "ZooKeeper closes the owner's connection before it checks the password, so anybody could disconnect \
+         anybody",
     },
     KnownDifference {
         key: "timeout-stays",
@@ -224,7 +225,8 @@ pub(crate) const KNOWN: &[KnownDifference] = &[
     },
     KnownDifference {
         key: "service-tops",
-        what: "setACL of /, /locks and /gates; setData or delete of /locks and /gates; an ACL given when those are created",
+        what: "setACL of /, /locks and /gates; setData or delete of /locks and /gates; an ACL given when those are \
+         created",
         zookeeper: "done",
         lockkeeper: "`NoAuth` for all but `super`; they are created open to everybody",
         seen: ["ok", "NoAuth"],

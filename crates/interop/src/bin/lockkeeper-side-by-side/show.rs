@@ -96,7 +96,8 @@ fn stat(names: &mut Names, stat: &Stat) -> String {
         ""
     };
     format!(
-        "{{czxid={czxid} mzxid={mzxid} pzxid={pzxid} version={} cversion={} aversion={} owner={} length={} children={}{times}}}",
+        "{{czxid={czxid} mzxid={mzxid} pzxid={pzxid} version={} cversion={} aversion={} owner={} length={} \
+         children={}{times}}}",
         stat.version,
         stat.cversion,
         stat.aversion,

@@ -47,7 +47,8 @@ const CHECKS: &[Check] = checks![
     "lock: one who gives up waiting leaves no node behind": locks::gives_up,
     "session: re-established at another node with its ephemerals; refused after its end": trouble::re_establish,
     "session: expires in silence, and takes its ephemerals with it": trouble::expires,
-    "reconnection: its only node is killed and comes back: session, ephemerals and lock kept, watches told what they missed": trouble::node_dies,
+    "reconnection: its only node is killed and comes back: session, ephemerals and lock kept, watches told what they \
+     missed": trouble::node_dies,
 ];
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
