@@ -39,8 +39,7 @@ pub struct Options {
     pub environment: Vec<(String, String)>,
     /// Lines added to the configuration files, the first of them to `[storage]`.
     pub extra_config: String,
-    /// Whether the nodes' clocks are to be put from outside: whoever starts the cluster gives it a binary that lets
-    /// them.
+    /// Whether the nodes' clocks can be set from outside. The caller must give a binary with an injected clock.
     pub injected_clock: bool,
     /// Each node's data lie on a disk of its own of so many MiB, which can be filled.
     pub small_disk_mib: Option<u64>,
@@ -167,8 +166,7 @@ impl Cluster {
         Ok(id)
     }
 
-    /// A node that is gone for good: its process is killed if it still runs, and nobody asks it any more. Its files
-    /// stay.
+    /// Gives a node up: kills its process if it still runs, and asks it no more. Its files stay.
     pub fn forget_node(&mut self, id: u64) {
         self.nodes.remove(&id);
     }
@@ -262,7 +260,7 @@ impl Cluster {
         }
     }
 
-    /// `kill -9`, and reaps.
+    /// Kills a node's process (`kill -9`) and reaps it.
     ///
     /// # Errors
     /// The process does not end.
@@ -312,7 +310,7 @@ impl Cluster {
         futures::future::join_all(asked).await.into_iter().flatten().map(|answer| answer.value).collect()
     }
 
-    /// The node that leads, of those `among`, as it says itself (in the highest term).
+    /// The leader among these nodes, by the nodes' own word: the one in the highest term.
     ///
     /// # Errors
     /// None leads in time.
@@ -369,8 +367,8 @@ impl Cluster {
         }
     }
 
-    /// The sum of a counter over all nodes; one that nobody has counted yet is 0. A node that does not answer is an
-    /// error: a figure must not be low because somebody was not asked.
+    /// The sum of a counter over all nodes; a counter that no node has yet is 0. A node that does not answer is an
+    /// error: the sum must not be low because a node is missing from it.
     ///
     /// # Errors
     /// A node does not answer.

@@ -22,17 +22,17 @@ const MEMBERS_WITHIN: Duration = Duration::from_secs(15);
 /// An acknowledged answer.
 #[derive(Clone, Debug)]
 pub struct Answer<T> {
-    /// What it says.
+    /// The answer.
     pub value: T,
     /// Just before the request went out.
     pub sent: Instant,
-    /// Just after the answer was there.
+    /// Just after the answer arrived.
     pub received: Instant,
     /// The zxid it is true at, where the header was there.
     pub zxid: Option<u64>,
 }
 
-/// What a failure makes certain.
+/// A failed call, by what is certain about it.
 #[derive(Clone, Debug)]
 pub enum Failure {
     /// The cluster refused: it did not take place.
@@ -63,7 +63,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a call gives.
+/// The result of a call.
 pub type Called<T> = Result<Answer<T>, Failure>;
 
 /// One node's HTTP API.
@@ -98,7 +98,7 @@ fn call(method: Method, path: String) -> HttpCall<'static> {
     HttpCall { method, path, session: None, request_id: None, within: CALL_WITHIN }
 }
 
-/// A change as a caller may ask for it more than once, at several nodes: the same session and the same request id make
+/// A change that a caller may request more than once, at several nodes: the same session and the same request id make
 /// it one.
 #[derive(Clone, Debug)]
 pub struct RepeatableChange<B> {
@@ -106,13 +106,13 @@ pub struct RepeatableChange<B> {
     pub method: Method,
     /// Path and query.
     pub target: String,
-    /// As whom.
+    /// The session's credential.
     pub credential: Option<String>,
-    /// Under which id.
+    /// The request id.
     pub request_id: Option<Uuid>,
     /// How long to wait for the answer.
     pub within: Duration,
-    /// What is sent.
+    /// The body.
     pub body: Option<B>,
 }
 
@@ -144,7 +144,7 @@ impl Api {
         Self { client, base: base.trim_end_matches('/').to_owned() }
     }
 
-    /// Asks for a change, once, here.
+    /// Requests a change once, at this node.
     pub async fn change<B: Serialize, T: DeserializeOwned>(&self, change: &RepeatableChange<B>) -> Called<T> {
         let call = HttpCall {
             method: change.method.clone(),
@@ -279,7 +279,7 @@ impl Api {
         self.send(call(Method::POST, format!("/v1/locks/{lock}/verify")).within(within), Some(&Token { token })).await
     }
 
-    /// Who holds and who waits.
+    /// The holders and the waiters of a lock.
     pub async fn lock(&self, lock: &str) -> Called<Lock> {
         self.send(call(Method::GET, format!("/v1/locks/{lock}")), NO_BODY).await
     }

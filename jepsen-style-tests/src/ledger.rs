@@ -23,18 +23,18 @@ use crate::verdict::{Failed, broken};
 /// All that the log did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterLog {
-    /// What came and went.
+    /// Creations and deletions.
     pub events: BTreeSet<NodeEvent>,
-    /// What was set.
+    /// Changes of data.
     pub data: BTreeSet<DataSet>,
 }
 
-/// What one node's watch told.
+/// What one node's watch reported.
 #[derive(Debug, Default)]
 struct NodeReport {
     events: BTreeSet<NodeEvent>,
     data: BTreeSet<DataSet>,
-    /// Ranges `(after, up to]` of which it said that it cannot tell.
+    /// Ranges `(after, up to]` that it said it may have missed.
     gaps: Vec<(u64, u64)>,
 }
 
@@ -53,7 +53,7 @@ pub struct Ledger {
     nodes: BTreeMap<u64, Shared>,
     /// Where the watches began.
     from: u64,
-    /// When the first node told of a transaction, in microseconds of the boot clock.
+    /// When the first node reported a transaction, in microseconds of the boot clock.
     seen_us: Arc<Mutex<BTreeMap<u64, u64>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -78,17 +78,17 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// When transactions came, as the first node told: by zxid, in microseconds of the boot clock.
+    /// When the first node reported each transaction: by zxid, in microseconds of the boot clock.
     pub fn seen_us(&self) -> BTreeMap<u64, u64> {
         lock(&self.seen_us).clone()
     }
 
-    /// Whether some node has told of a creation or deletion of which this holds; gives the first by zxid.
+    /// The first creation or deletion, by zxid, that some node has reported and `wanted` accepts.
     pub fn find(&self, wanted: impl Fn(&NodeEvent) -> bool) -> Option<NodeEvent> {
         self.nodes.values().filter_map(|told| lock(told).events.iter().find(|event| wanted(event)).cloned()).min()
     }
 
-    /// Waits until some node has told of it.
+    /// Waits until some node has reported one.
     ///
     /// # Errors
     /// Not in time.
@@ -110,7 +110,7 @@ impl Ledger {
         }
     }
 
-    /// Closes the gathering behind a mark in the log; gives what came and went before it.
+    /// Closes the gathering behind a mark in the log; gives the creations and deletions before it.
     ///
     /// # Errors
     /// As [`Self::close_whole`].
@@ -121,7 +121,7 @@ impl Ledger {
     /// Closes the gathering behind a mark in the log; gives everything that came before it.
     ///
     /// # Errors
-    /// A node does not tell of the mark, two nodes tell different things, or no node has told it all.
+    /// A node does not report the mark, two nodes report different events, or no node has reported everything.
     pub async fn close_whole(mut self, cluster: &Cluster) -> Result<ClusterLog, Failed> {
         self.follow_the_members(cluster);
         let mark = format!("/ledger-{}", uuid::Uuid::new_v4());
@@ -143,29 +143,29 @@ impl Ledger {
         }
         let mut told: Vec<(u64, NodeReport)> =
             self.nodes.into_iter().map(|(id, told)| (id, std::mem::take(&mut *lock(&told)))).collect();
-        // A session may still expire: what comes behind the mark some have told, and others not yet.
+        // A session may still expire: some nodes have reported what comes behind the mark, and others have not yet.
         told.iter_mut().for_each(|(_, told)| told.cut_behind(made.value.zxid));
         merge(&told)
     }
 }
 
 impl Ledger {
-    /// Members that came later are asked for all of it, as far as they have it; those that left told no more from then
-    /// on.
+    /// Members that joined later are asked for everything that they still have; those that left reported nothing
+    /// more.
     fn follow_the_members(&mut self, cluster: &Cluster) {
         let here = cluster.apis();
         for (id, told) in &self.nodes {
             if here.iter().all(|(member, _)| member != id) {
                 let mut told = lock(told);
                 let last = told.events.last().map_or(self.from, |event| event.zxid);
-                // Of what it told last it may have told a part.
+                // It may have reported a part of its last transaction.
                 told.gaps.push((last.saturating_sub(1), u64::MAX));
             }
         }
         for (id, api) in here {
             if let Entry::Vacant(place) = self.nodes.entry(id) {
                 let told = Arc::clone(place.insert(Shared::default()));
-                // When it tells is not when it happened.
+                // It reports a transaction later than it happened.
                 self.tasks.push(tokio::spawn(gather(api, self.from, told, Arc::default())));
             }
         }
@@ -225,7 +225,7 @@ fn merge(told: &[(u64, NodeReport)]) -> Result<ClusterLog, Failed> {
     Ok(ClusterLog { events, data })
 }
 
-/// What all of them told, if each told all that it does not say to have missed.
+/// The union of all reports, if each has everything outside its own gaps.
 fn together<T: Ord + Clone + std::fmt::Debug>(
     told: &[(u64, NodeReport)],
     of: impl Fn(&NodeReport) -> &BTreeSet<T>,

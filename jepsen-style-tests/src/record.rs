@@ -1,5 +1,4 @@
-//! What worker processes tell of themselves: JSON lines on their standard output, one [`Record`] each, written in one
-//! piece.
+//! The records of worker processes: JSON lines on their standard output, one [`Record`] each, written in one piece.
 //!
 //! Stamps are microseconds of `CLOCK_BOOTTIME`, which all processes of a machine share and which nobody sets; where the
 //! replicated clock is meant, it is wall time and the name says so. A worker that is killed leaves at most one torn
@@ -27,22 +26,22 @@ pub fn wall_ms() -> u64 {
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// When it was told.
+    /// When it was recorded.
     pub at_us: u64,
     /// Which client of the process.
     pub client: u32,
-    /// What it tells.
+    /// What happened.
     #[serde(flatten)]
     pub what: WorkerEvent,
 }
 
-/// What a worker tells.
+/// An event of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum WorkerEvent {
     /// Its session is open.
     Opened {
-        /// Its number.
+        /// The session's id.
         session: u64,
     },
     /// Before this moment of the boot clock the cluster does not end the session, as far as its keeper knows.
@@ -50,7 +49,7 @@ pub enum WorkerEvent {
         /// In milliseconds of the boot clock.
         until_ms: u64,
     },
-    /// It is about to ask.
+    /// The client is about to ask for a lock.
     Asking,
     /// The library says that it holds.
     Granted {
@@ -89,16 +88,16 @@ pub enum WorkerEvent {
     Lost {
         /// The token.
         token: u64,
-        /// In the guard's words.
+        /// The guard's reason.
         why: String,
     },
-    /// It gave up waiting.
+    /// The client gave up waiting.
     GaveUp,
     /// A call failed.
     Failed {
-        /// Doing what.
+        /// Which call.
         doing: String,
-        /// How.
+        /// The error.
         why: String,
     },
     /// Local hands that a lock went through under one token while it was shared in the process.
@@ -125,7 +124,7 @@ pub enum WorkerEvent {
     Gate {
         /// The gate.
         key: String,
-        /// How it stands.
+        /// Its state.
         standing: Standing,
     },
     /// The body of an operation was run.
@@ -155,7 +154,7 @@ pub enum WorkerEvent {
     End,
 }
 
-/// How a gate stood, as a caller was told.
+/// A gate's state as a caller saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Standing {
@@ -166,12 +165,12 @@ pub enum Standing {
         /// Pending until then, by the replicated clock.
         until_ms: u64,
     },
-    /// Another does it.
+    /// Another caller does the work.
     InProgress {
         /// Under this token.
         token: u64,
     },
-    /// It is done.
+    /// The work is done.
     Done {
         /// Under this token.
         token: u64,
@@ -180,17 +179,17 @@ pub enum Standing {
     },
 }
 
-/// Tells a line. A worker whose reader is gone has nobody to work for.
+/// Records an event now. A worker whose reader is gone ends.
 pub fn tell(client: u32, what: WorkerEvent) {
     tell_at(boot_us(), client, what);
 }
 
-/// Tells a line with a stamp that was taken before.
+/// Records an event with a stamp taken earlier.
 pub fn tell_at(at_us: u64, client: u32, what: WorkerEvent) {
     tell_line(&Record { at_us, client, what });
 }
 
-/// Tells a line of any form.
+/// Writes one line of any form.
 pub fn tell_line(of: &impl Serialize) {
     let Ok(mut line) = serde_json::to_vec(of) else { return };
     line.push(b'\n');

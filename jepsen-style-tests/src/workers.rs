@@ -23,7 +23,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts `worker ARGUMENTS`; what it tells goes to `<dir>/<name>.jsonl`, its complaints to `<dir>/<name>.log`.
+    /// Starts `worker ARGUMENTS`; its records go to `<dir>/<name>.jsonl`, its standard error to `<dir>/<name>.log`.
     ///
     /// # Errors
     /// It cannot be started.
@@ -53,7 +53,7 @@ impl Worker {
         self.process.pid()
     }
 
-    /// What it has told so far.
+    /// Its records so far.
     ///
     /// # Errors
     /// Its history cannot be read.
@@ -61,7 +61,7 @@ impl Worker {
         Ok(record::read(&self.history)?)
     }
 
-    /// The events that clients of a workload have told so far.
+    /// The events that clients of a workload have recorded so far.
     ///
     /// # Errors
     /// The history cannot be read.
@@ -69,10 +69,10 @@ impl Worker {
         Ok(record::read(&self.history)?)
     }
 
-    /// Waits until it has told something that `wanted` picks; gives the first such thing.
+    /// Waits for the first record that `wanted` accepts, and gives what `wanted` made of it.
     ///
     /// # Errors
-    /// It ends before, or does not tell it in time.
+    /// It ends before, or no such record comes in time.
     pub async fn told<T>(
         &mut self,
         doing: &str,
@@ -123,10 +123,10 @@ impl Worker {
         }
     }
 
-    /// Tells it to end (SIGTERM), waits, and gives all it told.
+    /// Asks it to end (SIGTERM), waits, and gives all its records.
     ///
     /// # Errors
-    /// It does not end in time, or complains by its exit code.
+    /// It does not end in time, or its exit code is not 0.
     pub async fn finish(mut self, within: Duration) -> Result<Vec<Record>, Failed> {
         self.signal(Signal::SIGTERM);
         match self.process.wait_end(within).await {
@@ -136,13 +136,13 @@ impl Worker {
         }
     }
 
-    /// What it said of itself, if it has ended already.
+    /// How it ended, if it has ended already.
     pub fn ended_early(&mut self) -> Option<String> {
         let status = self.process.ended()?;
         Some(format!("worker {} had ended by itself ({status}): {}", self.name, self.last_words()))
     }
 
-    /// Tells it to end (SIGTERM) and does not wait; gives what it said of itself if it had ended before.
+    /// Asks it to end (SIGTERM) and does not wait. If it had ended before, says how.
     pub fn tell_to_end(&mut self) -> Option<String> {
         if let Some(early) = self.ended_early() {
             return Some(early);
@@ -151,10 +151,10 @@ impl Worker {
         None
     }
 
-    /// Waits until it has ended, well.
+    /// Waits until it has ended with success.
     ///
     /// # Errors
-    /// It does not end in time, or complains by its exit code.
+    /// It does not end in time, or its exit code is not 0.
     pub async fn ended(&mut self, within: Duration) -> Result<(), Failed> {
         match self.process.wait_end(within).await {
             Some(status) if status.success() => Ok(()),

@@ -9,8 +9,8 @@ pub mod wgl;
 
 use serde::{Deserialize, Serialize};
 
-/// What a checker found. *Unknown* is not a pass. A check that a run gave nothing to look at is left out of what is
-/// said of it, so that no promise is shown as held by a check of nothing; where the run was to give it something, it is
+/// The verdict of a check. *Unknown* is not a pass. A check for which a run gave no evidence is left out of its report,
+/// so that no promise is shown as held by a check of nothing; where the run should have given evidence, the check is
 /// unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -23,7 +23,7 @@ pub enum Verdict {
     Invalid,
 }
 
-/// The word of one checker on one run.
+/// The result of one check on one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// Which checker.

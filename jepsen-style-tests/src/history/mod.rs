@@ -36,15 +36,16 @@ pub enum EventKind {
 /// One line of a history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in microseconds of the boot clock: before the request was handed over, or after the answer was there.
+    /// When, in microseconds of the boot clock: an invocation before the request was sent, a completion after the
+    /// answer arrived.
     pub at_us: u64,
-    /// The client; one that was killed does not come back under its number.
+    /// The client. A client that was killed never comes back under its number.
     pub client: u32,
     /// Number of the operation, unique among those of its client; 0 in a [`EventKind::Note`].
     pub op: u64,
     /// What this event is.
     pub kind: EventKind,
-    /// Name of the operation, or of what was told.
+    /// Name of the operation, or of the note.
     pub what: String,
     /// Arguments in an invocation, the answer in an *ok*, the reason in the others. Each workload has types for its
     /// own.
@@ -108,23 +109,23 @@ impl Op {
     }
 }
 
-/// How many waiters for locks the servers woke.
+/// The number of waiters for locks that the servers woke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakeUps {
     /// By their own count.
     pub counted: u64,
-    /// The count contains nothing that came of a later transaction than this.
+    /// No wake-up in the count was caused by a later transaction than this.
     pub until: u64,
 }
 
-/// All that the clients told, by time.
+/// All events of the clients, by time.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     events: Vec<Event>,
 }
 
 impl History {
-    /// Sorts what was told by time; what one client told at one moment stays in its order.
+    /// Sorts events by time; events of one client at one moment stay in their order.
     pub fn new(mut events: Vec<Event>) -> Self {
         events.sort_by_key(|event| event.at_us);
         Self { events }
@@ -170,7 +171,7 @@ impl History {
         ops
     }
 
-    /// What was told beside the operations, by time.
+    /// The notes, which belong to no operation, by time.
     pub fn notes(&self) -> impl Iterator<Item = &Event> {
         self.events.iter().filter(|event| event.kind == EventKind::Note)
     }
@@ -185,39 +186,39 @@ pub struct DataSet {
     pub path: String,
 }
 
-/// What was done, when, and how it is known to have bitten.
+/// One fault: its effect, its time, and the evidence that it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultRecord {
     /// Which nemesis.
     pub nemesis: String,
-    /// What it did, for people: "node 2 (the leader) cut off".
+    /// A description for people: "node 2 (the leader) cut off".
     pub what: String,
-    /// When it struck, in microseconds of the boot clock.
+    /// When it began, in microseconds of the boot clock.
     pub began_us: u64,
     /// When it was lifted: from then on nothing is in the way of healing.
     pub ended_us: u64,
-    /// What shows that it bit: "the leader changed from 2 to 3", "node 2 held back 18,312 bytes".
+    /// The evidence: "the leader changed from 2 to 3", "node 2 held back 18,312 bytes".
     pub evidence: Vec<String>,
-    /// Whether it did. One that did not makes the run unknown.
+    /// Whether it took effect. A fault that did not makes the run unknown.
     pub bit: bool,
     /// Whether it stops clients that hold something for longer than their session lives.
     pub stops_holders: bool,
 }
 
-/// What there is after a run, for the checkers.
+/// Everything that a run left behind, for the checks.
 #[derive(Debug, Default)]
 pub struct Recorded {
-    /// What the clients told.
+    /// The clients' events.
     pub history: History,
-    /// What the watches of all nodes told of the tree, in the replicated order.
+    /// Creations and deletions of nodes, from the watches of all nodes, in the replicated order.
     pub log: BTreeSet<NodeEvent>,
-    /// What the same watches told of data that was set.
+    /// Changes of data, from the same watches.
     pub data: BTreeSet<DataSet>,
-    /// When the first node told of a transaction: by zxid, on the boot clock.
+    /// When the first node reported each transaction: by zxid, on the boot clock.
     pub seen_us: BTreeMap<u64, u64>,
-    /// What the servers woke before the first fault, where it was counted.
+    /// The servers' wake-ups before the first fault, where they were counted.
     pub wake_ups: Option<WakeUps>,
-    /// What was done to the cluster and its clients.
+    /// The faults of the cluster and of its clients.
     pub faults: Vec<FaultRecord>,
     /// The directory that the clients shared.
     pub shared: PathBuf,

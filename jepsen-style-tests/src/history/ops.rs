@@ -32,35 +32,35 @@ pub const DOWNGRADE: &str = "downgrade";
 pub const VERIFY: &str = "verify";
 /// Tries to give back what another holds.
 pub const STEAL: &str = "steal";
-/// Takes a lock from whoever holds it, by the right to do so.
+/// Takes a lock from its holder, with the permission to do so.
 pub const FORCE: &str = "force";
 /// Asks the guard.
 pub const LOOK: &str = "look";
 /// Looks at a lock's queue.
 pub const VIEW: &str = "view";
-/// Told: a session is open.
+/// Note: a session is open.
 pub const OPENED: &str = "opened";
-/// Told: a session is about to be closed.
+/// Note: a session is about to be closed.
 pub const CLOSING: &str = "closing";
-/// Told: it was closed.
+/// Note: it was closed.
 pub const CLOSED: &str = "closed";
-/// Told: nothing renews the session from here on, as if its process had died.
+/// Note: nothing renews the session from here on, as if its process had died.
 pub const ABANDONED: &str = "abandoned";
-/// Told: until when the cluster does not end the session, as far as its keeper knows.
+/// Note: until when the cluster does not end the session, as far as its client knows.
 pub const SURE: &str = "sure";
-/// Told: the session is lost.
+/// Note: the session is lost.
 pub const SESSION_LOST: &str = "session_lost";
 
-/// What is asked for.
+/// Argument of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcquireRequest {
     /// The lock; several are to be held together.
     pub locks: Vec<String>,
-    /// How.
+    /// In which mode.
     pub mode: Mode,
     /// How long it waits at most; 0 only tries.
     pub wait_ms: u64,
-    /// For whom.
+    /// For this session.
     pub session: u64,
     /// For permits: how many there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,14 +77,14 @@ pub struct Granted {
     pub token: u64,
 }
 
-/// A token that something is done with.
+/// Argument of operations on a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRef {
     /// The locks.
     pub locks: Vec<String>,
     /// The token.
     pub token: u64,
-    /// Who does it.
+    /// The session that does it.
     pub session: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct SessionRef {
     pub session: u64,
 }
 
-/// How long a session is sure to live.
+/// Until when a session certainly lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AliveUntil {
     /// Its number.
@@ -104,7 +104,7 @@ pub struct AliveUntil {
     pub until_ms: u64,
 }
 
-/// How a session ended, in its keeper's words.
+/// How a session ended, by its client's word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionEnded {
     /// Its number.
@@ -113,10 +113,10 @@ pub struct SessionEnded {
     pub why: String,
 }
 
-/// How a queue stands.
+/// The state of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
-    /// Who holds: tokens.
+    /// The holders' tokens.
     pub holders: Vec<u64>,
     /// How many wait.
     pub waiting: u64,
@@ -126,9 +126,9 @@ pub struct QueueView {
 pub const READ: &str = "read";
 /// Writes it: [`NumberWrite`].
 pub const WRITE: &str = "write";
-/// Asks the store for all that it took: [`StoreContents`].
+/// Asks the store for all writes that it accepted: [`StoreContents`].
 pub const TAKEN: &str = "taken";
-/// Told: the store could not be reached.
+/// Note: the store could not be reached.
 pub const STORE_FAILED: &str = "store_failed";
 
 /// A number is written.
@@ -138,13 +138,13 @@ pub struct NumberWrite {
     pub lock: String,
     /// Under which token.
     pub token: u64,
-    /// What is written.
+    /// The new value.
     pub value: i64,
-    /// Whether it is sent on purpose although the lock was given back or lost.
+    /// Whether it is sent on purpose after the lock was released or lost.
     pub late: bool,
 }
 
-/// What a store says that it took.
+/// All writes that a store accepted, by its own list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreContents {
     /// Which kind of store.
@@ -155,12 +155,12 @@ pub struct StoreContents {
 
 /// Reads the replicated clock under a grant.
 pub const MARK: &str = "mark";
-/// Told: a dead holder's place is seen to be kept.
+/// Note: a dead holder's place is seen to be kept.
 pub const KEPT: &str = "kept";
 /// Below this each session has an ephemeral node `s<number>`, so that the log shows when it ended.
 pub const SESSIONS: &str = "/jepsen-sessions";
 
-/// What the replicated clock showed.
+/// A reading of the replicated clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReading {
     /// In milliseconds since 1970.

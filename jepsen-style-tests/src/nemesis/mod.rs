@@ -33,7 +33,7 @@ pub const NEED_FIVE_NODES: [&str; 2] = ["kill-minority", "pause-minority"];
 /// Why those are skipped there.
 pub const NEEDS_FIVE_NODES: &str = "of fewer than five nodes no more than one can be missed";
 
-/// What a nemesis may lay hands on.
+/// Everything that a nemesis may act on.
 pub struct TestBed {
     /// The nodes.
     pub cluster: Cluster,
@@ -49,14 +49,14 @@ pub struct TestBed {
     pub dir: PathBuf,
     /// The server that the nodes run.
     pub server: PathBuf,
-    /// Whether its clocks can be put from outside.
+    /// Whether its clocks can be set from outside.
     pub clocks_obey: bool,
-    /// When the fault in hand struck, and when it was lifted.
+    /// When the present fault began, and when it was lifted.
     pub moments: Moments,
 }
 
-/// When a fault struck and when it was lifted, as the nemesis says: before it strikes it looks who leads, and after it
-/// has lifted its fault it waits until the nodes are back.
+/// When a fault began and when it was lifted, by the nemesis' own word: before the fault it looks up the leader, and
+/// after it has lifted the fault it waits until the nodes are back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moments {
     struck_us: Option<u64>,
@@ -64,17 +64,17 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// The first of its blows is about to fall.
+    /// The fault is about to begin.
     pub fn strike(&mut self) {
         self.struck_us.get_or_insert_with(boot_us);
     }
 
-    /// The last of it has just been taken off.
+    /// The last part of the fault has just been lifted.
     pub fn lift(&mut self) {
         self.lifted_us = Some(boot_us());
     }
 
-    /// When it struck; `otherwise` where the nemesis has not said.
+    /// When it began; `otherwise` where the nemesis has not said.
     pub fn struck_us(&self, otherwise: u64) -> u64 {
         self.struck_us.unwrap_or(otherwise)
     }
@@ -132,7 +132,7 @@ pub trait Nemesis: Send {
     /// The harness failed.
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed>;
 
-    /// Takes it off, whole: after this the cluster is able to heal. Gives the evidence; empty if it did not bite.
+    /// Takes all of it off: after this the cluster is able to heal. Gives the evidence; empty if it had no effect.
     ///
     /// # Errors
     /// The harness failed, or the cluster did what it must not (a damaged node that serves).
@@ -144,7 +144,7 @@ pub trait Nemesis: Send {
     }
 }
 
-/// Every nemesis, `none` among them; `all` is made of the others by the runner.
+/// Every nemesis. The runner adds `none`, and makes `all` of them.
 pub fn all() -> Vec<Box<dyn Nemesis>> {
     let families = [
         partitions::all(),

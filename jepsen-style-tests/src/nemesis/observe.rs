@@ -1,5 +1,5 @@
-//! What nemeses see of the cluster: who leads, what links held back, what became of processes. Evidence comes from
-//! here, never from what was intended.
+//! Observes the cluster for nemeses: the leader, the bytes that links held back, the state of processes. Evidence comes
+//! from here, never from what was intended.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 4;
 /// Under other faults there may be no leader to be found.
 const LEADER_WITHIN: Duration = Duration::from_secs(2);
-/// A node that works says at once how it is.
+/// A working node answers at once.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,7 @@ pub(super) struct Lead {
     pub(super) term: u64,
 }
 
-/// Who leads, as the nodes say themselves: the one in the highest term. None if none does in time.
+/// The leader by the nodes' own word: the one in the highest term. None if none leads in time.
 pub(super) async fn lead(cluster: &Cluster, within: Duration) -> Option<Lead> {
     let begun = Instant::now();
     loop {
@@ -49,7 +49,7 @@ pub(super) async fn lead(cluster: &Cluster, within: Duration) -> Option<Lead> {
     }
 }
 
-/// Who leads, or somebody, where nobody does.
+/// The leader, or any node where none leads.
 pub(super) async fn leader_or_any(test_bed: &TestBed, rng: &mut StdRng) -> Result<u64, Failed> {
     match lead(&test_bed.cluster, LEADER_WITHIN).await {
         Some(lead) => Ok(lead.node),
@@ -57,7 +57,7 @@ pub(super) async fn leader_or_any(test_bed: &TestBed, rng: &mut StdRng) -> Resul
     }
 }
 
-/// Some node.
+/// Any node.
 pub(super) fn any(test_bed: &TestBed, rng: &mut StdRng) -> Result<u64, Failed> {
     match test_bed.cluster.ids().choose(rng) {
         Some(node) => Ok(*node),
@@ -71,7 +71,7 @@ pub(super) async fn called(cluster: &Cluster, node: u64) -> String {
     if leads { format!("node {node} (the leader)") } else { format!("node {node}") }
 }
 
-/// What changed in who leads, if anything did: the same node in a later term has lost and won an election.
+/// The change of leader, if there was one: the same node in a later term has lost and won an election.
 pub(super) async fn lead_changed(cluster: &Cluster, before: Option<Lead>) -> Option<String> {
     let before = before?;
     let now = lead(cluster, Duration::ZERO).await.filter(|now| now.term > before.term)?;
@@ -103,7 +103,7 @@ pub(super) async fn kill(cluster: &mut Cluster, node: u64) -> Result<Option<Stri
     }
 }
 
-/// The state of a process as the kernel tells it. None if there is no such process.
+/// The kernel's state of a process. None if there is no such process.
 pub(super) fn state_of(pid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, which comes before, is in parentheses and may hold anything.
@@ -151,7 +151,7 @@ async fn passed(test_bed: &TestBed, line: ObservedLink) -> Passed {
     }
 }
 
-/// What links had done when a fault came on them.
+/// The counts of links when a fault was put on them.
 pub(super) type Counts = BTreeMap<ObservedLink, Passed>;
 
 pub(super) async fn count(test_bed: &TestBed, lines: &[ObservedLink]) -> Counts {
@@ -162,7 +162,7 @@ pub(super) async fn count(test_bed: &TestBed, lines: &[ObservedLink]) -> Counts 
     counts
 }
 
-/// What the links held back or reset since: none if they did not.
+/// What the links have held back or reset since; none if nothing.
 pub(super) async fn held_since(test_bed: &TestBed, before: &Counts) -> Option<String> {
     let (mut held, mut reset, mut bytes, mut links) = (0, 0, 0, 0);
     for (line, before) in before {
@@ -181,7 +181,7 @@ pub(super) async fn held_since(test_bed: &TestBed, before: &Counts) -> Option<St
     })
 }
 
-/// The last line of a node's log that speaks of one of these, from a place on.
+/// The last line of a node's log after a position that contains one of these words.
 pub(super) fn said(directory: &Path, from_byte: u64, words: &[&str]) -> Option<String> {
     let log = std::fs::read(directory.join("server.log")).ok()?;
     let text = String::from_utf8_lossy(log.get(usize::try_from(from_byte).ok()?..)?).into_owned();

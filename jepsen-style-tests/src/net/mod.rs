@@ -23,23 +23,23 @@ pub enum Endpoint {
     Clients,
 }
 
-/// Which of a node's doors a link leads to.
+/// The listener of a node that a link leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Listener {
     /// For peers.
     Peer,
     /// For clients.
     Client,
-    /// For clients that speak ZooKeeper's protocol.
+    /// For clients of ZooKeeper's protocol.
     ZooKeeper,
 }
 
 impl Listener {
-    /// Where clients come in. The faults on a link of theirs lie on all of these alike.
+    /// The listeners for clients. A fault on a clients' link is on all of them alike.
     pub const FOR_CLIENTS: [Self; 2] = [Self::Client, Self::ZooKeeper];
 }
 
-/// What a link does to what goes over it, in its one direction.
+/// What a link does to its traffic, in its one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LinkFault {
     /// Nothing.
@@ -48,21 +48,21 @@ pub enum LinkFault {
     Cut,
     /// Connections that carry anything in this direction are reset, and new ones refused or reset.
     Reset,
-    /// The receiving end has forgotten its connections and the sending end does not know: what it sends vanishes, until
-    /// it is told by a reset when this is healed. No new connections.
+    /// The receiving end has forgotten its connections and the sending end does not know: its bytes vanish until a
+    /// reset tells it, when this is healed. No new connections.
     HalfOpen,
-    /// Each way takes longer by `delay` and up to `jitter` more, and passes so many bytes a second (0: no bound).
+    /// Bytes arrive later by `delay` and up to `jitter` more, and so many pass in a second (0: no bound).
     Slow {
-        /// Added to every way.
+        /// Added to each transfer.
         delay: Duration,
-        /// Up to so much more, by chance.
+        /// Up to so much more, at random.
         jitter: Duration,
         /// Bytes a second; 0 for no bound.
         bytes_per_s: u64,
     },
 }
 
-/// What a link has done since it was made: the evidence that a fault bit.
+/// What a link has done since it was made: the evidence that a fault took effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     /// Bytes that passed.
@@ -79,22 +79,22 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     /// `proxy` or `netns`.
     fn backend(&self) -> &'static str;
 
-    /// The address at which `from` is to reach a door of node `to`: goes into the configuration of `from`.
+    /// The address at which `from` is to reach a listener of node `to`: goes into the configuration of `from`.
     fn address(&self, from: Endpoint, to: u64, listener: Listener) -> SocketAddr;
 
     /// The address on which a node itself is to listen.
     fn listens(&self, node: u64, listener: Listener) -> SocketAddr;
 
-    /// The address at which the harness reaches a node's door for clients past every fault.
+    /// The address at which the harness reaches a node's listener for clients past every fault.
     fn unhindered(&self, node: u64) -> SocketAddr {
         self.listens(node, Listener::Client)
     }
 
-    /// Words before a node's command line, where it must be started in a place of its own.
+    /// Words before a node's command line, where the node must be started in a namespace of its own.
     fn wrap(&self, node: u64) -> Vec<String>;
 
-    /// Makes room for a node that joins later: a place of its own, or that of a node which is gone for good (its doors
-    /// for clients, and the faults of its clients' links, pass to the new one).
+    /// Makes room for a node that joins later: its own, or that of a node which is gone for good (then its listeners
+    /// for clients, and the faults of its clients' links, pass to the new node).
     ///
     /// # Errors
     /// It is there already, or ports cannot be had.
@@ -103,8 +103,8 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
         Err(Failed::CannotRun(format!("{} takes no further nodes", self.backend())))
     }
 
-    /// Puts a fault on the link from one place to a node (all doors), or takes it off. One-way faults: what `from`
-    /// sends. Exact: once this has returned it is so.
+    /// Puts a fault on the link from an endpoint to a node (all listeners), or takes it off. It affects what `from`
+    /// sends, and is exact: it holds once this has returned.
     ///
     /// # Errors
     /// The backend cannot do this.

@@ -1,9 +1,9 @@
-//! A TCP proxy in front of one door: what one place (or whoever names itself) opens to a node goes through here, both
-//! ways.
+//! A TCP proxy in front of one listener of a node: the connections of one endpoint, or of peers that name themselves,
+//! go through here in both directions.
 //!
-//! Bytes that a cut holds are delivered when it heals, as after a real partition, and so is the news that one end has
-//! gone: a proxy cannot drop bytes in the middle of a stream without lying about TCP. A connection comes about only
-//! while both directions pass.
+//! Bytes that a cut holds back are delivered when it heals, as after a real partition, and so is the end of a
+//! connection: a proxy cannot drop bytes in the middle of a TCP stream. A connection is made only while both directions
+//! pass.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,18 +31,18 @@ const NAME: &[u8] = b"\r\nlockkeeper-from: ";
 /// The two directions of a connection.
 #[derive(Clone)]
 pub(super) struct Directions {
-    /// From who opened it.
+    /// From the end that opened it.
     pub(super) there: Arc<Direction>,
-    /// To who opened it.
+    /// To the end that opened it.
     pub(super) back: Arc<Direction>,
 }
 
-/// Whose connections come here.
+/// Who connects here.
 #[derive(Clone)]
 pub(super) enum Callers {
-    /// One place's only.
+    /// One endpoint only.
     One(Directions),
-    /// Anybody's: peers that were not told an address of their own. They say in their first request who they are.
+    /// Peers without an address of their own. Each names itself in its first request.
     Named(Arc<dyn Fn(u64) -> Directions + Send + Sync>),
 }
 
@@ -98,7 +98,7 @@ async fn serve(mut near: TcpStream, target: SocketAddr, callers: Callers) {
             reset(&near);
             reset(&far);
         }
-        // The news of an end travels like everything else.
+        // The end of a connection travels like its bytes.
         ConnectionEnd::NearGone => {
             directions.there.until_passable().await;
             reset(&far);
@@ -189,7 +189,7 @@ async fn connect(near: &TcpStream, target: SocketAddr, directions: &Directions) 
     TcpStream::connect(target).await.ok()
 }
 
-/// One end has forgotten the connection and the other does not know: what that sends vanishes, until healing tells it.
+/// One end has forgotten the connection and the other does not know: its bytes vanish until healing resets it.
 async fn strand(forgetful: TcpStream, mut unaware: TcpStream, direction: &Direction) {
     direction.count_reset();
     reset(&forgetful);

@@ -1,9 +1,9 @@
 //! The default backend, which needs no root: a TCP proxy for each directed link between peers and for each link from
-//! the clients to a door of a node. The directions are what faults lie on: one cut from A to B stops what A sends to B
-//! on the connections that A opened *and* on those that B opened.
+//! the clients to a listener of a node. A fault is on a direction: a cut from A to B stops what A sends to B on the
+//! connections that A opened *and* on those that B opened.
 //!
-//! Founding members are told an address of their own for each peer. For a node that joins later all peers are told the
-//! same one, from the membership; there they are told apart by the name that each call between peers carries.
+//! Each founding member has an address of its own for each peer. A node that joins later has one address for all peers,
+//! from the membership; the proxy tells its callers apart by the name that each call between peers carries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +42,7 @@ impl Directions_ {
 struct Listeners {
     listens: BTreeMap<(u64, Listener), SocketAddr>,
     links: BTreeMap<(Endpoint, u64, Listener), Arc<Proxy>>,
-    /// For peers that were not told an address of their own.
+    /// For peers without an address of their own.
     arrivals: BTreeMap<u64, Proxy>,
 }
 
@@ -89,7 +89,7 @@ impl ProxyNet {
         self.book().listens.keys().filter(|(_, listener)| *listener == Listener::Peer).map(|(node, _)| *node).collect()
     }
 
-    /// Where the node is to listen; for clients where the one listened whose place it takes.
+    /// The addresses on which the node is to listen; for clients those of the node that it replaces.
     fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
         let ports = ports::free(1 + Listener::FOR_CLIENTS.len())?;
         let mut book = self.book();
@@ -125,7 +125,7 @@ impl ProxyNet {
         Ok(())
     }
 
-    /// The clients reach it where they reached the one whose place it takes.
+    /// The clients reach it at the addresses of the node that it replaces.
     fn inherit(&self, node: u64, old: u64) {
         let mut book = self.book();
         for listener in Listener::FOR_CLIENTS {
@@ -150,7 +150,7 @@ impl FaultNet for ProxyNet {
 
     fn address(&self, from: Endpoint, to: u64, listener: Listener) -> SocketAddr {
         let book = self.book();
-        // What a node is told of a door for clients is for their ears.
+        // A node needs its own address for clients only to tell it to them.
         let from = if listener == Listener::Peer { from } else { Endpoint::Clients };
         let linked = book.links.get(&(from, to, listener));
         let arrival = || (listener == Listener::Peer).then(|| book.arrivals.get(&to)).flatten();

@@ -30,34 +30,34 @@ pub struct Phase {
     pub to_us: u64,
 }
 
-/// What the faults came to.
+/// The results of the faults.
 #[derive(Debug, Default)]
 pub struct Campaign {
     /// Each fault that was put on and taken off.
     pub faults: Vec<FaultRecord>,
-    /// What a nemesis could not do, or found that must not be.
+    /// Faults that a nemesis could not put on or off, and forbidden states that it found.
     pub checks: Vec<Check>,
     /// The stretches.
     pub phases: Vec<Phase>,
-    /// What the servers woke before the first fault.
+    /// The servers' wake-ups before the first fault.
     pub wake_ups: Option<WakeUps>,
 }
 
-/// What a campaign is fought with.
+/// Everything that a campaign needs.
 pub struct Means<'a> {
     /// Nodes, network, clients.
     pub test_bed: &'a mut TestBed,
     /// The nemeses, in the order of the deck.
     pub nemeses: &'a mut [Box<dyn Nemesis>],
-    /// Deals them.
+    /// Chooses them.
     pub deck: Deck,
     /// The lengths of the phases.
     pub pace: Pace,
     /// Time under load, all in all.
     pub time: Duration,
-    /// Where chance within a nemesis comes from.
+    /// The seed of randomness within a nemesis.
     pub seed: u64,
-    /// Where it is told.
+    /// Where progress is shown.
     pub screen: &'a Screen,
 }
 
@@ -74,7 +74,7 @@ impl Campaign {
         let mut rng = StdRng::seed_from_u64(means.seed ^ 0x006e_656d_6573_6973);
         let begun = Instant::now();
         let until = means.time.saturating_sub(means.pace.last_calm);
-        // Where faults take longer than was thought, each still has its turn; but not for ever.
+        // Faults that take longer than planned still have their turn each, but not for ever.
         let at_most = until * 3 + Duration::from_secs(60);
         let mut calm = means.pace.first_calm;
         loop {
@@ -134,7 +134,7 @@ impl Campaign {
         let names = names.join(" + ");
         means.screen.phase(&names);
         tokio::time::sleep(means.deck.about(means.pace.hold)).await;
-        // Else in the order in which they came: nodes that were killed come back over a healed network.
+        // The others in the order in which they came: nodes that were killed come back over a healed network.
         on.sort_by_key(|fault| plan::off_last(means.nemeses[fault.nemesis].name()));
         for fault in on {
             self.heal(means, fault).await;

@@ -11,8 +11,8 @@ use crate::report::Counts;
 
 /// With fewer operations carried out a run says nothing.
 const ENOUGH: u64 = 20;
-/// An operation asked for so often and never answered says nothing either. (Never carried out may be right: what must
-/// be refused.)
+/// An operation that was invoked so often and never answered says nothing either. (That it was never carried out may be
+/// right: the cluster may have to refuse it.)
 const OFTEN: u64 = 10;
 
 /// Operations by their name and end.
@@ -55,7 +55,7 @@ pub fn enough(counts: &BTreeMap<String, Counts>) -> Check {
     )
 }
 
-/// Whether each fault bit.
+/// Whether each fault took effect.
 pub fn bit(faults: &[FaultRecord], asked: &[String]) -> Check {
     const NAME: &str = "every fault bit";
     if asked.is_empty() {
@@ -74,8 +74,8 @@ pub fn bit(faults: &[FaultRecord], asked: &[String]) -> Check {
     Check::valid(NAME, "", format!("{} faults of {} kinds, each with evidence", faults.len(), asked.len()))
 }
 
-/// The operations that show that the cluster takes on work: acquires where there are any, else those whose answers name
-/// a point in the replicated order. What a client does without the cluster shows nothing.
+/// The operations that show that the cluster works: acquires where there are any, else those whose answers name a point
+/// in the replicated order. Operations that a client does without the cluster show nothing.
 pub fn telling(ops: &[Op]) -> Vec<&Op> {
     let carried_out = || ops.iter().filter(|op| op.ended == Completion::Ok);
     let acquired: Vec<&Op> = carried_out().filter(|op| op.what == "acquire").collect();
@@ -86,7 +86,7 @@ pub fn telling(ops: &[Op]) -> Vec<&Op> {
     if ordered.is_empty() { carried_out().collect() } else { ordered }
 }
 
-/// How long after a moment the first operation begun after it was carried out, of those that tell.
+/// How long after a moment the first of these operations that began after it was carried out.
 pub fn next_after_ms(telling: &[&Op], from_us: u64) -> Option<u64> {
     let ended = telling.iter().filter(|op| op.invoked_us >= from_us).filter_map(|op| op.completed_us);
     ended.min().map(|at_us| (at_us - from_us) / 1_000)

@@ -58,7 +58,7 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     let mut nemeses = settings::made(&settings.nemeses);
     std::fs::create_dir_all(dir)?;
     let places = Places::make(dir)?;
-    // What it started ends with this.
+    // Whatever it started ends when this is dropped.
     let _prepared = workload.prepare(&places.shared).await.map_err(Failed::CannotRun)?;
     screen.phase("starting the cluster");
     let began_us = boot_us();
@@ -127,7 +127,7 @@ struct Fought {
     healed_us: u64,
 }
 
-/// Where the last calm was not enough for one answer, the cluster gets some time more before that counts against it.
+/// If the last calm gave no answer, gives the cluster some more time before that counts against it.
 async fn wait_for_an_answer(places: &Places) {
     let (begun, mut tally) = (Instant::now(), ProgressTally::default());
     tally.look(&places.clients);
@@ -138,7 +138,7 @@ async fn wait_for_an_answer(places: &Places) {
     }
 }
 
-/// What there is once all processes have ended.
+/// The state of a run once all its processes have ended.
 struct FinishedRun {
     campaign: Campaign,
     healed_us: u64,
@@ -195,10 +195,11 @@ async fn end(
     FinishedRun { campaign: fought.campaign, healed_us: fought.healed_us, recorded, checks }
 }
 
-/// What clients wrote is in the history; what nodes stored is evidence only where something is wrong.
+/// Removes the clients' files, which are in the history now, and the nodes' data, which is evidence only where
+/// something is wrong.
 fn tidy(places: &Places, passes: bool) {
     let within = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    // What cannot be removed stays, and does no harm.
+    // A file that cannot be removed does no harm.
     for path in within(&places.clients) {
         if path.extension().is_some_and(|extension| extension == "jsonl") {
             let _ = std::fs::remove_file(path);
@@ -231,7 +232,7 @@ fn said(name: &str, promises: &str, failed: &Failed) -> Check {
     }
 }
 
-/// All that clients told, those that were killed among them.
+/// The events of all clients, also of those that were killed.
 fn events(clients: &Path) -> Result<Vec<Event>, Failed> {
     let mut events = Vec::new();
     for entry in std::fs::read_dir(clients)? {
@@ -295,8 +296,8 @@ fn judge(
     }
 }
 
-/// What the run came to. Of the control nothing may be broken but that updates were lost, only under faults that stop
-/// holders, and there it must be.
+/// The outcome of the run. The control must lose updates, and break nothing else, exactly under faults that stop
+/// holders.
 fn outcome(expected: ExpectedVerdict, own: &[Check], general: &[Check], faults: &[FaultRecord]) -> Outcome {
     let (checks, own, general) = (own, Outcome::of(own), Outcome::of(general));
     if expected == ExpectedVerdict::Valid || !general.passes() {

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-/// Faults of different kinds may be on at the same time; two of one kind would lay hands on the same thing.
+/// Faults of different families may be on at the same time; two of one family would act on the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FaultFamily {
     /// Links. Put on first: some of them look for the leader.
@@ -19,7 +19,7 @@ enum FaultFamily {
     Clock,
     /// Client processes.
     Clients,
-    /// Processes of nodes that are killed or stopped and need nobody to come back.
+    /// Processes of nodes that are killed or stopped. Lifting these faults needs no other node.
     Process,
     /// Faults that wait for nodes to come back and so need the network and all other nodes.
     Alone,
@@ -53,11 +53,11 @@ fn bears(kinds: &[FaultFamily], another: FaultFamily) -> bool {
 pub enum Manner {
     /// One after the other, in the order given.
     InTurn,
-    /// Overlapping, in combinations by chance.
+    /// Overlapping, in random combinations.
     Combined,
 }
 
-/// Deals nemeses, by their place in the list.
+/// Chooses nemeses, by their position in the list.
 #[derive(Debug)]
 pub struct Deck {
     kinds: Vec<FaultFamily>,
@@ -74,12 +74,12 @@ impl Deck {
         Self { kinds, manner, undealt: Vec::new(), whole: names.is_empty(), rng: StdRng::seed_from_u64(seed) }
     }
 
-    /// Whether each nemesis has been dealt at least once.
+    /// Whether each nemesis has had a turn.
     pub fn dealt_once(&self) -> bool {
         self.whole
     }
 
-    /// How many turns it takes to deal each once, about.
+    /// About how many turns it takes until each has had one.
     pub fn turns(&self) -> usize {
         match self.manner {
             Manner::InTurn => self.kinds.len(),
@@ -113,7 +113,7 @@ impl Deck {
         turn
     }
 
-    /// A duration by chance, up to a quarter longer than this.
+    /// A random duration, up to a quarter longer than this.
     pub fn about(&mut self, duration: Duration) -> Duration {
         duration.mul_f64(self.rng.random_range(1.0..1.25))
     }
@@ -138,10 +138,10 @@ impl Pace {
         let seconds = |least: f64, share: f64, most: f64| Duration::from_secs_f64(share.clamp(least, most));
         let time_s = time.as_secs_f64();
         let first_calm = seconds(1.0, time_s / 12.0, 5.0);
-        // Who died or was cut off while it held is in the way for as long as its session lives, and a new leader counts
-        // that anew.
+        // A holder that died or was cut off blocks others for as long as its session lives, and a new leader starts
+        // that time anew.
         let until_all_are_back_s = ttl.as_secs_f64() + 1.3;
-        // And then clients are at work undisturbed for a while, so that one that still waits is seen to wait.
+        // Then clients work undisturbed for a while, so that one that still waits is seen to wait.
         let last_calm = seconds(until_all_are_back_s + 1.5, time_s / 8.0, 10.0);
         let turns = f64::from(u32::try_from(turns.max(1)).unwrap_or(u32::MAX));
         let each_s = (time.saturating_sub(first_calm + last_calm)).as_secs_f64() / turns;

@@ -19,7 +19,7 @@ use crate::http::{Api, Failure, new_client};
 
 /// How long one node is given for an answer. Shorter than a session lives, so that a frozen node does not cost one.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(1);
-/// How long the library goes on over all endpoints.
+/// How long the library retries over all endpoints.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) struct ClientKit {
@@ -30,14 +30,14 @@ pub(super) struct ClientKit {
     pub(super) nodes: Vec<Api>,
 }
 
-/// What a failure makes certain.
+/// What is certain about a failed operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// An answer: this is why not.
+    /// The cluster refused, for this reason.
     Refused(Code),
     /// It did not take place and will not.
     NotDone,
-    /// Nobody knows.
+    /// It may or may not have taken place.
     Unknown,
 }
 
@@ -91,7 +91,7 @@ impl ClientKit {
         None
     }
 
-    /// A hand with a session, where these nodes are there ([`prepare`](Self::prepare)); none if it is to end before.
+    /// A kit with a session, once these nodes exist ([`prepare`](Self::prepare)); none if it is to end before.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -124,8 +124,8 @@ impl ClientKit {
     }
 }
 
-/// What an error of the library makes certain. A session that is over may have been so only when an unanswered first
-/// try had been carried out.
+/// What is certain after an error of the library. That a session is over may be the answer to a second attempt whose
+/// first one was carried out.
 pub(super) fn sure(error: &Error) -> Certainty {
     match error {
         Error::Refused(problem) => of_code(problem.code),
@@ -134,8 +134,8 @@ pub(super) fn sure(error: &Error) -> Certainty {
     }
 }
 
-/// The same of a call that only looked. It changes nothing, so nobody keeps account of whether it came through: where
-/// no node refused it, nobody knows.
+/// The same for a read. It changes nothing, so the library does not track whether it came through: unless a node
+/// refused it, the outcome is unknown.
 pub(super) fn sure_read(error: &Error) -> Certainty {
     match error {
         Error::Refused(problem) => of_code(problem.code),
@@ -143,7 +143,7 @@ pub(super) fn sure_read(error: &Error) -> Certainty {
     }
 }
 
-/// The same of one attempt at one node, which was the only one.
+/// The same for a single attempt at one node.
 pub(super) fn sure_once(failure: &Failure) -> Certainty {
     match failure {
         Failure::Refused(problem) => of_code(problem.code),
@@ -152,7 +152,7 @@ pub(super) fn sure_once(failure: &Failure) -> Certainty {
     }
 }
 
-/// The same of a recipe, which may have done several things: only its own words are certain.
+/// The same for a recipe, which may have made several calls: only its own error is certain.
 pub(super) fn sure_recipe(error: &RecipeError) -> Certainty {
     match error {
         RecipeError::Client(error) => match sure(error) {
@@ -171,7 +171,7 @@ fn of_code(code: Code) -> Certainty {
     }
 }
 
-/// Ends an operation in the way that is certain.
+/// Records the end of an operation as far as it is certain.
 pub(super) fn end<T, E: std::fmt::Display>(
     begun: OpenOp,
     came: Result<(T, Option<u64>), E>,

@@ -43,7 +43,7 @@ impl LockClient {
             }
             let session = self.kit.session().await?;
             follow(&session, self.recorder());
-            // So that the log shows when it ended. Without, that is not known.
+            // With this node the log shows when the session ended.
             let node = Create { kind: Kind::Ephemeral, ..Create::default() };
             let _ = session.client().create(&format!("{}/s{}", ops::SESSIONS, session.id()), &node).await;
             self.session = Some(session);
@@ -51,7 +51,7 @@ impl LockClient {
         self.session.clone()
     }
 
-    /// Ends the session, with all that may still be open in it. Whether the cluster said that it is over.
+    /// Closes the session with everything that may still be open in it. Gives whether the cluster acknowledged that.
     pub(super) async fn close(&mut self) -> bool {
         let Some(session) = self.session.take() else { return false };
         self.recorder().note(ops::CLOSING, &SessionRef { session: session.id() }, None);
@@ -63,14 +63,14 @@ impl LockClient {
         closed
     }
 
-    /// Stops renewing the session and does nothing else, as a process that dies. Nobody may have a clone of it by then.
+    /// Stops renewing the session and does nothing else, like a process that dies. Nobody may hold a clone of it.
     pub(super) fn abandon(&mut self) {
         if let Some(session) = self.session.take() {
             self.recorder().note(ops::ABANDONED, &SessionRef { session: session.id() }, None);
         }
     }
 
-    /// Asks, for as long as `wait` takes, and tells what came of it.
+    /// Acquires by `wait`, and records the outcome.
     pub(super) async fn acquire<K>(
         &self,
         asks: &AcquireRequest,
@@ -91,19 +91,19 @@ impl LockClient {
         None
     }
 
-    /// Gives back, and tells what came of it.
+    /// Releases, and records the outcome.
     pub(super) async fn release<K>(&self, under: &TokenRef, guard: Guard<K>) {
         let begun = self.recorder().begin(ops::RELEASE, under);
         match guard.release().await {
             Ok(()) => begun.ok(&Value::Null, None),
-            // A guard goes on giving back what no node took: it may still be done.
+            // A guard whose release no node took goes on trying: it may still be done.
             Err(error @ Error::Unreachable { .. }) => begun.info(&error.to_string()),
             Err(error) => end_failed(begun, &error),
         }
     }
 
-    /// Closes the session with all that is held under a guard, which goes with it. Where it could not be closed, what
-    /// is held is given back in the background, as the guard is dropped.
+    /// Closes the session with the lock held under a guard. If it cannot be closed, the guard is dropped and releases
+    /// in the background.
     pub(super) async fn leave<H>(&mut self, under: &TokenRef, held: H) {
         if !self.close().await {
             let begun = self.recorder().begin(ops::RELEASE, under);
@@ -117,7 +117,7 @@ impl LockClient {
         self.looked(under, || guard.is_lost())
     }
 
-    /// Asks somebody else whether it is lost.
+    /// Asks `is_lost` whether the lock is lost.
     pub(super) fn looked(&self, under: &TokenRef, is_lost: impl FnOnce() -> bool) -> bool {
         let begun = self.recorder().begin(ops::LOOK, under);
         let lost = is_lost();
@@ -180,7 +180,7 @@ async fn holder(session: &Session, lock: &str) -> Option<(u64, u64)> {
     Some((other.session_id?, other.token))
 }
 
-/// Ends an operation that tried to end another's grant: whether it did.
+/// Records the end of an operation that tried to end another's grant: whether it did.
 fn took(begun: OpenOp, answer: Result<Released, Error>) {
     match answer {
         Ok(released) => begun.ok(&true, Some(released.zxid)),
@@ -189,8 +189,8 @@ fn took(begun: OpenOp, answer: Result<Released, Error>) {
     }
 }
 
-/// Tells with each acknowledged keepalive until when the session is sure to live, and that it is lost. Has no part of
-/// the session, and so does not keep it alive.
+/// Records with each acknowledged keepalive until when the session certainly lives, and that it is lost. It holds no
+/// clone of the session, and so does not keep it alive.
 pub(super) fn follow(session: &Session, recorder: &Recorder) {
     let (id, margin, recorder) = (session.id(), safety_margin(session.timeout()), recorder.clone());
     let (mut renewals, mut state) = (session.renewals(), session.state());
@@ -217,21 +217,20 @@ pub(super) fn follow(session: &Session, recorder: &Recorder) {
     });
 }
 
-/// So often a holder does not give back what it holds, but closes its session with it.
+/// Percentage of holders that close their session instead of releasing.
 pub(super) const LEAVE_PERCENT: u32 = 5;
 
-/// What most workloads give queues to become empty, once their clients have gone.
+/// How long the queues of most workloads have to become empty, once their clients have gone.
 pub(super) const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
-/// The end of a workload that is about locks alone: how their queues stand.
+/// The final reads of a workload about locks alone: the state of their queues.
 pub(super) async fn conclude(context: ClientContext, locks: &[&str], within: Duration) -> Result<(), String> {
     let lock_client = LockClient::new(context)?;
     let locks: Vec<String> = locks.iter().map(|lock| (*lock).to_owned()).collect();
     view_all(&lock_client.kit.client, lock_client.recorder(), &locks, within).await
 }
 
-/// Tells how the queues of these locks stand once nobody is left in them; or how they stand when it has waited long
-/// enough.
+/// Records the state of these locks' queues once they are empty, or when the time is over.
 pub(super) async fn view_all(
     client: &Client,
     recorder: &Recorder,

@@ -31,7 +31,7 @@ use crate::check::Check;
 use crate::history::{Event, EventKind, Recorded};
 use crate::record::boot_us;
 
-/// What a client is told of its task.
+/// The task of a client.
 #[derive(Clone, Debug)]
 pub struct ClientContext {
     /// Where the cluster is reached: through the fault network.
@@ -42,15 +42,15 @@ pub struct ClientContext {
     pub client: u32,
     /// How many clients there are at a time.
     pub clients: u32,
-    /// Where all its chance comes from.
+    /// The seed of its randomness.
     pub seed: u64,
     /// The timeout of its sessions.
     pub ttl: Duration,
     /// A directory that all clients of the run share, for stores that are fenced (or not).
     pub shared: PathBuf,
-    /// Cancelled when it is to end: it lets go of what it holds, closes its session and returns.
+    /// Cancelled when the client is to end: it releases what it holds, closes its session and returns.
     pub stop: CancellationToken,
-    /// Tells what it does.
+    /// Records its operations.
     pub recorder: Recorder,
 }
 
@@ -61,7 +61,8 @@ pub struct Recorder {
     next: Arc<AtomicU64>,
 }
 
-/// An operation that was begun and must be ended in one of three ways. Dropped without, it stays open: unknown.
+/// An operation whose invocation was recorded and that must be ended in one of three ways. One that is dropped stays
+/// open: unknown.
 #[derive(Debug)]
 #[must_use]
 pub struct OpenOp {
@@ -71,19 +72,19 @@ pub struct OpenOp {
 }
 
 impl Recorder {
-    /// Of this client.
+    /// For this client.
     pub fn new(client: u32) -> Self {
         Self { client, next: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Tells that an operation is about to be asked for. Call it before the request is handed over.
+    /// Records the invocation of an operation. Call it before the request is sent.
     pub fn begin(&self, what: &str, arguments: &impl Serialize) -> OpenOp {
         let op = self.next.fetch_add(1, Ordering::Relaxed);
         self.write(op, EventKind::Invoke, what, value(arguments), None);
         OpenOp { recorder: self.clone(), op, what: what.to_owned() }
     }
 
-    /// Tells something that is no operation.
+    /// Records a note, which belongs to no operation.
     pub fn note(&self, what: &str, of: &impl Serialize, zxid: Option<u64>) {
         self.write(0, EventKind::Note, what, value(of), zxid);
     }
@@ -112,7 +113,7 @@ impl OpenOp {
 }
 
 fn value(of: &impl Serialize) -> Value {
-    // Our own plain types; one that has no JSON form shows as its error, and its checker says unknown.
+    // These are our own plain types; one without a JSON form shows as its error, and its check is unknown.
     serde_json::to_value(of).unwrap_or_else(|error| Value::from(error.to_string()))
 }
 
@@ -142,11 +143,10 @@ pub trait Workload: Send + Sync {
         ExpectedVerdict::Valid
     }
 
-    /// Makes what must stand in the shared directory before the clients begin. What it gives is kept until the run is
-    /// over.
+    /// Prepares the shared directory before the clients begin. The result is kept until the run is over.
     ///
     /// # Errors
-    /// It cannot be made: the run cannot be.
+    /// It cannot be prepared, and so the run cannot be made.
     async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
         let _ = shared;
         Ok(Box::new(()))
@@ -155,10 +155,10 @@ pub trait Workload: Send + Sync {
     /// What one client does until it is told to stop.
     ///
     /// # Errors
-    /// What it could not do, for people; faults are no errors, it goes on.
+    /// A description for people of why it could not work; faults are no errors, it goes on.
     async fn client(&self, context: ClientContext) -> Result<(), String>;
 
-    /// What is read once all is healed and the clients have stopped, as one more client.
+    /// The final reads, once all is healed and the clients have stopped, by one more client.
     ///
     /// # Errors
     /// It cannot be read: the run is unknown.
@@ -167,7 +167,7 @@ pub trait Workload: Send + Sync {
         Ok(())
     }
 
-    /// What is to be said of what was recorded. Pure but for reading the shared directory.
+    /// Checks a run. Pure but for reading the shared directory.
     fn check(&self, run: &Recorded) -> Vec<Check>;
 }
 

@@ -8,18 +8,18 @@ use serde_json::{Error, from_value};
 use crate::history::ops::{self, AcquireRequest, AliveUntil, ClockReading, Granted, KeptPlace, SessionRef, TokenRef};
 use crate::history::{Completion, History, Op};
 
-/// One way of ending a grant, or of changing it.
+/// A release or a downgrade of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantChange {
     /// When its client was about to ask for it.
     pub asked_us: u64,
     /// How the call ended.
     pub ended: Completion,
-    /// Its point in the order, where the answer tells.
+    /// Its zxid, where the answer names one.
     pub zxid: Option<u64>,
 }
 
-/// One grant, as its client told it.
+/// One grant, by its client's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Who.
@@ -28,11 +28,11 @@ pub struct Hold {
     pub asks: AcquireRequest,
     /// Under which token.
     pub token: u64,
-    /// The point of the order at which it was known to hold.
+    /// The zxid at which it was known to hold.
     pub zxid: Option<u64>,
     /// When its client was about to ask.
     pub asked_us: u64,
-    /// When its client was told.
+    /// When its client had the answer.
     pub granted_us: u64,
     /// The first time it was to be given back.
     pub released: Option<GrantChange>,
@@ -65,7 +65,7 @@ impl Hold {
     }
 }
 
-/// One session, as its client told it.
+/// One session, by its client's record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionLife {
     /// The last moment before which the cluster was not to end it, in microseconds of the boot clock.
@@ -79,19 +79,19 @@ pub struct SessionLife {
 }
 
 impl SessionLife {
-    /// Whether its client had begun to close it when its end was seen. Whoever closes it later may do so because it is
+    /// Whether its client had begun to close it when its end was seen. A client may close a session later because it is
     /// over.
     pub fn closed_by(&self, seen_us: u64) -> bool {
         self.closing_us.is_some_and(|closing_us| closing_us <= seen_us)
     }
 }
 
-/// Something that was asked about a token, and the answer.
+/// A query about a token, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenAnswer {
     /// Who asked.
     pub client: u32,
-    /// About what.
+    /// Which token.
     pub under: TokenRef,
     /// When it was about to ask.
     pub asked_us: u64,
@@ -99,14 +99,14 @@ pub struct TokenAnswer {
     pub ended: Completion,
     /// Yes or no, if that was the answer.
     pub yes: Option<bool>,
-    /// Its point in the order, where the answer tells.
+    /// Its zxid, where the answer names one.
     pub zxid: Option<u64>,
 }
 
-/// All of it.
+/// The whole history of a run's lock clients.
 #[derive(Clone, Debug, Default)]
 pub struct LockHistory {
-    /// By the time at which their clients were told.
+    /// By the time of the answer.
     pub holds: Vec<Hold>,
     /// By number.
     pub sessions: BTreeMap<u64, SessionLife>,
@@ -118,18 +118,18 @@ pub struct LockHistory {
     pub steals: Vec<TokenAnswer>,
     /// The cluster was asked to take a lock from its holder by force.
     pub forced: Vec<TokenAnswer>,
-    /// What the replicated clock showed under a token, at which zxid.
+    /// Readings of the replicated clock under a token, with their zxid.
     pub marks: Vec<(TokenRef, ClockReading, u64)>,
     /// Places of dead holders that were seen to be kept.
     pub kept: Vec<KeptPlace>,
-    /// Requests that got nothing, for certain.
+    /// Requests that certainly got nothing.
     pub fruitless: usize,
     /// Requests of unknown outcome.
     pub unknown: usize,
 }
 
 impl LockHistory {
-    /// Sorts what was told.
+    /// Reads a history.
     ///
     /// # Errors
     /// Something has another form than [`ops`] says: a defect of the suite.

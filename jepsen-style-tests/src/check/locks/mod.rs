@@ -28,7 +28,7 @@ use crate::history::FaultRecord;
 use crate::history::Recorded;
 use crate::history::ops;
 
-/// What all workloads about locks can falsify: the promises that these checks speak of.
+/// The promises that these checks speak of, which every lock workload can falsify.
 pub const PROMISES: &str = "P1 P2 P3 P4 P5 P6 P7 P10 P11";
 
 /// Whether clients were killed or stopped, so that sessions expired with what they held.
@@ -39,13 +39,13 @@ fn clients_died(faults: &[FaultRecord]) -> bool {
 /// The queues of locks, by name.
 pub type Queues = BTreeMap<String, Vec<Place>>;
 
-/// At which zxid each session ended: that of the node it has for this.
+/// The zxid at which each session ended: that of the deletion of its own ephemeral node.
 fn session_ends(log: &BTreeSet<lives::NodeEvent>) -> Result<BTreeMap<u64, u64>, String> {
     let lived = lives::lives(log, ops::SESSIONS)?;
     Ok(lived.iter().filter_map(|life| Some((life.name.strip_prefix('s')?.parse().ok()?, life.gone?))).collect())
 }
 
-/// What there is to look at.
+/// Everything that the checks look at.
 pub(crate) struct LockObservations {
     pub(crate) told: LockHistory,
     pub(crate) queues: Queues,
@@ -57,7 +57,7 @@ impl LockObservations {
     /// Puts it together.
     ///
     /// # Errors
-    /// The word on a run that cannot be read.
+    /// The check's result on a run that cannot be read.
     pub(crate) fn of(run: &Recorded, locks: &[&str]) -> Result<Self, Check> {
         let told = LockHistory::of(&run.history).map_err(|why| Check::unknown("history", "", why))?;
         if run.log.is_empty() {
@@ -72,7 +72,7 @@ impl LockObservations {
         Ok(Self { told, queues, ends })
     }
 
-    /// The sweeps that every lock workload gets, without those that found nothing to look at.
+    /// The checks that every lock workload gets, without those that the run gave no evidence for.
     pub(crate) fn sweeps(&self, run: &Recorded) -> Vec<Check> {
         let Self { told, queues, ends } = self;
         let calm = CalmPeriods::between(&run.faults, run.ttl);
@@ -95,7 +95,7 @@ impl LockObservations {
     }
 }
 
-/// What is looked at, and what is said of it beyond the sweeps.
+/// The checks of every lock workload, and more of one.
 fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&LockObservations) -> Vec<Check>) -> Vec<Check> {
     let seen = match LockObservations::of(run, locks) {
         Ok(seen) => seen,
@@ -106,7 +106,7 @@ fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&LockObservations) -
     checks
 }
 
-/// All that can be said of exclusive locks.
+/// All checks of exclusive locks.
 pub fn exclusive(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     judged(run, locks, |seen| {
         let mut checks = vec![black_box::exclusive(run)];
@@ -115,23 +115,23 @@ pub fn exclusive(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     })
 }
 
-/// All that can be said of locks with readers.
+/// All checks of locks with readers.
 pub fn readers_and_writers(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     judged(run, locks, |_| vec![black_box::readers_and_writers(run)])
 }
 
-/// All that can be said of semaphores.
+/// All checks of semaphores.
 pub fn semaphores(run: &Recorded, semaphores: &[(&str, u16)]) -> Vec<Check> {
     let names: Vec<&str> = semaphores.iter().map(|(name, _)| *name).collect();
     judged(run, &names, |_| black_box::semaphores(run, semaphores))
 }
 
-/// All that can be said of several locks that are taken together.
+/// All checks of locks that are taken together.
 pub fn together(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     judged(run, locks, |seen| vec![black_box::exclusive(run), whole::whole(&seen.told, &seen.queues)])
 }
 
-/// All that can be said of locks with a delay.
+/// All checks of locks with a delay.
 pub fn delayed(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     let clocks_right = !run.faults.iter().any(|fault| fault.nemesis.starts_with("clock-"));
     judged(run, locks, |LockObservations { told, queues, .. }| {

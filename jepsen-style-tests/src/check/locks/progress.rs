@@ -61,8 +61,8 @@ pub fn goes_on(told: &LockHistory, faults: &[FaultRecord], history: &History) ->
     }
 }
 
-/// When no fault was on, and none cast its shadow: sessions that it cost have expired, and what waited for that has
-/// come.
+/// The times in which no fault was on and none had consequences: sessions that it cost have expired, and their
+/// successors have come.
 pub struct CalmPeriods<'a> {
     faults: &'a [FaultRecord],
     shadow_us: u64,
@@ -94,8 +94,8 @@ pub fn no_standstill(told: &LockHistory, calm: &CalmPeriods<'_>) -> Option<Check
     Some(Check::valid(NAME, PROMISES, detail))
 }
 
-/// From when the log had a waiting request hold until its client was told: a wake-up that was lost takes until the
-/// client's patience is over. Judged while no fault is on; none where there was no such time.
+/// Measures hand-overs: from the zxid at which a waiting request held until its client had the answer. A lost wake-up
+/// takes until the client's wait is over. Judged while no fault is on; none where there was no such time.
 pub fn handed_over(
     told: &LockHistory,
     queues: &Queues,
@@ -120,7 +120,7 @@ pub fn handed_over(
             Some(Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, vec![hold.line()]) })
         }
         Some(_) => Some(Check::valid(NAME, PROMISES, detail)),
-        // Were nobody ever told, there would be no hand-over to be seen.
+        // If nobody was ever answered, there is no hand-over to be seen.
         None if told.holds.iter().any(|hold| calm.is(hold.asked_us, hold.granted_us)) => {
             Some(Check::unknown(NAME, PROMISES, detail))
         }
@@ -145,7 +145,7 @@ fn held_one_from(places: &[Place], hold: &Hold) -> Option<u64> {
     ends.into_iter().find(|at| holds_after(places, hold.token, *at).is_ok())
 }
 
-/// At the end nobody is left in the queues: neither as the cluster tells, nor in the log.
+/// At the end nobody is left in the queues, by the cluster's answers and by the log.
 pub fn all_gone(history: &History, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "nobody is left behind";
     const PROMISES: &str = "P2 P6";
