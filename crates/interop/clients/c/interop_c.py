@@ -14,12 +14,12 @@ ROOT = f"/c-tools-{os.getpid()}"
 CYCLES = 3
 NOISE = re.compile(r"\d{4}-\d\d-\d\d |Watcher SESSION|Got a new session|Creating |time = |\s*[cm]time ?=|\s*[cm]zxid ?=|Stat:")
 
-# What is typed into cli_mt, and what it prints of the answer: without times and zxids.
+# Commands for cli_mt and its replies, without times and zxids.
 CLI = [
     (f"create {ROOT}", ["[ROOT]: rc = 0", "name = ROOT"]),
     (f"create +e {ROOT}/e", ["[ROOT/e]: rc = 0", "name = ROOT/e"]),
     (f"ls {ROOT}", ["ROOT: rc = 0", "e"]),
-    # Its watch, and that of the get, are told of before the answer.
+    # Its watch and that of the get fire before the reply.
     (f"create +s {ROOT}/s-", ["Watcher CHILD_EVENT state = CONNECTED_STATE for path ROOT", "[ROOT/s-]: rc = 0", "name = ROOT/s-0000000001"]),
     (f"create {ROOT}", ["[ROOT]: rc = -110"]),
     (f"create2 {ROOT}/two", ["[ROOT/two]: rc = 0", "name = ROOT/two", "version=0 aversion=0", "ephemeralOwner = 0"]),
@@ -38,7 +38,7 @@ def cli():
     shell.stdin.write("".join(f"{command}\n" for command, _ in CLI))
     shell.stdin.flush()
     seen = []
-    # The last answer is known by its name.
+    # The last reply is recognized by its name.
     for line in shell.stdout:
         if not NOISE.match(line):
             seen.append(" ".join(line.replace(ROOT, "ROOT").split()))
@@ -54,7 +54,7 @@ def cli():
 
 
 def load():
-    """load_gen makes, writes, reads and deletes 200 nodes, again and again."""
+    """load_gen repeatedly creates, writes, reads and deletes 200 nodes."""
     running = subprocess.Popen([f"{TOOLS}/load_gen", HOSTS, f"{ROOT}-load", "200"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     cycles = errors = 0
     for line in running.stdout:

@@ -11,9 +11,9 @@ public final class Interop {
         Recipes.all();
         Nodes.all();
         Trouble.all();
-        // From the name of the library's file: its manifest does not say.
+        // From the name of the library's file: its manifest has no version.
         String version = System.getProperty("java.class.path").replaceAll(".*curator-recipes-([0-9.]+)\\.jar.*", "$1");
-        // Clients may leave threads.
+        // Clients may leave threads running.
         System.exit(Harness.sum(version) ? 0 : 1);
     }
 }

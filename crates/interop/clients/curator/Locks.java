@@ -143,7 +143,7 @@ final class Locks {
         Future<Boolean> writing = Harness.background(() -> {
             InterProcessReadWriteLock lock = new InterProcessReadWriteLock(third, path);
             lock.writeLock().acquire();
-            // Who writes may read; who reads may not write.
+            // A writer may also read; a reader may not write.
             lock.readLock().acquire();
             lock.readLock().release();
             lock.writeLock().release();

@@ -98,7 +98,7 @@ final class Recipes {
             turns.add(leading.poll(Harness.PATIENCE_S, SECONDS));
             clients.get(0).sync().forPath(path);
             Harness.equal(selectors.get(0).getLeader().getId(), turns.get(turn), "leader as the first sees it");
-            // The last to lead stands again before the next gives up, so that turns go round.
+            // The last leader queues again before the next one resigns, so that all take turns.
             Harness.until("all stand", () -> selectors.get(0).getParticipants().size() == 3);
             goOn.release();
         }
@@ -114,7 +114,7 @@ final class Recipes {
             workers.add(Harness.background(() -> {
                 int added = 0;
                 while (added < 10) {
-                    // Without success nothing was added.
+                    // Nothing was added if it failed.
                     added += value.increment().succeeded() ? 1 : 0;
                 }
                 return added;

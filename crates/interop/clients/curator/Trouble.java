@@ -34,7 +34,7 @@ final class Trouble {
 
     private static void nodeDies() throws Exception {
         int victim = 2;
-        // It knows the node that is going to be killed, and the others from the configuration.
+        // It is given the node that will be killed, and learns the others from the configuration.
         CuratorFramework zk = Harness.start(Harness.builder(Harness.HOSTS.get(victim - 1)));
         Harness.equal(Harness.nodeOf(zk), victim, "attached to");
         Harness.until("it has learnt all addresses", () -> zk.getZookeeperClient().getCurrentConnectionString().split(",").length == 3);
@@ -76,7 +76,7 @@ final class Trouble {
             Harness.until("the cache has everything", () -> cache.stream().map(node -> node.getPath())
                     .filter(one -> one.length() > path.length() + 5).map(one -> one.substring(path.length() + 6))
                     .collect(Collectors.toCollection(TreeSet::new)).equals(expected));
-            // A latch lets go in SUSPENDED, and takes a new place in the queue or keeps its own.
+            // A latch loses leadership in SUSPENDED, and queues again or keeps its place.
             Harness.until("one leads", () -> latch.hasLeadership() != next.hasLeadership());
             mutex.release();
             Harness.equal(new InterProcessMutex(other, path + "/lock").acquire(Harness.PATIENCE_S, SECONDS), true, "the rival's turn");
@@ -100,7 +100,7 @@ final class Trouble {
         Harness.equal(latch.await(Harness.PATIENCE_S, SECONDS), true, "it leads");
         ZooKeeper first = zk.getZookeeperClient().getZooKeeper();
         long session = first.getSessionId();
-        // Somebody else closes the session.
+        // Another connection closes the session.
         CountDownLatch connected = new CountDownLatch(1);
         ZooKeeper thief = new ZooKeeper(String.join(",", Harness.HOSTS), 20_000, event -> connected.countDown(), session, first.getSessionPasswd());
         Harness.equal(connected.await(Harness.PATIENCE_S, SECONDS), true, "the other connection");

@@ -17,9 +17,9 @@ from kazoo.version import __version__ as KAZOO_VERSION
 HOSTS = os.environ["INTEROP_HOSTS"].split(",")
 CLUSTER = [os.environ["INTEROP_CLUSTER_SCRIPT"]]
 CLUSTER_DIR = ["--dir", os.environ["INTEROP_CLUSTER_DIR"]]
-# How long anything may take that should happen at once, on a machine that does other things too.
+# Time limit for anything that should happen at once, on a busy machine.
 PATIENCE_S = 30.0
-# The whole of a check.
+# Time limit of a check.
 CHECK_LIMIT_S = 120
 
 _checks = []
@@ -28,7 +28,7 @@ _numbers = iter(range(1_000_000))
 
 
 def check(name):
-    """Enters a function as a check."""
+    """Registers a function as a check."""
 
     def enter(function):
         _checks.append((name, function))
@@ -38,7 +38,7 @@ def check(name):
 
 
 def client(hosts=None, timeout_s=10.0, **more):
-    """A client with a session of its own, connected to the first of `hosts` that answers; ended with the check."""
+    """A client with a new session, connected to the first of `hosts` that answers; closed at the end of the check."""
     made = KazooClient(hosts=hosts or ",".join(HOSTS), timeout=timeout_s, randomize_hosts=False, **more)
     _clients.append(made)
     made.start(timeout=PATIENCE_S)
@@ -46,18 +46,18 @@ def client(hosts=None, timeout_s=10.0, **more):
 
 
 def fresh():
-    """A path that nobody has used; its parent exists after the first client makes it."""
+    """An unused path; its parent exists after the first client has created it."""
     return f"/interop/kazoo-{os.getpid()}/{next(_numbers)}"
 
 
 def node_of(zk):
-    """Which member (from 1) a client is connected to."""
+    """The member (from 1) that a client is connected to."""
     host, port = zk._connection._socket.getpeername()[:2]
     return HOSTS.index(f"{host}:{port}") + 1
 
 
 def kill(node):
-    """kill -9 for a member."""
+    """Kills a member with kill -9."""
     subprocess.run([*CLUSTER, "kill", str(node), *CLUSTER_DIR], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -67,7 +67,7 @@ def restart(node):
 
 
 def word(node, name):
-    """What a member answers to a four-letter word."""
+    """A member's reply to a four-letter word."""
     host, port = HOSTS[node - 1].rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as stream:
         stream.sendall(name.encode())
@@ -78,12 +78,12 @@ def word(node, name):
 
 
 def equal(seen, expected, what=""):
-    """The comparison."""
+    """Compares two values."""
     assert seen == expected, f"{what or 'compared'}: expected {expected!r}, saw {seen!r}"
 
 
 def raises(kind, function, *arguments, **more):
-    """Exactly this error, no relative of it."""
+    """Expects exactly this error, not a subclass of it."""
     try:
         came = function(*arguments, **more)
     except Exception as error:
@@ -102,7 +102,7 @@ def until(condition, what, limit_s=PATIENCE_S):
 
 
 class Background:
-    """A function in a thread; what it raises is raised where it is joined."""
+    """Runs a function in a thread; its exception is raised when it is joined."""
 
     def __init__(self, function, *arguments):
         self._error = None
@@ -143,7 +143,7 @@ def _end_clients():
 
 
 def main(only=None, label="kazoo", version=KAZOO_VERSION):
-    """Runs every check; the number of those that failed."""
+    """Runs every check and returns the number of failures."""
     signal.signal(signal.SIGALRM, _give_up)
     failed = done = 0
     for name, function in _checks:

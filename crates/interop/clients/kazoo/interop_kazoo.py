@@ -1,9 +1,9 @@
-"""Python's kazoo against a cluster: one line for each check, then the count. `INTEROP_*` says where the cluster is."""
+"""Tests kazoo against a cluster: prints one line per check, then their count. `INTEROP_*` gives the cluster."""
 
 import logging
 import sys
 
-# Each enters its checks.
+# Each registers its checks.
 import locks  # noqa: F401
 import recipes  # noqa: F401
 import tree  # noqa: F401
@@ -11,7 +11,7 @@ import trouble  # noqa: F401
 import watches  # noqa: F401
 from harness import main
 
-# kazoo logs each connection that breaks, which is what some checks are about.
+# kazoo logs each broken connection, which some checks cause.
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from harness import Background, check, client, equal, fresh, raises, until
 
 
 def contenders(zk, path, count):
-    """Waits until so many nodes stand in a queue."""
+    """Waits until a queue has this many nodes."""
     until(lambda: zk.exists(path) and len(zk.get_children(path)) == count, f"{count} contenders at {path}")
 
 

@@ -1,4 +1,4 @@
-"""Nodes and their bookkeeping, transactions, access control, four-letter words."""
+"""Nodes and their stats, transactions, access control, four-letter words."""
 
 from kazoo.exceptions import (
     AuthFailedError,
@@ -177,7 +177,7 @@ def acl_digest():
     equal(owner.get_acls(f"{path}/p")[0], [acl])
     owner.create(f"{path}/p/c")
     raises(NoAuthError, anybody.delete, f"{path}/p/c")
-    # To delete is the parent's to allow.
+    # Deletion needs the right on the parent.
     anybody.add_auth("digest", "bob:wrong")
     raises(NoAuthError, anybody.get, f"{path}/p")
     owner.delete(f"{path}/p/c")

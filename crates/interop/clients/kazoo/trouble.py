@@ -1,4 +1,4 @@
-"""Sessions that end, nodes that are killed."""
+"""Sessions that end, and killed nodes."""
 
 import time
 
@@ -32,11 +32,11 @@ def expiry():
     other.sync(path)
     equal(other.exists(f"{path}/e") is not None, True)
     identity = one.client_id
-    # Its socket goes without a word: nobody says close for it.
+    # Its socket is closed without closing the session.
     silence(one)
     silent_since = time.monotonic()
     until(lambda: other.exists(f"{path}/e") is None, "the ephemeral node goes", limit_s=20)
-    # It was heard of at most a third of its timeout before.
+    # Its last ping was at most a third of its timeout ago.
     assert time.monotonic() - silent_since > 2.0, "the session expired too early"
     late = client(client_id=identity)
     assert late.client_id[0] != identity[0], "an expired session was used again"
@@ -83,7 +83,7 @@ def lives_through(kill_leader):
     leader = next(number for number in (1, 2, 3) if is_leader(number))
     victim = leader if kill_leader else leader % 3 + 1
     rest = [host for number, host in enumerate(HOSTS, start=1) if number != victim]
-    # First among its hosts is the one that is going to be killed.
+    # The first of its hosts will be killed.
     zk = client(hosts=",".join([HOSTS[victim - 1], *rest]), timeout_s=20.0)
     other = client(hosts=",".join(rest))
     equal(node_of(zk), victim)
@@ -91,7 +91,7 @@ def lives_through(kill_leader):
     zk.add_listener(states.append)
     zk.create(f"{path}/mine", b"kept", ephemeral=True, makepath=True)
     zk.create(f"{path}/watched", b"old")
-    # kazoo ends plain watches with the connection and says so; its recipes set theirs again.
+    # kazoo drops plain watches with the connection and reports it; its recipes set theirs again.
     plain = []
     zk.get(f"{path}/watched", watch=lambda event: plain.append((event.type, event.path)))
     zk.DataWatch(f"{path}/watched", lambda data, stat: fired.append(("watched", data)))
@@ -102,7 +102,7 @@ def lives_through(kill_leader):
     session = zk.client_id
     try:
         kill(victim)
-        # While it is nowhere, or while it moves: the change is not to be missed.
+        # A change while it is disconnected or reconnecting must not be missed.
         other.retry(other.create, f"{path}/missed")
         until(lambda: zk.connected and node_of(zk) != victim, "attached elsewhere")
         other.retry(other.set, f"{path}/watched", b"new")

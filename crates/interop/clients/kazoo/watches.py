@@ -1,4 +1,4 @@
-"""One-time watches, DataWatch, ChildrenWatch, TreeCache."""
+"""One-shot watches, DataWatch, ChildrenWatch, TreeCache."""
 
 from kazoo.recipe.cache import TreeCache, TreeEvent
 
@@ -39,7 +39,7 @@ def event_first():
     zk, other, path = client(), client(), fresh()
     changes = 100
     zk.create(path, b"value-0;", makepath=True)
-    # As it comes off the wire: kazoo hands events and replies on by two threads.
+    # In the order received: kazoo delivers events and replies in two threads.
     order, connection = [], zk._connection
     read_event, read_response = connection._read_watch_event, connection._read_response
 

@@ -1,5 +1,5 @@
-// node-zookeeper-client against a cluster: one line for each check, then the count. Each compares with what stands in it and waits for
-// conditions. The library is found by NODE_PATH; INTEROP_* says where the cluster is.
+// Tests node-zookeeper-client against a cluster: prints one line per check, then their count. Checks have their expected
+// values and wait for conditions. NODE_PATH has the library; INTEROP_* gives the cluster.
 'use strict';
 
 const assert = require('node:assert').strict;
@@ -34,7 +34,7 @@ async function until(condition, what) {
     }
 }
 
-// The client with its calls as promises, and what it was told of its connection.
+// The client with its calls as promises, and its connection's events.
 class Zk {
     constructor(hosts, options) {
         this.raw = zookeeper.createClient(hosts || HOSTS.join(','), { sessionTimeout: 10000, spinDelay: 50, retries: 0, ...options });
@@ -43,7 +43,7 @@ class Zk {
         for (const name of ['create', 'remove', 'setData', 'getACL', 'setACL', 'exists', 'getData', 'getChildren', 'mkdirp']) {
             this[name] = promisify(this.raw[name]).bind(this.raw);
         }
-        // Two results.
+        // It has two results.
         this.read = (path, watcher) => new Promise((resolve, reject) => {
             this.raw.getData(path, watcher || (() => {}), (error, data, stat) => (error ? reject(error) : resolve({ data, stat })));
         });
@@ -64,18 +64,18 @@ class Zk {
         return this.raw.getSessionId().toString('hex');
     }
 
-    // Which member it is connected to.
+    // The member that it is connected to.
     get node() {
         const socket = this.raw.connectionManager.socket;
         return HOSTS.indexOf(`${socket.remoteAddress}:${socket.remotePort}`) + 1;
     }
 
-    // What was acknowledged to others is seen after this: the library has no sync, and a change of its own is seen in order.
+    // A read barrier: the library has no sync, but reads come after an own change in order.
     async barrier() {
         await this.create(fresh());
     }
 
-    // As if its process had died: no close of the session.
+    // Without closing the session, as if its process had died.
     vanish() {
         this.raw.connectionManager.state = -2;
         this.raw.connectionManager.connect = () => {};
@@ -301,7 +301,7 @@ check('reconnection: the attached node is killed: session and ephemeral node are
     const root = fresh();
     const victim = 3;
     const zk = await connect([HOSTS[victim - 1], HOSTS[0], HOSTS[1]].join(','), { sessionTimeout: 20000 });
-    // This library begins at any of its hosts.
+    // This library starts at a random host.
     while (zk.node !== victim) {
         zk.states.length = 0;
         zk.raw.connectionManager.socket.destroy();
@@ -355,7 +355,7 @@ async function main() {
         }
     }
     console.log(`node ${version}: ${passed} of ${asked.length} checks`);
-    // Clients that were made to vanish keep timers.
+    // Clients that lost their connection keep timers running.
     process.exit(passed === asked.length ? 0 : 1);
 }
 

@@ -43,7 +43,7 @@ public final class Contenders {
         }
 
         String say(String line) throws IOException {
-            // In one piece: a line and its end apart would wait for each other's acknowledgement.
+            // In one write: a line and its end in two writes would wait for an acknowledgement.
             questions.write(line + "\n");
             questions.flush();
             String answer = answers.readLine();
@@ -76,7 +76,7 @@ public final class Contenders {
         private final CuratorFramework client;
 
         Contender(int number) {
-            // Each begins with another host, as far as the library lets it.
+            // Each starts with another host, if the library permits it.
             List<String> rotated = new ArrayList<>(List.of(hosts.split(",")));
             Collections.rotate(rotated, number);
             client = CuratorFrameworkFactory.builder()
@@ -133,7 +133,7 @@ public final class Contenders {
             } catch (InterruptedException error) {
                 throw error;
             } catch (Exception error) {
-                // Whatever its library throws: then a new session, and a new request.
+                // After any exception: a new session and a new request.
                 counter.failed(error);
             }
             if (!usable && contender != null) {

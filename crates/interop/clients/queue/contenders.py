@@ -21,14 +21,14 @@ HOSTS, PATH, COUNTER_PORT, HOW_MANY, HOLD_MS, NAMES = sys.argv[1:]
 
 
 class CuratorNamedLock(Lock):
-    """A kazoo lock whose nodes are named as Curator's: then Curator sees them too."""
+    """A kazoo lock with Curator's node names, so that Curator recognizes them."""
 
     _NODE_NAME = "-lock-"
     _EXCLUDE_NAMES = ["-lock-"]
 
 
 class Counter:
-    """The counter behind the lock."""
+    """The counter that the lock protects."""
 
     def __init__(self, number):
         self._stream = socket.create_connection(("127.0.0.1", int(COUNTER_PORT))).makefile("rw", newline="\n")
@@ -51,7 +51,7 @@ class Contender:
         self._number = number
         self._lost = threading.Event()
         self._suspended = 0
-        # Each begins with another host, so that all nodes serve some.
+        # Each starts with another host, so that all nodes serve some.
         hosts = HOSTS.split(",")
         first = number % len(hosts)
         self._zk = KazooClient(hosts=",".join(hosts[first:] + hosts[:first]), timeout=TIMEOUT_S, randomize_hosts=False)
@@ -65,7 +65,7 @@ class Contender:
             self._lost.set()
 
     def turn(self, counter):
-        """One increment; false where the session is over and a new one is needed."""
+        """Increments once. False if the session has ended and a new one is needed."""
         lock = (CuratorNamedLock if NAMES == "curator" else Lock)(self._zk, PATH, f"kazoo {self._number}")
         lock.acquire()
         token = self._zk.retry(self._zk.get, f"{PATH}/{lock.node}")[1].czxid

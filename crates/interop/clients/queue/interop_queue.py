@@ -19,7 +19,7 @@ from kazoo.recipe.lock import Lock  # noqa: E402
 from harness import KAZOO_VERSION, check, client, equal, kill, main, raises, restart, until  # noqa: E402
 
 LOCKKEEPER = os.environ["LOCKKEEPER_BIN"]
-# What the nodes of Curator's mutex and of `lockkeeper lock` end in, before their numbers.
+# How node names of Curator's mutex and of `lockkeeper lock` end, before their sequence.
 CURATOR = "-lock-"
 
 curator = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -43,21 +43,21 @@ threading.Thread(target=listen, args=[curator.stdout], daemon=True).start()
 
 
 class CuratorNamedLock(Lock):
-    """A kazoo lock whose nodes are named as Curator's: then Curator sees them too."""
+    """A kazoo lock with Curator's node names, so that Curator recognizes them."""
 
     _NODE_NAME = CURATOR
     _EXCLUDE_NAMES = [CURATOR]
 
 
 class CuratorNamedReader(Lock):
-    """A kazoo lock whose nodes are named as those of the readers of Curator's read-write lock."""
+    """A kazoo lock with the node names of readers of Curator's read-write lock."""
 
     _NODE_NAME = "-__READ__"
     _EXCLUDE_NAMES = ["__WRIT__"]
 
 
 class CuratorNamedWriter(Lock):
-    """The same as a writer."""
+    """The same for writers."""
 
     _NODE_NAME = "-__WRIT__"
     _EXCLUDE_NAMES = ["__READ__", "__WRIT__"]
@@ -122,7 +122,7 @@ def native(*options):
 
 
 def standing(zk, path):
-    """The queue's nodes. An empty queue's directory is reaped."""
+    """The queue's nodes. The directory of an empty queue is reaped."""
     try:
         return zk.get_children(path)
     except NoNodeError:
@@ -130,7 +130,7 @@ def standing(zk, path):
 
 
 def queue_up(kinds):
-    """Queues one after the other, and names them."""
+    """Queues the clients one after the other and returns their names."""
     path = f"/locks/interop/{os.getpid()}/{next(numbers)}"
     zk = client()
     entered.clear()
@@ -150,7 +150,7 @@ def one_by_one(kinds):
     zk, path, queued = queue_up(kinds)
     for place, one in enumerate(queued):
         until(lambda: len(entered) > place, f"contender {place} is in")
-        # Everybody before has left, and nobody behind has come in.
+        # All predecessors have left, and no successor has entered.
         equal(entered, [str(number) for number in range(place + 1)], "who came in")
         one.leave()
     until(lambda: not standing(zk, path), "the queue is empty")
@@ -158,7 +158,7 @@ def one_by_one(kinds):
 
 
 def together(kinds, first):
-    """`first` are in at once; then the rest, one by one, when all of those have left."""
+    """`first` enter at once; the others enter one by one after all of these have left."""
     _, _, queued = queue_up(kinds)
     until(lambda: len(entered) >= first, "the first are in together")
     equal(sorted(entered), [str(number) for number in range(first)], "who came in")

@@ -27,7 +27,7 @@ def block(language):
 
 
 def token_of(command, language, file):
-    """Runs the block; the token under which it says that it writes."""
+    """Runs a block and returns the token that it prints."""
     with tempfile.TemporaryDirectory() as directory:
         source = pathlib.Path(directory, file)
         source.write_text(block(language))

@@ -14,7 +14,7 @@ import threading
 SHELL = os.environ.get("ZKCLI", "/usr/share/zookeeper/bin/zkCli.sh")
 HOSTS = os.environ["INTEROP_HOSTS"]
 SCRIPT = pathlib.Path(__file__).parent / "commands.script"
-# In the script it is ROOT_SAYS.
+# The script calls it ROOT_SAYS.
 ROOT, ROOT_SAYS = f"/zkcli-{os.getpid()}", "/zkcli"
 DONE, DONE_SAYS = "printwatches", "printwatches is on"
 PATIENCE_S = 60.0
@@ -27,7 +27,7 @@ def program(arguments):
 
 
 class Shell:
-    """The shell, with its answers as lines and what its watches say apart from them."""
+    """The shell, with its replies as lines and its watch events apart from them."""
 
     def __init__(self):
         self.process = subprocess.Popen(stdin=subprocess.PIPE, **program([HOSTS]))
@@ -56,7 +56,7 @@ class Shell:
 
 
 def plain(line):
-    """Without what differs from run to run: times, zxids, session ids, the addresses of members."""
+    """Removes what differs between runs: times, zxids, session ids, addresses of members."""
     line = re.sub(r"^([cmp]Zxid) = 0x[0-9a-f]+$", r"\1 = ZXID", line)
     line = re.sub(r"^([cm]time) = .*$", r"\1 = TIME", line)
     line = re.sub(r"^ephemeralOwner = 0x[1-9a-f][0-9a-f]*$", "ephemeralOwner = SESSION", line)
@@ -67,12 +67,12 @@ def plain(line):
 
 
 def any_order(lines):
-    """The lines, and what stands in brackets, sorted."""
+    """The lines with the text in brackets sorted."""
     return sorted("[" + ", ".join(sorted(line[1:-1].split(", "))) + "]" if line.startswith("[") else line for line in lines)
 
 
 def parts():
-    """Name, and pairs of what is typed or awaited and what is expected, of each part of the script."""
+    """Each part of the script: its name, and pairs of a command or wait and the expected reply."""
     name, steps = None, []
     for line in SCRIPT.read_text().splitlines():
         if line.startswith("## "):
@@ -87,7 +87,7 @@ def parts():
 
 
 def run(shell, steps):
-    """What is wrong with the answers to one part."""
+    """The errors in the replies to one part."""
     for step, expected in steps:
         if step.startswith("! "):
             seen, expected = [shell.events.get(timeout=PATIENCE_S)], [step[2:]]
@@ -103,7 +103,7 @@ def run(shell, steps):
 
 
 def single():
-    """One command, given as arguments."""
+    """Runs one command given as arguments."""
     done = subprocess.run(**program([HOSTS, "get", f"{ROOT}-single"]), timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
     lines = [line for line in done.stdout.splitlines() if line and not line.startswith(("SLF4J:", "Connecting", "WATCHER", "Watched"))]
     return None if (lines, done.returncode) == (["once"], 0) else f"expected ['once'] and exit code 0, saw {lines} and {done.returncode}"
@@ -111,7 +111,7 @@ def single():
 
 def main():
     shell, failed, done = Shell(), 0, 0
-    # Greetings.
+    # The welcome messages.
     shell.type("")
     version = shell.type("version")[0].split(": ")[1].split("-")[0]
 
