@@ -388,6 +388,9 @@ impl Cluster {
         let counted = self.counter(LOCK_NOTIFICATIONS).await.ok()?;
         // Read afterwards: a node has woken nobody for a transaction that it had not applied.
         let states = self.statuses(true).await;
+        if states.len() < self.nodes.len() {
+            return None;
+        }
         let zxids: Option<Vec<u64>> = states.iter().map(|status| Some(status.state.as_ref()?.zxid)).collect();
         Some(WakeUps { counted: counted as u64, until: zxids?.into_iter().max()? })
     }
