@@ -4,6 +4,8 @@
 //! removed. The newest by log position wins, so that a slow build cannot overwrite a newer install. A damaged file is
 //! refused, unless an older snapshot (or none) together with the log still holds everything; then the damaged file is
 //! renamed and logged.
+//!
+//! `file` and this module import each other: a writer that is finished installs its file in the directory.
 
 mod file;
 
