@@ -44,29 +44,29 @@ pub(super) fn minority(nodes: usize) -> usize {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Blow {
+enum ProcessFault {
     Kill,
     Pause,
 }
 
-type Row = (Blow, Which, &'static str, &'static str);
+type Row = (ProcessFault, Which, &'static str, &'static str);
 
 const TABLE: [Row; 10] = [
-    (Blow::Kill, Which::One, "kill-one", "kill -9 of one node"),
-    (Blow::Kill, Which::Leader, "kill-leader", "kill -9 of the leader"),
-    (Blow::Kill, Which::Minority, "kill-minority", "kill -9 of as many nodes at once as can be missed"),
-    (Blow::Kill, Which::Majority, "kill-majority", "kill -9 of a majority at once"),
-    (Blow::Kill, Which::All, "kill-all", "kill -9 of all nodes at once"),
-    (Blow::Pause, Which::One, "pause-one", "one node stopped (SIGSTOP) for longer than sessions live"),
-    (Blow::Pause, Which::Leader, "pause-leader", "the leader stopped for longer than sessions live"),
+    (ProcessFault::Kill, Which::One, "kill-one", "kill -9 of one node"),
+    (ProcessFault::Kill, Which::Leader, "kill-leader", "kill -9 of the leader"),
+    (ProcessFault::Kill, Which::Minority, "kill-minority", "kill -9 of as many nodes at once as can be missed"),
+    (ProcessFault::Kill, Which::Majority, "kill-majority", "kill -9 of a majority at once"),
+    (ProcessFault::Kill, Which::All, "kill-all", "kill -9 of all nodes at once"),
+    (ProcessFault::Pause, Which::One, "pause-one", "one node stopped (SIGSTOP) for longer than sessions live"),
+    (ProcessFault::Pause, Which::Leader, "pause-leader", "the leader stopped for longer than sessions live"),
     (
-        Blow::Pause,
+        ProcessFault::Pause,
         Which::Minority,
         "pause-minority",
         "as many nodes as can be missed stopped for longer than sessions live",
     ),
-    (Blow::Pause, Which::Majority, "pause-majority", "a majority stopped for longer than sessions live"),
-    (Blow::Pause, Which::All, "pause-all", "all nodes stopped for longer than sessions live"),
+    (ProcessFault::Pause, Which::Majority, "pause-majority", "a majority stopped for longer than sessions live"),
+    (ProcessFault::Pause, Which::All, "pause-all", "all nodes stopped for longer than sessions live"),
 ];
 
 struct NodeProcesses {
@@ -152,7 +152,7 @@ impl Nemesis for NodeProcesses {
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
-        let (blow, which, ..) = self.row;
+        let (fault, which, ..) = self.row;
         let victims = which.of(test_bed, rng).await?;
         self.lead = observe::lead(&test_bed.cluster, Duration::ZERO).await;
         let mut named = Vec::new();
@@ -164,7 +164,7 @@ impl Nemesis for NodeProcesses {
         self.stopped.clear();
         test_bed.moments.strike();
         // All at once, then one after the other to see what became of them.
-        if blow == Blow::Kill {
+        if fault == ProcessFault::Kill {
             self.killed.clone_from(&victims);
             for victim in &victims {
                 test_bed.cluster.signal(*victim, Signal::SIGKILL);
@@ -188,8 +188,8 @@ impl Nemesis for NodeProcesses {
 
     async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         match self.row.0 {
-            Blow::Kill => self.start_again(test_bed).await,
-            Blow::Pause => self.wake(test_bed).await,
+            ProcessFault::Kill => self.start_again(test_bed).await,
+            ProcessFault::Pause => self.wake(test_bed).await,
         }
     }
 }
