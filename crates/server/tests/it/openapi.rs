@@ -76,8 +76,7 @@ fn each<'d>(value: &'d Value, at: &str, found: &mut Vec<(String, &'d Value)>) {
     }
 }
 
-/// What generators of clients stumble over. `scripts/check openapi` has another project's validator look at the same
-/// document.
+/// What client generators cannot handle is absent. `scripts/check openapi` runs another project's validator on it.
 #[test]
 fn the_document_is_one_that_generators_take() {
     let text = lockkeeper_server::openapi();

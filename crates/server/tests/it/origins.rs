@@ -1,5 +1,4 @@
-//! Requests that a web page made a browser send, requests that do not say to whom they are sent, and names made to
-//! mislead.
+//! Requests sent by web pages, requests without a valid `Host`, and misleading names.
 
 use lockkeeper_api::{Code, Problem};
 use reqwest::Method;
@@ -80,7 +79,7 @@ async fn names_that_mislead_are_refused() {
     let node = Cluster::start(1).await;
     let session = node.session(60_000).await;
     let credential = Some(session.credential.as_str());
-    // "gnp.exe" to whoever reads it; a line's end that is no control character; a character that ZooKeeper's clients
+    // Reads as "gnp.exe"; a line break that is no control character; a character that ZooKeeper's clients
     // cannot send.
     for (name, code) in [
         ("exe%E2%80%AEpng", Code::BadRequest),

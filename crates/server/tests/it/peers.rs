@@ -1,5 +1,5 @@
-//! What anyone who reaches the peer port can send: raw HTTP with a member's name on it. None of it may end the cluster,
-//! now or at the next start.
+//! Raw HTTP to the peer port under a member's name, as anyone who reaches the port can send it. None of it may end the
+//! cluster, now or at the next start.
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! No client starves another (promise P13): whoever takes all that it gets leaves room for others, and nobody is kept
-//! from keeping or giving back what they have.
+//! No client starves another (promise P13): a greedy client leaves room for others, and cannot keep anyone from keeping or
+//! giving back something.
 
 use std::net::IpAddr;
 
@@ -150,8 +150,7 @@ async fn waiters_keep_nobody_from_work() {
     holder.keeps_and_gives_back(&node, "a").await;
 }
 
-/// One that may not wait has no session made and ended for it: whoever comes back again and again would have each of
-/// them replicated.
+/// A request that may not wait has no session opened for it: a client that retries would have each one replicated.
 #[tokio::test]
 async fn a_refused_waiter_changes_nothing() {
     let node = Cluster::start_with(1, |config| config.limits.waiting_requests = 4).await;

@@ -1,5 +1,5 @@
-//! `docs/stream.md` against the deed: its examples are messages of the protocol, and a bare client that knows nothing
-//! but that page meets every kind of message, in the shape that the page shows.
+//! `docs/stream.md` is true: its examples are messages of the protocol, and a client
+//! written from the page alone meets every kind of message in the documented shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
