@@ -1,5 +1,5 @@
-//! No client starves another (promise P13): a greedy client leaves room for others, and cannot keep anyone from keeping or
-//! giving back something.
+//! No client starves another (promise P13): a greedy client leaves room for others, and cannot keep anyone from keeping
+//! or giving back something.
 
 use std::net::IpAddr;
 
