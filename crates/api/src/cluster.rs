@@ -134,7 +134,7 @@ pub struct AddMember {
 }
 
 /// `POST /v1/cluster/transfer`: hands leadership over.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
@@ -149,4 +149,23 @@ pub struct Transfer {
 pub struct Transferred {
     /// The leader now.
     pub leader: u64,
+}
+
+/// How to read the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct ClusterQuery {
+    /// Whether to compute the checksum of this replica's state: work in proportion to its size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<bool>,
+}
+
+/// The members after a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Membership {
+    /// Who belongs to the cluster now.
+    pub members: Vec<Member>,
 }

@@ -3,6 +3,7 @@
 //! The server and the client share these types, so that neither can drift from the other. They must not depend on how
 //! the cluster works inside. Unknown fields in a request are an error; in a reply they are ignored.
 
+pub mod call;
 pub mod cluster;
 pub mod credential;
 pub mod data;
@@ -15,6 +16,7 @@ pub mod stream;
 pub mod text;
 pub mod watch;
 
+pub use call::{Answer, Call};
 pub use credential::Credential;
 pub use data::Data;
 pub use problem::{Code, Problem};

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Data;
+use crate::call::Level;
 
 /// ZooKeeper's bookkeeping of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,4 +246,35 @@ pub struct TxnDone {
     pub results: Vec<TxnResult>,
     /// Its zxid.
     pub zxid: u64,
+}
+
+/// How to read a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct NodeQuery {
+    /// Whether to list the names of its children.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub children: Option<bool>,
+    /// Children after this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub children_after: Option<String>,
+    /// At most so many children, from 1 to 10,000, which is what is taken where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub children_limit: Option<usize>,
+    /// `linearizable` (default) or `stale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<Level>,
+}
+
+/// A condition on the data's version.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct VersionQuery {
+    /// The data version that the node must have; any where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<i32>,
 }

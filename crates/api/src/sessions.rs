@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::call::Level;
+
 /// `POST /v1/sessions`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OpenSession {
@@ -71,5 +73,32 @@ pub struct Sessions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
     /// The zxid at which this is true.
+    pub zxid: u64,
+}
+
+/// Which page of sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct SessionsQuery {
+    /// Sessions after this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// At most so many, from 1 to 1,000; 100 where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// `linearizable` (default) or `stale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<Level>,
+}
+
+/// The session and all it owned are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Closed {
+    /// The session.
+    pub session_id: u64,
+    /// The zxid of its end.
     pub zxid: u64,
 }

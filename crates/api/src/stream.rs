@@ -1,22 +1,25 @@
 //! The session stream, `GET /v1/sessions/{id}/stream`: one WebSocket that carries a session's keepalives, requests,
 //! watches and lost locks in one order.
 //!
-//! Each text message is one JSON object. A request on the stream is a request of the HTTP interface without the HTTP:
-//! the same methods, paths and bodies, the same answers and problem documents. See `docs/stream.md`.
+//! Each text message is one JSON object. A request carries a [`Call`], and its answer is the JSON that the same call
+//! has over HTTP. See `docs/stream.md`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::Problem;
 use crate::watch::ChangeKind;
+use crate::{Call, Problem};
+
+/// The version of the protocol, which `hello` names. Version 1 had no number; its requests named a method and a path.
+pub const VERSION: u32 = 2;
 
 /// A client's message. An unknown kind or field ends the stream.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromClient {
     /// A request.
-    Request(Request),
+    Request(StreamRequest),
     /// Cancels a lock request that is not answered yet. It is answered all the same: with its outcome, if that was on
     /// its way already; with problem `cancelled` once the cluster has decided that it holds nothing and never will; or
     /// with `unknown_outcome` if that could not be decided. Other requests are not affected.
@@ -29,26 +32,21 @@ pub enum FromClient {
     Unwatch(u64),
 }
 
-/// A request of the HTTP interface. Requests are begun in the order in which they are sent, and answered as they are
-/// done.
-#[derive(Debug, Serialize, Deserialize)]
+/// A [`Call`] on behalf of the stream's session. Requests are begun in the order in which they are sent, and answered
+/// as they are done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct StreamRequest {
     /// Chosen by the client; names the answer. Not in use by another open request of this stream.
     pub id: u64,
-    /// `GET`, `POST`, `PUT` or `DELETE`.
-    pub method: String,
-    /// Path and query, such as `/v1/locks/orders%2F42/acquire`.
-    pub path: String,
     /// Makes a retry safe, on this stream or another (promise P9).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<Uuid>,
     /// Earlier requests whose answers the client has received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledge: Vec<Uuid>,
-    /// The body, for methods that take one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body: Option<Box<RawValue>>,
+    /// The call.
+    pub call: Call,
 }
 
 /// A watch, as `GET /v1/watch` has it.
@@ -74,6 +72,9 @@ pub enum FromServer {
     /// The first message. The session lives for `timeout_ms` from when the *handshake* was sent. A lock that the client
     /// was granted before and that is not in `held` is lost.
     Hello {
+        /// The version of the protocol; a server that names none speaks version 1.
+        #[serde(default = "first_version")]
+        version: u32,
         /// The session's timeout.
         timeout_ms: u32,
         /// The zxid at which this is true. It covers everything that was acknowledged before the handshake.
@@ -82,7 +83,7 @@ pub enum FromServer {
         held: Vec<Held>,
     },
     /// The answer to a request.
-    Answer(Answer),
+    Answer(StreamAnswer),
     /// The keepalive with this number was acknowledged: the session lives for `timeout_ms` from when it was *sent*.
     Alive {
         /// The client's number.
@@ -111,7 +112,7 @@ pub enum FromServer {
         /// When.
         zxid: u64,
         /// What, in order.
-        changes: Vec<Change>,
+        changes: Vec<WatchChange>,
     },
     /// Nothing more happened up to this zxid: resume from here.
     Bookmark {
@@ -141,6 +142,10 @@ pub enum FromServer {
     Goodbye(Box<Problem>),
 }
 
+fn first_version() -> u32 {
+    1
+}
+
 /// A lock that the session holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
@@ -152,16 +157,16 @@ pub struct Held {
 
 /// One change of a transaction; its zxid is that of the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct WatchChange {
     /// What.
     pub kind: ChangeKind,
     /// Where.
     pub path: String,
 }
 
-/// The answer to a request: what the HTTP interface would have answered.
+/// The answer to a request: an [`Answer`](crate::Answer), or why there is none.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Answer {
+pub struct StreamAnswer {
     /// The request.
     pub id: u64,
     /// HTTP's status.

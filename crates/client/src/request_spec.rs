@@ -1,13 +1,12 @@
 //! What one call asks for, and whether it may be repeated. Knows no connection.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use lockkeeper_api::Code;
-use reqwest::Method;
-use serde::Serialize;
+use lockkeeper_api::locks::Acquire;
+use lockkeeper_api::{Call, Code};
+use tokio::time::Instant;
 
 use crate::error::Error;
 
@@ -29,64 +28,66 @@ pub(crate) enum RetryPolicy {
     Never,
 }
 
-type MakeBody = Arc<dyn Fn() -> Result<Bytes, Error> + Send + Sync>;
-
-/// One request, independent of the endpoint and the connection that it is sent to.
+/// One call, independent of the endpoint and the connection that it is sent to.
 #[derive(Clone)]
 pub(crate) struct RequestSpec {
-    pub(crate) method: Method,
-    /// Path and query.
-    pub(crate) target: String,
-    /// Built for each attempt, since some bodies say how much longer to wait.
-    pub(crate) body: Option<MakeBody>,
+    call: Call,
     pub(crate) retry: RetryPolicy,
     /// How long the request itself asks the server to wait.
     pub(crate) wait: Duration,
+    wait_until: Instant,
     /// Whether the session's credential is sent with it, where there is a session.
     pub(crate) as_session: bool,
     /// Whether its body is too long for a stream.
     pub(crate) large: bool,
 }
 
+/// Without the body, which may be a secret of the application.
 impl fmt::Debug for RequestSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.method, self.target)
+        write!(f, "{} {}", self.call.route().0, self.call.target())
     }
 }
 
 impl RequestSpec {
-    pub(crate) fn new(method: Method, target: String, retry: RetryPolicy) -> Self {
-        Self { method, target, body: None, retry, wait: Duration::ZERO, as_session: true, large: false }
+    pub(crate) fn new(call: Call, retry: RetryPolicy) -> Self {
+        let wait = match &call {
+            Call::AcquireLock { body, .. } => Duration::from_millis(body.wait_ms),
+            _ => Duration::ZERO,
+        };
+        let carries_data = matches!(
+            call,
+            Call::CreateNode { .. } | Call::SetNode { .. } | Call::RunTransaction { .. } | Call::FinishGate { .. }
+        );
+        // A call that cannot be encoded is refused when it is sent.
+        let bytes = if carries_data { call.body().ok().flatten().map_or(0, |body| body.len()) } else { 0 };
+        let large = bytes > MAX_STREAMED_BODY_BYTES;
+        Self { call, retry, wait, wait_until: Instant::now() + wait, as_session: true, large }
     }
 
-    pub(crate) fn get(target: String) -> Self {
-        Self::new(Method::GET, target, RetryPolicy::Always)
-    }
-
-    pub(crate) fn json(mut self, body: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
-        let bytes = to_json(body)?;
-        self.large = bytes.len() > MAX_STREAMED_BODY_BYTES;
-        self.body = Some(Arc::new(move || Ok(bytes.clone())));
-        Ok(self)
-    }
-
-    pub(crate) fn json_with(mut self, make: impl Fn() -> Result<Bytes, Error> + Send + Sync + 'static) -> Self {
-        self.body = Some(Arc::new(make));
-        self
-    }
-
-    pub(crate) fn waiting(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
+    pub(crate) fn read(call: Call) -> Self {
+        Self::new(call, RetryPolicy::Always)
     }
 
     pub(crate) fn anonymous(mut self) -> Self {
         self.as_session = false;
         self
     }
+
+    /// The call for an attempt that begins now: a lock request asks for the rest of its wait.
+    pub(crate) fn call(&self) -> Cow<'_, Call> {
+        match &self.call {
+            Call::AcquireLock { name, body } if !self.wait.is_zero() => {
+                let left = self.wait_until.saturating_duration_since(Instant::now());
+                let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                Cow::Owned(Call::AcquireLock { name: name.clone(), body: Acquire { wait_ms, ..body.clone() } })
+            }
+            call => Cow::Borrowed(call),
+        }
+    }
 }
 
-pub(crate) fn to_json(body: &(impl Serialize + ?Sized)) -> Result<Bytes, Error> {
-    let bytes = serde_json::to_vec(body).map_err(|e| Error::refused(Code::BadRequest, e.to_string()))?;
-    Ok(Bytes::from(bytes))
+/// The error of a request that cannot be encoded.
+pub(crate) fn unencodable(error: impl fmt::Display) -> Error {
+    Error::refused(Code::BadRequest, error.to_string())
 }

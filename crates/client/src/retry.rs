@@ -90,7 +90,7 @@ impl Client {
     async fn retry_until_decided(&self, spec: &RequestSpec, request_id: Option<Uuid>, mut earlier: Option<String>) {
         let give_up_at = Instant::now() + LONGEST_OUTAGE;
         while let Err(error) = self.call_under(spec, request_id, earlier.clone()).await {
-            tracing::debug!(%error, target = spec.target, "detached request failed");
+            tracing::debug!(%error, ?spec, "detached request failed");
             if Instant::now() >= give_up_at {
                 return;
             }

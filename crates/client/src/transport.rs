@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Problem, REQUEST_ID_HEADER, SESSION_HEADER};
+use reqwest::Method;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use uuid::Uuid;
 use crate::context::Context;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
-use crate::request_spec::{MAX_ANSWER_BYTES, RequestSpec};
+use crate::request_spec::{MAX_ANSWER_BYTES, RequestSpec, unencodable};
 
 /// Most acknowledgements in one header: a server may be set to take no more than 4 KiB of headers. The rest goes with
 /// the next change.
@@ -58,9 +59,11 @@ impl Context {
         spec: &RequestSpec,
         request_id: Option<Uuid>,
     ) -> Result<reqwest::RequestBuilder, Error> {
-        let mut request = self.http.request(spec.method.clone(), format!("{endpoint}{}", spec.target));
-        if let Some(make) = &spec.body {
-            request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(make()?);
+        let call = spec.call();
+        let method = Method::from_bytes(call.route().0.as_bytes()).map_err(unencodable)?;
+        let mut request = self.http.request(method, format!("{endpoint}{}", call.target()));
+        if let Some(body) = call.body().map_err(unencodable)? {
+            request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body);
         }
         if let Some(identity) = self.identity.as_ref().filter(|_| spec.as_session) {
             request = request.header(SESSION_HEADER, identity.credential.to_string());

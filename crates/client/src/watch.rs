@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use lockkeeper_api::call::Query;
 use lockkeeper_api::watch::{Bookmark, Change};
 use lockkeeper_api::{Code, Problem, ZXID_HEADER};
 use serde::de::DeserializeOwned;
@@ -17,7 +18,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::Client;
 use crate::error::{Error, Tried};
-use crate::routes::Query;
 use crate::sse::{SseEvent, SseParser};
 use crate::stream::{WatchMessage, WatchSubscription};
 use crate::transport::root_cause;
@@ -279,11 +279,9 @@ impl Watch {
         }
         let index = self.client.context.endpoints.preferred();
         let endpoint = self.client.context.endpoints.at(index).clone();
-        let target = Query::default()
-            .with("path", &self.options.path)
-            .maybe("recursive", self.options.recursive.then_some("true"))
-            .maybe("from", self.options.from)
-            .behind("/v1/watch");
+        let mut query = Query::default();
+        query.add("path", Some(&self.options.path)).add("recursive", self.options.recursive.then_some("true"));
+        let target = format!("/v1/watch{}", query.add("from", self.options.from));
         let request =
             self.client.context.http.get(format!("{endpoint}{target}")).header("accept", "text/event-stream").send();
         let response = match timeout(self.client.context.options.attempt_timeout, request).await {

@@ -10,14 +10,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::extract::FromRequestParts;
 use axum::http::Method;
-use axum::http::request::Parts;
 use parking_lot::Mutex;
 
 use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::config::Limits;
-use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 
@@ -37,13 +34,13 @@ pub(crate) fn check_reply(replies: &Arc<Budget>, holder: Holder, bytes: usize) -
 }
 
 /// Whether requests for this route have a lane of their own.
-pub(crate) fn has_own_lane(method: &Method, route: &str) -> bool {
+pub(crate) fn has_own_lane(method: &str, route: &str) -> bool {
     match route {
-        "/v1/sessions/{id}" => method == Method::DELETE,
+        "/v1/sessions/{id}" => method == "DELETE",
         "/v1/sessions/{id}/keepalive"
         | "/v1/locks/{name}/release"
         | "/v1/locks/{name}/downgrade"
-        | "/v1/locks/{name}/verify" => method == Method::POST,
+        | "/v1/locks/{name}/verify" => method == "POST",
         _ => false,
     }
 }
@@ -219,17 +216,6 @@ impl AtWork {
     /// Frees the place: the request is answered, or waits.
     pub(crate) fn leave(&self) {
         drop(self.place.lock().take());
-    }
-}
-
-impl FromRequestParts<Arc<Context>> for AtWork {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
-        match parts.extensions.get::<Self>() {
-            Some(at_work) => Ok(at_work.clone()),
-            None => Ok(context.admission.enter(address_of(parts.extensions.get()), None)?),
-        }
     }
 }
 

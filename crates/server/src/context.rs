@@ -9,12 +9,16 @@ use lockkeeper_consensus::PeerAuth;
 use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
 use crate::http::origin::Origins;
 use crate::principals::SuperDigest;
+
+/// Longest time for a majority to confirm that it is in touch with this node.
+const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
 
 /// Shared by all requests of a node.
 pub(crate) struct Context {
@@ -36,6 +40,8 @@ pub(crate) struct Context {
     pub(crate) openapi: Bytes,
     /// Cancelled when the node begins to shut down.
     pub(crate) stopping: CancellationToken,
+    /// Tasks that go on after the request that began them; a node that shuts down waits for them.
+    pub(crate) tasks: TaskTracker,
     pub(crate) admission: Admission,
 }
 
@@ -66,7 +72,25 @@ impl Context {
             metrics: crate::telemetry::metrics_handle(),
             openapi,
             stopping,
+            tasks: TaskTracker::new(),
             admission: Admission::new(limits),
         })
+    }
+
+    /// The reason why this node should get no requests now. It asks a majority: for a while a leader that was cut off,
+    /// and a follower of a dead leader, know of no trouble.
+    pub(crate) async fn not_ready(&self) -> Option<String> {
+        if self.stopping.is_cancelled() {
+            return Some("this node is shutting down".into());
+        }
+        let status = self.node.status();
+        if !status.ready {
+            return Some(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()));
+        }
+        match tokio::time::timeout(CONFIRM_WITHIN, self.node.consensus().read_barrier()).await {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no majority answered within {} ms", CONFIRM_WITHIN.as_millis())),
+        }
     }
 }

@@ -13,13 +13,14 @@ use futures::{FutureExt, StreamExt};
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
-use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
+use lockkeeper_core::{RequestId, RequestKey, SessionId};
 use lockkeeper_node::{Caller, Credential, Presence};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::admission::{self, Admission, AtWork};
 use crate::budget::{Budget, Exceeded, Holder, Taken};
+use crate::calls::CallScope;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
@@ -223,57 +224,41 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The lock named in the path.
+/// A name or key in the path.
 #[derive(Debug)]
-pub(crate) struct Lock(pub(crate) LockName);
+pub(crate) struct Name(pub(crate) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Lock {
+impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let name = one_param::<String, S>(parts, state).await?;
-        Ok(Self(LockName::parse(&name)?))
+        one_param::<String, S>(parts, state).await.map(Self)
     }
 }
 
 /// The lock and the token named in the path.
 #[derive(Debug)]
-pub(crate) struct LockAndToken(pub(crate) LockName, pub(crate) u64);
+pub(crate) struct NameAndToken(pub(crate) String, pub(crate) u64);
 
-impl<S: Send + Sync> FromRequestParts<S> for LockAndToken {
+impl<S: Send + Sync> FromRequestParts<S> for NameAndToken {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let (name, token) = one_param::<(String, u64), S>(parts, state).await?;
-        Ok(Self(LockName::parse(&name)?, token))
+        one_param::<(String, u64), S>(parts, state).await.map(|(name, token)| Self(name, token))
     }
 }
 
-/// The gate named in the path.
+/// The path of the node named in the URL.
 #[derive(Debug)]
-pub(crate) struct Key(pub(crate) GateKey);
+pub(crate) struct PathOfNode(pub(crate) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Key {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let key = one_param::<String, S>(parts, state).await?;
-        Ok(Self(GateKey::parse(&key)?))
-    }
-}
-
-/// The node named in the path.
-#[derive(Debug)]
-pub(crate) struct Node(pub(crate) NodePath);
-
-impl<S: Send + Sync> FromRequestParts<S> for Node {
+impl<S: Send + Sync> FromRequestParts<S> for PathOfNode {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         let below = one_param::<String, S>(parts, state).await?;
         // The root has no name; `http::paths` puts a slash for it.
-        let path = if below == "/" { below } else { format!("/{below}") };
-        Ok(Self(NodePath::parse(&path)?))
+        Ok(Self(if below == "/" { below } else { format!("/{below}") }))
     }
 }
 
@@ -296,50 +281,53 @@ async fn one_param<T: DeserializeOwned + Send, S: Send + Sync>(parts: &mut Parts
     Ok(value)
 }
 
-/// Who asks: session and request id, where given.
-#[derive(Clone, Debug)]
-pub(crate) struct Asking(pub(crate) Caller);
-
-impl Asking {
-    /// The credential, which this call needs.
-    pub(crate) fn credential(&self) -> Result<Credential, Failure> {
-        self.0.credential.ok_or_else(session_required)
-    }
-
-    /// The credential, which must be that of `session`.
-    pub(crate) fn credential_of(&self, session: u64) -> Result<Credential, Failure> {
-        let credential = self.credential()?;
-        if credential.session.0 != session {
-            let detail = format!(
-                "the credential is of session {}, not of session {session}; a session is managed by itself alone",
-                credential.session
-            );
-            return Err(Failure::new(Code::Forbidden, detail));
-        }
-        Ok(credential)
-    }
-}
-
 pub(crate) fn session_required() -> Failure {
     let detail = "this call needs a session; send Lockkeeper-Session: <id>.<secret> as POST /v1/sessions returned it";
     Failure::new(Code::SessionRequired, detail)
 }
 
-/// Who asks, as access control lists name them.
-#[derive(Debug)]
-pub(crate) struct Who(pub(crate) Principals);
+/// The scope of a call whose caller may name a session and a request id.
+pub(crate) struct Identified(pub(crate) CallScope);
 
-impl FromRequestParts<Arc<Context>> for Who {
+/// The scope of a call that only reads. It needs no session; if it names one, it counts as a sign of life of that
+/// session.
+pub(crate) struct Reader(pub(crate) CallScope);
+
+/// The scope of a call that is the same for every caller.
+pub(crate) struct Anyone(pub(crate) CallScope);
+
+fn scope(parts: &Parts, context: &Arc<Context>, caller: Caller) -> Result<CallScope, Failure> {
+    let from = parts.extensions.get().copied().unwrap_or_default();
+    let at_work = match parts.extensions.get::<AtWork>() {
+        Some(at_work) => at_work.clone(),
+        None => context.admission.enter(admission::address_of(Some(&from)), None)?,
+    };
+    Ok(CallScope { context: context.clone(), caller, at_work, from, undecided: None })
+}
+
+impl FromRequestParts<Arc<Context>> for Identified {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
-        match parts.extensions.get::<Asking>() {
-            Some(asking) => Ok(Self(asking.0.principals.clone())),
-            None => {
-                note_presence(parts, context);
-                principals_of(parts, context).map(Self)
-            }
-        }
+        scope(parts, context, caller_of(parts, context)?).map(Self)
+    }
+}
+
+impl FromRequestParts<Arc<Context>> for Reader {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
+        note_presence(parts, context);
+        let principals = principals_of(parts, context)?;
+        scope(parts, context, Caller { principals, ..Caller::default() }).map(Self)
+    }
+}
+
+impl FromRequestParts<Arc<Context>> for Anyone {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
+        scope(parts, context, Caller::default()).map(Self)
     }
 }
 
@@ -368,33 +356,24 @@ fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure
     Ok(principals)
 }
 
-impl FromRequestParts<Arc<Context>> for Asking {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
-        // On a stream it is known already who asks.
-        if let Some(asking) = parts.extensions.remove::<Self>() {
-            return Ok(asking);
+fn caller_of(parts: &Parts, context: &Context) -> Result<Caller, Failure> {
+    let headers = &parts.headers;
+    let credential = single(headers, SESSION_HEADER)?.map(parse_credential).transpose()?;
+    let id = single(headers, REQUEST_ID_HEADER)?.map(|text| parse_uuid(text, "Lockkeeper-Request-Id")).transpose()?;
+    let acknowledged = parse_acknowledged(headers)?;
+    let request = match id {
+        Some(_) if credential.is_none() => return Err(session_required()),
+        Some(id) => Some(RequestKey { id, acknowledged }),
+        None if !acknowledged.is_empty() => {
+            return Err(Failure::bad_request(
+                "Lockkeeper-Acknowledge goes with Lockkeeper-Request-Id; send both or neither",
+            ));
         }
-        let headers = &parts.headers;
-        let credential = single(headers, SESSION_HEADER)?.map(parse_credential).transpose()?;
-        let id =
-            single(headers, REQUEST_ID_HEADER)?.map(|text| parse_uuid(text, "Lockkeeper-Request-Id")).transpose()?;
-        let acknowledged = parse_acknowledged(headers)?;
-        let request = match id {
-            Some(_) if credential.is_none() => return Err(session_required()),
-            Some(id) => Some(RequestKey { id, acknowledged }),
-            None if !acknowledged.is_empty() => {
-                return Err(Failure::bad_request(
-                    "Lockkeeper-Acknowledge goes with Lockkeeper-Request-Id; send both or neither",
-                ));
-            }
-            None => None,
-        };
-        let principals = principals_of(parts, context)?;
-        let may_force = context.admin.allow_force_release;
-        Ok(Self(Caller { credential, request, principals, may_force, presence: Presence::default() }))
-    }
+        None => None,
+    };
+    let principals = principals_of(parts, context)?;
+    let may_force = context.admin.allow_force_release;
+    Ok(Caller { credential, request, principals, may_force, presence: Presence::default() })
 }
 
 fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h HeaderValue>, Failure> {

@@ -10,6 +10,7 @@
 
 mod admission;
 mod budget;
+mod calls;
 #[cfg(any(mutants, debug_assertions))]
 mod clock_control;
 pub mod config;

@@ -1,5 +1,5 @@
-//! Around every request of a client: its admission, the metrics by route, the access log at debug, and the net
-//! under a handler that panics.
+//! Around every request of a client, over HTTP or on a stream: its admission, the metrics by route, the access log at
+//! debug, and what a panic of its handler becomes.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
@@ -18,12 +18,13 @@ use lockkeeper_api::Code;
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
-use crate::admission::{self, Lane, SMALL_REPLY_BYTES, has_own_lane, is_health};
-use crate::budget::{Budget, Holder};
+use crate::admission::{self, AtWork, Lane, SMALL_REPLY_BYTES, has_own_lane, is_health};
+use crate::budget::{Budget, Exceeded, Holder};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::Front;
 use crate::http::{origin, paths};
+use crate::reply::Reply;
 
 /// The label of requests that found no route.
 const NO_ROUTE: &str = "none";
@@ -44,12 +45,10 @@ impl Front for ClientFront {
             Ok(Some(uri)) => *request.uri_mut() = uri,
             Err(failure) => {
                 let response = failure.into_response();
-                metrics_of_response(NO_ROUTE, request.method(), &response).finish(Instant::now());
+                let method = method_label(request.method());
+                metrics_of(NO_ROUTE, method, Outcome::status(&response), response.code()).finish(Instant::now());
                 return response;
             }
-        }
-        if request.headers().contains_key(header::UPGRADE) {
-            request.extensions_mut().insert(Inner(self.router.clone()));
         }
         let from = admission::address_of(request.extensions().get());
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -83,10 +82,6 @@ fn until_read(budget: &Arc<Budget>, holder: Holder, reads: bool, response: Respo
     }
 }
 
-/// The router, for a request that goes on to make requests itself.
-#[derive(Clone)]
-pub(crate) struct Inner(pub(crate) axum::Router);
-
 impl ClientFront {
     /// Checks the bounds of every request; returns the URI with its name folded, if it changed.
     fn prepare(&self, request: &Request) -> Result<Option<axum::http::Uri>, Failure> {
@@ -115,40 +110,88 @@ fn header_size(headers: &HeaderMap) -> usize {
 
 /// The layer of the router.
 pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let method = request.method().clone();
+    let method = method_label(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
     let path = tracing::enabled!(tracing::Level::DEBUG).then(|| request.uri().path().to_owned());
-    let abandoned = Abandoned::new();
-    let response = if route.starts_with("/v1/") {
+    // Health and metrics need no place: they are needed most when the node is overloaded.
+    let admitted = route.starts_with("/v1/").then(|| {
         let from = admission::address_of(request.extensions().get());
-        // A connection has one request at a time; a stream brings the count of its own.
-        let lane = has_own_lane(&method, route).then(|| request.extensions_mut().remove::<Lane>().unwrap_or_default());
-        match context.admission.enter(from, lane.as_ref()) {
-            Ok(at_work) => {
-                request.extensions_mut().insert(at_work.clone());
-                let response = caught(next.run(request)).await.unwrap_or_else(Failure::into_response);
-                at_work.leave();
-                response
-            }
-            Err(exceeded) => Failure::from(exceeded).into_response(),
+        // A connection has one request at a time.
+        context.admission.enter(from, has_own_lane(method, route).then(Lane::default).as_ref())
+    });
+    let abandoned = Abandoned::new();
+    let response = serve((method, route, path), admitted, |at_work| {
+        if let Some(at_work) = at_work {
+            request.extensions_mut().insert(at_work);
         }
-    } else {
-        // Health and metrics need no place: they are needed most when the node is overloaded.
-        caught(next.run(request)).await.unwrap_or_else(Failure::into_response)
-    };
+        next.run(request).map(Ok)
+    });
+    let response: Response = response.await.unwrap_or_else(Failure::into_response);
     abandoned.not();
-    metrics_of_response(route, &method, &response).finish(started);
-    if let Some(path) = path {
-        let (status, took) = (response.status().as_u16(), started.elapsed());
-        tracing::debug!(%method, %path, status, took_us = took.as_micros(), "request");
-    }
     response
 }
 
+/// The outcome of a request as its metrics label it.
+pub(crate) trait Outcome {
+    fn status(&self) -> u16;
+
+    fn code(&self) -> Option<Code>;
+}
+
+impl Outcome for Response {
+    fn status(&self) -> u16 {
+        self.status().as_u16()
+    }
+
+    fn code(&self) -> Option<Code> {
+        self.extensions().get().copied()
+    }
+}
+
+impl Outcome for Reply {
+    fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    fn code(&self) -> Option<Code> {
+        None
+    }
+}
+
+/// Serves a request over HTTP or a call on a stream: refuses it if admission did, catches a panic, frees the place,
+/// counts and logs. `admitted` is `None` for requests that need no place.
+pub(crate) async fn serve<T, F>(
+    (method, route, path): (&'static str, &str, Option<String>),
+    admitted: Option<Result<AtWork, Exceeded>>,
+    work: impl FnOnce(Option<AtWork>) -> F,
+) -> Result<T, Failure>
+where
+    T: Outcome,
+    F: Future<Output = Result<T, Failure>>,
+{
+    let started = Instant::now();
+    let done = match admitted.transpose() {
+        Ok(at_work) => {
+            let done = caught(work(at_work.clone())).await;
+            at_work.iter().for_each(AtWork::leave);
+            done.unwrap_or_else(Err)
+        }
+        Err(exceeded) => Err(exceeded.into()),
+    };
+    let (status, code) = match &done {
+        Ok(done) => (done.status(), done.code()),
+        Err(failure) => (failure.status(), Some(failure.code())),
+    };
+    metrics_of(route, method, status, code).finish(started);
+    if let Some(path) = path {
+        tracing::debug!(method, path, status, took_us = started.elapsed().as_micros(), "request");
+    }
+    done
+}
+
 /// Turns a panic of a handler into a problem document.
-pub(crate) async fn caught<T>(handling: impl Future<Output = T>) -> Result<T, Failure> {
+async fn caught<T>(handling: impl Future<Output = T>) -> Result<T, Failure> {
     AssertUnwindSafe(handling).catch_unwind().await.map_err(|panic| {
         tracing::error!(panic = message_of(&*panic), "a handler panicked; please report this");
         let detail =
@@ -210,17 +253,8 @@ struct Labels {
     code: Option<Code>,
 }
 
-/// Counts a request that did not pass through the router.
-pub(crate) fn count(route: &'static str, method: &Method, status: u16, code: Option<Code>, started: Instant) {
-    metrics_of(route, method, status, code).finish(started);
-}
-
-fn metrics_of_response(route: &str, method: &Method, response: &Response) -> RouteMetrics {
-    metrics_of(route, method, response.status().as_u16(), response.extensions().get::<Code>().copied())
-}
-
-fn metrics_of(route: &str, method: &Method, status: u16, code: Option<Code>) -> RouteMetrics {
-    let labels = Labels { route: hash_of(route), method: method_label(method), status, code };
+fn metrics_of(route: &str, method: &'static str, status: u16, code: Option<Code>) -> RouteMetrics {
+    let labels = Labels { route: hash_of(route), method, status, code };
     if let Some(known) = KNOWN.read().get(&labels) {
         return known.clone();
     }

@@ -3,38 +3,34 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lockkeeper_api::{Code, ZXID_HEADER};
+use lockkeeper_api::{Answer, Code, ZXID_HEADER};
 use lockkeeper_core::Zxid;
-use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// What a handler gives.
-pub(crate) type Answer<T> = Result<Reply<T>, Failure>;
-
-/// A body with its zxid.
+/// An answer with its status and zxid.
 #[derive(Debug)]
-pub(crate) struct Reply<T> {
+pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) zxid: Option<Zxid>,
-    pub(crate) body: T,
+    pub(crate) body: Answer,
 }
 
-impl<T> Reply<T> {
-    pub(crate) fn ok(zxid: Zxid, body: T) -> Self {
+impl Reply {
+    pub(crate) fn ok(zxid: Zxid, body: Answer) -> Self {
         Self { status: StatusCode::OK, zxid: Some(zxid), body }
     }
 
-    pub(crate) fn created(zxid: Zxid, body: T) -> Self {
+    pub(crate) fn created(zxid: Zxid, body: Answer) -> Self {
         Self { status: StatusCode::CREATED, zxid: Some(zxid), body }
     }
 
-    pub(crate) fn timeless(body: T) -> Self {
+    pub(crate) fn timeless(body: Answer) -> Self {
         Self { status: StatusCode::OK, zxid: None, body }
     }
 }
 
-impl<T: Serialize> IntoResponse for Reply<T> {
+impl IntoResponse for Reply {
     fn into_response(self) -> Response {
         let body = match serde_json::to_vec(&self.body) {
             Ok(body) => body,

@@ -238,6 +238,8 @@ impl Server {
             return Err(fatal);
         }
         tracing::info!("shutting down");
+        // It was aborted, which is no error.
+        let _ = upkeep.await;
         stopping.cancel();
         let leave = leave(&context, &config, clients, zookeeper, peers, peers_stop);
         tokio::select! {
@@ -408,6 +410,10 @@ async fn leave(
     // queue.
     context.node.shutdown().await;
     finish(&mut clients, "clients").await;
+    context.tasks.close();
+    if timeout(LAST_WORDS, context.tasks.wait()).await.is_err() {
+        tracing::debug!(left = context.tasks.len(), "tasks of clients that disconnected are cut off");
+    }
     peers_stop.cancel();
     let mut peers = peers.await.unwrap_or_default();
     finish(&mut peers, "peers").await;

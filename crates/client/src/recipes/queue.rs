@@ -247,7 +247,7 @@ impl Queue {
         let data = bytes_of(&node)?;
         // From here on the claim is cleaned up, whatever the outcome of the transaction.
         let claim = EphemeralNode::new(&self.session, claim);
-        let mut change = TrackedChange::new(txn_spec(&txn)?);
+        let mut change = TrackedChange::new(txn_spec(&txn));
         let mut done = change.send::<TxnDone>(self.client()).await;
         if done.as_ref().err().and_then(refused_operation) == Some((0, Code::NoNode)) {
             if let Err(error) = self.prepare().await {
@@ -255,7 +255,7 @@ impl Queue {
                 return Err(error);
             }
             // Under another request id: the first transaction was refused for good.
-            change = TrackedChange::new(txn_spec(&txn)?);
+            change = TrackedChange::new(txn_spec(&txn));
             done = change.send(self.client()).await;
         }
         match done {

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use lockkeeper_api::cluster::{AddMember, Status, Transfer, Transferred};
-use reqwest::Method;
+use lockkeeper_api::Call;
+use lockkeeper_api::cluster::{AddMember, ClusterQuery, Status, Transfer, Transferred};
 
-use super::Query;
 use crate::client::Client;
 use crate::endpoints::Endpoint;
 use crate::error::Error;
@@ -19,8 +18,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn status_of(&self, endpoint: &Endpoint, checksum: bool, limit: Duration) -> Result<Status, Error> {
-        let target = Query::default().maybe("checksum", checksum.then_some("true")).behind("/v1/cluster");
-        let request = self.context.request(endpoint, &RequestSpec::get(target), None)?;
+        let call = Call::GetCluster { query: ClusterQuery { checksum: checksum.then_some(true) } };
+        let request = self.context.request(endpoint, &RequestSpec::read(call), None)?;
         send_once(endpoint, request, limit).await
     }
 
@@ -41,8 +40,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<Transferred, Error> {
-        let spec =
-            RequestSpec::new(Method::POST, "/v1/cluster/transfer".into(), RetryPolicy::Never).json(&Transfer { to })?;
+        let spec = RequestSpec::new(Call::TransferLeadership { body: Transfer { to } }, RetryPolicy::Never);
         self.call(&spec).await
     }
 
@@ -51,7 +49,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn add_member(&self, add: &AddMember) -> Result<(), Error> {
-        let spec = RequestSpec::new(Method::POST, "/v1/cluster/members".into(), RetryPolicy::Never).json(add)?;
+        let spec = RequestSpec::new(Call::AddMember { body: add.clone() }, RetryPolicy::Never);
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
@@ -60,7 +58,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn promote_member(&self, node_id: u64) -> Result<(), Error> {
-        let spec = RequestSpec::new(Method::POST, format!("/v1/cluster/members/{node_id}/promote"), RetryPolicy::Never);
+        let spec = RequestSpec::new(Call::PromoteMember { id: node_id }, RetryPolicy::Never);
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
@@ -69,7 +67,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn remove_member(&self, node_id: u64) -> Result<(), Error> {
-        let spec = RequestSpec::new(Method::DELETE, format!("/v1/cluster/members/{node_id}"), RetryPolicy::Never);
+        let spec = RequestSpec::new(Call::RemoveMember { id: node_id }, RetryPolicy::Never);
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 }

@@ -1,9 +1,9 @@
 //! `/v1/gates`.
 
+use lockkeeper_api::Call;
+use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::gates::{Begin, Fail, Finish, GateView, Settled};
-use reqwest::Method;
 
-use super::percent_encode;
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -15,8 +15,8 @@ impl Client {
     /// [`GateMismatch`](lockkeeper_api::Code::GateMismatch) if the key is in use for another operation; otherwise see
     /// [`Error`].
     pub async fn gate_begin(&self, key: &str, begin: &Begin) -> Result<GateView, Error> {
-        let target = format!("/v1/gates/{}/begin", percent_encode(key));
-        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(begin)?).await
+        let call = Call::BeginGate { key: key.to_owned(), body: begin.clone() };
+        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
     }
 
     /// Stores the result of the operation.
@@ -25,8 +25,8 @@ impl Client {
     /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more);
     /// otherwise see [`Error`].
     pub async fn gate_finish(&self, key: &str, finish: &Finish) -> Result<Settled, Error> {
-        let target = format!("/v1/gates/{}/finish", percent_encode(key));
-        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(finish)?).await
+        let call = Call::FinishGate { key: key.to_owned(), body: finish.clone() };
+        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
     }
 
     /// Opens the gate again: the operation did not take place.
@@ -35,8 +35,8 @@ impl Client {
     /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more);
     /// otherwise see [`Error`].
     pub async fn gate_fail(&self, key: &str, token: u64) -> Result<Settled, Error> {
-        let target = format!("/v1/gates/{}/fail", percent_encode(key));
-        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(&Fail { token })?).await
+        let call = Call::FailGate { key: key.to_owned(), body: Fail { token } };
+        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
     }
 
     /// Reads the state of a gate.
@@ -44,6 +44,6 @@ impl Client {
     /// # Errors
     /// [`NotFound`](lockkeeper_api::Code::NotFound) if no worker has begun; otherwise see [`Error`].
     pub async fn gate(&self, key: &str) -> Result<GateView, Error> {
-        self.call(&RequestSpec::get(format!("/v1/gates/{}", percent_encode(key)))).await
+        self.call(&RequestSpec::read(Call::GetGate { key: key.to_owned(), query: ReadQuery::default() })).await
     }
 }

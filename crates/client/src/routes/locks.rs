@@ -2,24 +2,25 @@
 
 use std::time::Duration;
 
-use lockkeeper_api::Code;
-use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Lock, Locks, Release, Released, Token, Verified};
-use reqwest::Method;
-use tokio::time::Instant;
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::locks::{
+    Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified,
+};
+use lockkeeper_api::{Call, Code};
 use uuid::Uuid;
 
-use super::{Paging, Query, lock_part};
+use super::{Paging, limit, lock_name};
 use crate::client::Client;
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy, to_json};
+use crate::request_spec::{RequestSpec, RetryPolicy};
 
 /// Longest wait that the server accepts in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// The request of a release.
 pub(crate) fn release_spec(lock: &str, release: &Release) -> Result<RequestSpec, Error> {
-    let target = format!("/v1/locks/{}/release", lock_part(lock)?);
-    RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(release)
+    let call = Call::ReleaseLock { name: lock_name(lock)?, body: release.clone() };
+    Ok(RequestSpec::new(call, RetryPolicy::ByRequestId))
 }
 
 impl Client {
@@ -35,16 +36,9 @@ impl Client {
             return Err(Error::refused(Code::BadRequest, format!("a wait is at most {} s", LONGEST_WAIT.as_secs())));
         }
         let repeat = if self.context.identity.is_some() { RetryPolicy::Idempotent } else { RetryPolicy::Never };
-        let request_id = acquire.request_id.unwrap_or_else(Uuid::new_v4);
-        let until = Instant::now() + wait;
-        let acquire = acquire.clone();
-        let body = move || {
-            let left = until.saturating_duration_since(Instant::now());
-            let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-            to_json(&Acquire { request_id: Some(request_id), wait_ms, ..acquire.clone() })
-        };
-        let target = format!("/v1/locks/{}/acquire", lock_part(lock)?);
-        self.call(&RequestSpec::new(Method::POST, target, repeat).json_with(body).waiting(wait)).await
+        let request_id = Some(acquire.request_id.unwrap_or_else(Uuid::new_v4));
+        let call = Call::AcquireLock { name: lock_name(lock)?, body: Acquire { request_id, ..acquire.clone() } };
+        self.call(&RequestSpec::new(call, repeat)).await
     }
 
     /// Releases the lock that this client's session holds with that token.
@@ -69,8 +63,8 @@ impl Client {
     /// # Errors
     /// [`Code::NotHeld`] if it is not held with that token; otherwise see [`Error`].
     pub async fn downgrade(&self, lock: &str, token: u64) -> Result<Downgraded, Error> {
-        let target = format!("/v1/locks/{}/downgrade", lock_part(lock)?);
-        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(&Token { token })?).await
+        let call = Call::DowngradeLock { name: lock_name(lock)?, body: Token { token } };
+        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
     }
 
     /// Whether the lock is held with that token, linearizable. Needs no session: resources call this.
@@ -78,9 +72,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn verify(&self, lock: &str, token: u64) -> Result<Verified, Error> {
-        let target = format!("/v1/locks/{}/verify", lock_part(lock)?);
-        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::Always).anonymous().json(&Token { token })?)
-            .await
+        let call = Call::VerifyLock { name: lock_name(lock)?, body: Token { token } };
+        self.call(&RequestSpec::read(call).anonymous()).await
     }
 
     /// Reads the holders and the queue of a lock.
@@ -88,7 +81,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn lock(&self, lock: &str) -> Result<Lock, Error> {
-        self.call(&RequestSpec::get(format!("/v1/locks/{}", lock_part(lock)?))).await
+        let call = Call::GetLock { name: lock_name(lock)?, query: ReadQuery::default() };
+        self.call(&RequestSpec::read(call)).await
     }
 
     /// A page of the locks that are held.
@@ -96,7 +90,9 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn locks(&self, prefix: Option<&str>, paging: &Paging) -> Result<Locks, Error> {
-        self.call(&RequestSpec::get(Query::default().maybe("prefix", prefix).paged(paging).behind("/v1/locks"))).await
+        let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
+        let query = LocksQuery { prefix, after, limit: limit(paging.limit), consistency: None };
+        self.call(&RequestSpec::read(Call::ListLocks { query })).await
     }
 
     /// Takes a lock from the holder with that token by force. The server audits this. The holder may still act.
@@ -104,8 +100,8 @@ impl Client {
     /// # Errors
     /// [`Code::NotHeld`] if the lock is not held with that token; otherwise see [`Error`].
     pub async fn force_release(&self, lock: &str, token: u64) -> Result<Released, Error> {
-        let target = format!("/v1/locks/{}/holders/{token}", lock_part(lock)?);
+        let call = Call::BreakLock { name: lock_name(lock)?, token };
         // The cluster remembers no request id for this: a second attempt could not tell its own success from another's.
-        self.call(&RequestSpec::new(Method::DELETE, target, RetryPolicy::Never)).await
+        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
     }
 }

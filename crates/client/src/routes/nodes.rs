@@ -1,22 +1,23 @@
 //! `/v1/nodes` and `/v1/txn`.
 
-use lockkeeper_api::nodes::{Changed, Create, Deleted, Node, SetData, Txn, TxnDone};
-use reqwest::Method;
+use lockkeeper_api::Call;
+use lockkeeper_api::call::Level;
+use lockkeeper_api::nodes::{Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
 
-use super::{Query, Reading, node_path};
+use super::{Reading, limit, node_path};
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
 
 /// The request of [`Client::create`].
 pub(crate) fn create_spec(path: &str, create: &Create) -> Result<RequestSpec, Error> {
-    let target = format!("/v1/nodes{}", node_path(path)?);
-    RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(create)
+    let call = Call::CreateNode { path: node_path(path)?, body: create.clone() };
+    Ok(RequestSpec::new(call, RetryPolicy::ByRequestId))
 }
 
 /// The request of [`Client::txn`].
-pub(crate) fn txn_spec(txn: &Txn) -> Result<RequestSpec, Error> {
-    RequestSpec::new(Method::POST, "/v1/txn".into(), RetryPolicy::ByRequestId).json(txn)
+pub(crate) fn txn_spec(txn: &Txn) -> RequestSpec {
+    RequestSpec::new(Call::RunTransaction { body: txn.clone() }, RetryPolicy::ByRequestId)
 }
 
 impl Client {
@@ -25,12 +26,13 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn node(&self, path: &str, reading: &Reading) -> Result<Node, Error> {
-        let query = Query::default()
-            .maybe("children", reading.children.then_some("true"))
-            .maybe("children_after", reading.children_after.as_ref())
-            .maybe("children_limit", reading.children_limit)
-            .maybe("consistency", reading.stale.then_some("stale"));
-        self.call(&RequestSpec::get(query.behind(&format!("/v1/nodes{}", node_path(path)?)))).await
+        let query = NodeQuery {
+            children: reading.children.then_some(true),
+            children_after: reading.children_after.clone(),
+            children_limit: limit(reading.children_limit),
+            consistency: reading.stale.then_some(Level::Stale),
+        };
+        self.call(&RequestSpec::read(Call::GetNode { path: node_path(path)?, query })).await
     }
 
     /// The names of all children of a node, read page by page. The node may change between two pages.
@@ -63,8 +65,9 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn set(&self, path: &str, set: &SetData, version: Option<i32>) -> Result<Changed, Error> {
-        let target = Query::default().maybe("version", version).behind(&format!("/v1/nodes{}", node_path(path)?));
-        self.call(&RequestSpec::new(Method::PUT, target, RetryPolicy::ByRequestId).json(set)?).await
+        let query = VersionQuery { version };
+        let call = Call::SetNode { path: node_path(path)?, query, body: set.clone() };
+        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
     }
 
     /// Deletes a node, if the node has that version.
@@ -72,8 +75,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn delete(&self, path: &str, version: Option<i32>) -> Result<Deleted, Error> {
-        let target = Query::default().maybe("version", version).behind(&format!("/v1/nodes{}", node_path(path)?));
-        self.call(&RequestSpec::new(Method::DELETE, target, RetryPolicy::ByRequestId)).await
+        let call = Call::DeleteNode { path: node_path(path)?, query: VersionQuery { version } };
+        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
     }
 
     /// Applies several operations, all or none.
@@ -81,6 +84,6 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn txn(&self, txn: &Txn) -> Result<TxnDone, Error> {
-        self.call(&txn_spec(txn)?).await
+        self.call(&txn_spec(txn)).await
     }
 }

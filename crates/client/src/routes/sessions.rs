@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use lockkeeper_api::Code;
-use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
-use reqwest::Method;
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
+use lockkeeper_api::{Call, Code};
 
-use super::{Paging, Query};
+use super::{Paging, limit};
 use crate::client::Client;
 use crate::context::Options;
 use crate::endpoints::{Endpoint, EndpointError};
@@ -33,9 +33,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn open_session(&self, open: &OpenSession) -> Result<SessionOpened, Error> {
-        let spec =
-            RequestSpec::new(Method::POST, "/v1/sessions".into(), RetryPolicy::Idempotent).anonymous().json(open)?;
-        self.call(&spec).await
+        let call = Call::OpenSession { body: open.clone() };
+        self.call(&RequestSpec::new(call, RetryPolicy::Idempotent).anonymous()).await
     }
 
     /// Sends one keepalive of this client's session.
@@ -43,16 +42,18 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn keepalive(&self) -> Result<KeptAlive, Error> {
-        let target = format!("/v1/sessions/{}/keepalive", self.context.credential()?.session_id);
-        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::Always)).await
+        self.call(&self.keepalive_spec()?).await
     }
 
     /// Sends one keepalive of this client's session to that endpoint and no other.
     pub(crate) async fn keepalive_at(&self, endpoint: &Endpoint, limit: Duration) -> Result<KeptAlive, Error> {
-        let target = format!("/v1/sessions/{}/keepalive", self.context.credential()?.session_id);
-        let request =
-            self.context.request(endpoint, &RequestSpec::new(Method::POST, target, RetryPolicy::Always), None)?;
+        let request = self.context.request(endpoint, &self.keepalive_spec()?, None)?;
         send_once(endpoint, request, limit).await
+    }
+
+    fn keepalive_spec(&self) -> Result<RequestSpec, Error> {
+        let call = Call::KeepSessionAlive { id: self.context.credential()?.session_id };
+        Ok(RequestSpec::new(call, RetryPolicy::Always))
     }
 
     /// Closes this client's session. The cluster deletes all it owned.
@@ -60,9 +61,9 @@ impl Client {
     /// # Errors
     /// See [`Error`]; [`Error::Lost`] if the session was already over.
     pub async fn close_session(&self) -> Result<(), Error> {
-        let target = format!("/v1/sessions/{}", self.context.credential()?.session_id);
+        let call = Call::CloseSession { id: self.context.credential()?.session_id };
         // A repetition is answered with "session expired", which `Session::close` takes for success.
-        let spec = RequestSpec::new(Method::DELETE, target, RetryPolicy::Idempotent);
+        let spec = RequestSpec::new(call, RetryPolicy::Idempotent);
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
@@ -71,7 +72,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn session(&self, session_id: u64) -> Result<Session, Error> {
-        self.call(&RequestSpec::get(format!("/v1/sessions/{session_id}")).anonymous()).await
+        let call = Call::GetSession { id: session_id, query: ReadQuery::default() };
+        self.call(&RequestSpec::read(call).anonymous()).await
     }
 
     /// A page of the open sessions.
@@ -79,6 +81,13 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn sessions(&self, paging: &Paging) -> Result<Sessions, Error> {
-        self.call(&RequestSpec::get(Query::default().paged(paging).behind("/v1/sessions"))).await
+        let after = paging
+            .after
+            .as_ref()
+            .map(|after| after.parse())
+            .transpose()
+            .map_err(|_| Error::refused(Code::BadRequest, "'after' is the 'next' of the page before, a number"))?;
+        let query = SessionsQuery { after, limit: limit(paging.limit), consistency: None };
+        self.call(&RequestSpec::read(Call::ListSessions { query })).await
     }
 }

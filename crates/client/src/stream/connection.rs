@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{FutureExt, SinkExt, StreamExt};
-use lockkeeper_api::stream::{Answer, FromServer, close};
+use lockkeeper_api::stream::{FromServer, StreamAnswer, VERSION, close};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_mutants::mutant;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -268,7 +268,13 @@ impl<'a> StreamConnection<'a> {
         let Some(message) = frames::decode(text).map_err(CloseReason::NotLockkeeper)? else { return Ok(()) };
         self.served |= is_service(&message);
         match message {
-            FromServer::Hello { timeout_ms, zxid, held } => {
+            FromServer::Hello { version, .. } if version != VERSION => {
+                let why = format!(
+                    "the node speaks version {version} of the session stream, this client version {VERSION}; use a client and nodes of one release"
+                );
+                return Err(CloseReason::NotLockkeeper(why));
+            }
+            FromServer::Hello { timeout_ms, zxid, held, .. } => {
                 self.stream.note_lease(self.sent, timeout_ms);
                 self.stream.lock_loss.compare(&std::mem::take(&mut self.watched), &held, zxid);
             }
@@ -293,8 +299,8 @@ impl<'a> StreamConnection<'a> {
         Ok(())
     }
 
-    fn answered(&self, answer: Answer) -> Result<(), CloseReason> {
-        let Answer { id, status, body, .. } = answer;
+    fn answered(&self, answer: StreamAnswer) -> Result<(), CloseReason> {
+        let StreamAnswer { id, status, body, .. } = answer;
         // The request was cancelled and forgotten.
         let Some(request) = self.stream.inner.lock().pending.remove(id) else { return Ok(()) };
         let reply = match status {

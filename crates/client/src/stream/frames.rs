@@ -2,34 +2,31 @@
 
 use std::collections::HashMap;
 
+use lockkeeper_api::Call;
 use lockkeeper_api::stream::{FromServer, Watch};
 use serde::Serialize;
 use serde::de::IgnoredAny;
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::error::Error;
-use crate::request_spec::to_json;
+use crate::request_spec::unencodable;
 
-/// `lockkeeper_api::stream::Request` with borrowed parts.
+/// `lockkeeper_api::stream::StreamRequest` with borrowed parts.
 #[derive(Serialize)]
-struct WireRequest<'a> {
+struct BorrowedRequest<'a> {
     id: u64,
-    method: &'a str,
-    path: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<Uuid>,
     #[serde(skip_serializing_if = "<[Uuid]>::is_empty")]
     acknowledge: &'a [Uuid],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<&'a RawValue>,
+    call: &'a Call,
 }
 
 /// `lockkeeper_api::stream::FromClient` with borrowed parts.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum FromClient<'a> {
-    Request(WireRequest<'a>),
+    Request(BorrowedRequest<'a>),
     Cancel(u64),
     Keepalive(u64),
     Watch(&'a Watch),
@@ -37,9 +34,7 @@ enum FromClient<'a> {
 }
 
 fn text(message: &FromClient<'_>) -> Result<String, Error> {
-    let bytes = to_json(message)?;
-    // serde_json writes UTF-8.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    serde_json::to_string(message).map_err(unencodable)
 }
 
 /// Encodes a request under that id.
@@ -48,18 +43,8 @@ pub(super) fn request(
     request: &super::pending::PendingRequest,
     acknowledge: &[Uuid],
 ) -> Result<String, Error> {
-    let spec = &request.spec;
-    let body = spec.body.as_ref().map(|make| make()).transpose()?;
-    let raw = body.as_deref().map(serde_json::from_slice::<&RawValue>).transpose();
-    let raw = raw.map_err(|e| Error::refused(lockkeeper_api::Code::BadRequest, e.to_string()))?;
-    text(&FromClient::Request(WireRequest {
-        id,
-        method: spec.method.as_str(),
-        path: &spec.target,
-        request_id: request.request_id,
-        acknowledge,
-        body: raw,
-    }))
+    let (request_id, call) = (request.request_id, request.spec.call());
+    text(&FromClient::Request(BorrowedRequest { id, request_id, acknowledge, call: &call }))
 }
 
 pub(super) fn cancel(id: u64) -> Result<String, Error> {
@@ -110,8 +95,8 @@ pub(super) fn decode(message: &str) -> Result<Option<FromServer>, String> {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_api::locks::Release;
     use lockkeeper_api::stream;
-    use reqwest::Method;
 
     use super::*;
     use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -119,9 +104,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_the_contract_reads() {
-        let spec = RequestSpec::new(Method::POST, "/v1/txn".into(), RetryPolicy::ByRequestId)
-            .json(&serde_json::json!({"a": 1}))
-            .unwrap();
+        let call = Call::ReleaseLock { name: "a/b".into(), body: Release { token: 7, ..Release::default() } };
+        let spec = RequestSpec::new(call.clone(), RetryPolicy::ByRequestId);
         let id = Uuid::new_v4();
         let reply_to = ReplyTo::Detached;
         let asked = PendingRequest {
@@ -134,9 +118,8 @@ mod tests {
         };
         let written = request(7, &asked, &[id]).unwrap();
         let stream::FromClient::Request(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
-        assert_eq!((read.id, read.method.as_str(), read.path.as_str()), (7, "POST", "/v1/txn"));
+        assert_eq!((read.id, read.call), (7, call));
         assert_eq!((read.request_id, read.acknowledge), (Some(id), vec![id]));
-        assert_eq!(read.body.unwrap().get(), r#"{"a":1}"#);
         for written in [cancel(1), keepalive(2), unwatch(3)] {
             let written = written.unwrap();
             serde_json::from_str::<stream::FromClient>(&written).unwrap_or_else(|e| panic!("{written}: {e}"));

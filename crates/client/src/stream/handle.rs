@@ -290,7 +290,7 @@ impl StreamHandle {
             };
             (self.retry_detached)(self, DetachedRequest { spec, request_id, outcome_unknown });
         } else if !matches!(reply, Reply::Answered { .. }) {
-            tracing::debug!(?reply, target = spec.target, "detached request failed for good");
+            tracing::debug!(?reply, ?spec, "detached request failed for good");
         }
     }
 

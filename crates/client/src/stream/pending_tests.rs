@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use reqwest::Method;
+use lockkeeper_api::Call;
+use lockkeeper_api::locks::Acquire;
 use tokio::sync::oneshot;
 
 use super::pending::*;
@@ -8,11 +9,12 @@ use crate::clock::Moment;
 use crate::request_spec::{RequestSpec, RetryPolicy};
 
 fn ask() -> RequestSpec {
-    RequestSpec::new(Method::GET, "/v1/nodes/a".into(), RetryPolicy::Always)
+    RequestSpec::new(Call::KeepSessionAlive { id: 7 }, RetryPolicy::Always)
 }
 
 fn waiting() -> RequestSpec {
-    ask().waiting(Duration::from_secs(1))
+    let body = Acquire { wait_ms: 1_000, ..Acquire::default() };
+    RequestSpec::new(Call::AcquireLock { name: "a".into(), body }, RetryPolicy::Idempotent)
 }
 
 fn caller() -> ReplyTo {

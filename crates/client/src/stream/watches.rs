@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use lockkeeper_api::Problem;
-use lockkeeper_api::stream::{Change, FromServer, Watch};
+use lockkeeper_api::stream::{FromServer, Watch, WatchChange};
 use tokio::sync::mpsc;
 
 /// Most transactions that wait for one reader.
@@ -16,7 +16,7 @@ pub(crate) enum WatchMessage {
     /// The watch has begun at this zxid.
     Begun(u64),
     /// The changes of one transaction.
-    Changes(u64, Vec<Change>),
+    Changes(u64, Vec<WatchChange>),
     /// No further change up to this zxid.
     Bookmark(u64),
     /// The watch is over.

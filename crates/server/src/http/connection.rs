@@ -154,7 +154,14 @@ pub(crate) async fn serve(
 
 /// The address of a request's client, for the audit log and ACLs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientAddress(pub(crate) std::net::SocketAddr);
+pub(crate) struct ClientAddress(pub(crate) SocketAddr);
+
+/// A request that came over no connection counts as this machine's.
+impl Default for ClientAddress {
+    fn default() -> Self {
+        Self(SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+}
 
 /// Marks a reply to a member of the cluster.
 #[derive(Clone, Copy, Debug)]

@@ -1,127 +1,17 @@
-//! `/v1/cluster`: how the cluster stands, who belongs to it, who leads it.
+//! The routes of `/v1/cluster`.
 
-use std::sync::Arc;
+use lockkeeper_api::cluster::{AddMember, ClusterQuery, Membership, Status, Transfer, Transferred};
+use lockkeeper_api::{Call, Problem};
 
-use axum::extract::State as Extract;
-use lockkeeper_api::cluster::{AddMember, Member, Role, StateChecksum, Status, Transfer, Transferred};
-use lockkeeper_api::{Code, Problem};
-use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, Members};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-
-use crate::context::Context;
-use crate::extract::{Id, Json, Query};
-use crate::failure::Failure;
-use crate::reply::{Answer, Reply};
-
-/// Held while a checksum is computed.
-static CHECKSUM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
-/// What to tell.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct Asked {
-    /// Whether to compute the checksum of this replica's state: work in proportion to its size.
-    checksum: Option<bool>,
-}
-
-fn members_out(context: &Context, members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
-    let follower = |node: u64| {
-        let status = status?;
-        let itself = || Follower { matched: status.last_log, answered_ms_ago: Some(0), synced: true };
-        let leads = status.leading && status.node == node;
-        status.followers.get(&node).copied().or_else(|| leads.then(itself))
-    };
-    let voters = members.voters.iter().map(|member| (member, Role::Voter));
-    let learners = members.learners.iter().map(|member| (member, Role::Learner));
-    voters
-        .chain(learners)
-        .map(|((node_id, addresses), role)| {
-            let follower = follower(*node_id);
-            Member {
-                node_id: *node_id,
-                peer_address: addresses.peer.clone(),
-                // The configuration file's address is for members whose membership entry has none.
-                client_address: addresses.client.as_ref().or_else(|| context.clients.get(node_id)).cloned(),
-                zookeeper_address: addresses.zookeeper.clone(),
-                role,
-                matched_index: follower.and_then(|follower| follower.matched),
-                answered_ms_ago: follower.and_then(|follower| follower.answered_ms_ago),
-                synced: follower.map(|follower| follower.synced),
-                turned_away: status.and_then(|status| status.turned_away.get(node_id).cloned()),
-            }
-        })
-        .collect()
-}
-
-fn role(members: &Members, node: u64) -> Option<Role> {
-    let voter = members.voters.contains_key(&node).then_some(Role::Voter);
-    voter.or_else(|| members.learners.contains_key(&node).then_some(Role::Learner))
-}
+use crate::calls::Answered;
+use crate::extract::{Anyone, Id, Json, Query};
 
 /// Shows the cluster as this node sees it; answered by every node, with or without a leader.
-#[utoipa::path(get, path = "/v1/cluster", tag = "cluster", params(Asked),
+#[utoipa::path(get, path = "/v1/cluster", tag = "cluster", params(ClusterQuery),
     responses((status = 200, description = "The cluster", body = Status),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn status(Extract(context): Extract<Arc<Context>>, Query(asked): Query<Asked>) -> Answer<Status> {
-    let state = match asked.checksum {
-        Some(true) => {
-            // However many clients ask, at most one processor computes checksums.
-            let _turn = CHECKSUM.lock().await;
-            let (zxid, checksum) = context.node.checksum().await;
-            Some(StateChecksum { zxid: zxid.0, checksum })
-        }
-        _ => None,
-    };
-    let not_ready_because = super::meta::not_ready(&context).await;
-    let status = context.node.status();
-    let consensus = &status.consensus;
-    let body = Status {
-        cluster: context.cluster.clone(),
-        node_id: consensus.node,
-        version: env!("CARGO_PKG_VERSION").into(),
-        term: consensus.term,
-        leader: consensus.leader,
-        leading: consensus.leading,
-        role: role(&consensus.members, consensus.node),
-        ready: not_ready_because.is_none(),
-        not_ready_because,
-        last_log_index: consensus.last_log.unwrap_or_default(),
-        applied_index: consensus.applied.map_or(0, |applied| applied.index),
-        snapshot_index: consensus.snapshot.map(|snapshot| snapshot.index),
-        purged_index: consensus.purged.map(|purged| purged.index),
-        zxid: status.zxid.0,
-        sessions: status.sessions as u64,
-        nodes: status.nodes as u64,
-        state_bytes: status.state_bytes,
-        state_bytes_limit: status.state_bytes_limit,
-        alarms: status.alarms,
-        watches: status.watches as u64,
-        lock_waiters: status.waiters as u64,
-        state,
-        members: members_out(&context, &consensus.members, Some(consensus)),
-    };
-    Ok(Reply::ok(status.zxid, body))
-}
-
-/// The members after a change.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Membership {
-    /// Who belongs to the cluster now.
-    members: Vec<Member>,
-}
-
-fn changed(context: &Context, members: &Members) -> Reply<Membership> {
-    Reply::timeless(Membership { members: members_out(context, members, None) })
-}
-
-fn check_allowed(context: &Context) -> Result<(), Failure> {
-    if context.admin.allow_membership {
-        return Ok(());
-    }
-    let detail = "changes of the membership are switched off at this node (admin.allow_membership); ask the operator";
-    Err(Failure::new(Code::Forbidden, detail))
+pub(super) async fn status(Anyone(scope): Anyone, Query(query): Query<ClusterQuery>) -> Answered {
+    scope.dispatch(Call::GetCluster { query }).await
 }
 
 /// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before.
@@ -132,22 +22,8 @@ fn check_allowed(context: &Context) -> Result<(), Failure> {
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn add_member(
-    Extract(context): Extract<Arc<Context>>,
-    Json(ask): Json<AddMember>,
-) -> Answer<Membership> {
-    check_allowed(&context)?;
-    if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
-        return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
-    }
-    let AddMember { node_id, peer_address: peer, client_address: client, zookeeper_address: zookeeper } = ask;
-    let addresses =
-        [("peer_address", Some(&peer)), ("client_address", client.as_ref()), ("zookeeper_address", zookeeper.as_ref())];
-    for (field, address) in addresses.into_iter().filter_map(|(field, address)| Some((field, address?))) {
-        crate::config::host_and_port(field, address).map_err(|error| Failure::bad_request(error.to_string()))?;
-    }
-    let addresses = MemberAddresses { peer, client, zookeeper };
-    Ok(changed(&context, &context.node.consensus().add_learner(node_id, addresses).await?))
+pub(super) async fn add_member(Anyone(scope): Anyone, Json(body): Json<AddMember>) -> Answered {
+    scope.dispatch(Call::AddMember { body }).await
 }
 
 /// Makes a learner a voter, once it has caught up.
@@ -157,9 +33,8 @@ pub(super) async fn add_member(
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn promote_member(Extract(context): Extract<Arc<Context>>, Id(id): Id) -> Answer<Membership> {
-    check_allowed(&context)?;
-    Ok(changed(&context, &context.node.consensus().promote(id).await?))
+pub(super) async fn promote_member(Anyone(scope): Anyone, Id(id): Id) -> Answered {
+    scope.dispatch(Call::PromoteMember { id }).await
 }
 
 /// Removes a member. Its id is spent.
@@ -169,9 +44,8 @@ pub(super) async fn promote_member(Extract(context): Extract<Arc<Context>>, Id(i
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn remove_member(Extract(context): Extract<Arc<Context>>, Id(id): Id) -> Answer<Membership> {
-    check_allowed(&context)?;
-    Ok(changed(&context, &context.node.consensus().remove(id).await?))
+pub(super) async fn remove_member(Anyone(scope): Anyone, Id(id): Id) -> Answered {
+    scope.dispatch(Call::RemoveMember { id }).await
 }
 
 /// Hands leadership over.
@@ -181,11 +55,6 @@ pub(super) async fn remove_member(Extract(context): Extract<Arc<Context>>, Id(id
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn transfer(
-    Extract(context): Extract<Arc<Context>>,
-    Json(ask): Json<Transfer>,
-) -> Answer<Transferred> {
-    check_allowed(&context)?;
-    let leader = context.node.consensus().transfer_leadership(ask.to).await?;
-    Ok(Reply::timeless(Transferred { leader }))
+pub(super) async fn transfer(Anyone(scope): Anyone, Json(body): Json<Transfer>) -> Answered {
+    scope.dispatch(Call::TransferLeadership { body }).await
 }

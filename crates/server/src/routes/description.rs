@@ -9,7 +9,9 @@ use lockkeeper_core::limits::{
 };
 use serde_json::{Map, Value, json};
 
-use super::acquire::MAX_WAIT_MS;
+use crate::calls::MAX_PAGE;
+use crate::calls::acquire::MAX_WAIT_MS;
+use crate::calls::nodes::MAX_CHILDREN;
 
 /// Stable names, which generated clients call their functions by.
 const OPERATIONS: [(&str, &str, &str); 32] = [
@@ -212,8 +214,8 @@ fn parameters(operation: &mut Value) {
             Some("name" | "key") => json!({ "minLength": 1, "maxLength": MAX_PATH_BYTES }),
             Some("path" | "after" | "prefix" | "children_after") => json!({ "maxLength": MAX_PATH_BYTES }),
             Some("id" | "token") => json!({ "minimum": 1 }),
-            Some("limit") => json!({ "minimum": 1, "maximum": super::MAX_PAGE }),
-            Some("children_limit") => json!({ "minimum": 1, "maximum": super::nodes::MAX_CHILDREN }),
+            Some("limit") => json!({ "minimum": 1, "maximum": MAX_PAGE }),
+            Some("children_limit") => json!({ "minimum": 1, "maximum": MAX_CHILDREN }),
             Some("Lockkeeper-Session") => json!({ "pattern": "^[0-9]+\\.[0-9a-f]{32}$" }),
             Some("Lockkeeper-Request-Id") => json!({ "format": "uuid" }),
             _ => continue,

@@ -1,64 +1,11 @@
-//! `/v1/gates`: begin, finish, fail, look at.
+//! The routes of `/v1/gates`.
 
-use std::sync::Arc;
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::gates::{Begin, Fail, Finish, GateView, Settled};
+use lockkeeper_api::{Call, Problem};
 
-use axum::extract::State as Extract;
-use lockkeeper_api::gates::{Begin, Fail, Finish, Gate, GateView, Settled};
-use lockkeeper_api::{Code, Data, Problem};
-use lockkeeper_core::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
-use lockkeeper_core::{FencingToken, GateKey, GateStanding, Op, Reply as Outcome, State};
-use lockkeeper_node::NodeError;
-
-use super::sessions::check_label;
-use super::{Consistency, unexpected};
-use crate::context::Context;
-use crate::extract::{Asking, Json, Key, Query, Who};
-use crate::failure::Failure;
-use crate::principals::may_read;
-use crate::reply::{Answer, Reply};
-
-/// Default of `pending_ms`.
-const DEFAULT_PENDING_MS: u64 = 60_000;
-/// Default of `keep_ms`.
-const DEFAULT_KEEP_MS: u64 = 24 * 3_600_000;
-
-fn time(field: &str, asked_ms: Option<u64>, default_ms: u64, max_ms: u64) -> Result<u64, Failure> {
-    match asked_ms {
-        None => Ok(default_ms),
-        Some(asked_ms) if (1..=max_ms).contains(&asked_ms) => Ok(asked_ms),
-        Some(other) => Err(Failure::bad_request(format!("'{field}' is from 1 to {max_ms}, not {other}"))),
-    }
-}
-
-fn check_fingerprint(fingerprint: &str) -> Result<Arc<str>, Failure> {
-    let bytes = fingerprint.len();
-    if bytes == 0 || bytes > MAX_FINGERPRINT_BYTES {
-        let detail =
-            format!("'fingerprint' has 1 to {MAX_FINGERPRINT_BYTES} bytes, not {bytes}; send a hash of the operation");
-        return Err(Failure::bad_request(detail));
-    }
-    Ok(Arc::from(fingerprint))
-}
-
-fn view(standing: GateStanding) -> Gate {
-    match standing {
-        GateStanding::Proceed { token, until_ms } => Gate::Proceed { token: token.0, until_ms },
-        GateStanding::InProgress { token, session, label, since_ms, until_ms } => Gate::InProgress {
-            token: token.0,
-            session_id: session.map(|session| session.0),
-            label: label.to_string(),
-            since_ms,
-            until_ms,
-        },
-        GateStanding::Done { token, result, since_ms, until_ms } => {
-            Gate::Done { token: token.0, result: Data::from_bytes(&result), since_ms, until_ms }
-        }
-    }
-}
-
-fn count(outcome: &'static str) {
-    metrics::counter!("lockkeeper_gate_outcomes_total", "outcome" => outcome).increment(1);
-}
+use crate::calls::Answered;
+use crate::extract::{Identified, Json, Name, Query, Reader};
 
 /// Asks to do an operation that is to be done once: the answer says to proceed, who does it, or what came of it.
 ///
@@ -71,30 +18,8 @@ fn count(outcome: &'static str) {
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn begin(
-    Extract(context): Extract<Arc<Context>>,
-    Key(key): Key,
-    asking: Asking,
-    Json(ask): Json<Begin>,
-) -> Answer<GateView> {
-    let op = Op::GateBegin {
-        key: key.clone(),
-        fingerprint: check_fingerprint(&ask.fingerprint)?,
-        pending_ms: time("pending_ms", ask.pending_ms, DEFAULT_PENDING_MS, MAX_GATE_PENDING_MS)?,
-        label: Arc::from(check_label(ask.label)?),
-    };
-    let done = context.node.execute(asking.0, op).await.map_err(Failure::from).inspect_err(|failure| {
-        if failure.code() == Code::GateMismatch {
-            count("mismatch");
-        }
-    })?;
-    let Outcome::Gate(standing) = done.value else { return Err(unexpected(&done.value)) };
-    count(match &standing {
-        GateStanding::Proceed { .. } => "proceed",
-        GateStanding::InProgress { .. } => "in_progress",
-        GateStanding::Done { .. } => "done",
-    });
-    Ok(Reply::ok(done.zxid, GateView { key: key.to_string(), gate: view(standing), zxid: done.zxid.0 }))
+pub(super) async fn begin(Name(key): Name, Identified(scope): Identified, Json(body): Json<Begin>) -> Answered {
+    scope.dispatch(Call::BeginGate { key, body }).await
 }
 
 /// Stores what came of the operation, for those who ask for it later.
@@ -105,25 +30,8 @@ pub(super) async fn begin(
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn finish(
-    Extract(context): Extract<Arc<Context>>,
-    Key(key): Key,
-    asking: Asking,
-    Json(ask): Json<Finish>,
-) -> Answer<Settled> {
-    let result = ask.result.to_bytes().map_err(|error| Failure::bad_request(format!("'result': {error}")))?;
-    if result.len() > MAX_GATE_RESULT_BYTES {
-        let detail = format!(
-            "'result' is at most {MAX_GATE_RESULT_BYTES} bytes, not {}; store large data elsewhere and its address \
-             here",
-            result.len()
-        );
-        return Err(Failure::new(Code::TooLarge, detail));
-    }
-    let keep_ms = time("keep_ms", ask.keep_ms, DEFAULT_KEEP_MS, MAX_GATE_KEEP_MS)?;
-    let token = FencingToken(ask.token);
-    let op = Op::GateFinish { key: key.clone(), token, result: Arc::from(result), keep_ms };
-    settle(&context, asking, key, (ask.token, op), "finished").await
+pub(super) async fn finish(Name(key): Name, Identified(scope): Identified, Json(body): Json<Finish>) -> Answered {
+    scope.dispatch(Call::FinishGate { key, body }).await
 }
 
 /// Opens the gate again: the operation did not take place.
@@ -134,62 +42,17 @@ pub(super) async fn finish(
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn fail(
-    Extract(context): Extract<Arc<Context>>,
-    Key(key): Key,
-    asking: Asking,
-    Json(Fail { token }): Json<Fail>,
-) -> Answer<Settled> {
-    let op = Op::GateFail { key: key.clone(), token: FencingToken(token) };
-    settle(&context, asking, key, (token, op), "failed").await
-}
-
-async fn settle(
-    context: &Context,
-    asking: Asking,
-    key: GateKey,
-    (token, op): (u64, Op),
-    outcome: &'static str,
-) -> Answer<Settled> {
-    let done = context.node.execute(asking.0, op).await?;
-    match done.value {
-        Outcome::GateSettled => {
-            count(outcome);
-            Ok(Reply::ok(done.zxid, Settled { key: key.to_string(), token, zxid: done.zxid.0 }))
-        }
-        other => Err(unexpected(&other)),
-    }
+pub(super) async fn fail(Name(key): Name, Identified(scope): Identified, Json(body): Json<Fail>) -> Answered {
+    scope.dispatch(Call::FailGate { key, body }).await
 }
 
 /// Shows how a gate stands.
 #[utoipa::path(get, path = "/v1/gates/{key}", tag = "gates",
-    params(("key" = String, Path, description = "The gate"), Consistency),
+    params(("key" = String, Path, description = "The gate"), ReadQuery),
     responses((status = 200, description = "How it stands", body = GateView),
               (status = "4XX", description = "404 `not_found`: it is open",
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn show(
-    Extract(context): Extract<Arc<Context>>,
-    Key(key): Key,
-    Who(principals): Who,
-    Query(how): Query<Consistency>,
-) -> Answer<GateView> {
-    let wanted = key.clone();
-    let read = context
-        .node
-        .read(how.level(), move |state: &State| {
-            may_read(&principals, state, &wanted.path())?;
-            state.gate(&wanted)
-        })
-        .await?;
-    let standing = read.value.map_err(NodeError::Refused)?;
-    match standing {
-        Some(standing) => {
-            Ok(Reply::ok(read.zxid, GateView { key: key.to_string(), gate: view(standing), zxid: read.zxid.0 }))
-        }
-        None => {
-            let detail = format!("gate {key} is open: nobody has begun it, or what was known of it is over; begin it");
-            Err(Failure::new(Code::NotFound, detail).at(read.zxid))
-        }
-    }
+pub(super) async fn show(Name(key): Name, Reader(scope): Reader, Query(query): Query<ReadQuery>) -> Answered {
+    scope.dispatch(Call::GetGate { key, query }).await
 }

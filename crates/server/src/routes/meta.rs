@@ -1,7 +1,6 @@
 //! What machines ask: is it alive, is it ready, its figures, its description.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State as Extract;
@@ -26,26 +25,6 @@ pub(super) async fn healthz() -> Response {
     with_type("alive\n", "text/plain; charset=utf-8")
 }
 
-/// How long a majority may take to confirm that this node is in touch with it.
-const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
-
-/// Why this node should get no requests now. Asks a majority: a leader that was cut off, and a follower of one that
-/// died, believe for a while that all is well.
-pub(super) async fn not_ready(context: &Context) -> Option<String> {
-    if context.stopping.is_cancelled() {
-        return Some("this node is shutting down".into());
-    }
-    let status = context.node.status();
-    if !status.ready {
-        return Some(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()));
-    }
-    match tokio::time::timeout(CONFIRM_WITHIN, context.node.consensus().read_barrier()).await {
-        Ok(Ok(_)) => None,
-        Ok(Err(error)) => Some(error.to_string()),
-        Err(_) => Some(format!("no majority answered within {} ms", CONFIRM_WITHIN.as_millis())),
-    }
-}
-
 /// Says whether this node has a leader and is caught up: whether to send it requests.
 #[utoipa::path(get, path = "/readyz", tag = "cluster",
     responses((status = 200, description = "Ready", body = String, content_type = "text/plain"),
@@ -55,7 +34,7 @@ pub(super) async fn readyz(Extract(context): Extract<Arc<Context>>) -> Response 
     if context.stopping.is_cancelled() {
         return shutting_down().into_response();
     }
-    match not_ready(&context).await {
+    match context.not_ready().await {
         None => with_type("ready\n", "text/plain; charset=utf-8"),
         Some(why) => {
             let failure: Failure = NodeError::NoLeader { retry_after_ms: 500 }.into();

@@ -1,6 +1,5 @@
-//! The resources of the HTTP API. A handler translates and decides nothing: the rules are the node's and the core's.
+//! The resources of the HTTP API: from a request to a `Call`, and its documentation. What a call does is in `calls`.
 
-pub(crate) mod acquire;
 mod cluster;
 mod description;
 mod gates;
@@ -9,7 +8,6 @@ mod meta;
 mod nodes;
 mod sessions;
 mod stream;
-mod txn;
 mod watch;
 
 use std::sync::Arc;
@@ -17,10 +15,10 @@ use std::sync::Arc;
 use axum::response::IntoResponse;
 use axum::{Router, http::Method};
 use lockkeeper_api::Code;
-use serde::{Deserialize, Serialize};
+use lockkeeper_api::call::Level;
 use utoipa::openapi::OpenApi as Document;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::{IntoParams, OpenApi, ToSchema};
+use utoipa::{IntoParams, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -29,53 +27,7 @@ pub(crate) use watch::kind_out;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Most entries of a page.
-const MAX_PAGE: usize = 1_000;
-/// Entries of a page where nothing is said.
-const DEFAULT_PAGE: usize = 100;
-
-fn page_limit(asked: Option<usize>) -> Result<usize, Failure> {
-    match asked {
-        None => Ok(DEFAULT_PAGE),
-        Some(limit @ 1..=MAX_PAGE) => Ok(limit),
-        Some(other) => Err(Failure::bad_request(format!("'limit' is from 1 to {MAX_PAGE}, not {other}"))),
-    }
-}
-
-/// How current a reading has to be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum Level {
-    /// Sees everything acknowledged before it began.
-    #[default]
-    Linearizable,
-    /// This node's replica as it is.
-    Stale,
-}
-
-fn level(asked: Option<Level>) -> lockkeeper_node::Consistency {
-    match asked.unwrap_or_default() {
-        Level::Linearizable => lockkeeper_node::Consistency::Linearizable,
-        Level::Stale => lockkeeper_node::Consistency::Stale,
-    }
-}
-
-/// The query of a reading without more to say.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Consistency {
-    /// `linearizable` (default) or `stale`.
-    consistency: Option<Level>,
-}
-
-impl Consistency {
-    fn level(&self) -> lockkeeper_node::Consistency {
-        level(self.consistency)
-    }
-}
-
-/// The header that says who asks; documentation only, read by `extract::Asking`.
+/// The header that says who asks; documentation only, read by `extract::Identified`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 struct SessionHeader {
@@ -85,7 +37,7 @@ struct SessionHeader {
     session: String,
 }
 
-/// The headers that make a retry safe; documentation only, read by `extract::Asking`.
+/// The headers that make a retry safe; documentation only, read by `extract::Identified`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 struct RequestHeaders {
@@ -97,15 +49,6 @@ struct RequestHeaders {
     #[allow(dead_code, reason = "read by its documentation alone")]
     #[param(rename = "Lockkeeper-Acknowledge", required = false)]
     acknowledge: String,
-}
-
-/// The session and all it owned are gone.
-#[derive(Debug, Serialize, ToSchema)]
-struct Closed {
-    /// The session.
-    session_id: u64,
-    /// The zxid of its end.
-    zxid: u64,
 }
 
 #[derive(OpenApi)]
@@ -153,9 +96,9 @@ fn documented() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(stream::stream))
         .routes(routes!(locks::list))
         .routes(routes!(locks::show))
-        .routes(routes!(acquire::acquire))
-        .routes(routes!(acquire::release))
-        .routes(routes!(acquire::downgrade))
+        .routes(routes!(locks::acquire))
+        .routes(routes!(locks::release))
+        .routes(routes!(locks::downgrade))
         .routes(routes!(locks::verify))
         .routes(routes!(locks::force_release))
         .routes(routes!(gates::show))
@@ -163,7 +106,7 @@ fn documented() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(gates::finish))
         .routes(routes!(gates::fail))
         .routes(routes!(nodes::get, nodes::create, nodes::set, nodes::delete))
-        .routes(routes!(txn::txn))
+        .routes(routes!(nodes::txn))
         .routes(routes!(watch::watch))
         .routes(routes!(cluster::status))
         .routes(routes!(cluster::add_member))
@@ -199,12 +142,4 @@ async fn no_such_resource(uri: axum::http::Uri) -> axum::response::Response {
 
 async fn wrong_method(method: Method) -> axum::response::Response {
     Failure::method_not_allowed(method.as_str()).into_response()
-}
-
-/// A defect: the node's reply belongs to another command.
-fn unexpected(reply: &lockkeeper_core::Reply) -> Failure {
-    Failure::new(
-        Code::Internal,
-        format!("the node gave a reply that does not go with the request: {reply:?}; please report this"),
-    )
 }

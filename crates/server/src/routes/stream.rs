@@ -1,19 +1,15 @@
 //! `/v1/sessions/{id}/stream`: from HTTP to the session stream. What can be refused is refused here, as a problem
 //! document.
 
-use std::sync::Arc;
-
-use axum::extract::{Extension, Request, State as Extract};
+use axum::extract::Request;
 use axum::response::Response;
 use lockkeeper_api::Problem;
 
 use crate::admission::Lane;
-use crate::context::Context;
-use crate::extract::{Asking, Id};
+use crate::calls::CallScope;
+use crate::extract::{Id, Identified};
 use crate::failure::{Failure, shutting_down};
-use crate::http::connection::ClientAddress;
 use crate::http::upgrade::Upgrade;
-use crate::middleware::Inner;
 use crate::stream::Session;
 
 /// Opens the session stream: a WebSocket for keepalives, requests, watches and lock events. `docs/stream.md` describes
@@ -26,24 +22,20 @@ use crate::stream::Session;
               (status = "5XX", description = "Try again, here or at another node",
                body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn stream(
-    Extract(context): Extract<Arc<Context>>,
     Id(id): Id,
-    asking: Asking,
-    Extension(from): Extension<ClientAddress>,
+    Identified(scope): Identified,
     mut request: Request,
 ) -> Result<Response, Failure> {
-    let credential = asking.credential_of(id)?;
+    let credential = scope.credential_of(id)?;
     let upgrade = Upgrade::of(&mut request)?;
-    let Some(Inner(router)) = request.extensions_mut().remove::<Inner>() else {
-        return Err(Failure::bad_request("a stream cannot be opened on a stream; open another connection"));
-    };
+    let CallScope { context, caller, from, .. } = scope;
     if context.stopping.is_cancelled() {
         return Err(shutting_down());
     }
     // A keepalive: the client may count the session's life from its handshake.
     let timeout_ms = context.node.keepalive(&credential).await?.value.timeout_ms;
     let session_events = context.node.session_events(credential.session).await?;
-    let principals = asking.0.principals;
-    let session = Session { context, router, from, principals, credential, timeout_ms, lane: Lane::default() };
+    let principals = caller.principals;
+    let session = Session { context, from, principals, credential, timeout_ms, lane: Lane::default() };
     Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, session_events, socket, read)))
 }

@@ -1,10 +1,8 @@
 //! `/v1/watch`: what changes, as server-sent events in the replicated order, resumable from a zxid.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State as Extract;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -16,9 +14,8 @@ use lockkeeper_node::{NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use crate::admission::AtWork;
-use crate::context::Context;
-use crate::extract::{Query, Who};
+use crate::calls::CallScope;
+use crate::extract::{Query, Reader};
 use crate::failure::{Failure, compacted};
 use crate::http::connection::Endless;
 use crate::principals::{may_read, readable};
@@ -30,7 +27,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Asked {
+pub(super) struct WatchQuery {
     /// The path, with its first slash.
     path: String,
     /// Everything below it as well.
@@ -44,19 +41,19 @@ pub(super) struct Asked {
 /// changes of one transaction the last alone has it, so a stream that broke off in the middle of one tells all of it
 /// again.
 #[utoipa::path(get, path = "/v1/watch", tag = "watch",
-    params(Asked, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
+    params(WatchQuery, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
     responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`",
                body = Change, content_type = "text/event-stream"),
               (status = "4XX", description = "Refused; 410 `compacted`: the history does not reach back that far",
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn watch(
-    Extract(context): Extract<Arc<Context>>,
-    at_work: AtWork,
-    Who(principals): Who,
+    Reader(scope): Reader,
     headers: HeaderMap,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<WatchQuery>,
 ) -> Result<Response, Failure> {
+    let CallScope { context, at_work, caller, .. } = scope;
+    let principals = caller.principals;
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
     context.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;

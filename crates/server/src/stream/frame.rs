@@ -1,8 +1,6 @@
 //! Messages of the stream. Incoming ones borrow from the text, outgoing ones are written straight into one buffer.
 //! `lockkeeper_api::stream` defines the types and their meaning.
 
-use std::borrow::Cow;
-
 use lockkeeper_api::stream::{FromServer, Watch};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -20,21 +18,18 @@ pub(super) enum Incoming<'m> {
     Unwatch(u64),
 }
 
-/// `lockkeeper_api::stream::Request`, without copies.
+/// `lockkeeper_api::stream::StreamRequest`. A call that cannot be read is refused, and the stream goes on: so it is
+/// read by itself.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Request<'m> {
     pub(super) id: u64,
-    #[serde(borrow)]
-    pub(super) method: Cow<'m, str>,
-    #[serde(borrow)]
-    pub(super) path: Cow<'m, str>,
     #[serde(default)]
     pub(super) request_id: Option<Uuid>,
     #[serde(default)]
     pub(super) acknowledge: Vec<Uuid>,
-    #[serde(borrow, default)]
-    pub(super) body: Option<&'m RawValue>,
+    #[serde(borrow)]
+    pub(super) call: &'m RawValue,
 }
 
 /// The answer to a request; `body` writes JSON.
@@ -80,21 +75,18 @@ pub(super) fn message(message: &FromServer) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_api::stream::{Answer, FromClient, Request as Asked};
+    use lockkeeper_api::Call;
+    use lockkeeper_api::locks::Token;
+    use lockkeeper_api::stream::{FromClient, StreamAnswer, StreamRequest};
 
     use super::*;
+    use crate::stream::request::parse_call;
 
     #[test]
     fn whatever_a_client_can_say_is_understood() {
-        let body = RawValue::from_string(r#"{"token": 7}"#.into()).unwrap();
-        let asked = Asked {
-            id: 1,
-            method: "POST".into(),
-            path: "/v1/locks/a\"b/release".into(),
-            request_id: Some(Uuid::from_u128(7)),
-            acknowledge: vec![Uuid::from_u128(8)],
-            body: Some(body),
-        };
+        let call = Call::VerifyLock { name: "a\"b".into(), body: Token { token: 7 } };
+        let (request_id, acknowledge) = (Some(Uuid::from_u128(7)), vec![Uuid::from_u128(8)]);
+        let asked = StreamRequest { id: 1, request_id, acknowledge, call: call.clone() };
         let watch = Watch { id: 2, path: "/a".into(), recursive: true, from: Some(9) };
         for message in [
             FromClient::Request(asked),
@@ -106,10 +98,9 @@ mod tests {
             let text = serde_json::to_string(&message).unwrap();
             match serde_json::from_str::<Incoming<'_>>(&text).unwrap() {
                 Incoming::Request(request) => {
-                    assert_eq!((request.id, &*request.method, &*request.path), (1, "POST", "/v1/locks/a\"b/release"));
-                    assert_eq!(request.request_id, Some(Uuid::from_u128(7)));
+                    assert_eq!((request.id, request.request_id), (1, Some(Uuid::from_u128(7))));
                     assert_eq!(request.acknowledge, [Uuid::from_u128(8)]);
-                    assert_eq!(request.body.unwrap().get(), r#"{"token": 7}"#);
+                    assert_eq!(parse_call(request.call).unwrap(), call);
                 }
                 Incoming::Cancel(number) => assert_eq!(number, 3),
                 Incoming::Keepalive(number) => assert_eq!(number, 4),
@@ -122,13 +113,13 @@ mod tests {
     #[test]
     fn answers_are_what_clients_read() {
         let text = answer(7, 200, Some(9), |text| text.extend_from_slice(br#"{"a":1}"#));
-        let FromServer::Answer(Answer { id: 7, status: 200, zxid: Some(9), body }) =
+        let FromServer::Answer(StreamAnswer { id: 7, status: 200, zxid: Some(9), body }) =
             serde_json::from_slice(&text).unwrap()
         else {
             panic!("{}", String::from_utf8_lossy(&text))
         };
         assert_eq!(body.get(), r#"{"a":1}"#);
         let text = answer(8, 204, None, |_| {});
-        assert!(matches!(serde_json::from_slice(&text), Ok(FromServer::Answer(Answer { zxid: None, .. }))));
+        assert!(matches!(serde_json::from_slice(&text), Ok(FromServer::Answer(StreamAnswer { zxid: None, .. }))));
     }
 }

@@ -21,7 +21,6 @@ mod watches;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use bytes::Bytes;
 use lockkeeper_core::Principals;
 use lockkeeper_node::{At, Credential, SessionEvents};
@@ -54,7 +53,6 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The session of a stream, and its connection's caller.
 pub(crate) struct Session {
     pub(crate) context: Arc<Context>,
-    pub(crate) router: Router,
     pub(crate) from: ClientAddress,
     pub(crate) principals: Principals,
     pub(crate) credential: Credential,

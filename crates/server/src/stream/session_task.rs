@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::future::{AbortHandle, poll_fn};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, SinkExt, StreamExt};
-use lockkeeper_api::stream::{Change, FromServer, Held, Watch};
+use lockkeeper_api::stream::{FromServer, Held, VERSION, Watch, WatchChange};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_core::{LockName, NodePath, Refusal, Zxid};
 use lockkeeper_node::{At, Bound, NodeError, SessionEvent, SessionEvents, WatchItem, WatchSpec};
@@ -113,7 +113,7 @@ impl SessionTask {
                 self.grants.note(request.token.0, request.path);
             }
         }
-        self.send(&FromServer::Hello { timeout_ms: self.session.timeout_ms, zxid: zxid.0, held });
+        self.send(&FromServer::Hello { version: VERSION, timeout_ms: self.session.timeout_ms, zxid: zxid.0, held });
     }
 
     /// Serves until the end.
@@ -302,7 +302,9 @@ impl SessionTask {
 
     fn on_text(&mut self, text: &str) -> Result<(), CloseReason> {
         let message = serde_json::from_str(text).map_err(|error| {
-            CloseReason::BadMessage(format!("the message is not one of those in docs/stream.md: {error}"))
+            CloseReason::BadMessage(format!(
+                "the message is not one of those in docs/stream.md (version {VERSION} of the protocol): {error}"
+            ))
         })?;
         match message {
             Incoming::Request(request) => {
@@ -521,7 +523,7 @@ fn watched(id: u64, item: WatchItem) -> FromServer {
             zxid: events.first().map_or(0, |event| event.zxid.0),
             changes: events
                 .into_iter()
-                .map(|event| Change { kind: kind_out(event.kind), path: event.path.to_string() })
+                .map(|event| WatchChange { kind: kind_out(event.kind), path: event.path.to_string() })
                 .collect(),
         },
         WatchItem::Bookmark(zxid) => FromServer::Bookmark { id, zxid: zxid.0 },
@@ -540,7 +542,7 @@ fn keep_queue_places(session: &Arc<Session>, mut places: Vec<Open>) {
     }
     let grace = session.timeout().min(GRACE);
     let stopping = session.context.stopping.clone();
-    tokio::spawn(async move {
+    session.context.tasks.spawn(async move {
         tokio::select! {
             () = tokio::time::sleep(grace) => {}
             // At shutdown the node leaves its waiters in their queues; each call ends by itself.

@@ -206,13 +206,13 @@ async fn what_is_asked_on_a_stream_has_the_same_shares() {
     let mut stream = stream_of(&node, &holder).await;
     let _stalled = [stalled(&node, 100).await, stalled(&node, 100).await];
     refused("both are at work", async || node.get("/v1/sessions").await).await;
-    say(&mut stream, &json!({ "request": { "id": 1, "method": "GET", "path": "/v1/sessions" } })).await;
+    say(&mut stream, &json!({ "request": { "id": 1, "call": { "list_sessions": {} } } })).await;
     hear(&mut stream, "limits.in_flight_requests").await;
     say(&mut stream, &json!({ "keepalive": 7 })).await;
     hear(&mut stream, "\"alive\"").await;
     let body = json!({ "token": holder.token });
-    for (id, verb) in [(2, "verify"), (3, "release")] {
-        let request = json!({ "id": id, "method": "POST", "path": format!("/v1/locks/a/{verb}"), "body": body });
+    for (id, name) in [(2, "verify_lock"), (3, "release_lock")] {
+        let request = json!({ "id": id, "call": { name: { "name": "a", "body": body } } });
         say(&mut stream, &json!({ "request": request })).await;
         hear(&mut stream, &format!("\"id\":{id},\"status\":200")).await;
     }

@@ -25,11 +25,11 @@ async fn nobody(node: &Running, lock: &str) {
 }
 
 async fn acquire(wire: &mut StreamClient, lock: &str) -> u64 {
-    wire.get("POST", &format!("/v1/locks/{lock}/acquire"), json!({})).await["token"].as_u64().unwrap()
+    wire.get(json!({ "acquire_lock": { "name": lock } })).await["token"].as_u64().unwrap()
 }
 
 async fn release(wire: &mut StreamClient, lock: &str, token: u64) {
-    wire.get("POST", &format!("/v1/locks/{lock}/release"), json!({ "token": token })).await;
+    wire.get(json!({ "release_lock": { "name": lock, "body": { "token": token } } })).await;
 }
 
 #[tokio::test]
@@ -41,18 +41,24 @@ async fn a_stream_carries_a_lock_from_acquire_to_release() {
     wire.send(json!({ "keepalive": 7 })).await;
     assert_eq!(wire.kind("alive").await, json!({ "number": 7, "timeout_ms": 10_000 }));
     let token = acquire(&mut wire, "orders/42").await;
-    let shown = wire.get("GET", "/v1/locks/orders/42", json!(null)).await;
+    let shown = wire.get(json!({ "get_lock": { "name": "orders/42" } })).await;
     assert_eq!(shown["holders"][0]["token"], token);
     release(&mut wire, "orders/42", token).await;
     // Other calls as well.
-    let created = wire.get("POST", "/v1/nodes/a", json!({ "data": { "text": "ü" } })).await;
+    let created = wire.get(json!({ "create_node": { "path": "/a", "body": { "data": { "text": "ü" } } } })).await;
     assert_eq!(created["path"], "/a");
-    assert_eq!(wire.get("GET", "/v1/nodes/a?children=true", json!(null)).await["data"]["text"], "ü");
-    assert_eq!(wire.code("GET", "/v1/nodes/b", json!(null)).await, "no_node");
-    assert_eq!(wire.code("GET", "/v1/nothing", json!(null)).await, "not_found");
-    assert_eq!(wire.code("POST", "/v1/locks/%zz/acquire", json!({})).await, "bad_path");
-    assert_eq!(wire.code("POST", "/v1/locks/a/acquire", json!({ "mode": "greedy" })).await, "bad_request");
-    assert_eq!(wire.code("POST", "/v1/locks/a/release", json!({ "token": 1 })).await, "not_held");
+    assert_eq!(
+        wire.get(json!({ "get_node": { "path": "/a", "query": { "children": true } } })).await["data"]["text"],
+        "ü"
+    );
+    assert_eq!(wire.code(json!({ "get_node": { "path": "/b" } })).await, "no_node");
+    assert_eq!(wire.code(json!({ "get_nothing": {} })).await, "bad_request");
+    assert_eq!(wire.code(json!({ "acquire_lock": { "name": "a//b" } })).await, "bad_path");
+    assert_eq!(
+        wire.code(json!({ "acquire_lock": { "name": "a", "body": { "mode": "greedy" } } })).await,
+        "bad_request"
+    );
+    assert_eq!(wire.code(json!({ "release_lock": { "name": "a", "body": { "token": 1 } } })).await, "not_held");
     let figures = node.get("/metrics").await.text;
     // All nodes of this process count together.
     for wanted in ["\nlockkeeper_streams ", "lockkeeper_stream_messages_received_total{kind=\"request\"}"] {
@@ -65,11 +71,11 @@ async fn requests_are_begun_in_order_and_a_waiting_one_holds_up_nothing() {
     let node = Cluster::start(1).await;
     let session = node.session(10_000).await;
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-    let first = wire.ask("POST", "/v1/locks/a/acquire", json!({})).await;
-    let waits = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    let first = wire.ask(json!({ "acquire_lock": { "name": "a" } })).await;
+    let waits = wire.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
     let mut ids = Vec::new();
     for number in 0..300 {
-        ids.push(wire.ask("POST", &format!("/v1/nodes/n{number}"), json!({})).await);
+        ids.push(wire.ask(json!({ "create_node": { "path": format!("/n{number}") } })).await);
     }
     let mut last = 0;
     for id in ids {
@@ -100,7 +106,7 @@ async fn an_event_comes_before_every_answer_that_could_reveal_it() {
     let reading = async {
         let (mut told, mut answers) = (0, 0);
         while told < 200 {
-            let id = wire.ask("GET", "/v1/nodes/w", json!(null)).await;
+            let id = wire.ask(json!({ "get_node": { "path": "/w" } })).await;
             loop {
                 let message = wire.next().await;
                 if let Some(changes) = message.get("changes") {
@@ -119,8 +125,8 @@ async fn an_event_comes_before_every_answer_that_could_reveal_it() {
     let ((), answers) = tokio::join!(writing, reading);
     assert!(answers > 10, "too few readings to tell: {answers}");
     wire.send(json!({ "unwatch": 5 })).await;
-    wire.get("PUT", "/v1/nodes/w", json!({ "data": { "text": "unheard" } })).await;
-    wire.get("GET", "/v1/nodes/w", json!(null)).await;
+    wire.get(json!({ "set_node": { "path": "/w", "body": { "data": { "text": "unheard" } } } })).await;
+    wire.get(json!({ "get_node": { "path": "/w" } })).await;
     assert!(!wire.seen.iter().any(|message| message.get("changes").is_some()), "{:?}", wire.seen);
 }
 
@@ -131,7 +137,7 @@ async fn a_watch_is_resumed_by_zxid_at_another_node() {
     let (mut wire, _) = StreamClient::greeted(&node.nodes[0], &session.credential).await;
     wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true } })).await;
     wire.kind("watching").await;
-    wire.get("POST", "/v1/nodes/heard", json!({})).await;
+    wire.get(json!({ "create_node": { "path": "/heard" } })).await;
     let heard = wire.kind("changes").await;
     assert_eq!(heard["changes"], json!([{ "kind": "created", "path": "/heard" }]));
     drop(wire);
@@ -153,7 +159,7 @@ async fn a_watch_that_cannot_be_resumed_is_told_so() {
     let session = node.session(10_000).await;
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     for number in 0..20 {
-        wire.get("POST", &format!("/v1/nodes/n{number}"), json!({})).await;
+        wire.get(json!({ "create_node": { "path": format!("/n{number}") } })).await;
     }
     wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true, "from": 1 } })).await;
     let ended = wire.kind("watch_ended").await;
@@ -172,7 +178,7 @@ async fn what_is_cancelled_leaves_the_queue() {
     let (mut holds, _) = StreamClient::greeted(&node, &holder.credential).await;
     let (mut waits, _) = StreamClient::greeted(&node, &waiter.credential).await;
     let token = acquire(&mut holds, "a").await;
-    let id = waits.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    let id = waits.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
     waiting(&node, "a", 1).await;
     waits.send(json!({ "cancel": id })).await;
     let answer = waits.answer(id).await;
@@ -183,7 +189,7 @@ async fn what_is_cancelled_leaves_the_queue() {
     nobody(&node, "a").await;
     // An id that is not open, and a request of another kind.
     waits.send(json!({ "cancel": 999 })).await;
-    let id = waits.ask("POST", "/v1/nodes/a", json!({})).await;
+    let id = waits.ask(json!({ "create_node": { "path": "/a" } })).await;
     waits.send(json!({ "cancel": id })).await;
     assert_eq!(waits.answer(id).await["status"], 201);
 }
@@ -198,7 +204,7 @@ async fn nothing_is_held_by_what_is_cancelled_at_once() {
     for turn in 0..40_u64 {
         let request_id = Uuid::new_v4().to_string();
         let name = (turn % 2 == 0).then_some(request_id.as_str());
-        let id = wire.ask_as(name, "POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+        let id = wire.ask_as(name, json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
         for _ in 0..turn {
             tokio::task::yield_now().await;
         }
@@ -208,7 +214,7 @@ async fn nothing_is_held_by_what_is_cancelled_at_once() {
             Some(499) => cancelled += 1,
             _ => release(&mut wire, "a", answer["body"]["token"].as_u64().unwrap_or_else(|| panic!("{answer}"))).await,
         }
-        let shown = wire.get("GET", "/v1/locks/a", json!(null)).await;
+        let shown = wire.get(json!({ "get_lock": { "name": "a" } })).await;
         assert_eq!((&shown["holders"], &shown["queue"]), (&json!([]), &json!([])), "turn {turn}");
     }
     assert!(cancelled > 0, "all of them were answered before");
@@ -221,7 +227,7 @@ async fn a_cancel_that_nobody_can_decide_is_not_confirmed() {
     let (mut holds, _) = StreamClient::greeted(&node, &holder.credential).await;
     let (mut waits, _) = StreamClient::greeted(&node, &waiter.credential).await;
     acquire(&mut holds, "a").await;
-    let id = waits.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    let id = waits.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
     waiting(&node, "a", 1).await;
     while node.nodes.len() > 1 {
         node.nodes.pop().unwrap().stop().await.unwrap();
@@ -249,10 +255,10 @@ async fn queue(node: &Cluster, timeout_ms: u32) -> Queue {
     let mine = credential().await;
     let (mut broken, _) = StreamClient::greeted(&node.nodes[0], &mine).await;
     let request_id = Uuid::new_v4().to_string();
-    broken.ask_as(Some(&request_id), "POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    broken.ask_as(Some(&request_id), json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
     waiting(node, "a", 1).await;
     let (mut behind, _) = StreamClient::greeted(&node.nodes[0], &node.session(60_000).await.credential).await;
-    let behind_id = behind.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    let behind_id = behind.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
     waiting(node, "a", 2).await;
     Queue { holder, token, broken, credential: mine, request_id, behind, behind_id }
 }
@@ -264,8 +270,8 @@ async fn a_broken_connection_keeps_its_place_for_one_who_asks_again_elsewhere() 
     drop(queue.broken);
     let (mut again, _) = StreamClient::greeted(&node.nodes[1], &queue.credential).await;
     let ask = json!({ "wait_ms": 50_000 });
-    let id = again.ask_as(Some(&queue.request_id), "POST", "/v1/locks/a/acquire", ask).await;
-    again.get("GET", "/v1/locks/a", json!(null)).await;
+    let id = again.ask_as(Some(&queue.request_id), json!({ "acquire_lock": { "name": "a", "body": ask } })).await;
+    again.get(json!({ "get_lock": { "name": "a" } })).await;
     release(&mut queue.holder, "a", queue.token).await;
     let answer = again.answer(id).await;
     let token = answer["body"]["token"].as_u64().unwrap_or_else(|| panic!("{answer}"));
@@ -334,7 +340,7 @@ async fn a_retry_on_another_stream_is_carried_out_once() {
     for at in 0..3 {
         let (mut wire, _) = StreamClient::greeted(&node.nodes[at], &session.credential).await;
         let body = json!({ "sequential": true });
-        let id = wire.ask_as(Some(&request_id), "POST", "/v1/nodes/s", body).await;
+        let id = wire.ask_as(Some(&request_id), json!({ "create_node": { "path": "/s", "body": body } })).await;
         answers.push(wire.answer(id).await["body"]["path"].clone());
     }
     assert_eq!(answers, ["/s0000000000"; 3]);
@@ -348,19 +354,20 @@ async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
     let (one, two) = (acquire(&mut wire, "x/one").await, acquire(&mut wire, "two").await);
     let broken = node.nodes[2].call(Method::DELETE, &format!("/v1/locks/x/one/holders/{one}"), None, None).await;
     assert!(broken.status.is_success());
-    wire.get("GET", "/v1/locks/x/one", json!(null)).await;
+    wire.get(json!({ "get_lock": { "name": "x/one" } })).await;
     let lost = wire.seen.iter().find_map(|message| message.get("lock_lost")).expect("told before the answer").clone();
     assert_eq!((&lost["lock"], &lost["token"]), (&json!("x/one"), &json!(one)));
     // A release is no loss; after a failed release the stream still reports the loss.
     let three = acquire(&mut wire, "three").await;
     release(&mut wire, "three", three).await;
     let body = json!({ "token": two, "also": ["three"] });
-    assert_eq!(wire.code("POST", "/v1/locks/two/release", body).await, "not_held");
+    assert_eq!(wire.code(json!({ "release_lock": { "name": "two", "body": body } })).await, "not_held");
     drop(wire);
 
     let (mut wire, hello) = StreamClient::greeted(&node.nodes[1], &session.credential).await;
     assert_eq!(hello["held"], json!([{ "lock": "two", "token": two }]), "what is held is said at the head of a stream");
-    let path = wire.get("GET", "/v1/locks/two", json!(null)).await["holders"][0]["path"].as_str().unwrap().to_owned();
+    let path =
+        wire.get(json!({ "get_lock": { "name": "two" } })).await["holders"][0]["path"].as_str().unwrap().to_owned();
     let deleted = node.nodes[2].call(Method::DELETE, &format!("/v1/nodes{path}"), None, None).await;
     assert!(deleted.status.is_success(), "{}", deleted.text);
     assert_eq!(wire.kind("lock_lost").await["token"], two);
@@ -390,7 +397,7 @@ async fn a_release_that_failed_leaves_the_lock_listened_for() {
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let token = acquire(&mut wire, "two").await;
     let body = json!({ "token": token, "also": ["three"] });
-    assert_eq!(wire.code("POST", "/v1/locks/two/release", body).await, "not_held");
+    assert_eq!(wire.code(json!({ "release_lock": { "name": "two", "body": body } })).await, "not_held");
     node.call(Method::DELETE, &format!("/v1/locks/two/holders/{token}"), None, None).await;
     assert_eq!(wire.kind("lock_lost").await["token"], token);
 }
@@ -400,11 +407,11 @@ async fn several_locks_and_a_downgrade_are_listened_for() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-    let all = wire.get("POST", "/v1/locks/b/acquire", json!({ "also": ["c", "a"] })).await;
+    let all = wire.get(json!({ "acquire_lock": { "name": "b", "body": { "also": ["c", "a"] } } })).await;
     assert_eq!((&all["lock"], &all["also"]), (&json!("b"), &json!(["a", "c"])));
     let token = all["token"].as_u64().unwrap();
-    let written = wire.get("POST", "/v1/locks/w/acquire", json!({ "mode": "write" })).await;
-    let reader = wire.get("POST", "/v1/locks/w/downgrade", json!({ "token": written["token"] })).await;
+    let written = wire.get(json!({ "acquire_lock": { "name": "w", "body": { "mode": "write" } } })).await;
+    let reader = wire.get(json!({ "downgrade_lock": { "name": "w", "body": { "token": written["token"] } } })).await;
     assert_eq!(reader["token"], written["token"]);
     assert_ne!(reader["path"], written["path"]);
     for (lock, token) in [("c", token), ("w", written["token"].as_u64().unwrap())] {

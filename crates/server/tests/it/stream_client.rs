@@ -67,17 +67,14 @@ impl StreamClient {
     }
 
     /// Sends a request without waiting for its answer; returns its id.
-    pub(crate) async fn ask(&mut self, method: &str, path: &str, body: Value) -> u64 {
-        self.ask_as(None, method, path, body).await
+    pub(crate) async fn ask(&mut self, call: Value) -> u64 {
+        self.ask_as(None, call).await
     }
 
-    pub(crate) async fn ask_as(&mut self, request_id: Option<&str>, method: &str, path: &str, body: Value) -> u64 {
+    pub(crate) async fn ask_as(&mut self, request_id: Option<&str>, call: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        let mut request = json!({ "id": id, "method": method, "path": path });
-        if !body.is_null() {
-            request["body"] = body;
-        }
+        let mut request = json!({ "id": id, "call": call });
         if let Some(request_id) = request_id {
             request["request_id"] = request_id.into();
         }
@@ -134,16 +131,16 @@ impl StreamClient {
     }
 
     /// Sends a call and returns the body of the answer, which must be a success.
-    pub(crate) async fn get(&mut self, method: &str, path: &str, body: Value) -> Value {
-        let id = self.ask(method, path, body).await;
+    pub(crate) async fn get(&mut self, call: Value) -> Value {
+        let id = self.ask(call).await;
         let answer = self.answer(id).await;
         assert!(answer["status"].as_u64().unwrap() < 300, "{answer}");
         answer["body"].clone()
     }
 
     /// Sends a call that must fail and returns the code of its problem.
-    pub(crate) async fn code(&mut self, method: &str, path: &str, body: Value) -> String {
-        let id = self.ask(method, path, body).await;
+    pub(crate) async fn code(&mut self, call: Value) -> String {
+        let id = self.ask(call).await;
         let answer = self.answer(id).await;
         assert_eq!(answer["status"], answer["body"]["status"], "{answer}");
         assert!(answer["body"]["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{answer}");

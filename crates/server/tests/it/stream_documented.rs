@@ -1,8 +1,9 @@
-//! `docs/stream.md` is true: its examples are messages of the protocol, and a client
+//! `docs/stream.md` is true: its examples are messages of the protocol, its calls are those of the API, and a client
 //! written from the page alone meets every kind of message in the documented shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_api::Call;
 use lockkeeper_api::stream::{FromClient, FromServer};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -52,6 +53,48 @@ fn the_examples_are_messages_of_the_protocol() {
     assert_eq!(kinds(&server), wanted(&all));
 }
 
+/// Each call has the name and the parameters of an operation, and each operation with one answer in JSON is a call.
+#[test]
+fn the_calls_are_the_operations_of_the_api() {
+    let api: Value = serde_json::from_str(&lockkeeper_server::openapi()).unwrap();
+    let mut operations = BTreeMap::new();
+    for operation in api["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values()) {
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        let place = |parameter: &Value| match parameter["in"].as_str().unwrap() {
+            "path" => parameter["name"].as_str().map(str::to_owned),
+            "query" => Some("query".into()),
+            _ => None,
+        };
+        let mut wanted: BTreeSet<String> = parameters.filter_map(place).collect();
+        wanted.extend(operation["requestBody"].is_object().then(|| "body".to_owned()));
+        operations.insert(operation["operationId"].as_str().unwrap().to_owned(), wanted);
+    }
+    for elsewhere in ["streamSession", "watchNodes", "getHealth", "getReadiness", "getMetrics", "getDescription"] {
+        operations.remove(elsewhere).unwrap();
+    }
+    let mut documented = BTreeMap::new();
+    for line in PAGE.lines().skip_while(|line| *line != "### Calls").take_while(|line| *line != "### `cancel`") {
+        let [_, call, parameters, operation, _] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            continue;
+        };
+        let Some(operation) = operation.strip_prefix('`') else { continue };
+        let operation = operation.trim_end_matches('`');
+        let words = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
+        let name: String = words(call).pop_first().unwrap();
+        let in_camel_case = name.split('_').enumerate().map(|(at, word)| match at {
+            0 => word.to_owned(),
+            _ => word[..1].to_uppercase() + &word[1..],
+        });
+        assert_eq!(in_camel_case.collect::<String>(), operation);
+        // An unknown call and an unknown field are told apart by the names that serde expects instead.
+        let error = serde_json::from_value::<Call>(json!({ &name: { "surprise": 1 } })).unwrap_err().to_string();
+        let expected: BTreeSet<String> = words(&error).into_iter().filter(|word| word != "surprise").collect();
+        assert_eq!(expected, words(parameters), "{name}: {error}");
+        documented.insert(operation.to_owned(), words(parameters));
+    }
+    assert_eq!(documented, operations);
+}
+
 /// The names of the fields, without those inside bodies and problems.
 fn shape(message: &Value) -> BTreeSet<String> {
     let (kind, inside) = message.as_object().unwrap().iter().next().unwrap();
@@ -84,17 +127,17 @@ async fn a_client_written_from_the_page_meets_every_kind_of_message() {
 
     wire.send(json!({ "watch": { "id": 1, "path": "/config", "recursive": true } })).await;
     met.push(json!({ "watching": wire.kind("watching").await }));
-    wire.get("POST", "/v1/nodes/config", json!({})).await;
+    wire.get(json!({ "create_node": { "path": "/config" } })).await;
     met.push(json!({ "changes": wire.kind("changes").await }));
-    wire.get("POST", "/v1/nodes/elsewhere", json!({})).await;
+    wire.get(json!({ "create_node": { "path": "/elsewhere" } })).await;
     met.push(json!({ "bookmark": wire.kind("bookmark").await }));
     wire.send(json!({ "unwatch": 1 })).await;
 
-    let id = wire.ask("POST", "/v1/locks/orders%2F42/acquire", json!({ "label": "worker 3" })).await;
+    let id = wire.ask(json!({ "acquire_lock": { "name": "orders/42", "body": { "label": "worker 3" } } })).await;
     let answer = wire.answer(id).await;
     let mine = answer["body"]["token"].clone();
     met.push(json!({ "answer": answer }));
-    let waits = wire.ask("POST", "/v1/locks/orders%2F42/acquire", json!({ "wait_ms": 30_000 })).await;
+    let waits = wire.ask(json!({ "acquire_lock": { "name": "orders/42", "body": { "wait_ms": 30_000 } } })).await;
     wire.send(json!({ "cancel": waits })).await;
     assert_eq!(wire.answer(waits).await["body"]["code"], "cancelled");
 
@@ -103,9 +146,9 @@ async fn a_client_written_from_the_page_meets_every_kind_of_message() {
     met.push(json!({ "lock_lost": wire.kind("lock_lost").await }));
 
     for number in 0..64 {
-        wire.ask("POST", &format!("/v1/nodes/n{number}"), Value::Null).await;
+        wire.ask(json!({ "create_node": { "path": format!("/n{number}") } })).await;
     }
-    wire.get("POST", "/v1/nodes/last", Value::Null).await;
+    wire.get(json!({ "create_node": { "path": "/last" } })).await;
     wire.send(json!({ "watch": { "id": 2, "path": "/", "from": 1 } })).await;
     met.push(json!({ "watch_ended": wire.kind("watch_ended").await }));
 

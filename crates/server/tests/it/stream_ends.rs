@@ -36,9 +36,11 @@ async fn what_is_no_message_ends_the_stream_and_says_why() {
         (r#"{"keepalive":1,"cancel":2}"#, "not one of"),
         (r#"{"keepalive":-1}"#, "invalid value"),
         (r#"{"keepalive":"1"}"#, "invalid type"),
-        (r#"{"request":{"id":1,"method":"GET","path":"/v1/cluster","surprise":1}}"#, "unknown field `surprise`"),
-        (r#"{"request":{"id":1,"method":"GET"}}"#, "missing field `path`"),
-        (r#"{"request":{"id":1,"method":"GET","path":"/v1/cluster","request_id":"7"}}"#, "UUID"),
+        (r#"{"request":{"id":1,"call":{"get_cluster":{}},"surprise":1}}"#, "unknown field `surprise`"),
+        (r#"{"request":{"id":1}}"#, "missing field `call`"),
+        (r#"{"request":{"id":1,"call":{"get_cluster":{}},"request_id":"7"}}"#, "UUID"),
+        // As in version 1 of the protocol.
+        (r#"{"request":{"id":1,"method":"GET","path":"/v1/cluster"}}"#, "version 2 of the protocol"),
         (r#"{"watch":{"id":1,"path":"/","from":"x"}}"#, "invalid type"),
     ] {
         let ended = after(&node, Message::text(message)).await;
@@ -58,7 +60,8 @@ async fn ids_in_use_are_not_given_twice() {
     let node = Cluster::start(1).await;
     let (holder, session) = (node.session(20_000).await, node.session(20_000).await);
     node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
-    let ask = json!({ "request": { "id": 1, "method": "POST", "path": "/v1/locks/a/acquire", "body": { "wait_ms": 60_000 } } });
+    let call = json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } });
+    let ask = json!({ "request": { "id": 1, "call": call } });
     let watch = json!({ "watch": { "id": 1, "path": "/" } });
     for message in [ask, watch] {
         let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
@@ -75,21 +78,41 @@ async fn what_does_not_belong_on_a_stream_is_refused_and_the_stream_goes_on() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-    let none = Value::Null;
-    for path in ["/metrics", "/healthz", "/openapi.json", "", "v1/cluster", "http://x/v1/cluster", "/v1"] {
-        assert_eq!(wire.code("GET", path, none.clone()).await, "bad_path", "{path}");
+    for call in [
+        json!({ "get_metrics": {} }),
+        json!({ "get_health": {} }),
+        json!({ "get_description": {} }),
+        json!({ "watch_nodes": { "query": { "path": "/" } } }),
+        json!({ "stream_session": { "id": session.session_id } }),
+        json!({ "brew_coffee": {} }),
+        json!({}),
+        json!([]),
+        json!(null),
+        json!("get_cluster"),
+        json!({ "get_cluster": [] }),
+        json!({ "get_cluster": null }),
+        json!({ "get_cluster": {}, "get_node": { "path": "/" } }),
+        json!({ "get_cluster": { "surprise": 1 } }),
+        json!({ "acquire_lock": ["a"] }),
+        json!({ "acquire_lock": {} }),
+        json!({ "acquire_lock": { "name": 7 } }),
+        json!({ "acquire_lock": { "name": "a", "body": [] } }),
+        json!({ "acquire_lock": { "name": "a", "body": { "ttl_ms": 1000 } } }),
+    ] {
+        assert_eq!(wire.code(call.clone()).await, "bad_request", "{call}");
     }
-    assert_eq!(wire.code("GET", "/v1/watch?path=/", none.clone()).await, "bad_request");
-    let stream = format!("/v1/sessions/{}/stream", session.session_id);
-    assert_eq!(wire.code("GET", &stream, none.clone()).await, "bad_request");
-    assert_eq!(wire.code("BREW", "/v1/cluster", none.clone()).await, "bad_request");
-    assert_eq!(wire.code("POST", "/v1/cluster", json!({})).await, "method_not_allowed");
-    assert_eq!(wire.code("POST", "/v1/locks/a/acquire", json!([])).await, "bad_request");
-    assert_eq!(wire.code("POST", "/v1/locks/a/acquire", json!({ "ttl_ms": 1000 })).await, "bad_request");
-    assert_eq!(wire.code("POST", "/v1/locks//acquire", json!({})).await, "bad_path");
+    for call in [
+        json!({ "acquire_lock": { "name": "" } }),
+        json!({ "acquire_lock": { "name": "a//b" } }),
+        json!({ "get_node": { "path": "a" } }),
+        json!({ "get_node": { "path": "/a/" } }),
+        json!({ "begin_gate": { "key": "", "body": { "fingerprint": "f" } } }),
+    ] {
+        assert_eq!(wire.code(call.clone()).await, "bad_path", "{call}");
+    }
     wire.send(json!({ "unwatch": 7 })).await;
     wire.socket.send(Message::Ping(b"x".to_vec().into())).await.unwrap();
-    wire.get("GET", "/v1/cluster", none).await;
+    wire.get(json!({ "get_cluster": {} })).await;
 }
 
 #[tokio::test]
@@ -133,9 +156,10 @@ async fn a_client_that_does_not_read_is_cut_off_with_a_reason_and_resumes() {
     let node = Cluster::start_with(1, |config| config.limits.stream_write_timeout_ms = 200).await;
     let session = node.session(60_000).await;
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-    wire.get("POST", "/v1/nodes/large", json!({ "data": { "text": "x".repeat(1_000_000) } })).await;
+    wire.get(json!({ "create_node": { "path": "/large", "body": { "data": { "text": "x".repeat(1_000_000) } } } }))
+        .await;
     for _ in 0..40 {
-        wire.ask("GET", "/v1/nodes/large", Value::Null).await;
+        wire.ask(json!({ "get_node": { "path": "/large" } })).await;
     }
     eventually("it is cut off", async || {
         node.get("/metrics").await.text.contains("lockkeeper_streams_ended_total{why=\"too_slow\"}")
@@ -146,7 +170,7 @@ async fn a_client_that_does_not_read_is_cut_off_with_a_reason_and_resumes() {
     let answers = wire.seen.iter().filter(|message| message.get("answer").is_some()).count();
     assert!(answers < 40, "all of it was written");
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-    wire.get("GET", "/v1/nodes/large", Value::Null).await;
+    wire.get(json!({ "get_node": { "path": "/large" } })).await;
 }
 
 #[tokio::test]
@@ -155,15 +179,15 @@ async fn a_stream_ends_with_its_session() {
     // Closed on the stream itself: the answer comes first.
     let session = node.session(20_000).await;
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-    wire.get("POST", "/v1/locks/a/acquire", json!({})).await;
-    wire.get("DELETE", &format!("/v1/sessions/{}", session.session_id), Value::Null).await;
+    wire.get(json!({ "acquire_lock": { "name": "a" } })).await;
+    wire.get(json!({ "close_session": { "id": session.session_id } })).await;
     assert_eq!(told(&wire.ended().await), (Some(4001), "session_expired"));
     // Closed elsewhere, while it waits.
     let (holder, session) = (node.session(20_000).await, node.session(20_000).await);
     node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-    let id = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
-    wire.get("GET", "/v1/cluster", Value::Null).await;
+    let id = wire.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
+    wire.get(json!({ "get_cluster": {} })).await;
     node.call(Method::DELETE, &format!("/v1/sessions/{}", session.session_id), Some(&session.credential), None).await;
     let ended = wire.ended().await;
     assert_eq!(told(&ended), (Some(4001), "session_expired"));
@@ -204,8 +228,8 @@ async fn a_node_that_goes_answers_its_streams_and_says_so() {
     let (holder, session) = (nodes[0].session(20_000).await, nodes[0].session(20_000).await);
     nodes[1].post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
     let (mut wire, _) = StreamClient::greeted(&nodes[0], &session.credential).await;
-    let id = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
-    wire.get("GET", "/v1/cluster", Value::Null).await;
+    let id = wire.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
+    wire.get(json!({ "get_cluster": {} })).await;
     let stopping = tokio::spawn(nodes.remove(0).stop());
     let ended = wire.ended().await;
     assert_eq!(told(&ended), (Some(1001), "shutting_down"));
@@ -228,12 +252,12 @@ async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
     let wait = json!({ "wait_ms": 60_000 });
     let mut ids = Vec::new();
     for number in 0..1_024 {
-        ids.push(wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await);
+        ids.push(wire.ask(json!({ "acquire_lock": { "name": "a", "body": wait.clone() } })).await);
         if number % 256 == 0 {
             wire.send(json!({ "keepalive": number })).await;
         }
     }
-    let refused = wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await;
+    let refused = wire.ask(json!({ "acquire_lock": { "name": "a", "body": wait.clone() } })).await;
     let answer = wire.answer(refused).await;
     assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(429), &json!("overloaded")));
     // Longer than the session's timeout.
@@ -245,8 +269,8 @@ async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
     wire.send(json!({ "cancel": ids[7] })).await;
     assert_eq!(wire.answer(ids[7]).await["body"]["code"], "cancelled");
     // There is room for one more, and only one.
-    let again = wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await;
-    let refused = wire.ask("POST", "/v1/locks/a/acquire", wait).await;
+    let again = wire.ask(json!({ "acquire_lock": { "name": "a", "body": wait.clone() } })).await;
+    let refused = wire.ask(json!({ "acquire_lock": { "name": "a", "body": wait } })).await;
     assert_eq!(wire.answer(refused).await["status"], 429);
     assert!(!wire.seen.iter().any(|message| message["answer"]["id"] == again), "{:?}", wire.seen);
     assert!(!wire.seen.iter().any(|message| message.get("answer").is_some()), "a place was lost");
@@ -263,7 +287,7 @@ async fn more_than_a_stream_takes_is_refused_and_so_are_too_many_watches() {
     let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let mut ids = Vec::new();
     for _ in 0..1_500 {
-        ids.push(wire.ask("GET", "/v1/nodes/", Value::Null).await);
+        ids.push(wire.ask(json!({ "get_node": { "path": "/" } })).await);
     }
     let mut done = 0;
     for id in ids {
@@ -293,19 +317,19 @@ async fn what_arrived_before_the_end_is_carried_out_in_order() {
     for (name, close) in [("left", Some(1000)), ("moved", Some(1001)), ("cut", None)] {
         let session = node.session(60_000).await;
         let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
-        let lock = format!("/v1/locks/{name}");
-        let token = wire.get("POST", &format!("{lock}/acquire"), json!({})).await["token"].clone();
-        let ask = |id: u64, method: &str, path: &str, body: Value| {
-            let request = json!({ "id": id, "method": method, "path": path, "body": body });
+        let token = wire.get(json!({ "acquire_lock": { "name": name } })).await["token"].clone();
+        let ask = |id: u64, call: Value| {
+            let request = json!({ "id": id, "call": call });
             Message::text(json!({ "request": request }).to_string())
         };
-        let node_path = format!("/v1/nodes/{name}");
+        let (lock, node_path) = (format!("/v1/locks/{name}"), format!("/v1/nodes/{name}"));
+        let (path, first, second) = (format!("/{name}"), json!({ "text": "first" }), json!({ "text": "second" }));
         for message in [
-            ask(100, "POST", &node_path, json!({ "data": { "text": "first" } })),
-            ask(101, "PUT", &node_path, json!({ "data": { "text": "second" } })),
-            ask(102, "POST", &format!("{lock}/release"), json!({ "token": token })),
+            ask(100, json!({ "create_node": { "path": path, "body": { "data": first } } })),
+            ask(101, json!({ "set_node": { "path": path, "body": { "data": second } } })),
+            ask(102, json!({ "release_lock": { "name": name, "body": { "token": token } } })),
             // A request that would wait for ever blocks nothing.
-            ask(103, "POST", &format!("{lock}/acquire"), json!({ "wait_ms": 60_000 })),
+            ask(103, json!({ "acquire_lock": { "name": name, "body": { "wait_ms": 60_000 } } })),
         ] {
             wire.socket.feed(message).await.unwrap();
         }

@@ -22,7 +22,7 @@ fn good_but(other: impl Fn(&Event) -> Option<Vec<Do>> + Send + Sync) -> impl Fn(
 async fn after_a_break_the_same_requests_go_to_the_next_node_in_the_same_order() {
     // It takes three requests, as if it applied them, and is gone before it answers.
     let first = Node::start(good_but(|event| match event {
-        Event::Frame(_, value) if value["request"]["path"] == "/v1/nodes/c" => Some(vec![Do::Cut]),
+        Event::Frame(_, value) if value["request"]["call"]["create_node"]["path"] == "/c" => Some(vec![Do::Cut]),
         Event::Frame(_, value) if value.get("request").is_some() => Some(vec![]),
         _ => None,
     }))
@@ -71,6 +71,10 @@ async fn an_id_whose_outcome_was_unknown_at_first_is_not_acknowledged() {
     assert!(!acknowledged[1].to_string().contains(first["request_id"].as_str().unwrap()), "{acknowledged:?}");
 }
 
+fn acquire_of(request: &Value) -> Value {
+    request["call"]["acquire_lock"]["body"].clone()
+}
+
 #[tokio::test]
 async fn an_acquire_that_is_sent_again_asks_for_what_is_left_of_its_wait() {
     let first = Node::start(good_but(|event| match event {
@@ -87,7 +91,7 @@ async fn an_acquire_that_is_sent_again_asks_for_what_is_left_of_its_wait() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     first.now(Do::Cut);
     assert_eq!(waiting.await.unwrap().unwrap().token, 50);
-    let (before, after) = (&requests(&first)[0]["body"], &requests(&second)[0]["body"]);
+    let (before, after) = (acquire_of(&requests(&first)[0]), acquire_of(&requests(&second)[0]));
     assert_eq!(before["request_id"], after["request_id"]);
     assert!(after["wait_ms"].as_u64().unwrap() <= before["wait_ms"].as_u64().unwrap() - 50, "{before} {after}");
 }
@@ -205,6 +209,19 @@ async fn garbage_is_said_to_be_not_lockkeepers() {
 }
 
 #[tokio::test]
+async fn a_node_with_another_version_of_the_stream_is_named_as_such() {
+    let old = Node::start(|event| match event {
+        Event::Upgrade(_) => vec![Do::Say(json!({"hello": {"timeout_ms": TIMEOUT_MS, "zxid": 1, "held": []}}))],
+        Event::Frame(..) => vec![],
+        Event::Http(_) => good(event),
+    })
+    .await;
+    let session = open(&[&old.address]).await;
+    let error = session.client().create("/a", &Create::default()).await.unwrap_err();
+    assert!(error.to_string().contains("speaks version 1 of the session stream"), "{error}");
+}
+
+#[tokio::test]
 async fn a_node_that_cannot_serve_is_left_for_one_that_can() {
     for code in [Code::NoLeader, Code::ShuttingDown] {
         let unable = Node::start(good_but(move |event| match event {
@@ -239,7 +256,8 @@ async fn a_node_that_cannot_confirm_what_another_can_is_left_though_it_talks() {
     let session = open(&[&cut_off.address, &other.address]).await;
     let acquire = Acquire { wait_ms: 60_000, ..Acquire::default() };
     assert_eq!(session.client().acquire("a", &acquire).await.unwrap().token, 50);
-    assert_eq!(requests(&cut_off)[0]["body"]["request_id"], requests(&other)[0]["body"]["request_id"]);
+    let request_id = |node| acquire_of(&requests(node)[0])["request_id"].clone();
+    assert_eq!(request_id(&cut_off), request_id(&other));
 }
 
 #[tokio::test]

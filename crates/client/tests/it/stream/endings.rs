@@ -14,7 +14,7 @@ use super::node::*;
 /// Leaves acquires unanswered.
 fn never_grants(event: &Event) -> Vec<Do> {
     match event {
-        Event::Frame(_, value) if value["request"]["path"] == "/v1/locks/a/acquire" => vec![],
+        Event::Frame(_, value) if value["request"]["call"]["acquire_lock"]["name"] == "a" => vec![],
         Event::Http(line) if line.contains("/acquire") => vec![problem(Code::LockBusy)],
         _ => good(event),
     }
@@ -67,7 +67,7 @@ async fn closing_is_for_all_clones() {
     assert!(matches!(*other.state().borrow(), SessionState::Lost { .. }));
     assert!(other.left().is_zero());
     let deleted = |event: &Event| match event {
-        Event::Frame(_, value) => value["request"]["method"] == "DELETE",
+        Event::Frame(_, value) => value["request"]["call"]["close_session"].is_object(),
         Event::Http(line) => line.starts_with("DELETE /v1/sessions"),
         Event::Upgrade(_) => false,
     };
@@ -110,7 +110,7 @@ async fn what_was_dropped_last_is_still_said() {
     drop(session);
     drop(guard);
     let released = |event: &Event| match event {
-        Event::Frame(_, value) => value["request"]["path"] == "/v1/locks/a/release",
+        Event::Frame(_, value) => value["request"]["call"]["release_lock"]["name"] == "a",
         Event::Http(line) => line.contains("/release"),
         Event::Upgrade(_) => false,
     };
@@ -121,7 +121,7 @@ async fn what_was_dropped_last_is_still_said() {
 #[tokio::test]
 async fn a_page_that_is_not_lockkeepers_does_not_end_what_was_dropped() {
     let is_release = |event: &Event| match event {
-        Event::Frame(_, value) => value["request"]["path"] == "/v1/locks/a/release",
+        Event::Frame(_, value) => value["request"]["call"]["release_lock"]["name"] == "a",
         Event::Http(line) => line.contains("/release"),
         Event::Upgrade(_) => false,
     };
@@ -166,7 +166,7 @@ async fn a_client_that_outlives_its_session_goes_on_over_http() {
 async fn what_was_sent_before_the_stream_ended_may_have_taken_place() {
     // It takes the request; after that it takes nothing, over the stream or HTTP.
     let node = Node::start(|event| match event {
-        Event::Frame(_, value) if value["request"]["path"] == "/v1/nodes/a" => vec![],
+        Event::Frame(_, value) if value["request"]["call"]["create_node"]["path"] == "/a" => vec![],
         Event::Http(line) if line.contains("/v1/nodes") => vec![problem(Code::NoLeader)],
         _ => good(event),
     })

@@ -220,7 +220,7 @@ pub(crate) fn problem(code: Code) -> Do {
 }
 
 pub(crate) fn hello(held: Value) -> Do {
-    Do::Say(json!({"hello": {"timeout_ms": TIMEOUT_MS, "zxid": 100, "held": held}}))
+    Do::Say(json!({"hello": {"version": 2, "timeout_ms": TIMEOUT_MS, "zxid": 100, "held": held}}))
 }
 
 pub(crate) fn answer(id: &Value, body: Value) -> Do {
@@ -275,18 +275,24 @@ pub(crate) fn good(event: &Event) -> Vec<Do> {
     match event {
         Event::Upgrade(_) => vec![hello(json!([]))],
         Event::Frame(_, value) => match value.get("request") {
-            Some(request) => vec![answer(&request["id"], served(request["path"].as_str().unwrap()))],
+            Some(request) => vec![answer(&request["id"], served(operation(&request["call"])))],
             None => vec![],
         },
-        Event::Http(line) => vec![Do::Json(200, served(line.split(' ').nth(1).unwrap()))],
+        Event::Http(line) => vec![Do::Json(200, served(line))],
     }
 }
 
-fn served(path: &str) -> Value {
-    match path.rsplit('/').next() {
-        Some("acquire") => acquired("a", 50),
-        Some("release") => json!({"lock": "a", "token": 50, "zxid": 51}),
-        _ if path.starts_with("/v1/sessions") => json!({"zxid": 1}),
+/// The name of a call.
+fn operation(call: &Value) -> &str {
+    call.as_object().unwrap().keys().next().unwrap()
+}
+
+/// For the name of a call, or the line of a request.
+fn served(asked: &str) -> Value {
+    match asked {
+        _ if asked.contains("acquire") => acquired("a", 50),
+        _ if asked.contains("release") => json!({"lock": "a", "token": 50, "zxid": 51}),
+        _ if asked.contains("session") => json!({"zxid": 1}),
         _ => changed(),
     }
 }

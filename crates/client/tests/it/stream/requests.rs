@@ -55,7 +55,7 @@ async fn open_requests_are_bounded_and_a_keepalive_gets_through() {
 #[tokio::test]
 async fn waits_leave_room_for_what_ends_them() {
     let node = Node::start(|event| match event {
-        Event::Frame(_, value) if value["request"]["path"] == "/v1/locks/a/acquire" => vec![],
+        Event::Frame(_, value) if value["request"]["call"]["acquire_lock"]["name"] == "a" => vec![],
         Event::Http(line) if line.contains("/acquire") => vec![Do::Freeze],
         _ => good(event),
     })
@@ -95,7 +95,7 @@ async fn giving_up_cancels_what_was_sent_and_forgets_what_was_not() {
     let seen = node.until(|seen| !frames(seen, "cancel").is_empty()).await;
     let asked = frames(&seen, "request");
     assert_eq!(asked.len(), 1, "{asked:?}");
-    assert_eq!(asked[0].1["path"], "/v1/locks/b/acquire");
+    assert_eq!(asked[0].1["call"]["acquire_lock"]["name"], "b");
     assert_eq!(frames(&seen, "cancel")[0].1, asked[0].1["id"]);
     // The answer to it concerns nobody, and is no defect.
     node.now(refusal(&asked[0].1["id"], Code::Cancelled));

@@ -1,31 +1,28 @@
-//! `/v1/locks/{name}`: acquire, release, downgrade; alone, as one of many, or several locks together. What a stream
-//! asks for goes through the same functions.
+//! Calls that acquire, release and downgrade locks: exclusive, shared, permits, and several locks together.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State as Extract;
 use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Mode, Release, Released, Token};
-use lockkeeper_api::{Code, Problem};
+use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
-    FencingToken, IfHolding, LockMode, LockName, NodePath, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
+    FencingToken, IfHolding, LockMode, LockName, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
 };
-use lockkeeper_node::{Caller, Credential, Grant, Node, Undecided};
-use tokio::sync::oneshot;
+use lockkeeper_node::{Caller, Credential, Grant, Node};
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::locks::holder_views;
 use super::sessions::{check_label, credential_text};
-use crate::admission::AtWork;
+use super::{Answered, CallScope, unexpected};
 use crate::context::Context;
-use crate::extract::{Asking, Json, Lock, session_required};
+use crate::extract::session_required;
 use crate::failure::Failure;
-use crate::reply::{Answer, Reply};
+use crate::reply::Reply;
 
 /// Longest wait for a lock.
-pub(super) const MAX_WAIT_MS: u64 = 600_000;
+pub(crate) const MAX_WAIT_MS: u64 = 600_000;
 
 /// A checked lock request.
 struct Wanted {
@@ -92,7 +89,7 @@ fn draw() -> RequestId {
     RequestId(Uuid::new_v4().as_u128())
 }
 
-fn wanted(lock: LockName, asking: &Asking, ask: &Acquire, drawn: RequestId) -> Result<Wanted, Failure> {
+fn wanted(lock: LockName, caller: &Caller, ask: &Acquire, drawn: RequestId) -> Result<Wanted, Failure> {
     if ask.wait_ms > MAX_WAIT_MS {
         let detail = format!("'wait_ms' is at most {MAX_WAIT_MS}, not {}; ask again after that", ask.wait_ms);
         return Err(Failure::bad_request(detail));
@@ -100,7 +97,7 @@ fn wanted(lock: LockName, asking: &Asking, ask: &Acquire, drawn: RequestId) -> R
     if ask.delay_ms > MAX_DELAY_MS {
         return Err(Failure::bad_request(format!("'delay_ms' is at most {MAX_DELAY_MS}, not {}", ask.delay_ms)));
     }
-    let header_id = asking.0.request.as_ref().map(|request| request.id);
+    let header_id = caller.request.as_ref().map(|request| request.id);
     let uuid = match (ask.request_id, header_id) {
         (Some(body), Some(header)) if body.as_u128() != header.0 => {
             return Err(Failure::bad_request(
@@ -118,6 +115,7 @@ fn wanted(lock: LockName, asking: &Asking, ask: &Acquire, drawn: RequestId) -> R
 /// A session that was opened for one lock. Unless it is kept, dropping this closes it.
 struct Made {
     node: Node,
+    tasks: TaskTracker,
     credential: Credential,
     kept: bool,
 }
@@ -128,7 +126,7 @@ impl Drop for Made {
             return;
         }
         let (node, credential) = (self.node.clone(), self.credential);
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             // If this fails the session ends by its timeout, since nobody keeps it alive.
             if let Err(error) = node.close_session(&credential).await {
                 tracing::debug!(%error, session = %credential.session, "a session made for a lock is left to expire");
@@ -145,8 +143,7 @@ struct Owner {
     made: Option<Made>,
 }
 
-async fn owner(context: &Context, asking: Asking, ask: &Acquire, label: &str) -> Result<Owner, Failure> {
-    let mut caller = asking.0;
+async fn owner(context: &Context, mut caller: Caller, ask: &Acquire, label: &str) -> Result<Owner, Failure> {
     match (&caller.credential, ask.ttl_ms) {
         (Some(_), Some(_)) => {
             let detail = "'ttl_ms' has a session made, and Lockkeeper-Session names one; send one of them";
@@ -168,34 +165,10 @@ async fn owner(context: &Context, asking: Asking, ask: &Acquire, label: &str) ->
             let opened = context.node.open_session(context.session_timeout_ms(Some(ttl_ms)), label).await?.value;
             let credential = opened.credential;
             caller.credential = Some(credential);
-            let made = Made { node: context.node.clone(), credential, kept: false };
+            let made = Made { node: context.node.clone(), tasks: context.tasks.clone(), credential, kept: false };
             Ok(Owner { caller, session: credential.session.0, timeout_ms: Some(opened.timeout_ms), made: Some(made) })
         }
     }
-}
-
-/// Asks for the lock, waits in its queue, and gives the fencing token once it is held.
-///
-/// If the client goes away while it waits, its request leaves the queue; a grant that comes at that very moment is
-/// released.
-#[utoipa::path(post, path = "/v1/locks/{name}/acquire", tag = "locks", request_body = Acquire,
-    params(("name" = String, Path, description = "The lock; slashes may stand in it"),
-           super::SessionHeader, super::RequestHeaders),
-    responses((status = 200, description = "The lock is held", body = Acquired),
-              (status = 423, description = "`lock_busy`: the wait is over and another holds it",
-               body = Problem, content_type = "application/problem+json"),
-              (status = "4XX", description = "Refused; nothing changed",
-               body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)",
-               body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn acquire(
-    Extract(context): Extract<Arc<Context>>,
-    at_work: AtWork,
-    Lock(lock): Lock,
-    asking: Asking,
-    Json(ask): Json<Acquire>,
-) -> Answer<Acquired> {
-    take(&context, &at_work, lock, asking, ask, None).await.map(|(reply, _)| reply)
 }
 
 fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
@@ -209,43 +182,38 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
     }
 }
 
-/// Acquires, and gives the grant beside the reply. Dropped, it takes the request back, and then drops `last_word`.
-pub(crate) async fn take(
-    context: &Context,
-    at_work: &AtWork,
-    lock: LockName,
-    asking: Asking,
-    ask: Acquire,
-    last_word: Option<oneshot::Sender<Undecided>>,
-) -> Result<(Reply<Acquired>, Grant), Failure> {
-    let wanted = wanted(lock, &asking, &ask, draw())?;
+/// Asks for the lock, waits in its queue, and returns the fencing token once it is held. Dropping the future withdraws
+/// the request and then drops `undecided`.
+pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Answered {
+    let CallScope { context, caller, at_work, undecided, .. } = scope;
+    let wanted = wanted(LockName::parse(&name)?, &caller, &ask, draw())?;
     // Before a session is opened, which would otherwise be opened and closed for nothing.
     let waiting = (ask.wait_ms > 0).then(|| {
-        let session = asking.0.credential.map(|credential| credential.session.0);
+        let session = caller.credential.map(|credential| credential.session.0);
         let holder = session.map_or_else(|| at_work.holder_to_come(), |session| at_work.holder(Some(session)));
         at_work.take_waiting(&context.admission, holder)
     });
     let waiting = waiting.transpose()?;
-    let mut owner = owner(context, asking, &ask, &wanted.label).await?;
+    let mut owner = owner(&context, caller, &ask, &wanted.label).await?;
     let request = request_for(&wanted, &ask);
     let answer = {
         if waiting.is_some() {
             at_work.leave();
         }
         let _waiting = waiting;
-        match last_word {
-            Some(last_word) => context.node.acquire_with_cancellation(owner.caller.clone(), request, last_word).await?,
+        match undecided {
+            Some(undecided) => context.node.acquire_with_cancellation(owner.caller.clone(), request, undecided).await?,
             None => context.node.acquire(owner.caller.clone(), request).await?,
         }
     };
     let zxid = answer.zxid;
     match answer.value {
         lockkeeper_node::Acquired::Held(grant) => {
-            let body = held(context, &wanted, &mut owner, (&grant, zxid)).await?;
-            Ok((Reply::ok(zxid, body), grant))
+            let body = held(&context, &wanted, &mut owner, (&grant, zxid)).await?;
+            Ok(Reply::ok(zxid, Answer::Acquired(Box::new(body))))
         }
         lockkeeper_node::Acquired::Busy { lock, holders, ahead } => {
-            Err(busy(context, &owner.caller.principals, &lock, &ask, (&holders, ahead)).await.at(zxid))
+            Err(busy(&context, &owner.caller.principals, &lock, &ask, (&holders, ahead)).await.at(zxid))
         }
         lockkeeper_node::Acquired::Gone => {
             let detail = format!(
@@ -330,72 +298,35 @@ async fn held(
 }
 
 /// Gives the lock back. Needs the holder's session and its token.
-#[utoipa::path(post, path = "/v1/locks/{name}/release", tag = "locks", request_body = Release,
-    params(("name" = String, Path, description = "The lock"), super::SessionHeader, super::RequestHeaders),
-    responses((status = 200, description = "It was given back", body = Released),
-              (status = "4XX", description = "Refused; 409 `not_held`: not held with this token by this session; `not_queued`: nothing was left (`even_in_part`)",
-               body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)",
-               body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn release(
-    Extract(context): Extract<Arc<Context>>,
-    Lock(lock): Lock,
-    asking: Asking,
-    Json(ask): Json<Release>,
-) -> Answer<Released> {
-    give_back(&context, lock, asking, ask).await
-}
-
-/// Releases.
-pub(crate) async fn give_back(context: &Context, lock: LockName, asking: Asking, ask: Release) -> Answer<Released> {
-    asking.credential()?;
+pub(super) async fn release(scope: CallScope, name: String, ask: Release) -> Answered {
+    let lock = LockName::parse(&name)?;
+    scope.credential()?;
     let token = ask.token;
     let (locks, of_grant) = (together(&lock, &ask.also)?, FencingToken(token));
     let op = match ask.even_in_part {
         false => Op::Release { locks, token: of_grant },
         true => Op::Withdraw { locks, token: of_grant, if_holding: IfHolding::Release },
     };
-    let done = context.node.execute(asking.0, op).await?;
+    let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
         Outcome::Released | Outcome::Withdrawn => {
-            Ok(Reply::ok(done.zxid, Released { lock: lock.to_string(), token, zxid: done.zxid.0 }))
+            let body = Released { lock: lock.to_string(), token, zxid: done.zxid.0 };
+            Ok(Reply::ok(done.zxid, Answer::Released(body)))
         }
-        other => Err(super::unexpected(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 
 /// Makes the holder of a `write` a reader, without letting go: readers that wait behind it join it. The token stays.
-#[utoipa::path(post, path = "/v1/locks/{name}/downgrade", tag = "locks", request_body = Token,
-    params(("name" = String, Path, description = "The lock"), super::SessionHeader, super::RequestHeaders),
-    responses((status = 200, description = "It is held as a reader now", body = Downgraded),
-              (status = "4XX", description = "Refused; 409 `not_held`: not held as a writer with this token by this session",
-               body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)",
-               body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn downgrade(
-    Extract(context): Extract<Arc<Context>>,
-    Lock(lock): Lock,
-    asking: Asking,
-    Json(ask): Json<Token>,
-) -> Answer<Downgraded> {
-    become_reader(&context, lock, asking, ask).await.map(|(reply, _)| reply)
-}
-
-/// Downgrades, and gives the new node beside the reply.
-pub(crate) async fn become_reader(
-    context: &Context,
-    lock: LockName,
-    asking: Asking,
-    Token { token }: Token,
-) -> Result<(Reply<Downgraded>, NodePath), Failure> {
-    asking.credential()?;
-    let name = lock.to_string();
-    let done = context.node.execute(asking.0, Op::Downgrade { lock, token: FencingToken(token) }).await?;
+pub(super) async fn downgrade(scope: CallScope, name: String, Token { token }: Token) -> Answered {
+    let lock = LockName::parse(&name)?;
+    scope.credential()?;
+    let done = scope.context.node.execute(scope.caller, Op::Downgrade { lock, token: FencingToken(token) }).await?;
     match done.value {
         Outcome::Downgraded { path } => {
             let body = Downgraded { lock: name, token, path: path.to_string(), zxid: done.zxid.0 };
-            Ok((Reply::ok(done.zxid, body), path))
+            Ok(Reply::ok(done.zxid, Answer::Downgraded(body)))
         }
-        other => Err(super::unexpected(&other)),
+        other => Err(unexpected(&other)),
     }
 }

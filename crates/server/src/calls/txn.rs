@@ -1,34 +1,18 @@
-//! `/v1/txn`: several operations, all or nothing, under one zxid.
+//! The call of a transaction: several operations, all or nothing, under one zxid.
 
-use std::sync::Arc;
-
-use axum::extract::State as Extract;
 use lockkeeper_api::nodes::{Kind, Txn, TxnDone, TxnOp, TxnResult};
-use lockkeeper_api::{Code, Problem};
+use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{FencingToken, LockName, NodePath, Op, Reply as Outcome};
 
 use super::nodes::{acl_in, data_in, kind_in, not_reserved, stat_out};
-use super::unexpected;
-use crate::context::Context;
-use crate::extract::{Asking, Json};
+use super::{Answered, CallScope, unexpected};
 use crate::failure::Failure;
-use crate::reply::{Answer, Reply};
+use crate::reply::Reply;
 
 /// Carries out a transaction: all of it or nothing.
-#[utoipa::path(post, path = "/v1/txn", tag = "nodes",
-    request_body = Txn, params(super::SessionHeader, super::RequestHeaders),
-    responses((status = 200, description = "It took place", body = TxnDone),
-              (status = "4XX", description = "Refused; 409 `transaction_failed` says which operation and why; nothing changed",
-               body = Problem, content_type = "application/problem+json"),
-              (status = "5XX", description = "Try again, or unknown (504)",
-               body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn txn(
-    Extract(context): Extract<Arc<Context>>,
-    asking: Asking,
-    Json(ask): Json<Txn>,
-) -> Answer<TxnDone> {
+pub(super) async fn txn(scope: CallScope, ask: Txn) -> Answered {
     let count = ask.operations.len();
     if count == 0 || count > MAX_MULTI_OPS {
         return Err(Failure::bad_request(format!(
@@ -37,16 +21,16 @@ pub(super) async fn txn(
     }
     let needs_session = |op: &TxnOp| matches!(op, TxnOp::Create { kind: Kind::Ephemeral, .. });
     if ask.operations.iter().any(needs_session) {
-        asking.credential()?;
+        scope.credential()?;
     }
     let mut ops = Vec::with_capacity(count);
     for (index, op) in ask.operations.into_iter().enumerate() {
-        ops.push(operation(op, &asking.0.principals).map_err(|failure| in_operation(failure, index))?);
+        ops.push(operation(op, &scope.caller.principals).map_err(|failure| in_operation(failure, index))?);
     }
-    let done = context.node.execute(asking.0, Op::Multi(ops)).await?;
+    let done = scope.context.node.execute(scope.caller, Op::Multi(ops)).await?;
     let Outcome::Multi(replies) = done.value else { return Err(unexpected(&done.value)) };
     let results = replies.into_iter().map(result).collect::<Result<Vec<_>, _>>()?;
-    Ok(Reply::ok(done.zxid, TxnDone { results, zxid: done.zxid.0 }))
+    Ok(Reply::ok(done.zxid, Answer::TxnDone(TxnDone { results, zxid: done.zxid.0 })))
 }
 
 fn in_operation(failure: Failure, index: usize) -> Failure {

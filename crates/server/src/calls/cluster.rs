@@ -1,0 +1,144 @@
+//! Calls of the cluster: how it stands, its members, its leader.
+
+use lockkeeper_api::cluster::{
+    AddMember, ClusterQuery, Member, Membership, Role, StateChecksum, Status, Transfer, Transferred,
+};
+use lockkeeper_api::{Answer, Code};
+use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, Members};
+
+use super::{Answered, CallScope};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::reply::Reply;
+
+/// Held while a checksum is computed.
+static CHECKSUM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn members_out(context: &Context, members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
+    let follower = |node: u64| {
+        let status = status?;
+        let itself = || Follower { matched: status.last_log, answered_ms_ago: Some(0), synced: true };
+        let leads = status.leading && status.node == node;
+        status.followers.get(&node).copied().or_else(|| leads.then(itself))
+    };
+    let voters = members.voters.iter().map(|member| (member, Role::Voter));
+    let learners = members.learners.iter().map(|member| (member, Role::Learner));
+    voters
+        .chain(learners)
+        .map(|((node_id, addresses), role)| {
+            let follower = follower(*node_id);
+            Member {
+                node_id: *node_id,
+                peer_address: addresses.peer.clone(),
+                // The configuration file's address is for members whose membership entry has none.
+                client_address: addresses.client.as_ref().or_else(|| context.clients.get(node_id)).cloned(),
+                zookeeper_address: addresses.zookeeper.clone(),
+                role,
+                matched_index: follower.and_then(|follower| follower.matched),
+                answered_ms_ago: follower.and_then(|follower| follower.answered_ms_ago),
+                synced: follower.map(|follower| follower.synced),
+                turned_away: status.and_then(|status| status.turned_away.get(node_id).cloned()),
+            }
+        })
+        .collect()
+}
+
+fn role(members: &Members, node: u64) -> Option<Role> {
+    let voter = members.voters.contains_key(&node).then_some(Role::Voter);
+    voter.or_else(|| members.learners.contains_key(&node).then_some(Role::Learner))
+}
+
+/// Shows the cluster as this node sees it; answered by every node, with or without a leader.
+pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
+    let context = &scope.context;
+    let state = match query.checksum {
+        Some(true) => {
+            // However many clients ask, at most one processor computes checksums.
+            let _turn = CHECKSUM.lock().await;
+            let (zxid, checksum) = context.node.checksum().await;
+            Some(StateChecksum { zxid: zxid.0, checksum })
+        }
+        _ => None,
+    };
+    let not_ready_because = context.not_ready().await;
+    let status = context.node.status();
+    let consensus = &status.consensus;
+    let body = Status {
+        cluster: context.cluster.clone(),
+        node_id: consensus.node,
+        version: env!("CARGO_PKG_VERSION").into(),
+        term: consensus.term,
+        leader: consensus.leader,
+        leading: consensus.leading,
+        role: role(&consensus.members, consensus.node),
+        ready: not_ready_because.is_none(),
+        not_ready_because,
+        last_log_index: consensus.last_log.unwrap_or_default(),
+        applied_index: consensus.applied.map_or(0, |applied| applied.index),
+        snapshot_index: consensus.snapshot.map(|snapshot| snapshot.index),
+        purged_index: consensus.purged.map(|purged| purged.index),
+        zxid: status.zxid.0,
+        sessions: status.sessions as u64,
+        nodes: status.nodes as u64,
+        state_bytes: status.state_bytes,
+        state_bytes_limit: status.state_bytes_limit,
+        alarms: status.alarms,
+        watches: status.watches as u64,
+        lock_waiters: status.waiters as u64,
+        state,
+        members: members_out(context, &consensus.members, Some(consensus)),
+    };
+    Ok(Reply::ok(status.zxid, Answer::Cluster(Box::new(body))))
+}
+
+fn changed(context: &Context, members: &Members) -> Reply {
+    Reply::timeless(Answer::Membership(Membership { members: members_out(context, members, None) }))
+}
+
+fn check_allowed(context: &Context) -> Result<(), Failure> {
+    if context.admin.allow_membership {
+        return Ok(());
+    }
+    let detail = "changes of the membership are switched off at this node (admin.allow_membership); ask the operator";
+    Err(Failure::new(Code::Forbidden, detail))
+}
+
+/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before.
+/// Of a member that is there already with this `peer_address`, sets the other addresses.
+pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
+    let context = &scope.context;
+    check_allowed(context)?;
+    if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
+        return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
+    }
+    let AddMember { node_id, peer_address: peer, client_address: client, zookeeper_address: zookeeper } = ask;
+    let addresses =
+        [("peer_address", Some(&peer)), ("client_address", client.as_ref()), ("zookeeper_address", zookeeper.as_ref())];
+    for (field, address) in addresses.into_iter().filter_map(|(field, address)| Some((field, address?))) {
+        crate::config::host_and_port(field, address).map_err(|error| Failure::bad_request(error.to_string()))?;
+    }
+    let addresses = MemberAddresses { peer, client, zookeeper };
+    Ok(changed(context, &context.node.consensus().add_learner(node_id, addresses).await?))
+}
+
+/// Makes a learner a voter, once it has caught up.
+pub(super) async fn promote_member(scope: CallScope, id: u64) -> Answered {
+    let context = &scope.context;
+    check_allowed(context)?;
+    Ok(changed(context, &context.node.consensus().promote(id).await?))
+}
+
+/// Removes a member. Its id is spent.
+pub(super) async fn remove_member(scope: CallScope, id: u64) -> Answered {
+    let context = &scope.context;
+    check_allowed(context)?;
+    Ok(changed(context, &context.node.consensus().remove(id).await?))
+}
+
+/// Hands leadership over.
+pub(super) async fn transfer(scope: CallScope, ask: Transfer) -> Answered {
+    let context = &scope.context;
+    check_allowed(context)?;
+    let leader = context.node.consensus().transfer_leadership(ask.to).await?;
+    Ok(Reply::timeless(Answer::Transferred(Transferred { leader })))
+}

@@ -1,0 +1,151 @@
+//! Calls of locks: verify, look at, list, break. Acquiring and releasing is in `acquire`.
+
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::locks::{Lock, LockSummary, Locks, LocksQuery, Mode, Released, Request, Token, Verified};
+use lockkeeper_api::{Answer, Code};
+use lockkeeper_core::acl::Principals;
+use lockkeeper_core::lock::LOCKS_ROOT;
+use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Standing, State};
+use lockkeeper_node::NodeError;
+
+use super::{Answered, CallScope, level, page_limit};
+use crate::context::Context;
+use crate::failure::{Failure, shutting_down};
+use crate::http::connection::ClientAddress;
+use crate::principals::{may_name, may_read};
+use crate::reply::Reply;
+
+/// Most waiters shown of a lock.
+const QUEUE_SHOWN: usize = 1_000;
+/// Holders shown of a lock that is busy.
+const HOLDERS_SHOWN: usize = 100;
+
+fn mode_out(mode: LockMode) -> Mode {
+    match mode {
+        LockMode::Exclusive => Mode::Exclusive,
+        LockMode::Shared => Mode::Shared,
+        LockMode::Write => Mode::Write,
+        LockMode::Permit(_) => Mode::Permit,
+    }
+}
+
+fn request_view(request: LockRequest) -> Request {
+    let waits_for = match request.standing {
+        Standing::Waits { blocker } => Some(blocker.to_string()),
+        Standing::Holds { .. } | Standing::Gone => None,
+    };
+    Request {
+        token: request.token.0,
+        sequence: request.sequence,
+        mode: mode_out(request.mode),
+        permits: request.permits,
+        delay_ms: request.delay_ms,
+        delayed_until_ms: request.delayed_until_ms,
+        session_id: request.session.map(|session| session.0),
+        label: request.label,
+        since_ms: request.since_ms,
+        path: request.path.to_string(),
+        waits_for,
+    }
+}
+
+/// The present holders as this replica knows them, for people who read a busy reply; `None` for callers who may not
+/// read the lock's directory.
+pub(super) async fn holder_views(context: &Context, principals: &Principals, lock: &LockName) -> Option<Vec<Request>> {
+    let (name, principals) = (lock.clone(), principals.clone());
+    let read = context.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
+        may_read(&principals, state, &name.directory()).ok()?;
+        let requests = state.lock(&name).into_iter().flat_map(|view| view.requests());
+        let holding = requests.take_while(|request| matches!(request.standing, Standing::Holds { .. }));
+        Some(holding.take(HOLDERS_SHOWN).map(request_view).collect::<Vec<_>>())
+    });
+    read.await.ok()?.value
+}
+
+/// Says whether the lock is held with this token now: what a resource asks before it lets a holder act.
+pub(super) async fn verify(scope: CallScope, name: String, Token { token }: Token) -> Answered {
+    let lock = LockName::parse(&name)?;
+    let verified = scope.context.node.verify(&lock, FencingToken(token)).await?;
+    let body = Verified { lock: name, token, held: verified.value, zxid: verified.zxid.0 };
+    Ok(Reply::ok(verified.zxid, Answer::Verified(body)))
+}
+
+/// Shows who holds the lock and who waits for it. A lock that nobody uses has neither.
+pub(super) async fn show(scope: CallScope, name: String, query: ReadQuery) -> Answered {
+    let lock = LockName::parse(&name)?;
+    let (node, principals) = (&scope.context.node, scope.caller.principals);
+    let read = node
+        .read(level(query.consistency), move |state: &State| {
+            may_read(&principals, state, &lock.directory())?;
+            let Some(view) = state.lock(&lock) else { return Ok((Vec::new(), Vec::new(), 0)) };
+            let (total, holding) = (view.len(), view.holders());
+            let shown = view.requests().take(holding + QUEUE_SHOWN).map(request_view);
+            let (queue, holders): (Vec<Request>, Vec<Request>) = shown.partition(|request| request.waits_for.is_some());
+            Ok((holders, queue, (total - holding) as u64))
+        })
+        .await?;
+    let (holders, queue, waiting) = read.value.map_err(NodeError::Refused)?;
+    let body = Lock { lock: name, holders, queue, waiting, zxid: read.zxid.0 };
+    Ok(Reply::ok(read.zxid, Answer::Lock(body)))
+}
+
+/// Lists the locks in whose queue somebody stands, in the order of their names.
+pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
+    let (node, principals) = (&scope.context.node, scope.caller.principals);
+    let limit = page_limit(page.limit)?;
+    let prefix = page.prefix.unwrap_or_default();
+    if prefix.len() > lockkeeper_core::limits::MAX_PATH_BYTES {
+        return Err(Failure::bad_request("'prefix' is longer than any lock's name can be"));
+    }
+    let after = page.after.as_deref().map(LockName::parse).transpose()?;
+    let root = NodePath::parse(LOCKS_ROOT)?;
+    let read = node
+        .read(level(page.consistency), move |state: &State| {
+            may_read(&principals, state, &root)?;
+            let mut found = state.locks(&prefix, after.as_ref(), limit + 1);
+            let more = found.len() > limit;
+            found.truncate(limit);
+            let next = found.last().filter(|_| more).map(|last| last.name.to_string());
+            // The caller learns a name if it may list the directory of that name, and the holder if it may read the
+            // lock's own directory.
+            found.retain(|lock| may_name(&principals, state, &lock.name.directory()));
+            let readable = |name: &LockName| may_read(&principals, state, &name.directory()).is_ok();
+            let first =
+                |name: &LockName| state.lock(name).and_then(|view| view.requests().next()).filter(|_| readable(name));
+            let summary = |lock: lockkeeper_core::LockSummary| LockSummary {
+                holder: first(&lock.name).map(request_view),
+                lock: lock.name.to_string(),
+                holding: lock.holders as u64,
+                waiting: lock.waiters as u64,
+            };
+            Ok((found.into_iter().map(summary).collect::<Vec<_>>(), next))
+        })
+        .await?;
+    let (locks, next) = read.value.map_err(NodeError::Refused)?;
+    Ok(Reply::ok(read.zxid, Answer::Locks(Locks { locks, next, zxid: read.zxid.0 })))
+}
+
+/// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit
+/// log.
+pub(super) async fn force_release(scope: CallScope, name: String, token: u64) -> Answered {
+    let CallScope { context, caller, from: ClientAddress(from), .. } = scope;
+    let lock = LockName::parse(&name)?;
+    if !context.admin.allow_force_release {
+        let detail = "forced release is off on this node (admin.allow_force_release); close the holder's session, or \
+         let it expire";
+        return Err(Failure::new(Code::Forbidden, detail));
+    }
+    if context.stopping.is_cancelled() {
+        return Err(shutting_down());
+    }
+    let by = match caller.credential {
+        // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
+        Some(credential) => {
+            context.node.keepalive(&credential).await?;
+            format!("session {} from {from}", credential.session)
+        }
+        None => format!("somebody without a session from {from}"),
+    };
+    let done = context.node.force_release(lock, FencingToken(token), caller.principals, &by).await?;
+    Ok(Reply::ok(done.zxid, Answer::Released(Released { lock: name, token, zxid: done.zxid.0 })))
+}

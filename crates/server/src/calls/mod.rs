@@ -1,0 +1,120 @@
+//! The calls of the API, one function each, for HTTP routes and session streams alike. A call translates and decides
+//! nothing: the rules are the node's and the core's.
+
+pub(crate) mod acquire;
+mod cluster;
+mod gates;
+mod locks;
+pub(crate) mod nodes;
+mod sessions;
+mod txn;
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use lockkeeper_api::call::Level;
+use lockkeeper_api::{Call, Code};
+use lockkeeper_node::{Caller, Credential, Undecided};
+use tokio::sync::oneshot;
+
+use crate::admission::AtWork;
+use crate::context::Context;
+use crate::extract::session_required;
+use crate::failure::Failure;
+use crate::http::connection::ClientAddress;
+use crate::reply::Reply;
+
+/// Most entries of a page.
+pub(crate) const MAX_PAGE: usize = 1_000;
+/// Entries of a page where nothing is said.
+const DEFAULT_PAGE: usize = 100;
+
+/// The result of every call.
+pub(crate) type Answered = Result<Reply, Failure>;
+
+/// The scope of a call: the node, the caller, and the place that admission gave it.
+pub(crate) struct CallScope {
+    pub(crate) context: Arc<Context>,
+    pub(crate) caller: Caller,
+    pub(crate) at_work: AtWork,
+    /// For the audit log.
+    pub(crate) from: ClientAddress,
+    /// For a lock request that can be cancelled: dropped once nothing of the request is left, or sent [`Undecided`].
+    pub(crate) undecided: Option<oneshot::Sender<Undecided>>,
+}
+
+impl CallScope {
+    /// The credential, which this call needs.
+    fn credential(&self) -> Result<Credential, Failure> {
+        self.caller.credential.ok_or_else(session_required)
+    }
+
+    /// The credential, which must be that of `session`.
+    pub(crate) fn credential_of(&self, session: u64) -> Result<Credential, Failure> {
+        let credential = self.credential()?;
+        if credential.session.0 != session {
+            let detail = format!(
+                "the credential is of session {}, not of session {session}; a session is managed by itself alone",
+                credential.session
+            );
+            return Err(Failure::new(Code::Forbidden, detail));
+        }
+        Ok(credential)
+    }
+
+    /// Carries out a call. Each call's future is boxed by itself: one future for all would be as large as the largest.
+    pub(crate) fn dispatch(self, call: Call) -> BoxFuture<'static, Answered> {
+        match call {
+            Call::OpenSession { body } => sessions::open(self, body).boxed(),
+            Call::ListSessions { query } => sessions::list(self, query).boxed(),
+            Call::GetSession { id, query } => sessions::show(self, id, query).boxed(),
+            Call::CloseSession { id } => sessions::close(self, id).boxed(),
+            Call::KeepSessionAlive { id } => sessions::keepalive(self, id).boxed(),
+            Call::ListLocks { query } => locks::list(self, query).boxed(),
+            Call::GetLock { name, query } => locks::show(self, name, query).boxed(),
+            Call::AcquireLock { name, body } => acquire::acquire(self, name, body).boxed(),
+            Call::ReleaseLock { name, body } => acquire::release(self, name, body).boxed(),
+            Call::DowngradeLock { name, body } => acquire::downgrade(self, name, body).boxed(),
+            Call::VerifyLock { name, body } => locks::verify(self, name, body).boxed(),
+            Call::BreakLock { name, token } => locks::force_release(self, name, token).boxed(),
+            Call::GetGate { key, query } => gates::show(self, key, query).boxed(),
+            Call::BeginGate { key, body } => gates::begin(self, key, body).boxed(),
+            Call::FinishGate { key, body } => gates::finish(self, key, body).boxed(),
+            Call::FailGate { key, body } => gates::fail(self, key, body).boxed(),
+            Call::GetNode { path, query } => nodes::get(self, path, query).boxed(),
+            Call::CreateNode { path, body } => nodes::create(self, path, body).boxed(),
+            Call::SetNode { path, query, body } => nodes::set(self, path, query, body).boxed(),
+            Call::DeleteNode { path, query } => nodes::delete(self, path, query).boxed(),
+            Call::RunTransaction { body } => txn::txn(self, body).boxed(),
+            Call::GetCluster { query } => cluster::status(self, query).boxed(),
+            Call::AddMember { body } => cluster::add_member(self, body).boxed(),
+            Call::PromoteMember { id } => cluster::promote_member(self, id).boxed(),
+            Call::RemoveMember { id } => cluster::remove_member(self, id).boxed(),
+            Call::TransferLeadership { body } => cluster::transfer(self, body).boxed(),
+        }
+    }
+}
+
+fn page_limit(asked: Option<usize>) -> Result<usize, Failure> {
+    match asked {
+        None => Ok(DEFAULT_PAGE),
+        Some(limit @ 1..=MAX_PAGE) => Ok(limit),
+        Some(other) => Err(Failure::bad_request(format!("'limit' is from 1 to {MAX_PAGE}, not {other}"))),
+    }
+}
+
+fn level(asked: Option<Level>) -> lockkeeper_node::Consistency {
+    match asked.unwrap_or_default() {
+        Level::Linearizable => lockkeeper_node::Consistency::Linearizable,
+        Level::Stale => lockkeeper_node::Consistency::Stale,
+    }
+}
+
+/// A defect: the node's reply belongs to another command.
+fn unexpected(reply: &lockkeeper_core::Reply) -> Failure {
+    Failure::new(
+        Code::Internal,
+        format!("the node gave a reply that does not go with the request: {reply:?}; please report this"),
+    )
+}

@@ -1,0 +1,135 @@
+//! Calls of sessions: open, keep alive, look at, close.
+
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::sessions::{Closed, KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
+use lockkeeper_api::{Answer, Code, Credential as ApiCredential};
+use lockkeeper_core::acl::Principals;
+use lockkeeper_core::limits::MAX_LABEL_BYTES;
+use lockkeeper_core::{SessionId, State};
+use lockkeeper_node::Credential;
+
+use super::{Answered, CallScope, level, page_limit};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::principals::may_name;
+use crate::reply::Reply;
+
+/// Most ephemeral nodes named in the view of a session.
+const EPHEMERALS_SHOWN: usize = 100;
+
+/// Checks a label.
+pub(super) fn check_label(label: Option<String>) -> Result<String, Failure> {
+    let label = label.unwrap_or_default();
+    if label.len() > MAX_LABEL_BYTES {
+        let detail = format!(
+            "'label' is at most {MAX_LABEL_BYTES} bytes long, this one has {}; send a shorter one",
+            label.len()
+        );
+        return Err(Failure::bad_request(detail));
+    }
+    if label.chars().any(char::is_control) {
+        return Err(Failure::bad_request("'label' must not contain control characters"));
+    }
+    Ok(label)
+}
+
+/// The credential as clients carry it.
+pub(super) fn credential_text(credential: &Credential) -> String {
+    ApiCredential { session_id: credential.session.0, secret: credential.secret }.to_string()
+}
+
+impl Context {
+    /// The session timeout that a client gets.
+    pub(super) fn session_timeout_ms(&self, asked_ms: Option<u32>) -> u32 {
+        let timing = &self.timing;
+        let wanted = asked_ms.unwrap_or(timing.default_session_timeout_ms);
+        wanted.clamp(timing.min_session_timeout_ms, timing.max_session_timeout_ms)
+    }
+}
+
+/// Opens a session.
+pub(super) async fn open(scope: CallScope, ask: OpenSession) -> Answered {
+    let context = &scope.context;
+    let label = check_label(ask.label)?;
+    let opened = context.node.open_session(context.session_timeout_ms(ask.timeout_ms), &label).await?;
+    let session = opened.value;
+    let body = SessionOpened {
+        session_id: session.credential.session.0,
+        credential: credential_text(&session.credential),
+        timeout_ms: session.timeout_ms,
+        zxid: opened.zxid.0,
+    };
+    Ok(Reply::created(opened.zxid, Answer::SessionOpened(body)))
+}
+
+/// Keeps the session alive for another timeout, counted from when this request was sent.
+pub(super) async fn keepalive(scope: CallScope, id: u64) -> Answered {
+    let credential = scope.credential_of(id)?;
+    let kept = scope.context.node.keepalive(&credential).await?;
+    let body = KeptAlive { session_id: id, timeout_ms: kept.value.timeout_ms, zxid: kept.zxid.0 };
+    Ok(Reply::ok(kept.zxid, Answer::KeptAlive(body)))
+}
+
+/// Closes the session and removes everything it owned, in one transaction.
+pub(super) async fn close(scope: CallScope, id: u64) -> Answered {
+    let credential = scope.credential_of(id)?;
+    let closed = scope.context.node.close_session(&credential).await?;
+    Ok(Reply::ok(closed.zxid, Answer::SessionClosed(Closed { session_id: id, zxid: closed.zxid.0 })))
+}
+
+/// Shows a session. Needs no secret and shows none.
+pub(super) async fn show(scope: CallScope, id: u64, query: ReadQuery) -> Answered {
+    let (node, principals) = (&scope.context.node, scope.caller.principals);
+    let session = SessionId(id);
+    let read = node
+        .read(level(query.consistency), move |state: &State| {
+            state.session(session).map(|found| view(&principals, state, session, found))
+        })
+        .await?;
+    match read.value {
+        Some(session) => Ok(Reply::ok(read.zxid, Answer::Session(session))),
+        None => {
+            let detail = format!("there is no session {id}: it has expired, was closed, or never was");
+            Err(Failure::new(Code::NotFound, detail).at(read.zxid))
+        }
+    }
+}
+
+/// The view of a session, without names in directories that the caller may not list.
+fn view(principals: &Principals, state: &State, id: SessionId, session: &lockkeeper_core::Session) -> Session {
+    let ephemerals = session.ephemerals();
+    Session {
+        session_id: id.0,
+        timeout_ms: session.timeout_ms,
+        label: session.label.to_string(),
+        opened_ms: session.opened_ms,
+        ephemeral_count: ephemerals.len() as u64,
+        ephemerals: ephemerals
+            .take(EPHEMERALS_SHOWN)
+            .filter(|path| may_name(principals, state, path))
+            .map(ToString::to_string)
+            .collect(),
+    }
+}
+
+/// Lists sessions in the order in which they were opened.
+pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
+    let (node, principals) = (&scope.context.node, scope.caller.principals);
+    let limit = page_limit(page.limit)?;
+    let after = page.after.map(SessionId);
+    let read = node
+        .read(level(page.consistency), move |state: &State| {
+            let mut found: Vec<Session> = state
+                .sessions_after(after)
+                .take(limit + 1)
+                .map(|(id, session)| view(&principals, state, id, session))
+                .collect();
+            let more = found.len() > limit;
+            found.truncate(limit);
+            let next = found.last().filter(|_| more).map(|last| last.session_id);
+            (found, next)
+        })
+        .await?;
+    let (sessions, next) = read.value;
+    Ok(Reply::ok(read.zxid, Answer::Sessions(Sessions { sessions, next, zxid: read.zxid.0 })))
+}
