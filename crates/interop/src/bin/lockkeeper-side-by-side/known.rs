@@ -303,7 +303,7 @@ pub(crate) fn table() -> String {
         text.push_str(&row(&[known.what, known.zookeeper, known.lockkeeper, known.reason]));
     }
     text.push_str(
-        "\nNot asked, because a real ZooKeeper does not survive it or answers by chance:\n\n\
+        "\nNot compared, because a real ZooKeeper does not survive the request or its answer depends on chance:\n\n\
          | what | ZooKeeper 3.8 | Lockkeeper |\n|---|---|---|\n",
     );
     for cells in NOT_ASKED {
