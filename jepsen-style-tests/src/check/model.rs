@@ -62,12 +62,12 @@ impl Reply {
     /// As it stands in a history; none if it was certainly not carried out, or was answered without a zxid.
     ///
     /// ```
-    /// use jepsen_style_tests::check::model::{Reply, What};
+    /// use jepsen_style_tests::check::model::{NodeOp, Reply};
     /// use jepsen_style_tests::history::{Completion, Op};
     /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30),
     ///     ended: Completion::Ok,
-    ///               input: "x".into(), output: 4.into(), zxid: Some(99) };
-    /// let set = What::Set { expected: None, value: Some("x".into()), version: Some(4) };
+    ///     input: "x".into(), output: 4.into(), zxid: Some(99) };
+    /// let set = NodeOp::Set { expected: None, value: Some("x".into()), version: Some(4) };
     /// assert_eq!(Reply::of(&op, "/registers/a", set).unwrap().zxid, Some(99));
     /// ```
     pub fn of(op: &Op, path: impl Into<String>, what: NodeOp) -> Option<Self> {

@@ -114,13 +114,13 @@ impl<I, O> Operation<I, O> {
     /// refusal is an answer that the model knows, and otherwise it did not take place: none.
     ///
     /// ```
-    /// use jepsen_style_tests::check::wgl::{End, Operation, RegisterAnswer, RegisterAsk};
+    /// use jepsen_style_tests::check::wgl::{LatestEffect, Operation, RegisterAnswer, RegisterAsk};
     /// use jepsen_style_tests::history::{Completion, Op};
     /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30),
     ///     ended: Completion::Info,
-    ///               input: 5.into(), output: "timeout".into(), zxid: None };
+    ///     input: 5.into(), output: "timeout".into(), zxid: None };
     /// let seen = Operation::<_, RegisterAnswer>::of(&op, RegisterAsk::Write(5), None).unwrap();
-    /// assert_eq!(seen.end, End::Open);
+    /// assert_eq!(seen.end, LatestEffect::Open);
     /// ```
     pub fn of(op: &Op, input: I, output: Option<O>) -> Option<Self> {
         let end = match (op.ended, op.completed_us) {
@@ -178,15 +178,15 @@ impl Default for Budget {
 ///
 /// ```
 /// use jepsen_style_tests::check::{Verdict, wgl};
-/// use wgl::{End, Operation, Register, RegisterAnswer, RegisterAsk};
+/// use wgl::{LatestEffect, Operation, RegisterModel, RegisterAnswer, RegisterAsk};
 /// let op = |op, input, output, from, to| {
-///     ("k", Operation { client: 1, op, input, output: Some(output), invoked_us: from, end: End::Done(to) })
+///     ("k", Operation { client: 1, op, input, output: Some(output), invoked_us: from, end: LatestEffect::Done(to) })
 /// };
 /// let stale = [
 ///     op(1, RegisterAsk::Write(5), RegisterAnswer::Written { version: None }, 0, 10),
 ///     op(2, RegisterAsk::Read, RegisterAnswer::Value(None), 20, 30),
 /// ];
-/// let check = wgl::judge("register", "P7", &Register::default(), stale, wgl::Budget::default());
+/// let check = wgl::judge("register", "P7", &RegisterModel::default(), stale, wgl::Budget::default());
 /// assert_eq!(check.verdict, Verdict::Invalid);
 /// ```
 pub fn judge<M: Model, K: Ord + Display>(
