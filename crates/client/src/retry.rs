@@ -74,11 +74,11 @@ impl Client {
     /// the session ends, and with it all it owns.
     pub(crate) fn send_detached(&self, spec: RequestSpec) {
         let request_id = self.request_id(&spec);
-        let refused = match &self.stream {
-            Some(stream) if self.is_streamed(&spec) => stream.send_detached(spec, request_id),
-            _ => Err(spec),
+        let queued = match &self.stream {
+            Some(stream) if self.is_streamed(&spec) => stream.send_detached(&spec, request_id),
+            _ => false,
         };
-        if let Err(spec) = refused {
+        if !queued {
             let client = self.clone();
             self.context.spawn(async move { client.retry_until_decided(&spec, request_id, None).await });
         }

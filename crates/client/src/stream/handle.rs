@@ -250,15 +250,16 @@ impl StreamHandle {
         }
     }
 
-    /// Queues a request behind all earlier ones, without waiting for its reply. Gives it back where there is no stream.
-    pub(crate) fn send_detached(&self, spec: RequestSpec, request_id: Option<Uuid>) -> Result<(), RequestSpec> {
+    /// Queues a request behind all earlier ones, without waiting for its reply. Returns `false` where there is no
+    /// stream for it; then nothing was queued.
+    pub(crate) fn send_detached(&self, spec: &RequestSpec, request_id: Option<Uuid>) -> bool {
         let mut inner = self.inner.lock();
         if !self.serves() || inner.pending.submit(spec.clone(), request_id, ReplyTo::Detached).is_err() {
-            return Err(spec);
+            return false;
         }
         drop(inner);
         self.wake.notify_one();
-        Ok(())
+        true
     }
 
     /// Completes a request with its reply. A detached request that could not be served is retried.
