@@ -249,7 +249,7 @@ impl Session {
     /// it was broken by force, or its node was deleted. Never completes for a session that is lost (see
     /// [`lost`](Self::lost)), nor over [`Transport::Http`], which has no such reports.
     pub(crate) fn watch_grant(&self, lock: &str, token: u64) -> impl Future<Output = String> + Send + use<> {
-        let reported = self.tasks.stream.as_ref().map(|stream| stream.lock_loss.watch(lock, token));
+        let reported = self.tasks.stream.as_ref().map(|stream| stream.loss_reports.watch(lock, token));
         async move {
             match reported {
                 Some(reported) => reported.await,

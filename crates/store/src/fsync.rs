@@ -1,5 +1,5 @@
-//! The one place where data becomes durable (fsync), and the marks that show each acknowledgement in a system-call
-//! trace.
+//! The one place where the log and the vote become durable (fsync), and the marks that show each acknowledgement in a
+//! system-call trace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

@@ -11,7 +11,8 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::cleanup;
-use super::grant::{Grant, session_lost};
+use super::grant::Grant;
+use super::lock_loss::session_lost;
 use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;

@@ -1,31 +1,26 @@
-//! One grant of the cluster, the base of every guard. This is where a lost lock is noticed: with its session, or by a
-//! report of the cluster (`stream/lock_loss.rs`).
-//!
-//! A grant is released once: by [`Grant::release`], or when its last owner drops it. It must never claim to hold when
-//! the session's time has run out by the clock, even if no task has noticed yet.
+//! One grant of the cluster, the base of every guard. It is released once: by [`Grant::release`], or when its last owner
+//! drops it. `lock_loss.rs` notices when it is lost.
 
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, select_all};
-use lockkeeper_api::Code;
 use lockkeeper_api::locks::Acquired;
-use tokio::sync::watch;
 
 use super::cleanup;
 use super::request::LockRequest;
 use crate::error::Error;
-use crate::session::{Session, SessionState};
+use crate::session::Session;
 
 /// See the module's text.
 pub(crate) struct Grant {
-    session: Session,
+    pub(super) session: Session,
     request: LockRequest,
-    token: u64,
+    pub(super) token: u64,
     /// The position of the answer in the replicated order.
     zxid: u64,
     /// Completes when the cluster reports that the lock was taken away.
-    revoked: Shared<BoxFuture<'static, String>>,
+    pub(super) revoked: Shared<BoxFuture<'static, String>>,
     /// Whether the drop must release it.
     to_release: bool,
 }
@@ -57,30 +52,8 @@ impl Grant {
         &self.request.first
     }
 
-    /// Why the grant does not hold any more; `None` if it holds. Reads the clock, not only the reports.
-    pub(crate) fn loss(&self) -> Option<String> {
-        if let Some(because) = self.revoked.clone().now_or_never() {
-            return Some(because);
-        }
-        self.session.loss()
-    }
-
     pub(crate) fn remaining(&self) -> Duration {
         if self.loss().is_some() { Duration::ZERO } else { self.session.left() }
-    }
-
-    /// Completes, with the reason, when the grant is lost.
-    pub(crate) fn lost(&self) -> impl Future<Output = String> + Send + use<> {
-        let (state, revoked, token) = (self.session.state(), self.revoked.clone(), self.token);
-        async move {
-            let because = tokio::select! {
-                biased;
-                because = revoked => because,
-                because = session_lost(state) => because,
-            };
-            tracing::debug!(token, because, "lock lost");
-            because
-        }
     }
 
     /// Releases the grant and returns the outcome. Without an answer the release goes on in the background.
@@ -100,34 +73,12 @@ impl Grant {
         let answer = self.session.client().downgrade(&self.request.first, self.token).await;
         answer.map(drop).map_err(|error| self.as_loss(error))
     }
-
-    /// Turns "not held" into a loss.
-    fn as_loss(&self, error: Error) -> Error {
-        match error {
-            Error::Refused(problem) if problem.code == Code::NotHeld => {
-                Error::Lost(self.loss().unwrap_or(problem.detail))
-            }
-            other => other,
-        }
-    }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.to_release {
             cleanup::release_detached(&self.session, &self.request, self.token);
-        }
-    }
-}
-
-/// Completes, with the reason, when the session is lost. Does not keep the session alive.
-pub(crate) async fn session_lost(mut state: watch::Receiver<SessionState>) -> String {
-    loop {
-        if let SessionState::Lost { because } = &*state.borrow_and_update() {
-            return because.clone();
-        }
-        if state.changed().await.is_err() {
-            return "the session was dropped".into();
         }
     }
 }

@@ -13,6 +13,7 @@ mod grant;
 mod guard;
 mod handle;
 mod local_queue;
+mod lock_loss;
 mod multi;
 mod mutex;
 mod owners;

@@ -93,7 +93,7 @@ pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
 
 async fn connect_one(stream: &StreamHandle, index: usize) -> (usize, Result<OpenedStream, ConnectFailure>) {
     let context = &stream.context;
-    let (watched, sent) = (stream.lock_loss.watched(), Moment::now());
+    let (watched, sent) = (stream.loss_reports.watched(), Moment::now());
     let limit = context.options.attempt_timeout;
     let outcome = match timeout(limit, connect_to(context, context.endpoints.at(index))).await {
         Ok(outcome) => outcome.map(|socket| OpenedStream { index, socket, sent, watched }),

@@ -276,7 +276,7 @@ impl<'a> StreamConnection<'a> {
             }
             FromServer::Hello { timeout_ms, zxid, held, .. } => {
                 self.stream.note_lease(self.sent, timeout_ms);
-                self.stream.lock_loss.compare(&std::mem::take(&mut self.watched), &held, zxid);
+                self.stream.loss_reports.compare(&std::mem::take(&mut self.watched), &held, zxid);
             }
             FromServer::Answer(answer) => self.answered(answer)?,
             FromServer::Alive { number, timeout_ms } => self.stream.note_alive(number, timeout_ms),
@@ -285,7 +285,7 @@ impl<'a> StreamConnection<'a> {
             }
             FromServer::LockLost { lock, token, zxid } => {
                 self.stream
-                    .lock_loss
+                    .loss_reports
                     .lost(token, &format!("the lock '{lock}' was taken from its holder at zxid {zxid}"));
             }
             FromServer::Goodbye(problem) => self.goodbye = Some(problem),

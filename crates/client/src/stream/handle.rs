@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
-use super::lock_loss::LockLoss;
+use super::loss_reports::LossReports;
 use super::pending::{FinalReply, PendingRequest, PendingRequests, Reply, ReplyTo, SubmitError};
 use super::watches::{WatchMessage, Watches};
 use crate::clock::Moment;
@@ -95,7 +95,7 @@ pub(crate) struct StreamHandle {
     alive: watch::Sender<Option<Renewal>>,
     /// Messages received so far, over all connections.
     pub(super) messages_received: AtomicU64,
-    pub(crate) lock_loss: LockLoss,
+    pub(crate) loss_reports: LossReports,
     pub(super) context: Context,
     /// The session's timeout when it was opened; how long to wait for a slow endpoint follows from it.
     pub(super) timeout: Duration,
@@ -131,7 +131,7 @@ impl StreamHandle {
             wake: Notify::new(),
             alive: watch::Sender::new(None),
             messages_received: AtomicU64::new(0),
-            lock_loss: LockLoss::default(),
+            loss_reports: LossReports::default(),
             context: context.clone(),
             timeout,
             retry_detached,

@@ -12,7 +12,7 @@ mod connect;
 mod connection;
 mod frames;
 mod handle;
-mod lock_loss;
+mod loss_reports;
 mod pending;
 #[cfg(test)]
 mod pending_tests;

@@ -8,8 +8,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::apply::{bad, check_label};
+use super::lock_queue::Newcomer;
 use super::ops::{Maker, check_sequence, next_version};
-use super::queue::Newcomer;
 use super::read::Standing;
 use super::session::Session;
 use super::transaction::Transaction;

@@ -4,8 +4,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::State;
+use super::lock_queue::{Blocker, Place, Queue, place_of};
 use super::locks::request_of;
-use super::queue::{Blocker, Place, Queue, place_of};
 use super::session::Session;
 use super::tree::{Node, Tree};
 use crate::acl::AclEntry;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
-use super::queue::Queue;
+use super::lock_queue::Queue;
 use super::size;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use imbl::OrdSet;
 
 use super::State;
+use super::lock_queue::Queue;
 use super::ops::check_acl;
-use super::queue::Queue;
 use super::session::Session;
 use super::size;
 use super::tree::Node;

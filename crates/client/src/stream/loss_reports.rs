@@ -28,11 +28,11 @@ struct LossListener {
 
 /// See the module's text.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LockLoss(Arc<Mutex<LossState>>);
+pub(crate) struct LossReports(Arc<Mutex<LossState>>);
 
 /// Removes its listener when the guard stops watching.
 struct ListenerGuard {
-    grants: LockLoss,
+    grants: LossReports,
     token: u64,
     id: u64,
 }
@@ -49,7 +49,7 @@ impl Drop for ListenerGuard {
     }
 }
 
-impl LockLoss {
+impl LossReports {
     /// Completes, with the reason, when the grant is lost. Watches from now on, not from the first poll.
     pub(crate) fn watch(&self, lock: &str, token: u64) -> impl Future<Output = String> + Send + use<> {
         let (sender, reason) = oneshot::channel();
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn told_whether_it_was_said_before_or_after() {
-        let grants = LockLoss::default();
+        let grants = LossReports::default();
         let mut early = Box::pin(grants.watch("a", 7));
         assert!((&mut early).now_or_never().is_none());
         grants.lost(7, "broken by force");
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_a_node_does_not_name_is_over() {
-        let grants = LockLoss::default();
+        let grants = LossReports::default();
         let (kept, gone) = (grants.watch("a", 7), grants.watch("b", 8));
         let watched = grants.watched();
         let after = grants.watch("c", 9);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_losses_is_bounded() {
-        let grants = LockLoss::default();
+        let grants = LossReports::default();
         for token in 0..3_000 {
             grants.lost(token, "");
         }

@@ -1,4 +1,5 @@
-//! The index of one directory's lock queue. It finds the blocker of a request in O(log n) among 100,000 requests.
+//! The index of one directory's lock queue, which decides who holds: a request without a blocker. It finds the blocker
+//! of a request in O(log n) among 100,000 requests.
 //!
 //! It knows names and tokens, not sessions, and is never scanned to answer for one request.
 
