@@ -305,14 +305,14 @@ async fn over_stream(
     loop {
         let started_in = *phase.borrow();
         let mut release = match &held {
-            Some(held) => Some(stream.send_release(&routes.release, held.token).await?),
+            Some(held) => Some(stream.send_release(&routes.name, held.token).await?),
             None if started_in == Phase::Done => return Ok(()),
             None => None,
         };
         let began = Instant::now();
         let mut acquire = match started_in {
             Phase::Done => None,
-            _ => Some(stream.send_acquire(&routes.acquire).await?),
+            _ => Some(stream.send_acquire(&routes.name).await?),
         };
         stream.flush().await?;
         let mut next = None;

@@ -1,7 +1,9 @@
-//! One bare session stream: no retries, no keepalives (every request renews the session), messages formatted by hand.
+//! One bare session stream: no retries, no keepalives (every request renews the session).
 
 use futures::{SinkExt, StreamExt};
-use lockkeeper_api::{Problem, SESSION_HEADER};
+use lockkeeper_api::locks::{Acquire, Release};
+use lockkeeper_api::stream::{FromClient, StreamRequest};
+use lockkeeper_api::{Call, Problem, SESSION_HEADER};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::net::TcpStream;
@@ -63,22 +65,25 @@ impl Stream {
     }
 
     /// Buffers a request and returns its id.
-    async fn send(&mut self, target: &str, body: &str) -> Result<u64, String> {
+    async fn send(&mut self, call: Call) -> Result<u64, String> {
         self.last_id += 1;
         let id = self.last_id;
-        let text = format!("{{\"request\":{{\"id\":{id},\"method\":\"POST\",\"path\":\"{target}\",\"body\":{body}}}}}");
+        let request = StreamRequest { id, request_id: None, acknowledge: Vec::new(), call };
+        let text = serde_json::to_string(&FromClient::Request(request)).map_err(|e| e.to_string())?;
         self.socket.feed(Message::text(text)).await.map_err(lost)?;
         Ok(id)
     }
 
     /// Buffers an acquire.
-    pub(crate) async fn send_acquire(&mut self, target: &str) -> Result<u64, String> {
-        self.send(target, &format!("{{\"wait_ms\":{WAIT_MS}}}")).await
+    pub(crate) async fn send_acquire(&mut self, lock: &str) -> Result<u64, String> {
+        let body = Acquire { wait_ms: WAIT_MS, ..Acquire::default() };
+        self.send(Call::AcquireLock { name: lock.to_owned(), body }).await
     }
 
     /// Buffers a release.
-    pub(crate) async fn send_release(&mut self, target: &str, token: u64) -> Result<u64, String> {
-        self.send(target, &format!("{{\"token\":{token}}}")).await
+    pub(crate) async fn send_release(&mut self, lock: &str, token: u64) -> Result<u64, String> {
+        let body = Release { token, also: Vec::new(), even_in_part: false };
+        self.send(Call::ReleaseLock { name: lock.to_owned(), body }).await
     }
 
     /// Sends all buffered requests.

@@ -55,12 +55,12 @@ impl RequestSpec {
             Call::AcquireLock { body, .. } => Duration::from_millis(body.wait_ms),
             _ => Duration::ZERO,
         };
-        let carries_data = matches!(
-            call,
-            Call::CreateNode { .. } | Call::SetNode { .. } | Call::RunTransaction { .. } | Call::FinishGate { .. }
-        );
         // A call that cannot be encoded is refused when it is sent.
-        let bytes = if carries_data { call.body().ok().flatten().map_or(0, |body| body.len()) } else { 0 };
+        let bytes = match &call {
+            // Their names are bounded.
+            Call::AcquireLock { .. } | Call::ReleaseLock { .. } => 0,
+            _ => call.body().ok().flatten().map_or(0, |body| body.len()),
+        };
         let large = bytes > MAX_STREAMED_BODY_BYTES;
         Self { call, retry, wait, wait_until: Instant::now() + wait, as_session: true, large }
     }

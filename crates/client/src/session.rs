@@ -267,7 +267,7 @@ impl Session {
     }
 
     /// Closes the session, for all clones. The cluster deletes all it owns in one transaction. Then waits for the
-    /// session's background tasks to end; in an outage they go on after 3 s.
+    /// session's background tasks to end, for 3 s at most.
     ///
     /// # Errors
     /// See [`Error`]; the session then expires within its timeout. A session that is already gone is no error.
@@ -277,11 +277,12 @@ impl Session {
         self.tasks.keepalive.abort();
         let closed = self.shared.client.close_session().await;
         self.tasks.stop();
-        self.shared.client.context.join_tasks().await;
         match closed {
-            Err(Error::Lost(_)) | Ok(()) => Ok(()),
-            Err(other) => Err(other),
+            Err(Error::Lost(_)) | Ok(()) => {}
+            Err(other) => return Err(other),
         }
+        self.shared.client.context.join_tasks().await;
+        Ok(())
     }
 }
 

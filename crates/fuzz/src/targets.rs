@@ -25,7 +25,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub fn all() -> [Target; 6] {
+pub fn all() -> [Target; 7] {
     [
         Target {
             name: "peer-message",
@@ -38,6 +38,12 @@ pub fn all() -> [Target; 6] {
             about: "a session stream's message: decodes as the published types do; its request is accepted or refused",
             examine: lockkeeper_server::fuzzing::stream_message,
             seeds: stream_messages,
+        },
+        Target {
+            name: "http-path",
+            about: "the method and path of a request: refused, or folded into a path of single parameters",
+            examine: lockkeeper_server::fuzzing::http_path,
+            seeds: http_paths,
         },
         Target {
             name: "batch",
@@ -67,6 +73,23 @@ pub fn all() -> [Target; 6] {
 }
 
 /// Messages on a session stream.
+/// The first byte chooses the method.
+fn http_paths() -> Vec<Vec<u8>> {
+    [
+        "\x01/v1/locks/orders/42/acquire",
+        "\x01/v1/locks/orders%2F42/release?pretty=1",
+        "\x03/v1/locks/a/b/holders/17",
+        "\x00/v1/locks/a/acquire",
+        "\x01/v1/gates/pay/42/begin",
+        "\x00/v1/nodes/a/b/children",
+        "\x02/v1/nodes/",
+        "\x00/v1/nodes/%C3%A9",
+        "\x00/v1/cluster",
+    ]
+    .map(|seed| seed.as_bytes().to_vec())
+    .to_vec()
+}
+
 fn stream_messages() -> Vec<Vec<u8>> {
     let uuid = "0a0b0c0d-0000-4000-8000-000000000001";
     [

@@ -13,7 +13,7 @@ use futures::{FutureExt, StreamExt};
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
-use lockkeeper_core::{RequestId, RequestKey, SessionId};
+use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
 use lockkeeper_node::{Caller, Credential, Presence};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -108,6 +108,11 @@ impl Room {
     /// Gives the room back: the body is complete, and counted elsewhere.
     pub(crate) fn release(&mut self) {
         (self.bytes, self.taken) = (SMALL_BYTES, None);
+    }
+
+    /// What has been taken: nothing for a small body.
+    pub(crate) fn into_taken(self) -> Option<Taken> {
+        self.taken
     }
 
     /// Takes room until it is enough for this many bytes.
@@ -224,7 +229,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// A name or key in the path.
+/// The lock named in the path, which is a valid name.
 #[derive(Debug)]
 pub(crate) struct Name(pub(crate) String);
 
@@ -232,7 +237,23 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        one_param::<String, S>(parts, state).await.map(Self)
+        let name = one_param::<String, S>(parts, state).await?;
+        LockName::parse(&name)?;
+        Ok(Self(name))
+    }
+}
+
+/// The gate named in the path, which is a valid key.
+#[derive(Debug)]
+pub(crate) struct KeyOfGate(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for KeyOfGate {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let key = one_param::<String, S>(parts, state).await?;
+        GateKey::parse(&key)?;
+        Ok(Self(key))
     }
 }
 
@@ -244,7 +265,9 @@ impl<S: Send + Sync> FromRequestParts<S> for NameAndToken {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        one_param::<(String, u64), S>(parts, state).await.map(|(name, token)| Self(name, token))
+        let (name, token) = one_param::<(String, u64), S>(parts, state).await?;
+        LockName::parse(&name)?;
+        Ok(Self(name, token))
     }
 }
 
@@ -258,7 +281,9 @@ impl<S: Send + Sync> FromRequestParts<S> for PathOfNode {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         let below = one_param::<String, S>(parts, state).await?;
         // The root has no name; `http::paths` puts a slash for it.
-        Ok(Self(if below == "/" { below } else { format!("/{below}") }))
+        let path = if below == "/" { below } else { format!("/{below}") };
+        NodePath::parse(&path)?;
+        Ok(Self(path))
     }
 }
 

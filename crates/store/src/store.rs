@@ -166,6 +166,8 @@ impl Store {
             state.tail.purge(upto.index + 1);
             if state.last.is_none_or(|last| last.index <= upto.index) {
                 (state.last, state.first_index) = (Some(upto), None);
+                // A later record may have a lower term than one that was never committed and is purged here.
+                state.terms.truncate(0);
             } else {
                 state.first_index = state.first_index.map(|first| first.max(upto.index + 1));
             }

@@ -37,8 +37,8 @@ pub struct MatrixPlan {
     pub nemeses: Vec<String>,
     /// Only so many cells that each workload and each nemesis is there.
     pub slice: bool,
-    /// How many nemeses the slice does without, because a cluster of this size cannot have them.
-    pub left_out: usize,
+    /// Nemeses that the slice does without, because a cluster of this size cannot have them.
+    pub excluded: Vec<&'static str>,
     /// After this no cell is begun.
     pub within: Duration,
     /// What does it again.
@@ -73,11 +73,12 @@ fn order(workloads: usize, nemeses: usize) -> Vec<(usize, usize)> {
     turns.chain(every).filter(|cell| seen.insert(*cell)).collect()
 }
 
-/// The cells to run. A slice has as many as if no nemesis were left out of it, so that others take the place of those.
+/// The cells to run. In a slice the next cells of the order take the place of those with an excluded nemesis.
 fn cells(plan: &MatrixPlan) -> Vec<(usize, usize)> {
     let mut cells = order(plan.workloads.len(), plan.nemeses.len());
     if plan.slice {
-        cells.truncate(plan.workloads.len().max(plan.nemeses.len() + plan.left_out));
+        cells.retain(|&(_, nemesis)| !plan.excluded.contains(&plan.nemeses[nemesis].as_str()));
+        cells.truncate(plan.workloads.len().max(plan.nemeses.len()));
         let missing: Vec<_> = pinned(plan).into_iter().filter(|cell| !cells.contains(cell)).collect();
         cells.extend(missing);
     }

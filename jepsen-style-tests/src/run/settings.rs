@@ -194,11 +194,8 @@ impl Arguments {
         if given(&self.nemesis, "all").iter().any(|name| name == "all" || name == "none") {
             nemeses.insert(0, "none".into());
         }
-        let every = nemeses.len();
-        if self.slice && self.nodes < 5 && given(&self.nemesis, "all").iter().any(|name| name == "all") {
-            nemeses.retain(|name| !nemesis::NEED_FIVE_NODES.contains(&name.as_str()));
-        }
-        let left_out = every - nemeses.len();
+        let all_asked = given(&self.nemesis, "all").iter().any(|name| name == "all");
+        let excluded: &[&str] = if self.slice && self.nodes < 5 && all_asked { &nemesis::NEED_FIVE_NODES } else { &[] };
         let minutes = self.minutes.unwrap_or(if self.slice { 10 } else { 120 });
         let kind = if self.slice { "--slice" } else { "--matrix" };
         let command =
@@ -208,7 +205,7 @@ impl Arguments {
             workloads,
             nemeses,
             slice: self.slice,
-            left_out,
+            excluded: excluded.to_vec(),
             within: Duration::from_secs(minutes * 60),
             command,
         })
@@ -292,14 +289,14 @@ mod tests {
 
     #[test]
     fn a_slice_of_three_nodes_has_no_minority() {
-        let left_out = |words: &[&str]| {
+        let excluded = |words: &[&str]| {
             let arguments = parse(words).unwrap();
-            arguments.matrix_plan(&arguments.settings(1).unwrap()).unwrap().left_out
+            arguments.matrix_plan(&arguments.settings(1).unwrap()).unwrap().excluded
         };
-        assert_eq!(left_out(&["--slice"]), nemesis::NEED_FIVE_NODES.len());
-        assert_eq!(left_out(&["--slice", "--nodes", "5"]), 0);
-        assert_eq!(left_out(&["--slice", "--nemesis", "kill-minority"]), 0, "asked for by name");
-        assert_eq!(left_out(&["--matrix"]), 0);
+        assert_eq!(excluded(&["--slice"]), nemesis::NEED_FIVE_NODES);
+        assert!(excluded(&["--slice", "--nodes", "5"]).is_empty());
+        assert!(excluded(&["--slice", "--nemesis", "kill-minority"]).is_empty(), "asked for by name");
+        assert!(excluded(&["--matrix"]).is_empty());
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(super) enum CloseReason {
     Abandoned(String),
     /// The other side does not follow Lockkeeper's protocol, or does not understand this client.
     NotLockkeeper(String),
+    /// The node speaks another version of the stream; its HTTP interface serves this client.
+    OtherVersion(String),
 }
 
 /// See the module's text.
@@ -266,14 +268,16 @@ impl<'a> StreamConnection<'a> {
 
     fn dispatch(&mut self, text: &str) -> Result<(), CloseReason> {
         let Some(message) = frames::decode(text).map_err(CloseReason::NotLockkeeper)? else { return Ok(()) };
+        if let FromServer::Hello { version, .. } = message
+            && version != VERSION
+        {
+            return Err(CloseReason::OtherVersion(format!(
+                "the node speaks version {version} of the session stream, this client version {VERSION}; use a client \
+                 and nodes of one release"
+            )));
+        }
         self.served |= is_service(&message);
         match message {
-            FromServer::Hello { version, .. } if version != VERSION => {
-                let why = format!(
-                    "the node speaks version {version} of the session stream, this client version {VERSION}; use a client and nodes of one release"
-                );
-                return Err(CloseReason::NotLockkeeper(why));
-            }
             FromServer::Hello { timeout_ms, zxid, held, .. } => {
                 self.stream.note_lease(self.sent, timeout_ms);
                 self.stream.loss_reports.compare(&std::mem::take(&mut self.watched), &held, zxid);

@@ -69,7 +69,11 @@ async fn reconnect(stream: Arc<StreamHandle>) {
             return;
         }
         // A node that accepts the stream and then does not serve it is retried with growing pauses.
-        let rest = if served { LARGEST_SCATTER } else { pause };
+        let rest = match (&*stream.phase.borrow(), served) {
+            (Phase::None, _) => PAUSE_WITHOUT_STREAM,
+            (_, true) => LARGEST_SCATTER,
+            (_, false) => pause,
+        };
         pause = if served { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
         sleep(scattered(rest)).await;
     }
@@ -82,6 +86,12 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReas
         CloseReason::Over(why) => {
             stream.enter(Phase::Over(why));
             return false;
+        }
+        CloseReason::OtherVersion(why) => {
+            stream.context.endpoints.move_on_from(index);
+            let tried = Tried { endpoint: stream.context.endpoints.at(index).to_string(), why };
+            use_http(stream, vec![tried]);
+            return true;
         }
         CloseReason::NotLockkeeper(why) => (true, why),
         CloseReason::Broken(why) | CloseReason::Abandoned(why) => (false, why),
@@ -99,6 +109,18 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReas
         stream.complete(request, Reply::NotLockkeeper { index, why: why.clone() });
     }
     true
+}
+
+/// Leaves all requests to HTTP until a node serves the stream.
+fn use_http(stream: &Arc<StreamHandle>, tried: Vec<Tried>) {
+    let requests = {
+        let mut inner = stream.inner.lock();
+        inner.tried = tried;
+        stream.enter(Phase::None);
+        inner.watches.clear();
+        inner.pending.drain()
+    };
+    requests.into_iter().for_each(|request| stream.complete(request, Reply::UseHttp));
 }
 
 /// Looks for a node that serves the stream; `None` when the stream is stopped or the session is over.
@@ -121,20 +143,13 @@ async fn search(stream: &Arc<StreamHandle>, pause: &mut Duration) -> Option<Open
             }
             SearchResult::Nothing { tried, some_answer_without } => {
                 tracing::debug!(?tried, "no endpoint serves the stream");
-                let others = {
-                    let mut inner = stream.inner.lock();
-                    inner.tried = tried;
-                    match some_answer_without {
-                        true => {
-                            stream.enter(Phase::None);
-                            inner.watches.clear();
-                            inner.pending.drain()
-                        }
-                        false => Vec::new(),
-                    }
-                };
-                others.into_iter().for_each(|request| stream.complete(request, Reply::UseHttp));
-                if some_answer_without { PAUSE_WITHOUT_STREAM } else { *pause }
+                if some_answer_without {
+                    use_http(stream, tried);
+                    PAUSE_WITHOUT_STREAM
+                } else {
+                    stream.inner.lock().tried = tried;
+                    *pause
+                }
             }
         };
         *pause = (*pause * 2).min(LONGEST_PAUSE);

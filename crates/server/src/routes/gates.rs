@@ -5,7 +5,7 @@ use lockkeeper_api::gates::{Begin, Fail, Finish, GateView, Settled};
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
-use crate::extract::{Identified, Json, Name, Query, Reader};
+use crate::extract::{Identified, Json, KeyOfGate, Query, Reader};
 
 /// Asks to do an operation that is to be done once: the answer says to proceed, who does it, or what came of it.
 ///
@@ -18,7 +18,11 @@ use crate::extract::{Identified, Json, Name, Query, Reader};
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn begin(Name(key): Name, Identified(scope): Identified, Json(body): Json<Begin>) -> Answered {
+pub(super) async fn begin(
+    KeyOfGate(key): KeyOfGate,
+    Identified(scope): Identified,
+    Json(body): Json<Begin>,
+) -> Answered {
     scope.dispatch(Call::BeginGate { key, body }).await
 }
 
@@ -30,7 +34,11 @@ pub(super) async fn begin(Name(key): Name, Identified(scope): Identified, Json(b
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn finish(Name(key): Name, Identified(scope): Identified, Json(body): Json<Finish>) -> Answered {
+pub(super) async fn finish(
+    KeyOfGate(key): KeyOfGate,
+    Identified(scope): Identified,
+    Json(body): Json<Finish>,
+) -> Answered {
     scope.dispatch(Call::FinishGate { key, body }).await
 }
 
@@ -42,7 +50,7 @@ pub(super) async fn finish(Name(key): Name, Identified(scope): Identified, Json(
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn fail(Name(key): Name, Identified(scope): Identified, Json(body): Json<Fail>) -> Answered {
+pub(super) async fn fail(KeyOfGate(key): KeyOfGate, Identified(scope): Identified, Json(body): Json<Fail>) -> Answered {
     scope.dispatch(Call::FailGate { key, body }).await
 }
 
@@ -53,6 +61,6 @@ pub(super) async fn fail(Name(key): Name, Identified(scope): Identified, Json(bo
               (status = "4XX", description = "404 `not_found`: it is open",
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn show(Name(key): Name, Reader(scope): Reader, Query(query): Query<ReadQuery>) -> Answered {
+pub(super) async fn show(KeyOfGate(key): KeyOfGate, Reader(scope): Reader, Query(query): Query<ReadQuery>) -> Answered {
     scope.dispatch(Call::GetGate { key, query }).await
 }

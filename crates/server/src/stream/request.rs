@@ -20,7 +20,9 @@ use tokio::time::timeout;
 use super::Session;
 use super::frame::{self, Request};
 use crate::admission::{address_of, has_own_lane};
+use crate::budget::Taken;
 use crate::calls::CallScope;
+use crate::extract::Room;
 use crate::failure::Failure;
 use crate::middleware;
 
@@ -177,8 +179,12 @@ pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
 /// Begins a request. An invalid one is answered with its problem.
 pub(super) fn begin(session: &Arc<Session>, request: &Request<'_>) -> Begun {
     let id = request.id;
-    let begun =
-        caller(session, request).and_then(|caller| Ok(begin_call(session, id, caller, parse_call(request.call)?)));
+    let begun = caller(session, request).and_then(|caller| {
+        // The room for the message went with its last byte; the request keeps its own until it is answered.
+        let mut room = Room::new(&session.context.admission, address_of(Some(&session.from)));
+        room.fit(request.call.get().len())?;
+        Ok(begin_call(session, id, caller, (parse_call(request.call)?, room.into_taken())))
+    });
     begun.unwrap_or_else(|failure| {
         let open = Open::new(OnStreamEnd::Carried, async move { refused(id, &failure, Effect::None) });
         Begun { open, cancel: None, releasing: None }
@@ -225,19 +231,19 @@ fn caller(session: &Session, request: &Request<'_>) -> Result<Caller, Failure> {
     })
 }
 
-fn begin_call(session: &Arc<Session>, id: u64, caller: Caller, call: Call) -> Begun {
+fn begin_call(session: &Arc<Session>, id: u64, caller: Caller, (call, room): (Call, Option<Taken>)) -> Begun {
     let wait_ms = match &call {
         Call::AcquireLock { body, .. } => body.wait_ms,
         _ => {
             let releasing = Releasing::by(&call);
-            let work = carry_out(session.clone(), id, (caller, call, None), releasing.clone());
+            let work = carry_out(session.clone(), id, (caller, call, None), (room, releasing.clone()));
             return Begun { open: Open::new(OnStreamEnd::Carried, work), cancel: None, releasing };
         }
     };
     let kind = if wait_ms > 0 { OnStreamEnd::Waits } else { OnStreamEnd::Dropped };
     let presence = caller.presence.clone();
     let (undecided, given_up) = oneshot::channel();
-    let (work, cancel) = abortable(carry_out(session.clone(), id, (caller, call, Some(undecided)), None));
+    let (work, cancel) = abortable(carry_out(session.clone(), id, (caller, call, Some(undecided)), (room, None)));
     let work = async move {
         // An aborted call has been dropped by then, and its lock request is being withdrawn.
         let ended = work.await;
@@ -287,7 +293,7 @@ async fn carry_out(
     session: Arc<Session>,
     id: u64,
     (caller, call, undecided): (Caller, Call, Option<oneshot::Sender<Undecided>>),
-    releasing: Option<Releasing>,
+    (room, releasing): (Option<Taken>, Option<Releasing>),
 ) -> Finished {
     let (method, route) = call.route();
     let path = tracing::enabled!(tracing::Level::DEBUG).then(|| call.target());
@@ -296,7 +302,12 @@ async fn carry_out(
     let done = middleware::serve((method, route, path), Some(admitted), |at_work| {
         let (context, from) = (session.context.clone(), session.from);
         match at_work {
-            Some(at_work) => CallScope { context, caller, at_work, from, undecided }.dispatch(call),
+            Some(at_work) => {
+                if let Some(room) = room {
+                    at_work.keep(room);
+                }
+                CallScope { context, caller, at_work, from, undecided }.dispatch(call)
+            }
             None => async { Err(Failure::new(Code::Internal, "a call without a place; please report this")) }.boxed(),
         }
     });

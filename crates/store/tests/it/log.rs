@@ -165,6 +165,17 @@ fn a_cut_log_stays_cut_and_takes_other_records() {
 }
 
 #[test]
+fn records_behind_a_purge_may_have_a_lower_term_than_the_tail_that_it_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path());
+    append(&store, records(9, 8..21));
+    wait(|done| store.purge_to(LogPosition { term: 8, index: 50 }, done)).unwrap();
+    append(&store, records(8, 51..53));
+    assert_eq!(store.position_at(52), at(8, 52));
+    assert_eq!(store.position_at(20), None);
+}
+
+#[test]
 fn a_purged_log_starts_after_the_mark_even_beyond_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path());

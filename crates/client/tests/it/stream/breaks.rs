@@ -209,7 +209,7 @@ async fn garbage_is_said_to_be_not_lockkeepers() {
 }
 
 #[tokio::test]
-async fn a_node_with_another_version_of_the_stream_is_named_as_such() {
+async fn where_nodes_speak_another_version_of_the_stream_http_serves() {
     let old = Node::start(|event| match event {
         Event::Upgrade(_) => vec![Do::Say(json!({"hello": {"timeout_ms": TIMEOUT_MS, "zxid": 1, "held": []}}))],
         Event::Frame(..) => vec![],
@@ -217,8 +217,11 @@ async fn a_node_with_another_version_of_the_stream_is_named_as_such() {
     })
     .await;
     let session = open(&[&old.address]).await;
-    let error = session.client().create("/a", &Create::default()).await.unwrap_err();
-    assert!(error.to_string().contains("speaks version 1 of the session stream"), "{error}");
+    session.client().create("/a", &Create::default()).await.unwrap();
+    let guard = session.lock("a").lock().await.unwrap();
+    drop(guard);
+    let seen = old.until(|seen| seen.contains(&Event::Http("POST /v1/locks/a/release".into()))).await;
+    assert_eq!(seen.iter().filter(|event| matches!(event, Event::Upgrade(_))).count(), 1, "{seen:?}");
 }
 
 #[tokio::test]
