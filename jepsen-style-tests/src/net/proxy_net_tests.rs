@@ -10,7 +10,7 @@ const B: Endpoint = Endpoint::Node(2);
 /// Silence cannot be waited for; a short look is all that can be had.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A node: whoever connects to its door for peers is handed over.
+/// A node: each connection to its peer listener is handed over.
 fn node(net: &ProxyNet, id: u64) -> mpsc::Receiver<TcpStream> {
     let (sender, arrived) = mpsc::channel(16);
     let address = net.listens(id, Listener::Peer);

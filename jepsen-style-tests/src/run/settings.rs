@@ -47,7 +47,7 @@ pub struct Arguments {
     /// Every workload under every nemesis, in short runs; writes a table of them all.
     #[arg(long, conflicts_with_all = ["mutants", "list"])]
     pub matrix: bool,
-    /// As --matrix, but each workload and each nemesis only as often as it takes to have each once.
+    /// Part of the matrix: each workload, and each nemesis that the size of the cluster allows, at least once.
     #[arg(long, conflicts_with_all = ["matrix", "mutants", "list"])]
     pub slice: bool,
     /// Minutes after which --matrix and --slice begin no other run: what is left out is shown as such.

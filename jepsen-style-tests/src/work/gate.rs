@@ -76,18 +76,19 @@ pub(super) async fn run(common: &Common, work: GateWork) -> Result<Vec<Session>,
             tell(0, WorkerEvent::Sure { until_ms: watched.expires_at().as_millis() });
         }
     });
-    let door =
+    let gate_caller =
         if work.without_session { GateCaller::Plain(common.client(0)?) } else { GateCaller::Session(session.clone()) };
     match work.role {
         Role::Callers => {
-            let callers = (0..work.callers).map(|number| tokio::spawn(caller(door.clone(), work.clone(), number)));
+            let callers =
+                (0..work.callers).map(|number| tokio::spawn(caller(gate_caller.clone(), work.clone(), number)));
             join(callers.collect()).await?;
         }
         Role::Stuck => {
-            begin(&door, &work, 0, 0).await?;
+            begin(&gate_caller, &work, 0, 0).await?;
         }
         Role::Next => {
-            while !matches!(begin(&door, &work, 0, 0).await?, Some(Standing::Proceed { .. })) {
+            while !matches!(begin(&gate_caller, &work, 0, 0).await?, Some(Standing::Proceed { .. })) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
@@ -158,20 +159,25 @@ impl Ticket {
     }
 }
 
-async fn caller(door: GateCaller, work: GateWork, number: u32) -> Result<(), String> {
+async fn caller(gate_caller: GateCaller, work: GateWork, number: u32) -> Result<(), String> {
     for key in 0..work.keys {
         let late_us = u64::from(number) * work.spread_ms * 1_000 / u64::from(work.callers.max(1));
         let at_us = work.start_us + u64::from(key) * work.every_ms * 1_000 + late_us;
         tokio::time::sleep(Duration::from_micros(at_us.saturating_sub(boot_us()))).await;
-        begin(&door, &work, key, number).await?;
+        begin(&gate_caller, &work, key, number).await?;
     }
     Ok(())
 }
 
 /// Begins, and where it is told to proceed does the work and finishes.
-async fn begin(door: &GateCaller, work: &GateWork, number: u32, caller: u32) -> Result<Option<Standing>, String> {
+async fn begin(
+    gate_caller: &GateCaller,
+    work: &GateWork,
+    number: u32,
+    caller: u32,
+) -> Result<Option<Standing>, String> {
     let key = format!("{}-{number}", work.prefix);
-    let (standing, ticket) = match door.begin(work, &key, &format!("operation {number}")).await {
+    let (standing, ticket) = match gate_caller.begin(work, &key, &format!("operation {number}")).await {
         Ok(begun) => begun,
         Err(error) => {
             failed(caller, "begin", &error).await;

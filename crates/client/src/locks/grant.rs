@@ -1,5 +1,5 @@
-//! One grant of the cluster, the base of every guard. It is released once: by [`Grant::release`], or when its last owner
-//! drops it. `lock_loss.rs` notices when it is lost.
+//! One grant of the cluster, the base of every guard. It is released once: by [`Grant::release`], or when its last
+//! owner drops it. `lock_loss.rs` notices when it is lost.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Where a lost lock is noticed: with its session, or by a report of the cluster (`stream/loss_reports.rs`). A grant must
-//! never claim to hold when the session's time has run out by the clock, even if no task has noticed yet.
+//! Where a lost lock is noticed: with its session, or by a report of the cluster (`stream/loss_reports.rs`).
+//!
+//! A grant must never claim to hold when the session's time has run out by the clock, even if no task has noticed yet.
 
 use futures::FutureExt;
 use lockkeeper_api::Code;

@@ -99,7 +99,7 @@ async fn strangers_at_the_peer_door() {
         assert_eq!(call(&path, &of("test", "2")).await.1, "directory_changed", "a wiped voter");
     }
     assert_eq!(call("/peer/v1/explode", &of("test", "2")).await.0, 404);
-    assert_eq!(call("/v1/sessions", &[]).await.0, 404, "clients have a door of their own");
+    assert_eq!(call("/v1/sessions", &[]).await.0, 404, "clients have a listener of their own");
     assert_eq!(
         node.http.get(format!("http://{}/peer/v1/vote", node.peer)).send().await.unwrap().status().as_u16(),
         405

@@ -16,7 +16,7 @@ use crate::process::Process;
 use crate::run::programs::checkout;
 use crate::verdict::{Failed, broken};
 
-/// The timeout of every session: the most that the door of ZooKeeper's clients gives here.
+/// The timeout of every session: the most that the ZooKeeper listener gives here.
 pub(super) const TTL: Duration = Duration::from_secs(10);
 /// Packages may have to be fetched.
 const INSTALLED_WITHIN: Duration = Duration::from_secs(300);

@@ -36,8 +36,8 @@ impl Workload for ZooKeeperWatchesWorkload {
     }
 
     fn about(&self) -> &'static str {
-        "watches of ZooKeeper's clients on a tree that clients of both doors change: told before it shows, and none \
-            missed"
+        "watches of ZooKeeper's clients on a tree that clients of both protocols change: told before it shows, \
+            and none missed"
     }
 
     fn promises(&self) -> &'static str {
