@@ -156,7 +156,7 @@ pub(crate) struct HoldArgs {
     /// Time between SIGTERM and SIGKILL [default and maximum: a fifth of --ttl]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
-    /// Description shown in the queue [default: user@host, process id and program name, without arguments]
+    /// Description shown in the queue (default: user@host, process id and program name, without arguments)
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// The command to run
