@@ -22,6 +22,7 @@ use crate::fsync::Marks;
 use crate::log_state::{StoreShared, VisibleState, check_size};
 use crate::open::Ready;
 use crate::queue::{Command, Queue, Work};
+use crate::term_starts::TermStarts;
 use crate::types::{Bounds, Done, Identity, LogPosition, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
 use crate::writer::Writer;
@@ -162,13 +163,13 @@ impl Store {
             state.purged = Some(upto);
             state.purging = Some(upto.index);
             state.reshaped += 1;
-            state.terms.purge(upto.index + 1);
             state.tail.purge(upto.index + 1);
             if state.last.is_none_or(|last| last.index <= upto.index) {
                 (state.last, state.first_index) = (Some(upto), None);
-                // A later record may have a lower term than one that was never committed and is purged here.
-                state.terms.truncate(0);
+                // Later records may have lower terms than records that were never committed and are purged here.
+                state.terms = TermStarts::default();
             } else {
+                state.terms.purge(upto.index + 1);
                 state.first_index = state.first_index.map(|first| first.max(upto.index + 1));
             }
             Ok(Work::Purge(upto))
