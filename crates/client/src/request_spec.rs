@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_api::locks::Acquire;
@@ -31,7 +32,8 @@ pub(crate) enum RetryPolicy {
 /// One call, independent of the endpoint and the connection that it is sent to.
 #[derive(Clone)]
 pub(crate) struct RequestSpec {
-    call: Call,
+    /// Shared, because a copy of the request is queued on the stream and data may be large.
+    call: Arc<Call>,
     pub(crate) retry: RetryPolicy,
     /// How long the request itself asks the server to wait.
     pub(crate) wait: Duration,
@@ -62,7 +64,7 @@ impl RequestSpec {
             _ => call.body().ok().flatten().map_or(0, |body| body.len()),
         };
         let large = bytes > MAX_STREAMED_BODY_BYTES;
-        Self { call, retry, wait, wait_until: Instant::now() + wait, as_session: true, large }
+        Self { call: Arc::new(call), retry, wait, wait_until: Instant::now() + wait, as_session: true, large }
     }
 
     pub(crate) fn read(call: Call) -> Self {
@@ -76,7 +78,7 @@ impl RequestSpec {
 
     /// The call for an attempt that begins now: a lock request asks for the rest of its wait.
     pub(crate) fn call(&self) -> Cow<'_, Call> {
-        match &self.call {
+        match &*self.call {
             Call::AcquireLock { name, body } if !self.wait.is_zero() => {
                 let left = self.wait_until.saturating_duration_since(Instant::now());
                 let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);

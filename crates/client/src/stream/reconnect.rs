@@ -65,17 +65,22 @@ async fn reconnect(stream: Arc<StreamHandle>) {
         let served = connection.served;
         connection.close(&reason).await;
         tracing::debug!(?reason, endpoint = %stream.context.endpoints.at(index), "stream ended");
+        let rest = rest_after(&reason, served, pause);
         if !prepare_reconnect(&stream, index, reason) {
             return;
         }
-        // A node that accepts the stream and then does not serve it is retried with growing pauses.
-        let rest = match (&*stream.phase.borrow(), served) {
-            (Phase::None, _) => PAUSE_WITHOUT_STREAM,
-            (_, true) => LARGEST_SCATTER,
-            (_, false) => pause,
-        };
         pause = if served { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
         sleep(scattered(rest)).await;
+    }
+}
+
+/// How long to rest before the next connection. A node that accepts the stream and then does not serve it is retried with
+/// growing pauses, and one that speaks another version as rarely as one without streams.
+fn rest_after(reason: &CloseReason, served: bool, pause: Duration) -> Duration {
+    match reason {
+        CloseReason::OtherVersion(_) => PAUSE_WITHOUT_STREAM,
+        _ if served => LARGEST_SCATTER,
+        _ => pause,
     }
 }
 
@@ -163,4 +168,17 @@ async fn search(stream: &Arc<StreamHandle>, pause: &mut Duration) -> Option<Open
 /// A random part of a pause: many clients that lost the same node must not all reconnect at the same moment.
 fn scattered(longest: Duration) -> Duration {
     longest.mul_f64(rand::rng().random_range(0.0..1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_node_that_served_is_tried_again_at_once() {
+        let rest = |reason, served| rest_after(&reason, served, FIRST_PAUSE);
+        assert_eq!(rest(CloseReason::OtherVersion("1".into()), false), PAUSE_WITHOUT_STREAM);
+        assert_eq!(rest(CloseReason::Broken("reset".into()), true), LARGEST_SCATTER);
+        assert_eq!(rest(CloseReason::Broken("reset".into()), false), FIRST_PAUSE);
+    }
 }
