@@ -35,20 +35,16 @@ impl Bench {
 }
 
 fn create(path: &str, kind: NodeKind) -> Op {
-    Op::Create {
-        path: NodePath::parse(path).unwrap_or_else(|e| panic!("{e}")),
-        data: [b'x'; 32].into(),
-        kind,
-        sequential: Sequential::No,
-        acl: vec![AclEntry::open()],
-    }
+    let path = NodePath::parse(path).unwrap_or_else(|e| panic!("{e}"));
+    let (data, acl) = ([b'x'; 32].into(), vec![AclEntry::open()]);
+    NodeOp::Create { path, data, kind, sequential: Sequential::No, acl }.into()
 }
 
 fn acquire(lock: &str, uuid: u128) -> Op {
     let lock = LockName::parse(lock).unwrap_or_else(|e| panic!("{e}"));
     // Names in no order, as real ones are.
     let uuid = RequestId(uuid.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-    Op::Acquire { locks: vec![lock], mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "worker".into() }
+    LockOp::Acquire { locks: vec![lock], mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "worker".into() }.into()
 }
 
 /// Time that this thread has had a processor: others use the machine too.

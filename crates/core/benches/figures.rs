@@ -18,8 +18,8 @@ impl Bench {
         self.state.apply(Term(1), &Batch { origin, clock_ms: self.sequence, rules: Rules::default(), commands })
     }
 
-    fn ask(&mut self, op: Op) -> Outcome {
-        self.apply(vec![Command::Do { actor: Actor::of(SessionId(1)), op }]).remove(0)
+    fn ask(&mut self, op: impl Into<Op>) -> Outcome {
+        self.apply(vec![Command::Do { actor: Actor::of(SessionId(1)), op: op.into() }]).remove(0)
     }
 }
 
@@ -32,8 +32,8 @@ fn timed<T>(what: &str, count: u32, work: impl FnOnce() -> T) -> T {
     result
 }
 
-fn acquire(lock: &LockName, uuid: u128, mode: LockMode) -> Op {
-    Op::Acquire { locks: vec![lock.clone()], mode, delay_ms: 0, uuid: RequestId(uuid), label: "worker".into() }
+fn acquire(lock: &LockName, uuid: u128, mode: LockMode) -> LockOp {
+    LockOp::Acquire { locks: vec![lock.clone()], mode, delay_ms: 0, uuid: RequestId(uuid), label: "worker".into() }
 }
 
 fn token(outcome: &Outcome) -> FencingToken {
@@ -50,13 +50,13 @@ fn main() {
     let cycles = |bench: &mut Bench, count: u32| {
         for uuid in 0..count {
             let token = token(&bench.ask(acquire(&own, u128::from(uuid), LockMode::Exclusive)));
-            bench.ask(Op::Release { locks: vec![own.clone()], token });
+            bench.ask(LockOp::Release { locks: vec![own.clone()], token });
         }
     };
     timed("acquire and release, small state", 200_000, || cycles(&mut bench, 200_000));
 
     let data = NodeData::from([b'x'; 32]);
-    let create = |path: String, data: &NodeData| Op::Create {
+    let create = |path: String, data: &NodeData| NodeOp::Create {
         path: NodePath::parse(&path).unwrap_or_else(|e| panic!("{e}")),
         data: data.clone(),
         kind: NodeKind::Persistent,

@@ -180,9 +180,22 @@ impl Sequential {
     }
 }
 
-/// An operation of a client. Versions are compared only when given.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// An operation of a client. `op_codec.rs` encodes it.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Op {
+    /// On one node, or a check.
+    Node(NodeOp),
+    /// All or nothing under one zxid; each operation sees the effects of those before it.
+    Multi(Vec<NodeOp>),
+    /// On locks.
+    Lock(LockOp),
+    /// On a gate.
+    Gate(GateOp),
+}
+
+/// An operation on one node, or a check: the contents of a multi. Versions are compared only when given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum NodeOp {
     /// Creates a node. The parent must exist and not be ephemeral.
     Create {
         /// The path, or its prefix if `sequential`.
@@ -235,12 +248,11 @@ pub enum Op {
         /// The token.
         token: FencingToken,
     },
-    /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi, no gate and
-    /// no lock command but [`Op::CheckLock`].
-    Multi(
-        #[serde(serialize_with = "crate::nesting::serialize", deserialize_with = "crate::nesting::deserialize_ops")]
-        Vec<Op>,
-    ),
+}
+
+/// An operation on locks.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub enum LockOp {
     /// Enqueues one ephemeral sequential node for each lock, all under one zxid. Requires a session. Missing
     /// directories are created as containers. The request holds when each of its nodes does.
     Acquire {
@@ -281,7 +293,7 @@ pub enum Op {
         /// The token of the grant.
         token: FencingToken,
     },
-    /// Claims this request for the caller: each node gets a new data version, so that an [`Op::Abandon`] of an
+    /// Claims this request for the caller: each node gets a new data version, so that a [`LockOp::Abandon`] of an
     /// earlier caller has no effect any more. All nodes must exist and be the session's own.
     Claim {
         /// The locks that were asked for together: sorted, each once.
@@ -306,8 +318,13 @@ pub enum Op {
         /// The token of the grant to break: a later holder is not affected.
         token: FencingToken,
     },
+}
+
+/// An operation on a gate.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub enum GateOp {
     /// Begins the operation that a gate stands for, unless it is under way or done.
-    GateBegin {
+    Begin {
         /// The gate.
         key: GateKey,
         /// Identifies the operation. Another fingerprint under the same key is refused.
@@ -319,24 +336,42 @@ pub enum Op {
         label: Arc<str>,
     },
     /// Stores the result of a finished operation. Requires the token, and the session that began it.
-    GateFinish {
+    Finish {
         /// The gate.
         key: GateKey,
         /// The token that the beginning gave.
         token: FencingToken,
         /// The result that later callers get.
-        #[serde(with = "crate::blob")]
+        #[serde(deserialize_with = "crate::blob::deserialize")]
         result: Arc<[u8]>,
         /// How long the result is kept; at most [`MAX_GATE_KEEP_MS`](crate::limits::MAX_GATE_KEEP_MS).
         keep_ms: u64,
     },
-    /// The operation failed: the gate opens again. Requires what [`Op::GateFinish`] requires.
-    GateFail {
+    /// The operation failed: the gate opens again. Requires what [`GateOp::Finish`] requires.
+    Fail {
         /// The gate.
         key: GateKey,
         /// The token that the beginning gave.
         token: FencingToken,
     },
+}
+
+impl From<NodeOp> for Op {
+    fn from(op: NodeOp) -> Self {
+        Self::Node(op)
+    }
+}
+
+impl From<LockOp> for Op {
+    fn from(op: LockOp) -> Self {
+        Self::Lock(op)
+    }
+}
+
+impl From<GateOp> for Op {
+    fn from(op: GateOp) -> Self {
+        Self::Gate(op)
+    }
 }
 
 /// What a withdrawal does with a request that already holds.

@@ -73,7 +73,7 @@ impl fmt::Debug for GateKey {
 /// The state of a gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GateStanding {
-    /// The caller must do the work. Only in the answer to [`Op::GateBegin`](crate::Op::GateBegin).
+    /// The caller must do the work. Only in the answer to [`GateOp::Begin`](crate::GateOp::Begin).
     Proceed {
         /// Must be sent with the finish or fail; also a fencing token for the resources that the work touches.
         token: FencingToken,

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod limits;
 pub mod lock;
 mod nesting;
+mod op_codec;
 pub mod path;
 pub mod reply;
 pub mod rules;
@@ -24,7 +25,9 @@ pub mod state;
 pub mod wire;
 
 pub use acl::{AclEntry, Identity, Permissions, Principals};
-pub use command::{Actor, Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey, Sequential};
+pub use command::{
+    Actor, Batch, Command, GateOp, IfHolding, LockOp, NodeKind, NodeOp, Op, Origin, RequestKey, Sequential,
+};
 pub use data::NodeData;
 pub use event::{Event, NodeEventKind, SessionEnd};
 pub use gate::{GateKey, GateStanding};

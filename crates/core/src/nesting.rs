@@ -1,55 +1,49 @@
-//! Bounds the depth of the few types that contain themselves when they are written and read. Without it, two bytes a
-//! level would overflow the reader's stack. Used through serde's `with` attributes; no value of the state is nested.
+//! Bounds the depth of replies and refusals when they are read: one of a multi contains others, and those contain none.
+//! Without it, two bytes a level would overflow the reader's stack. Used through serde's `deserialize_with`.
 
 use std::cell::Cell;
 
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::command::Op;
-
-/// A multi, and in it one that will be refused.
-const MAX_DEPTH: u32 = 2;
+use serde::{Deserialize, Deserializer};
 
 thread_local! {
-    /// How many levels the value being written or read on this thread is nested.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Whether the contents of a reply or refusal are being read on this thread.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-struct Level;
+struct Inside;
 
-impl Level {
-    fn enter() -> (Self, u32) {
-        let depth = DEPTH.get() + 1;
-        DEPTH.set(depth);
-        (Self, depth)
-    }
-}
-
-impl Drop for Level {
+impl Drop for Inside {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        INSIDE.set(false);
     }
 }
 
-/// Reads a nested value, unless it is nested too deep.
+/// Reads a contained value, unless it is inside another one.
 pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
-    let (_level, depth) = Level::enter();
-    if depth > MAX_DEPTH {
+    if INSIDE.replace(true) {
         return Err(D::Error::custom("nested too deep"));
     }
+    let _inside = Inside;
     T::deserialize(from)
 }
 
-/// Reads the operations of a multi. Those of a multi within it are left out, as [`serialize`] leaves them out.
-pub(crate) fn deserialize_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Op>, D::Error> {
-    let ops: Vec<Op> = deserialize(from)?;
-    Ok(if DEPTH.get() + 1 < MAX_DEPTH { ops } else { Vec::new() })
-}
+#[cfg(test)]
+mod tests {
+    use crate::{Refusal, Reply};
 
-/// Writes the operations of a multi. Those of a multi within it are left out: it is refused whatever it contains, and
-/// so no bytes that a reader would refuse get into the log.
-pub(crate) fn serialize<S: Serializer>(ops: &Vec<Op>, to: S) -> Result<S::Ok, S::Error> {
-    let (_level, depth) = Level::enter();
-    if depth < MAX_DEPTH { ops.serialize(to) } else { <[Op]>::serialize(&[], to) }
+    #[test]
+    fn replies_and_refusals_nest_once() {
+        let (reply, refusal) = (Reply::Multi(vec![Reply::Checked]), Refusal::SessionRequired);
+        let refusal = Refusal::MultiFailed { index: 0, cause: Box::new(refusal) };
+        let (flat, failed) = (postcard::to_stdvec(&reply).unwrap(), postcard::to_stdvec(&refusal).unwrap());
+        for levels in [2, 100_000] {
+            let deep = [flat[..2].repeat(levels), flat[2..].to_vec()].concat();
+            assert!(postcard::from_bytes::<Reply>(&deep).is_err());
+            let deep = [failed[..2].repeat(levels), failed[2..].to_vec()].concat();
+            assert!(postcard::from_bytes::<Refusal>(&deep).is_err());
+            assert_eq!(postcard::from_bytes(&flat), Ok(reply.clone()), "after {levels} levels were refused");
+            assert_eq!(postcard::from_bytes(&failed), Ok(refusal.clone()));
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Cluster, caller, create, locks, request_id, session};
-use lockkeeper_core::{LockMode, NodeKind, Op};
+use lockkeeper_core::{LockMode, LockOp, NodeKind, NodeOp, Op};
 use lockkeeper_node::{Credential, Node};
 
 /// Writes until it is told to stop; gives the longest that one write took.
@@ -20,7 +20,7 @@ async fn write_on(node: Node, stop: Arc<AtomicBool>) -> Duration {
     let mut longest = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let set = Op::SetData { path: common::path("/written"), data: [b'x'].into(), version: None };
+        let set = NodeOp::SetData { path: common::path("/written"), data: [b'x'].into(), version: None };
         node.execute(caller_of_nobody(), set).await.unwrap();
         longest = longest.max(began.elapsed());
     }
@@ -43,7 +43,7 @@ async fn own_locks(node: &Node, owner: Credential, count: usize) {
         let names: Vec<String> = (at..(at + 32).min(count)).map(|n| format!("own/{n:08}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let (locks, uuid) = (locks(&names), request_id());
-        let acquire = Op::Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "l".into() };
+        let acquire = LockOp::Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "l".into() };
         node.execute(caller(owner), acquire).await.unwrap();
     }
 }

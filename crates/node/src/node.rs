@@ -131,8 +131,8 @@ impl Node {
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub async fn execute(&self, caller: Caller, op: Op) -> Result<At<Reply>, NodeError> {
-        self.engine.execute(caller, op).await
+    pub async fn execute(&self, caller: Caller, op: impl Into<Op>) -> Result<At<Reply>, NodeError> {
+        self.engine.execute(caller, op.into()).await
     }
 
     /// Submits an operation and returns at once. `tell` gets its answer in the order of the log: after the events of

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper_core::{NodePath, Op};
+use lockkeeper_core::{NodeOp, NodePath};
 use lockkeeper_node::{Caller, Consistency, NodeConfig};
 use lockkeeper_sim::{DiskPlan, LinkPlan, World, WorldPlan};
 
@@ -30,7 +30,7 @@ fn main() {
                     let deadline = Duration::from_secs(5);
                     if number % 2 == 0 {
                         let write = |node: lockkeeper_node::Node| async move {
-                            let op = Op::Check { path: NodePath::root(), version: None };
+                            let op = NodeOp::Check { path: NodePath::root(), version: None };
                             node.execute(Caller::default(), op).await.is_ok()
                         };
                         let _ = net.call(node, deadline, write).await;

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use lockkeeper_core::{Actor, Command, NodeId, NodeKind, Origin, RequestId, RequestKey, Rules, SessionId};
+use lockkeeper_core::{Actor, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, Rules, SessionId};
 use lockkeeper_store::LogPosition;
 
 use super::*;
@@ -33,7 +33,7 @@ fn record(index: u64, payload: Bytes) -> Record {
 }
 
 fn made(at: &str) -> Command {
-    Command::Do { actor: Actor::default(), op: create(at, "one", NodeKind::Persistent) }
+    Command::Do { actor: Actor::default(), op: create(at, "one", NodeKind::Persistent).into() }
 }
 
 fn refused(checkers: &Checkers, check: Check, by: &str) {
@@ -169,7 +169,7 @@ fn whoever_is_left_is_named() {
 fn an_answer_to_a_request_is_held_against_the_log() {
     let mut log = Log::default();
     let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "".into() };
-    let op = Op::SetData { path: path("/a"), data: data("two").into(), version: None };
+    let op = Op::from(NodeOp::SetData { path: path("/a"), data: data("two").into(), version: None });
     let request = Some(RequestKey { id: RequestId(7), acknowledged: Vec::new() });
     let set = Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: op.clone() };
     log.entry(1, vec![open, made("/a"), set]);

@@ -5,11 +5,12 @@ use crate::*;
 
 fn state() -> State {
     let locks = vec![LockName::parse("l").unwrap()];
-    let acquire = Op::Acquire { locks, mode: LockMode::Shared, delay_ms: 0, uuid: RequestId(5), label: "who".into() };
+    let acquire =
+        LockOp::Acquire { locks, mode: LockMode::Shared, delay_ms: 0, uuid: RequestId(5), label: "who".into() };
     let request = Some(RequestKey { id: RequestId(9), acknowledged: vec![] });
     let commands = vec![
         Command::OpenSession { secret_hash: [3; 32], timeout_ms: 1000, label: "s".into() },
-        Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: acquire },
+        Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: acquire.into() },
         Command::CloseSession { session: SessionId(77) },
     ];
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };

@@ -10,7 +10,7 @@ use super::size;
 use super::transaction::Transaction;
 use super::{Applied, State};
 use crate::acl::Principals;
-use crate::command::{Actor, Batch, Command, Op, Origin};
+use crate::command::{Actor, Batch, Command, GateOp, LockOp, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
@@ -174,7 +174,7 @@ impl State {
             return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
         let outcome = self.act(actor, rules, op);
-        let standing = matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed;
+        let standing = matches!(op, Op::Gate(GateOp::Begin { .. })) && outcome.reply.is_ok() && !outcome.changed;
         if standing || outcome.reply.as_ref().is_err_and(is_for_now) {
             // Nothing was done that a retry could do twice. A stored result is too large to be kept for each caller,
             // and a client that was refused for lack of room may retry under the same id.
@@ -185,7 +185,7 @@ impl State {
             let bytes_before = memory.bytes();
             memory.forget(&key.acknowledged);
             let answer = (outcome.zxid, outcome.reply.clone());
-            memory.remember(key.id, matches!(op, Op::Acquire { .. }), asked, answer);
+            memory.remember(key.id, matches!(op, Op::Lock(LockOp::Acquire { .. })), asked, answer);
             self.remembered_bytes = self.remembered_bytes + memory.bytes() - bytes_before;
         }
         outcome

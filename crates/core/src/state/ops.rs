@@ -11,7 +11,7 @@ use super::size;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
-use crate::command::{NodeKind, Op, Sequential};
+use crate::command::{GateOp, LockOp, NodeKind, NodeOp, Op, Sequential};
 use crate::data::NodeData;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
@@ -23,69 +23,69 @@ impl Transaction<'_> {
     /// Carries out an operation for a session that is known to live.
     pub(crate) fn run(&mut self, session: Option<SessionId>, op: &Op) -> Result<Reply, Refusal> {
         match op {
+            Op::Node(op) => self.run_on_node(session, op),
             Op::Multi(ops) => self.multi(session, ops),
-            Op::Acquire { locks, mode, delay_ms, uuid, label } => {
-                let form = RequestForm { mode: *mode, delay_ms: *delay_ms };
-                self.acquire(session, &Request { locks, form, uuid: *uuid, label })
-            }
-            Op::Withdraw { locks, token, if_holding } => self.withdraw(session, locks, *token, *if_holding),
-            Op::Release { locks, token } => self.release(session, locks, *token),
-            Op::Claim { locks, token } => self.claim(session, locks, *token),
-            Op::Abandon { locks, token, versions } => self.abandon(locks, *token, versions),
-            Op::Downgrade { lock, token } => self.downgrade(session, lock, *token),
-            Op::ForceRelease { lock, token } => self.force_release(lock, *token),
-            Op::GateBegin { key, fingerprint, pending_ms, label } => {
-                self.begin_gate(session, key, &Beginning { fingerprint, pending_ms: *pending_ms, label })
-            }
-            Op::GateFinish { key, token, result, keep_ms } => self.finish_gate(session, key, *token, result, *keep_ms),
-            Op::GateFail { key, token } => self.fail_gate(session, key, *token),
-            simple => self.run_simple(session, simple),
+            Op::Lock(op) => self.run_on_locks(session, op),
+            Op::Gate(op) => self.run_on_gate(session, op),
         }
     }
 
-    /// Those that may be part of a multi.
-    fn run_simple(&mut self, session: Option<SessionId>, op: &Op) -> Result<Reply, Refusal> {
+    fn run_on_locks(&mut self, session: Option<SessionId>, op: &LockOp) -> Result<Reply, Refusal> {
         match op {
-            Op::Create { path, data, kind, sequential, acl } => {
+            LockOp::Acquire { locks, mode, delay_ms, uuid, label } => {
+                let form = RequestForm { mode: *mode, delay_ms: *delay_ms };
+                self.acquire(session, &Request { locks, form, uuid: *uuid, label })
+            }
+            LockOp::Withdraw { locks, token, if_holding } => self.withdraw(session, locks, *token, *if_holding),
+            LockOp::Release { locks, token } => self.release(session, locks, *token),
+            LockOp::Claim { locks, token } => self.claim(session, locks, *token),
+            LockOp::Abandon { locks, token, versions } => self.abandon(locks, *token, versions),
+            LockOp::Downgrade { lock, token } => self.downgrade(session, lock, *token),
+            LockOp::ForceRelease { lock, token } => self.force_release(lock, *token),
+        }
+    }
+
+    fn run_on_gate(&mut self, session: Option<SessionId>, op: &GateOp) -> Result<Reply, Refusal> {
+        match op {
+            GateOp::Begin { key, fingerprint, pending_ms, label } => {
+                self.begin_gate(session, key, &Beginning { fingerprint, pending_ms: *pending_ms, label })
+            }
+            GateOp::Finish { key, token, result, keep_ms } => self.finish_gate(session, key, *token, result, *keep_ms),
+            GateOp::Fail { key, token } => self.fail_gate(session, key, *token),
+        }
+    }
+
+    fn run_on_node(&mut self, session: Option<SessionId>, op: &NodeOp) -> Result<Reply, Refusal> {
+        match op {
+            NodeOp::Create { path, data, kind, sequential, acl } => {
                 check_create(session, data, *kind, acl)?;
                 let owner = session.filter(|_| *kind == NodeKind::Ephemeral);
                 let node = Node::new(data.clone(), self.tree.share_acl(acl), *kind, owner);
                 self.create_checked(path, *sequential, node, Maker::Client)
             }
-            Op::Delete { path, version } => self.delete(path, *version),
-            Op::SetData { path, data, version } => self.set_data(path, data, *version),
-            Op::SetAcl { path, acl, version } => self.set_acl(path, acl, *version),
-            Op::Check { .. } | Op::CheckLock { .. } if mutant!(SkipTxnGuards) => Ok(Reply::Checked),
-            Op::Check { path, version } => {
+            NodeOp::Delete { path, version } => self.delete(path, *version),
+            NodeOp::SetData { path, data, version } => self.set_data(path, data, *version),
+            NodeOp::SetAcl { path, acl, version } => self.set_acl(path, acl, *version),
+            NodeOp::Check { .. } | NodeOp::CheckLock { .. } if mutant!(SkipTxnGuards) => Ok(Reply::Checked),
+            NodeOp::Check { path, version } => {
                 let node = self.node(path)?;
                 self.check_access(path, node, Permissions::READ)?;
                 check_version(path, *version, node.version)?;
                 Ok(Reply::Checked)
             }
-            Op::CheckLock { lock, token } => self.check_lock(lock, *token),
-            Op::Multi(_) => Err(bad("a multi takes no nested multi")),
-            Op::Acquire { .. }
-            | Op::Withdraw { .. }
-            | Op::Release { .. }
-            | Op::Downgrade { .. }
-            | Op::Claim { .. }
-            | Op::Abandon { .. }
-            | Op::ForceRelease { .. } => Err(bad("a multi takes no lock command but check-lock")),
-            Op::GateBegin { .. } | Op::GateFinish { .. } | Op::GateFail { .. } => {
-                Err(bad("a multi takes no gate command"))
-            }
+            NodeOp::CheckLock { lock, token } => self.check_lock(lock, *token),
         }
     }
 
     /// All or nothing.
-    fn multi(&mut self, session: Option<SessionId>, ops: &[Op]) -> Result<Reply, Refusal> {
+    fn multi(&mut self, session: Option<SessionId>, ops: &[NodeOp]) -> Result<Reply, Refusal> {
         if ops.len() > MAX_MULTI_OPS {
             return Err(bad(format!("a multi has at most {MAX_MULTI_OPS} operations, this one {}", ops.len())));
         }
         let before = self.save();
         let mut replies = Vec::with_capacity(ops.len());
         for (op, index) in ops.iter().zip(0_u32..) {
-            match self.run_simple(session, op) {
+            match self.run_on_node(session, op) {
                 Ok(reply) => replies.push(reply),
                 Err(cause) => {
                     self.roll_back(before);

@@ -27,13 +27,13 @@ impl Bench {
         outcomes.remove(0).reply
     }
 
-    fn ask(&mut self, op: Op) -> Result<Reply, Refusal> {
-        self.run(Command::Do { actor: Actor::of(self.session), op })
+    fn ask(&mut self, op: impl Into<Op>) -> Result<Reply, Refusal> {
+        self.run(Command::Do { actor: Actor::of(self.session), op: op.into() })
     }
 
-    fn ask_as(&mut self, id: u128, acknowledged: Vec<RequestId>, op: Op) -> Result<Reply, Refusal> {
+    fn ask_as(&mut self, id: u128, acknowledged: Vec<RequestId>, op: impl Into<Op>) -> Result<Reply, Refusal> {
         let request = Some(RequestKey { id: RequestId(id), acknowledged });
-        self.run(Command::Do { actor: Actor::of(self.session).asking(request), op })
+        self.run(Command::Do { actor: Actor::of(self.session).asking(request), op: op.into() })
     }
 }
 
@@ -41,14 +41,14 @@ fn path(text: &str) -> NodePath {
     NodePath::parse(text).unwrap()
 }
 
-fn create(text: &str, sequential: bool) -> Op {
+fn create(text: &str, sequential: bool) -> NodeOp {
     let (data, acl, sequential) = ([].into(), vec![AclEntry::open()], sequential.into());
-    Op::Create { path: path(text), data, kind: NodeKind::Persistent, sequential, acl }
+    NodeOp::Create { path: path(text), data, kind: NodeKind::Persistent, sequential, acl }
 }
 
-fn acquire(lock: &str, uuid: u128, mode: LockMode) -> Op {
+fn acquire(lock: &str, uuid: u128, mode: LockMode) -> LockOp {
     let locks = vec![LockName::parse(lock).unwrap()];
-    Op::Acquire { locks, mode, delay_ms: 0, uuid: RequestId(uuid), label: "".into() }
+    LockOp::Acquire { locks, mode, delay_ms: 0, uuid: RequestId(uuid), label: "".into() }
 }
 
 fn is_bad(reply: Result<Reply, Refusal>) -> bool {
@@ -89,7 +89,7 @@ fn answers_to_requests_for_locks_do_not_push_out_others() {
 #[test]
 fn remembered_replies_are_bounded_and_take_no_room_from_others() {
     let mut bench = Bench::new();
-    let check = Op::Check { path: NodePath::root(), version: None };
+    let check = NodeOp::Check { path: NodePath::root(), version: None };
     let first = bench.ask_as(10_000, vec![], acquire("l", 1, LockMode::Exclusive)).unwrap();
     for id in 0..20 {
         bench.ask_as(id, vec![], Op::Multi(vec![check.clone(); MAX_MULTI_OPS])).unwrap();
@@ -172,7 +172,7 @@ fn sequences_rise_past_32_bits() {
     let (made, children) = (0x1_0000_0001_i64, 7);
     let shown = bench.state.get(&path("/q")).unwrap().stat;
     assert_eq!((shown.cversion, shown.num_children), ((made * 2 - children) as i32, children as u32));
-    let alone = Op::Create {
+    let alone = NodeOp::Create {
         path: path("/q"),
         data: [].into(),
         kind: NodeKind::Persistent,
@@ -186,8 +186,8 @@ fn sequences_rise_past_32_bits() {
 fn versions_wrap_and_skip_minus_one() {
     let mut bench = Bench::new();
     bench.ask(create("/n", false)).unwrap();
-    let set = |version| Op::SetData { path: path("/n"), data: [].into(), version };
-    let set_acl = |version| Op::SetAcl { path: path("/n"), acl: vec![AclEntry::open()], version };
+    let set = |version| NodeOp::SetData { path: path("/n"), data: [].into(), version };
+    let set_acl = |version| NodeOp::SetAcl { path: path("/n"), acl: vec![AclEntry::open()], version };
     for (before, after) in [(i32::MAX, i32::MIN), (-2, 0), (0, 1), (i32::MIN, i32::MIN + 1)] {
         bench.state.tree.update(&path("/n"), |node| (node.version, node.aversion) = (before, before));
         let reply = bench.ask(set(Some(before))).unwrap();
@@ -210,13 +210,13 @@ fn every_bound_is_kept() {
     let reap = |count| Command::Reap { paths: vec![NodePath::root(); count] };
     bench.run(reap(MAX_BULK)).unwrap();
     assert!(is_bad(bench.run(reap(MAX_BULK + 1))));
-    let check = Op::Check { path: NodePath::root(), version: None };
+    let check = NodeOp::Check { path: NodePath::root(), version: None };
     bench.ask(Op::Multi(vec![check.clone(); MAX_MULTI_OPS])).unwrap();
     assert!(is_bad(bench.ask(Op::Multi(vec![check.clone(); MAX_MULTI_OPS + 1]))));
     bench.ask_as(1, vec![RequestId(7); MAX_REMEMBERED_REPLIES], check.clone()).unwrap();
     assert!(is_bad(bench.ask_as(2, vec![RequestId(7); MAX_REMEMBERED_REPLIES + 1], check)));
     bench.ask(create("/n", false)).unwrap();
-    let acl = |acl: Vec<AclEntry>| Op::SetAcl { path: path("/n"), acl, version: None };
+    let acl = |acl: Vec<AclEntry>| NodeOp::SetAcl { path: path("/n"), acl, version: None };
     bench.ask(acl(vec![AclEntry::open(); MAX_ACL_ENTRIES])).unwrap();
     let long = AclEntry { id: "x".repeat(MAX_ACL_ID_BYTES + 1), ..AclEntry::open() };
     for wrong in [vec![AclEntry::open(); MAX_ACL_ENTRIES + 1], vec![long]] {
@@ -225,8 +225,8 @@ fn every_bound_is_kept() {
     let as_many = |count: usize, bytes: usize| {
         let identity = Identity { scheme: "s".repeat(bytes).into(), id: "i".repeat(bytes).into() };
         let principals = Principals { address: None, identities: vec![identity; count] };
-        let op = Op::Check { path: NodePath::root(), version: None };
-        Command::Do { actor: Actor { principals, ..Actor::default() }, op }
+        let op = NodeOp::Check { path: NodePath::root(), version: None };
+        Command::Do { actor: Actor { principals, ..Actor::default() }, op: op.into() }
     };
     bench.run(as_many(MAX_IDENTITIES, MAX_ACL_ID_BYTES)).unwrap();
     assert!(is_bad(bench.run(as_many(MAX_IDENTITIES + 1, 1))));
@@ -234,13 +234,13 @@ fn every_bound_is_kept() {
     let part = "p".repeat(MAX_PART_BYTES - 9);
     assert!(is_bad(bench.ask(create(&format!("/{part}"), true))), "a sequence made a part too long");
     let mut label = acquire("l", 1, LockMode::Exclusive);
-    if let Op::Acquire { label, .. } = &mut label {
+    if let LockOp::Acquire { label, .. } = &mut label {
         *label = "x".repeat(MAX_LABEL_BYTES + 1).into();
     }
     assert!(is_bad(bench.ask(label)));
     let with = |change: fn(&mut Vec<LockName>, &mut LockMode, &mut u32)| {
         let mut op = acquire("l", 1, LockMode::Exclusive);
-        if let Op::Acquire { locks, mode, delay_ms, .. } = &mut op {
+        if let LockOp::Acquire { locks, mode, delay_ms, .. } = &mut op {
             change(locks, mode, delay_ms);
         }
         op
@@ -252,7 +252,7 @@ fn every_bound_is_kept() {
     assert!(is_bad(bench.ask(with(|locks, _, _| locks.clear()))));
     assert!(is_bad(bench.ask(with(|locks, _, _| locks.push(locks[0].clone())))), "a lock twice");
     assert!(is_bad(bench.ask(with(|locks, _, _| locks.insert(0, LockName::parse("m").unwrap())))), "not sorted");
-    let many = |locks| Op::Release { locks, token: FencingToken(1) };
+    let many = |locks| LockOp::Release { locks, token: FencingToken(1) };
     assert!(is_bad(bench.ask(many(names(MAX_LOCKS_TOGETHER + 1)))));
     assert!(matches!(bench.ask(many(names(MAX_LOCKS_TOGETHER))), Err(Refusal::NotHeld { .. })));
     assert!(bench.state.lock(&LockName::parse("l").unwrap()).is_none(), "a refused request made its directory");
@@ -262,7 +262,7 @@ fn every_bound_is_kept() {
 fn the_bounds_of_gates_hold() {
     let mut bench = Bench::new();
     let key = GateKey::parse("g").unwrap();
-    let begin = |fingerprint: usize, pending_ms, label: usize| Op::GateBegin {
+    let begin = |fingerprint: usize, pending_ms, label: usize| GateOp::Begin {
         key: GateKey::parse("g").unwrap(),
         fingerprint: "f".repeat(fingerprint).into(),
         pending_ms,
@@ -281,7 +281,7 @@ fn the_bounds_of_gates_hold() {
     assert_eq!(bench.state.gate(&key), Ok(None));
     let begun = bench.ask(begin(MAX_FINGERPRINT_BYTES, MAX_GATE_PENDING_MS, MAX_LABEL_BYTES)).unwrap();
     let Reply::Gate(GateStanding::Proceed { token, .. }) = begun else { panic!("{begun:?}") };
-    let finish = |length: usize, keep_ms| Op::GateFinish {
+    let finish = |length: usize, keep_ms| GateOp::Finish {
         key: GateKey::parse("g").unwrap(),
         token,
         result: vec![7; length].into(),
@@ -314,7 +314,7 @@ fn a_long_queue_of_permits_is_served_in_order() {
         let freed = holders[holders.len() / 2].token;
         assert!(last < freed || holders[0].token < last);
         last = last.max(freed);
-        assert_eq!(bench.ask(Op::Release { locks: vec![lock.clone()], token: freed }), Ok(Reply::Released));
+        assert_eq!(bench.ask(LockOp::Release { locks: vec![lock.clone()], token: freed }), Ok(Reply::Released));
     }
     bench.state.validate().unwrap();
 }
@@ -328,7 +328,7 @@ fn a_clone_shares_everything_and_is_left_alone() {
     let before = bench.state.clone();
     assert!(before.tree.nodes.ptr_eq(&bench.state.tree.nodes) && before.sessions.ptr_eq(&bench.state.sessions));
     let checksum = before.checksum();
-    bench.ask(Op::Delete { path: path("/n-0000001000"), version: None }).unwrap();
+    bench.ask(NodeOp::Delete { path: path("/n-0000001000"), version: None }).unwrap();
     bench.ask(create("/n-", true)).unwrap();
     assert_eq!((before.checksum(), before.node_count()), (checksum, 2_001));
     assert_ne!(bench.state.checksum(), checksum);
@@ -366,7 +366,7 @@ fn a_long_queue_of_readers_and_writers_is_served_in_order() {
         for request in holders {
             assert!(last < request.token);
             last = request.token;
-            assert_eq!(bench.ask(Op::Release { locks: vec![lock.clone()], token: last }), Ok(Reply::Released));
+            assert_eq!(bench.ask(LockOp::Release { locks: vec![lock.clone()], token: last }), Ok(Reply::Released));
         }
     }
     bench.state.validate().unwrap();
@@ -418,14 +418,14 @@ fn validate_finds_what_is_wrong() {
     bench.run(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1000, label: "dies".into() }).unwrap();
     let dies = SessionId(bench.state.zxid().0);
     let (locks, mode, uuid) = (vec![LockName::parse("delayed").unwrap()], LockMode::Shared, RequestId(1));
-    let op = Op::Acquire { locks, mode, delay_ms: 500, uuid, label: "".into() };
-    bench.run(Command::Do { actor: Actor::of(dies), op }).unwrap();
+    let op = LockOp::Acquire { locks, mode, delay_ms: 500, uuid, label: "".into() };
+    bench.run(Command::Do { actor: Actor::of(dies), op: op.into() }).unwrap();
     bench.run(Command::ExpireSessions { term: Term(1), seen: Zxid(u64::MAX), sessions: vec![dies] }).unwrap();
     let container = create("/c", false);
-    let Op::Create { path: at, data, acl, .. } = container else { unreachable!() };
-    bench.ask(Op::Create { path: at, data, kind: NodeKind::Container, sequential: Sequential::No, acl }).unwrap();
+    let NodeOp::Create { path: at, data, acl, .. } = container else { unreachable!() };
+    bench.ask(NodeOp::Create { path: at, data, kind: NodeKind::Container, sequential: Sequential::No, acl }).unwrap();
     bench.ask(create("/c/x", false)).unwrap();
-    bench.ask(Op::Delete { path: path("/c/x"), version: None }).unwrap();
+    bench.ask(NodeOp::Delete { path: path("/c/x"), version: None }).unwrap();
     bench.state.validate().unwrap();
     for (at, damage) in damages.iter().enumerate() {
         let mut damaged = bench.state.clone();
@@ -434,9 +434,9 @@ fn validate_finds_what_is_wrong() {
     }
 }
 
-fn made(text: &str, kind: NodeKind) -> Op {
+fn made(text: &str, kind: NodeKind) -> NodeOp {
     let acl = vec![AclEntry::open()];
-    Op::Create { path: path(text), data: [].into(), kind, sequential: Sequential::No, acl }
+    NodeOp::Create { path: path(text), data: [].into(), kind, sequential: Sequential::No, acl }
 }
 
 fn open_with(bench: &mut Bench, directory: &str, ephemerals: u32) -> SessionId {
@@ -445,7 +445,7 @@ fn open_with(bench: &mut Bench, directory: &str, ephemerals: u32) -> SessionId {
     bench.ask(made(directory, NodeKind::Persistent)).unwrap();
     for number in 0..ephemerals {
         let op = made(&format!("{directory}/{number}"), NodeKind::Ephemeral);
-        bench.run(Command::Do { actor: Actor::of(session), op }).unwrap();
+        bench.run(Command::Do { actor: Actor::of(session), op: op.into() }).unwrap();
     }
     session
 }
@@ -479,7 +479,7 @@ fn what_a_session_owned_in_one_directory_goes_together_and_the_directory_is_told
     // Sorts between the nodes of the other directory.
     bench.ask(made("/a-b", NodeKind::Persistent)).unwrap();
     let actor = Actor::of(session);
-    bench.run(Command::Do { actor, op: made("/a-b/e", NodeKind::Ephemeral) }).unwrap();
+    bench.run(Command::Do { actor, op: made("/a-b/e", NodeKind::Ephemeral).into() }).unwrap();
     bench.sequence += 1;
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: bench.sequence };
     let commands = vec![Command::CloseSession { session }];

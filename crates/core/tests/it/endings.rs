@@ -50,13 +50,13 @@ impl Bench {
     }
 
     /// A session that owns what `op` asks for, so many times; gives how often its end asked for memory.
-    fn allocations_at_end(op: impl Fn(usize) -> Op) -> usize {
+    fn allocations_at_end<O: Into<Op>>(op: impl Fn(usize) -> O) -> usize {
         let mut bench = Bench { state: State::new(), sequence: 0 };
         let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "owner".into() };
         let opened = bench.apply(open).reply;
         let Ok(Reply::SessionOpened { session, .. }) = opened else { panic!("{opened:?}") };
         for number in 0..OWNED {
-            bench.apply(Command::Do { actor: Actor::of(session), op: op(number) });
+            bench.apply(Command::Do { actor: Actor::of(session), op: op(number).into() });
         }
         let before = ALLOCATIONS.get();
         let ended = bench.apply(Command::CloseSession { session });
@@ -68,14 +68,14 @@ impl Bench {
     }
 }
 
-fn acquire(lock: &str, number: usize) -> Op {
+fn acquire(lock: &str, number: usize) -> LockOp {
     let (locks, uuid) = (vec![LockName::parse(lock).unwrap()], RequestId(number as u128));
-    Op::Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "worker".into() }
+    LockOp::Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "worker".into() }
 }
 
 #[test]
 fn nodes_of_one_directory_go_without_asking_for_memory() {
-    let allocations = Bench::allocations_at_end(|number| Op::Create {
+    let allocations = Bench::allocations_at_end(|number| NodeOp::Create {
         path: NodePath::parse(&format!("/n{number:08}")).unwrap(),
         data: [b'x'; 32].into(),
         kind: NodeKind::Ephemeral,

@@ -1,8 +1,8 @@
 //! The payload of a log entry.
 
 use lockkeeper_core::{
-    Actor, Batch, Command, GateKey, LockMode, LockName, NodeId, NodeKind, NodePath, Op, Origin, RequestId, RequestKey,
-    Rules, Sequential, SessionId, State, Term,
+    Actor, Batch, Command, GateKey, GateOp, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp, NodePath, Op, Origin,
+    RequestId, RequestKey, Rules, Sequential, SessionId, State, Term,
 };
 
 pub(super) fn examine(input: &[u8]) {
@@ -31,12 +31,12 @@ fn gate(key: &str) -> GateKey {
     GateKey::parse(key).unwrap_or_else(|error| panic!("{key}: {error}"))
 }
 
-fn acquire(name: &str, mode: LockMode, uuid: u128) -> Op {
-    Op::Acquire { locks: vec![lock(name)], mode, delay_ms: 50, uuid: RequestId(uuid), label: "who".into() }
+fn acquire(name: &str, mode: LockMode, uuid: u128) -> LockOp {
+    LockOp::Acquire { locks: vec![lock(name)], mode, delay_ms: 50, uuid: RequestId(uuid), label: "who".into() }
 }
 
-fn create(at: &str, kind: NodeKind, sequential: Sequential) -> Op {
-    Op::Create {
+fn create(at: &str, kind: NodeKind, sequential: Sequential) -> NodeOp {
+    NodeOp::Create {
         path: path(at),
         data: (*b"data").into(),
         kind,
@@ -45,18 +45,24 @@ fn create(at: &str, kind: NodeKind, sequential: Sequential) -> Op {
     }
 }
 
+fn by(session: u64, op: impl Into<Op>) -> Command {
+    Command::Do { actor: Actor::of(SessionId(session)), op: op.into() }
+}
+
 /// A small history, one batch per seed.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let request = Some(RequestKey { id: RequestId(9), acknowledged: vec![RequestId(8)] });
-    let by = |session: u64, op| Command::Do { actor: Actor::of(SessionId(session)), op };
-    let begin = Op::GateBegin { key: gate("g"), fingerprint: "f".into(), pending_ms: 1000, label: "l".into() };
+    let begin = GateOp::Begin { key: gate("g"), fingerprint: "f".into(), pending_ms: 1000, label: "l".into() };
     let batches: Vec<Vec<Command>> = vec![
         vec![
             Command::OpenSession { secret_hash: [3; 32], timeout_ms: 1000, label: "s".into() },
             Command::OpenSession { secret_hash: [4; 32], timeout_ms: 1000, label: "t".into() },
         ],
         vec![
-            Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: acquire("l", LockMode::Shared, 5) },
+            Command::Do {
+                actor: Actor::of(SessionId(1)).asking(request),
+                op: acquire("l", LockMode::Shared, 5).into(),
+            },
             by(2, acquire("l", LockMode::Exclusive, 6)),
             by(1, acquire("s", LockMode::Permit(2), 7)),
         ],
@@ -68,7 +74,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
                 1,
                 Op::Multi(vec![
                     create("/a/c", NodeKind::Container, Sequential::No),
-                    Op::Check { path: path("/a"), version: None },
+                    NodeOp::Check { path: path("/a"), version: None },
                 ]),
             ),
         ],

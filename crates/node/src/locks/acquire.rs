@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{
-    Actor, Command, FencingToken, IfHolding, LockName, NodePath, Op, Principals, Refusal, Reply, SessionId, Standing,
-    State, Zxid,
+    Actor, Command, FencingToken, IfHolding, LockName, LockOp, NodePath, Principals, Refusal, Reply, SessionId,
+    Standing, State, Zxid,
 };
 use lockkeeper_mutants::mutant;
 use tokio::sync::oneshot;
@@ -89,14 +89,14 @@ impl Engine {
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
         let asked_ms = self.replica.now_ms();
-        let op = Op::Acquire {
+        let op = LockOp::Acquire {
             locks: ask.locks.clone(),
             mode: ask.mode,
             delay_ms: ask.delay_ms,
             uuid: ask.uuid,
             label: Arc::from(ask.label.as_str()),
         };
-        let done = guard.enter(Command::Do { actor, op }).await?;
+        let done = guard.enter(Command::Do { actor, op: op.into() }).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {
             // A repeated request, part of which is gone.
@@ -224,8 +224,8 @@ impl Engine {
             let zxid = self.replica.state().zxid();
             return Ok(At { value: self.busy(queued, missing), zxid });
         }
-        let op = Op::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
-        let command = Command::Do { actor: Actor::of(queued.session), op };
+        let op = LockOp::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
+        let command = Command::Do { actor: Actor::of(queued.session), op: op.into() };
         match reply_of(self.proposer.propose(command).await?) {
             Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued, missing), zxid }),
             Ok(At { value: Reply::HeldInstead, .. }) => match self.check(queued) {
@@ -251,9 +251,9 @@ impl Engine {
         by: &str,
     ) -> Result<At<ForceReleased>, NodeError> {
         self.refuse_when_closing()?;
-        let op = Op::ForceRelease { lock: lock.clone(), token };
+        let op = LockOp::ForceRelease { lock: lock.clone(), token };
         let actor = Actor { principals, may_force: true, ..Actor::default() };
-        let result = self.proposer.propose(Command::Do { actor, op }).await.and_then(reply_of);
+        let result = self.proposer.propose(Command::Do { actor, op: op.into() }).await.and_then(reply_of);
         match &result {
             Ok(done) => {
                 metrics::counter!("lockkeeper_forced_releases_total").increment(1);

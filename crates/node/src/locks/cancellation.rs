@@ -3,9 +3,9 @@
 //!
 //! The danger is the retry. A client loses its connection, asks again at another node under the same request id, and
 //! is told that it holds; then the first node notices the broken connection and cancels. So the data versions of a
-//! request's nodes mark its owner. A retry takes the request over with [`Op::Claim`], and [`Op::Abandon`] removes
-//! only nodes with the versions that it names. The replicated order decides between the two; neither can undo the
-//! other.
+//! request's nodes mark its owner. A retry takes the request over with [`LockOp::Claim`], and [`LockOp::Abandon`]
+//! removes only nodes with the versions that it names. The replicated order decides between the two; neither can undo
+//! the other.
 //!
 //! The order of a client's attempts is unknown: a delayed claim may be applied after that of a later attempt. So a
 //! claim of a request that holds already gives no right to cancel it, since another caller may have been told that it
@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{Actor, Command, FencingToken, IfHolding, LockName, Op, Outcome, Refusal, Reply, SessionId};
+use lockkeeper_core::{Actor, Command, FencingToken, IfHolding, LockName, LockOp, Outcome, Refusal, Reply, SessionId};
 use lockkeeper_mutants::mutant;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -206,8 +206,8 @@ async fn cancel(engine: &Engine, progress: Progress, session: SessionId, locks: 
         },
     };
     let abandon = || {
-        let op = Op::Abandon { locks: locks.clone(), token, versions: versions.clone() };
-        Command::Do { actor: Actor::default(), op }
+        let op = LockOp::Abandon { locks: locks.clone(), token, versions: versions.clone() };
+        Command::Do { actor: Actor::default(), op: op.into() }
     };
     if propose_until_decided(engine, abandon).await.is_some() {
         metrics::counter!("lockkeeper_lock_requests_abandoned_total").increment(1);
@@ -227,13 +227,13 @@ async fn propose_until_decided(engine: &Engine, command: impl Fn() -> Command) -
 }
 
 fn claim_command(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
-    let op = Op::Claim { locks: locks.to_vec(), token };
-    Command::Do { actor: Actor::of(session), op }
+    let op = LockOp::Claim { locks: locks.to_vec(), token };
+    Command::Do { actor: Actor::of(session), op: op.into() }
 }
 
 fn withdraw_command(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
-    let op = Op::Withdraw { locks: locks.to_vec(), token, if_holding: IfHolding::Release };
-    Command::Do { actor: Actor::of(session), op }
+    let op = LockOp::Withdraw { locks: locks.to_vec(), token, if_holding: IfHolding::Release };
+    Command::Do { actor: Actor::of(session), op: op.into() }
 }
 
 /// Whether the request holds each of its locks, as far as this replica knows.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{Actor, Batch, Command, LockName, NodeId, Op, Origin, Refusal, Rules};
+use lockkeeper_core::{Actor, Batch, Command, GateOp, LockName, LockOp, NodeId, NodeOp, Op, Origin, Refusal, Rules};
 use tokio::sync::{oneshot, watch};
 
 use crate::backoff::Backoff;
@@ -127,7 +127,7 @@ impl Proposer {
             Command::ExpireSessions { .. } => MAX_BATCH_NODES,
             Command::Reap { paths } => paths.len(),
             Command::Do { op: Op::Multi(ops), .. } => ops.len(),
-            Command::Do { op: Op::Acquire { locks, .. }, .. } => locks.len(),
+            Command::Do { op: Op::Lock(LockOp::Acquire { locks, .. }), .. } => locks.len(),
             _ => 1,
         }
     }
@@ -371,27 +371,38 @@ fn bytes_of_actor(actor: &Actor) -> usize {
 
 fn bytes_of_op(op: &Op) -> usize {
     const SMALL: usize = 32;
-    let of_acl = |acl: &[lockkeeper_core::AclEntry]| {
-        acl.iter().map(|entry| 8 + entry.scheme.len() + entry.id.len()).sum::<usize>()
-    };
     let of_locks = |locks: &[LockName]| locks.iter().map(|lock| lock.as_str().len() + 2).sum::<usize>();
     SMALL
         + match op {
-            Op::Create { path, data, acl, .. } => path.as_str().len() + data.len() + of_acl(acl),
-            Op::SetData { path, data, .. } => path.as_str().len() + data.len(),
-            Op::SetAcl { path, acl, .. } => path.as_str().len() + of_acl(acl),
-            Op::Delete { path, .. } | Op::Check { path, .. } => path.as_str().len(),
-            Op::Acquire { locks, label, .. } => of_locks(locks) + label.len(),
-            Op::Withdraw { locks, .. } | Op::Release { locks, .. } | Op::Claim { locks, .. } => of_locks(locks),
-            Op::Abandon { locks, versions, .. } => of_locks(locks) + 5 * versions.len(),
-            Op::CheckLock { lock, .. } | Op::Downgrade { lock, .. } | Op::ForceRelease { lock, .. } => {
-                lock.as_str().len()
-            }
-            Op::GateBegin { key, fingerprint, label, .. } => key.as_str().len() + fingerprint.len() + label.len(),
-            Op::GateFinish { key, result, .. } => key.as_str().len() + result.len(),
-            Op::GateFail { key, .. } => key.as_str().len(),
-            Op::Multi(ops) => ops.iter().map(bytes_of_op).sum(),
+            Op::Node(op) => bytes_of_node_op(op),
+            Op::Multi(ops) => ops.iter().map(|op| SMALL + bytes_of_node_op(op)).sum(),
+            Op::Lock(op) => match op {
+                LockOp::Acquire { locks, label, .. } => of_locks(locks) + label.len(),
+                LockOp::Withdraw { locks, .. } | LockOp::Release { locks, .. } | LockOp::Claim { locks, .. } => {
+                    of_locks(locks)
+                }
+                LockOp::Abandon { locks, versions, .. } => of_locks(locks) + 5 * versions.len(),
+                LockOp::Downgrade { lock, .. } | LockOp::ForceRelease { lock, .. } => lock.as_str().len(),
+            },
+            Op::Gate(op) => match op {
+                GateOp::Begin { key, fingerprint, label, .. } => key.as_str().len() + fingerprint.len() + label.len(),
+                GateOp::Finish { key, result, .. } => key.as_str().len() + result.len(),
+                GateOp::Fail { key, .. } => key.as_str().len(),
+            },
         }
+}
+
+fn bytes_of_node_op(op: &NodeOp) -> usize {
+    let of_acl = |acl: &[lockkeeper_core::AclEntry]| {
+        acl.iter().map(|entry| 8 + entry.scheme.len() + entry.id.len()).sum::<usize>()
+    };
+    match op {
+        NodeOp::Create { path, data, acl, .. } => path.as_str().len() + data.len() + of_acl(acl),
+        NodeOp::SetData { path, data, .. } => path.as_str().len() + data.len(),
+        NodeOp::SetAcl { path, acl, .. } => path.as_str().len() + of_acl(acl),
+        NodeOp::Delete { path, .. } | NodeOp::Check { path, .. } => path.as_str().len(),
+        NodeOp::CheckLock { lock, .. } => lock.as_str().len(),
+    }
 }
 
 #[cfg(test)]

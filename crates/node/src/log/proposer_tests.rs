@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkeeper_consensus::{BarrierError, Committed, Config, LogPosition, Members, StateMachine, TransportError};
-use lockkeeper_core::{AclEntry, NodeKind, NodePath, Reply, State, Term};
+use lockkeeper_core::{AclEntry, NodeKind, NodeOp, NodePath, Reply, State, Term};
 use parking_lot::Mutex;
 
 use super::*;
@@ -100,14 +100,14 @@ fn stage(script: Vec<Script>, after: fn() -> Script, change: fn(&mut NodeConfig)
 
 fn make(sequential: bool) -> Command {
     let path = NodePath::parse("/x").expect("valid");
-    let op = Op::Create {
+    let op = NodeOp::Create {
         path,
         data: [].into(),
         kind: NodeKind::Persistent,
         sequential: sequential.into(),
         acl: vec![AclEntry::open()],
     };
-    Command::Do { actor: Actor::default(), op }
+    Command::Do { actor: Actor::default(), op: op.into() }
 }
 
 fn nodes(order: &Order) -> usize {
@@ -201,8 +201,8 @@ async fn queues_are_bounded_and_size_is_checked() {
     let taken: Vec<_> = std::iter::from_fn(|| proposer.submit(make(true)).ok()).take(100).collect();
     assert!(taken.len() <= 3, "{}", taken.len());
     assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded(Bound::QueuedChanges)));
-    let big = Op::SetData { path: NodePath::root(), data: vec![0; 2_000].into(), version: None };
-    let big = proposer.submit(Command::Do { actor: Actor::default(), op: big });
+    let big = NodeOp::SetData { path: NodePath::root(), data: vec![0; 2_000].into(), version: None };
+    let big = proposer.submit(Command::Do { actor: Actor::default(), op: big.into() });
     assert!(matches!(big, Err(NodeError::Refused(Refusal::BadArguments(_)))));
 }
 

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-use lockkeeper_core::{Actor, Command, Op, SessionId};
+use lockkeeper_core::{Actor, Command, LockOp, Op, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -260,7 +260,13 @@ fn frees_resources(command: &Command) -> bool {
         Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::Reap { .. } => true,
         Command::Do { op, .. } => matches!(
             op,
-            Op::Release { .. } | Op::Withdraw { .. } | Op::Abandon { .. } | Op::Claim { .. } | Op::Downgrade { .. }
+            Op::Lock(
+                LockOp::Release { .. }
+                    | LockOp::Withdraw { .. }
+                    | LockOp::Abandon { .. }
+                    | LockOp::Claim { .. }
+                    | LockOp::Downgrade { .. }
+            )
         ),
         Command::OpenSession { .. } | Command::AttachSession { .. } => false,
     }

@@ -1,5 +1,5 @@
 use lockkeeper_core::acl::Principals;
-use lockkeeper_core::{FencingToken, NodePath};
+use lockkeeper_core::{FencingToken, LockOp, NodeOp, NodePath};
 
 use super::*;
 use crate::log::inflight::{Answer, Stage};
@@ -9,20 +9,22 @@ fn actor(session: u64, address: [u8; 4]) -> Actor {
     Actor { session: Some(SessionId(session)), principals, ..Actor::default() }
 }
 
-fn write(number: i32) -> Op {
-    Op::SetData { path: NodePath::root(), data: vec![0; 4].into(), version: Some(number) }
+fn write(number: i32) -> NodeOp {
+    NodeOp::SetData { path: NodePath::root(), data: vec![0; 4].into(), version: Some(number) }
 }
 
-fn pending(actor: Actor, op: Op) -> Pending {
+fn pending(actor: Actor, op: impl Into<Op>) -> Pending {
     let answer = Answer::InOrder(Box::new(|_| {}));
-    Pending { command: Command::Do { actor, op }, bytes: 100, nodes: 1, stage: Stage::default(), answer }
+    Pending { command: Command::Do { actor, op: op.into() }, bytes: 100, nodes: 1, stage: Stage::default(), answer }
 }
 
 /// Session and number of each command, in the order in which they are taken.
 async fn taken(queue: &CommandQueue, max_commands: usize) -> Vec<(u64, i32)> {
     let batch = queue.take(max_commands, 1_000_000).await.expect("open");
     let named = |pending: &Pending| match &pending.command {
-        Command::Do { actor, op: Op::SetData { version, .. } } => (actor.session.unwrap().0, version.unwrap()),
+        Command::Do { actor, op: Op::Node(NodeOp::SetData { version, .. }) } => {
+            (actor.session.unwrap().0, version.unwrap())
+        }
         other => panic!("{other:?}"),
     };
     batch.iter().map(named).collect()
@@ -79,7 +81,7 @@ async fn an_address_has_its_share_and_what_makes_room_is_always_taken() {
         other(host).unwrap();
     }
     assert_eq!(other(9), Err(NodeError::overloaded(Bound::QueuedChanges)));
-    let release = Op::Release { locks: Vec::new(), token: FencingToken(1) };
+    let release = LockOp::Release { locks: Vec::new(), token: FencingToken(1) };
     queue.push(pending(actor(1, [10, 0, 0, 1]), release)).unwrap();
     assert_eq!(queue.take(100, 1_000_000).await.expect("open").len(), 11);
     greedy(1).unwrap();

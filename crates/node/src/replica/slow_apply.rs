@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockkeeper_core::{Batch, Command, Op};
+use lockkeeper_core::{Batch, Command, LockOp, NodeOp, Op};
 use parking_lot::Mutex;
 
 /// How long an entry may take.
@@ -62,15 +62,18 @@ fn kind_of(command: &Command) -> &'static str {
         Command::Reap { .. } => "reap",
         Command::AttachSession { .. } => "attach-session",
         Command::Do { op, .. } => match op {
-            Op::Create { .. } => "create",
-            Op::Delete { .. } => "delete",
-            Op::SetData { .. } => "set-data",
-            Op::SetAcl { .. } => "set-acl",
+            Op::Node(NodeOp::Create { .. }) => "create",
+            Op::Node(NodeOp::Delete { .. }) => "delete",
+            Op::Node(NodeOp::SetData { .. }) => "set-data",
+            Op::Node(NodeOp::SetAcl { .. }) => "set-acl",
             Op::Multi(_) => "multi",
-            Op::Acquire { .. } => "acquire",
-            Op::Release { .. } | Op::Withdraw { .. } | Op::Abandon { .. } | Op::ForceRelease { .. } => "release",
-            Op::GateBegin { .. } | Op::GateFinish { .. } | Op::GateFail { .. } => "gate",
-            Op::Check { .. } | Op::CheckLock { .. } | Op::Downgrade { .. } | Op::Claim { .. } => "other",
+            Op::Lock(LockOp::Acquire { .. }) => "acquire",
+            Op::Lock(
+                LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. } | LockOp::ForceRelease { .. },
+            ) => "release",
+            Op::Gate(_) => "gate",
+            Op::Node(NodeOp::Check { .. } | NodeOp::CheckLock { .. })
+            | Op::Lock(LockOp::Downgrade { .. } | LockOp::Claim { .. }) => "other",
         },
     }
 }

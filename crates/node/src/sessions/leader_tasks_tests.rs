@@ -192,14 +192,14 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
         let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![command] }.encode().into();
         stage.replica.apply(&[Committed { position: LogPosition { term: 3, index: sequence }, clock_ms: 1, payload }]);
     };
-    let op = lockkeeper_core::Op::Acquire {
+    let op = lockkeeper_core::LockOp::Acquire {
         locks: vec![lockkeeper_core::LockName::parse("l").expect("valid")],
         mode: lockkeeper_core::LockMode::Exclusive,
         delay_ms: 0,
         uuid: lockkeeper_core::RequestId(1),
         label: "".into(),
     };
-    apply(2, Command::Do { actor: Actor::of(MINE), op });
+    apply(2, Command::Do { actor: Actor::of(MINE), op: op.into() });
     assert_eq!(stage.ask().await, Some(Verdict::Expiring), "not before it is decided");
     apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
     assert_eq!(with_tracker(&stage.replica, |tracker, now_ms| tracker.spared(&named, now_ms)), 1);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
-use lockkeeper_core::{Batch, Command, Event, Op, SessionEnd, SessionId, State};
+use lockkeeper_core::{Batch, Command, Event, LockOp, Op, SessionEnd, SessionId, State};
 use parking_lot::Mutex;
 
 use crate::replica::Observer;
@@ -129,7 +129,7 @@ impl Observer for SessionRecords {
 /// The session that asked for this, if that is a sign of life: a node withdraws requests of callers that are gone.
 fn caller_of(command: &Command) -> Option<SessionId> {
     match command {
-        Command::Do { op: Op::Withdraw { .. }, .. } => None,
+        Command::Do { op: Op::Lock(LockOp::Withdraw { .. }), .. } => None,
         Command::Do { actor, .. } => actor.session,
         Command::AttachSession { session } => Some(*session),
         _ => None,

@@ -242,7 +242,7 @@ impl Drop for SessionEvents {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{Actor, Batch, Command, LockMode, NodeId, Op, Origin, Reply, RequestId, Rules, Term};
+    use lockkeeper_core::{Actor, Batch, Command, LockMode, LockOp, NodeId, Origin, Reply, RequestId, Rules, Term};
 
     use super::*;
 
@@ -269,23 +269,23 @@ mod tests {
 
         fn lock(&mut self, session: SessionId, name: &str) -> (NodePath, FencingToken) {
             let (locks, uuid) = (vec![LockName::parse(name).unwrap()], RequestId(self.sequence.into()));
-            let op = Op::Acquire { locks, mode: LockMode::Write, delay_ms: 0, uuid, label: "test".into() };
+            let op = LockOp::Acquire { locks, mode: LockMode::Write, delay_ms: 0, uuid, label: "test".into() };
             let Reply::Queued { mut paths, token, held: true } = self.by(session, op) else { panic!("not held") };
             (paths.remove(0), token)
         }
 
         fn downgrade(&mut self, session: SessionId, name: &str, token: FencingToken) -> NodePath {
-            let op = Op::Downgrade { lock: LockName::parse(name).unwrap(), token };
+            let op = LockOp::Downgrade { lock: LockName::parse(name).unwrap(), token };
             let Reply::Downgraded { path } = self.by(session, op) else { panic!("not downgraded") };
             path
         }
 
         fn release(&mut self, session: SessionId, name: &str, token: FencingToken) {
-            self.by(session, Op::Release { locks: vec![LockName::parse(name).unwrap()], token });
+            self.by(session, LockOp::Release { locks: vec![LockName::parse(name).unwrap()], token });
         }
 
-        fn by(&mut self, session: SessionId, op: Op) -> Reply {
-            self.apply(Command::Do { actor: Actor::of(session), op })
+        fn by(&mut self, session: SessionId, op: LockOp) -> Reply {
+            self.apply(Command::Do { actor: Actor::of(session), op: op.into() })
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use lockkeeper_core::{NodeKind, Op, Reply, Zxid};
+use lockkeeper_core::{NodeKind, NodeOp, Reply, Zxid};
 use lockkeeper_node::{Consistency, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
 
 use crate::common::*;
@@ -208,7 +208,7 @@ async fn a_node_goes_down_in_order() {
     assert_eq!(waiter.await.unwrap(), Err(NodeError::ShuttingDown));
     while events.next().await.is_some() {}
     assert!(!leaving.status().ready);
-    let late = leaving.execute(Default::default(), Op::Delete { path: path("/locks"), version: None }).await;
+    let late = leaving.execute(Default::default(), NodeOp::Delete { path: path("/locks"), version: None }).await;
     assert_eq!(late, Err(NodeError::ShuttingDown));
     drop(leaving);
     let gone = cluster.kill(leader);

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lockkeeper_core::{AclEntry, Actor, Event, NodeKind, Op, Refusal, Reply, Sequential, State, Zxid};
+use lockkeeper_core::{Actor, Event, NodeKind, Op, Refusal, Reply, State, Zxid};
 use lockkeeper_node::{NodeError, Observer};
 use tokio::sync::oneshot;
 
@@ -36,8 +36,7 @@ impl Observer for RecordingObserver {
 }
 
 fn made(at: &str) -> Op {
-    let acl = vec![AclEntry::open()];
-    Op::Create { path: path(at), data: [].into(), kind: NodeKind::Persistent, sequential: Sequential::No, acl }
+    create(at, NodeKind::Persistent, false).into()
 }
 
 #[tokio::test]

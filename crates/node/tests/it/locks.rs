@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use lockkeeper_core::{FencingToken, LockMode, Op, Principals, Refusal, Reply};
+use lockkeeper_core::{FencingToken, LockMode, LockOp, Principals, Refusal, Reply};
 use lockkeeper_node::{Acquire, Acquired, Caller, Consistency, NodeError};
 use tokio::sync::Mutex;
 
@@ -33,7 +33,8 @@ async fn a_lock_goes_from_node_to_node() {
             }
             held => panic!("two at once: {held:?}"),
         }
-        let theft = other.execute(caller(foreign), Op::Release { locks: locks(&["a/b"]), token: grant.token }).await;
+        let theft =
+            other.execute(caller(foreign), LockOp::Release { locks: locks(&["a/b"]), token: grant.token }).await;
         assert!(matches!(theft, Err(NodeError::Refused(Refusal::NotHeld { .. }))), "{theft:?}");
         release(other, mine, "a/b", grant.token).await;
         assert!(!node.verify(&lock("a/b"), grant.token).await.unwrap().value);
@@ -218,11 +219,11 @@ async fn nobody_is_told_of_a_request_that_another_may_be_taking_back() {
     until("it to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let token = requests(cluster.at(3), "s").await[1].1;
     // Another attempt of the same client, delayed until now, claims the request; its caller has gone.
-    let claim = Op::Claim { locks: locks(&["s"]), token };
+    let claim = LockOp::Claim { locks: locks(&["s"]), token };
     let Reply::Claimed { versions } = cluster.at(2).execute(caller(b), claim).await.unwrap().value else { panic!() };
     release(cluster.at(1), a, "s", grant.token).await;
     assert_eq!(granted(waits.await.unwrap()).token, token);
-    let abandon = Op::Abandon { locks: locks(&["s"]), token, versions };
+    let abandon = LockOp::Abandon { locks: locks(&["s"]), token, versions };
     let refused = cluster.at(2).execute(Caller::default(), abandon).await;
     assert!(matches!(refused, Err(NodeError::Refused(Refusal::NotQueued { .. }))), "{refused:?}");
     assert!(cluster.at(1).verify(&lock("s"), token).await.unwrap().value);

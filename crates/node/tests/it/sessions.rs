@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use lockkeeper_core::{NodeEventKind, NodeKind, Op, Refusal};
+use lockkeeper_core::{NodeEventKind, NodeKind, NodeOp, Refusal};
 use lockkeeper_node::{Consistency, Credential, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
 
 use crate::common::*;
@@ -148,7 +148,7 @@ async fn only_the_secret_opens_a_session() {
     let wrong = Credential { secret: [0; 16], ..mine };
     assert_eq!(cluster.at(2).keepalive(&wrong).await, Err(NodeError::WrongSecret));
     assert_eq!(cluster.at(2).close_session(&wrong).await, Err(NodeError::WrongSecret));
-    let delete = Op::Delete { path: path("/locks"), version: None };
+    let delete = NodeOp::Delete { path: path("/locks"), version: None };
     assert_eq!(cluster.at(3).execute(caller(wrong), delete).await, Err(NodeError::WrongSecret));
     assert!(cluster.at(1).session_remaining(mine.session).is_some_and(|left| left <= Duration::from_secs(5)));
     assert!(!format!("{mine:?}").contains(&format!("{:?}", mine.secret)), "secrets are not printed");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use lockkeeper_core::{FencingToken, GateKey, GateStanding, LockMode, Op, Principals, Refusal, Reply};
+use lockkeeper_core::{FencingToken, GateKey, GateOp, GateStanding, LockMode, LockOp, Principals, Refusal, Reply};
 use lockkeeper_node::{Acquire, Acquired, Consistency, Credential, Node, NodeConfig, NodeError, SessionEvent};
 
 use crate::common::*;
@@ -292,7 +292,7 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
     until("the writer to wait", || (waiting(&cluster) == 2).then_some(())).await;
     let mut session_events = cluster.at(1).session_events(a.session).await.unwrap().value;
     let held = session_events.take_held().remove(0).path;
-    let downgrade = Op::Downgrade { lock: lock("rw"), token: grant.token };
+    let downgrade = LockOp::Downgrade { lock: lock("rw"), token: grant.token };
     let done = cluster.at(2).execute(caller(a), downgrade).await.unwrap().value;
     assert!(matches!(&done, Reply::Downgraded { path } if path.name().contains("__READ__")), "{done:?}");
     let read = reading.await.unwrap();
@@ -311,12 +311,12 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
     cluster.finish().await;
 }
 
-fn begin(key: &str, pending_ms: u64) -> Op {
+fn begin(key: &str, pending_ms: u64) -> GateOp {
     let key = GateKey::parse(key).unwrap();
-    Op::GateBegin { key, fingerprint: "print".into(), pending_ms, label: "test".into() }
+    GateOp::Begin { key, fingerprint: "print".into(), pending_ms, label: "test".into() }
 }
 
-async fn gate(node: &Node, who: Credential, op: Op) -> GateStanding {
+async fn gate(node: &Node, who: Credential, op: GateOp) -> GateStanding {
     match node.execute(caller(who), op).await.unwrap().value {
         Reply::Gate(standing) => standing,
         other => panic!("{other:?}"),
@@ -346,7 +346,7 @@ async fn a_gate_lets_one_through_and_tells_the_others() {
     let token = proceeds(standing);
     let key = || GateKey::parse("once").unwrap();
     let result: Arc<[u8]> = Arc::from(*b"result");
-    let finish = Op::GateFinish { key: key(), token, result: result.clone(), keep_ms: 30_000 };
+    let finish = GateOp::Finish { key: key(), token, result: result.clone(), keep_ms: 30_000 };
     let stranger = cluster.at(2).execute(caller(begun[0].1), finish.clone()).await;
     assert!(begun[0].1 == *worker || matches!(stranger, Err(NodeError::Refused(Refusal::GateNotPending { .. }))));
     node.execute(caller(*worker), finish).await.unwrap();
@@ -386,7 +386,7 @@ async fn a_gate_is_freed_by_the_end_of_its_session_and_of_its_time() {
     assert!(taken_over("dies").await.0 > dead);
     let Reply::Gate(standing) = first else { panic!("{first:?}") };
     let (key, token) = (GateKey::parse("slow").unwrap(), proceeds(&standing));
-    let late = cluster.at(2).execute(caller(slow), Op::GateFail { key, token }).await;
+    let late = cluster.at(2).execute(caller(slow), GateOp::Fail { key, token }).await;
     assert!(matches!(late, Err(NodeError::Refused(Refusal::GateNotPending { .. }))), "{late:?}");
     cluster.finish().await;
 }

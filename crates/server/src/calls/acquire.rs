@@ -7,7 +7,7 @@ use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
-    FencingToken, IfHolding, LockMode, LockName, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
+    FencingToken, IfHolding, LockMode, LockName, LockOp, Reply as Outcome, RequestId, RequestKey, State, Zxid,
 };
 use lockkeeper_node::{Caller, Credential, Grant, Node};
 use tokio_util::task::TaskTracker;
@@ -304,8 +304,8 @@ pub(super) async fn release(scope: CallScope, name: String, ask: Release) -> Ans
     let token = ask.token;
     let (locks, of_grant) = (together(&lock, &ask.also)?, FencingToken(token));
     let op = match ask.even_in_part {
-        false => Op::Release { locks, token: of_grant },
-        true => Op::Withdraw { locks, token: of_grant, if_holding: IfHolding::Release },
+        false => LockOp::Release { locks, token: of_grant },
+        true => LockOp::Withdraw { locks, token: of_grant, if_holding: IfHolding::Release },
     };
     let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
@@ -321,7 +321,7 @@ pub(super) async fn release(scope: CallScope, name: String, ask: Release) -> Ans
 pub(super) async fn downgrade(scope: CallScope, name: String, Token { token }: Token) -> Answered {
     let lock = LockName::parse(&name)?;
     scope.credential()?;
-    let done = scope.context.node.execute(scope.caller, Op::Downgrade { lock, token: FencingToken(token) }).await?;
+    let done = scope.context.node.execute(scope.caller, LockOp::Downgrade { lock, token: FencingToken(token) }).await?;
     match done.value {
         Outcome::Downgraded { path } => {
             let body = Downgraded { lock: name, token, path: path.to_string(), zxid: done.zxid.0 };

@@ -6,7 +6,7 @@ use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::gates::{Begin, Fail, Finish, Gate, GateView, Settled};
 use lockkeeper_api::{Answer, Code, Data};
 use lockkeeper_core::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
-use lockkeeper_core::{FencingToken, GateKey, GateStanding, Op, Reply as Outcome, State};
+use lockkeeper_core::{FencingToken, GateKey, GateOp, GateStanding, Reply as Outcome, State};
 use lockkeeper_node::NodeError;
 
 use super::sessions::check_label;
@@ -63,7 +63,7 @@ fn count(outcome: &'static str) {
 /// With a session the gate opens again when that session ends; in any case once its pending time is over.
 pub(super) async fn begin(scope: CallScope, key: String, ask: Begin) -> Answered {
     let key = GateKey::parse(&key)?;
-    let op = Op::GateBegin {
+    let op = GateOp::Begin {
         key: key.clone(),
         fingerprint: check_fingerprint(&ask.fingerprint)?,
         pending_ms: time("pending_ms", ask.pending_ms, DEFAULT_PENDING_MS, MAX_GATE_PENDING_MS)?,
@@ -98,18 +98,18 @@ pub(super) async fn finish(scope: CallScope, key: String, ask: Finish) -> Answer
     }
     let keep_ms = time("keep_ms", ask.keep_ms, DEFAULT_KEEP_MS, MAX_GATE_KEEP_MS)?;
     let token = FencingToken(ask.token);
-    let op = Op::GateFinish { key: key.clone(), token, result: Arc::from(result), keep_ms };
+    let op = GateOp::Finish { key: key.clone(), token, result: Arc::from(result), keep_ms };
     settle(scope, key, (ask.token, op), "finished").await
 }
 
 /// Opens the gate again: the operation did not take place.
 pub(super) async fn fail(scope: CallScope, key: String, Fail { token }: Fail) -> Answered {
     let key = GateKey::parse(&key)?;
-    let op = Op::GateFail { key: key.clone(), token: FencingToken(token) };
+    let op = GateOp::Fail { key: key.clone(), token: FencingToken(token) };
     settle(scope, key, (token, op), "failed").await
 }
 
-async fn settle(scope: CallScope, key: GateKey, (token, op): (u64, Op), outcome: &'static str) -> Answered {
+async fn settle(scope: CallScope, key: GateKey, (token, op): (u64, GateOp), outcome: &'static str) -> Answered {
     let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
         Outcome::GateSettled => {

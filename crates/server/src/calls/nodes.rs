@@ -4,7 +4,7 @@ use lockkeeper_api::nodes::{AclEntry, Changed, Create, Deleted, Kind, Node, Node
 use lockkeeper_api::{Answer, Code, Data};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_DATA_BYTES;
-use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Permissions, Refusal, Reply as Outcome, State};
+use lockkeeper_core::{NodeData, NodeKind, NodeOp, NodePath, Permissions, Refusal, Reply as Outcome, State};
 use lockkeeper_node::NodeError;
 
 use super::{Answered, CallScope, level, unexpected};
@@ -182,7 +182,7 @@ pub(super) async fn create(scope: CallScope, path: String, ask: Create) -> Answe
     }
     not_reserved(&path)?;
     let acl = acl_in(&scope.caller.principals, ask.acl)?;
-    let op = Op::Create { path, data: data_in(&ask.data)?, kind, sequential: ask.sequential.into(), acl };
+    let op = NodeOp::Create { path, data: data_in(&ask.data)?, kind, sequential: ask.sequential.into(), acl };
     let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
         Outcome::Created { path, stat } => {
@@ -201,7 +201,7 @@ pub(super) async fn set(
     ask: SetData,
 ) -> Answered {
     let path = NodePath::parse(&path)?;
-    let op = Op::SetData { path: path.clone(), data: data_in(&ask.data)?, version };
+    let op = NodeOp::SetData { path: path.clone(), data: data_in(&ask.data)?, version };
     let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
         Outcome::DataSet(stat) => {
@@ -215,7 +215,7 @@ pub(super) async fn set(
 /// Deletes a node without children.
 pub(super) async fn delete(scope: CallScope, path: String, VersionQuery { version }: VersionQuery) -> Answered {
     let path = NodePath::parse(&path)?;
-    let done = scope.context.node.execute(scope.caller, Op::Delete { path: path.clone(), version }).await?;
+    let done = scope.context.node.execute(scope.caller, NodeOp::Delete { path: path.clone(), version }).await?;
     match done.value {
         Outcome::Deleted => {
             let body = Deleted { path: path.to_string(), zxid: done.zxid.0 };

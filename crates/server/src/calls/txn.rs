@@ -4,7 +4,7 @@ use lockkeeper_api::nodes::{Kind, Txn, TxnDone, TxnOp, TxnResult};
 use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_MULTI_OPS;
-use lockkeeper_core::{FencingToken, LockName, NodePath, Op, Reply as Outcome};
+use lockkeeper_core::{FencingToken, LockName, NodeOp, NodePath, Op, Reply as Outcome};
 
 use super::nodes::{acl_in, data_in, kind_in, not_reserved, stat_out};
 use super::{Answered, CallScope, unexpected};
@@ -40,9 +40,9 @@ fn in_operation(failure: Failure, index: usize) -> Failure {
     })
 }
 
-fn operation(op: TxnOp, principals: &Principals) -> Result<Op, Failure> {
+fn operation(op: TxnOp, principals: &Principals) -> Result<NodeOp, Failure> {
     Ok(match op {
-        TxnOp::Create { path, data, kind, ttl_ms, sequential, acl } => Op::Create {
+        TxnOp::Create { path, data, kind, ttl_ms, sequential, acl } => NodeOp::Create {
             path: {
                 let path = NodePath::parse(&path)?;
                 not_reserved(&path)?;
@@ -53,12 +53,14 @@ fn operation(op: TxnOp, principals: &Principals) -> Result<Op, Failure> {
             sequential: sequential.into(),
             acl: acl_in(principals, acl)?,
         },
-        TxnOp::Delete { path, version } => Op::Delete { path: NodePath::parse(&path)?, version },
+        TxnOp::Delete { path, version } => NodeOp::Delete { path: NodePath::parse(&path)?, version },
         TxnOp::Set { path, data, version } => {
-            Op::SetData { path: NodePath::parse(&path)?, data: data_in(&data)?, version }
+            NodeOp::SetData { path: NodePath::parse(&path)?, data: data_in(&data)?, version }
         }
-        TxnOp::Check { path, version } => Op::Check { path: NodePath::parse(&path)?, version },
-        TxnOp::LockHeld { lock, token } => Op::CheckLock { lock: LockName::parse(&lock)?, token: FencingToken(token) },
+        TxnOp::Check { path, version } => NodeOp::Check { path: NodePath::parse(&path)?, version },
+        TxnOp::LockHeld { lock, token } => {
+            NodeOp::CheckLock { lock: LockName::parse(&lock)?, token: FencingToken(token) }
+        }
     })
 }
 

@@ -11,7 +11,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_api::{Answer, Call, Code};
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
-use lockkeeper_core::{FencingToken, LockName, NodePath, Op, RequestId, RequestKey};
+use lockkeeper_core::{FencingToken, LockName, LockOp, NodePath, RequestId, RequestKey};
 use lockkeeper_node::{At, Caller, KeepaliveAck, NodeError, Presence, Undecided};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -265,7 +265,7 @@ pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
         let (session, tasks) = (session.clone(), &session.context.tasks);
         tasks.spawn(async move {
             let caller = Caller { credential: Some(session.credential), ..Caller::default() };
-            let op = Op::Release { locks, token: FencingToken(token) };
+            let op = LockOp::Release { locks, token: FencingToken(token) };
             // If this fails, the session holds them until it ends or releases them; `hello` names them.
             if let Err(error) = session.context.node.execute(caller, op).await {
                 let session = session.credential.session;

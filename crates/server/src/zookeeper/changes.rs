@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Refusal, Reply as CoreReply, Sequential};
+use lockkeeper_core::{NodeData, NodeKind, NodeOp, NodePath, Op, Refusal, Reply as CoreReply, Sequential};
 use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion, SetAclRequest, SetDataRequest};
 use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply, Request};
 
@@ -45,24 +45,19 @@ enum ReplyForm {
 /// # Errors
 /// The request is invalid.
 pub(super) fn change(request: &Request, identity: &Identity) -> Option<Result<Change, ErrorCode>> {
-    Some(match request {
-        Request::Create(create) => {
-            self::create(create, CreateAs::Node, identity).map(|op| Change { op, form: ReplyForm::Path })
-        }
-        Request::Create2(create) => {
-            self::create(create, CreateAs::Node, identity).map(|op| Change { op, form: ReplyForm::Created })
-        }
-        Request::CreateContainer(create) => {
-            self::create(create, CreateAs::Container, identity).map(|op| Change { op, form: ReplyForm::Created })
-        }
-        Request::CreateTtl(create) => create_ttl(create, identity).map(|op| Change { op, form: ReplyForm::Created }),
-        Request::Delete(delete) => self::delete(delete).map(|op| Change { op, form: ReplyForm::Empty }),
-        Request::SetData(set) => set_data(set).map(|op| Change { op, form: stat_of(&set.path) }),
-        Request::SetAcl(set) => set_acl(set, identity).map(|op| Change { op, form: stat_of(&set.path) }),
-        Request::Check(check) => self::check(check).map(|op| Change { op, form: ReplyForm::Empty }),
-        Request::Multi(ops) => Ok(multi(ops, identity)),
+    let (op, form) = match request {
+        Request::Create(create) => (self::create(create, CreateAs::Node, identity), ReplyForm::Path),
+        Request::Create2(create) => (self::create(create, CreateAs::Node, identity), ReplyForm::Created),
+        Request::CreateContainer(create) => (self::create(create, CreateAs::Container, identity), ReplyForm::Created),
+        Request::CreateTtl(create) => (create_ttl(create, identity), ReplyForm::Created),
+        Request::Delete(delete) => (self::delete(delete), ReplyForm::Empty),
+        Request::SetData(set) => (set_data(set), stat_of(&set.path)),
+        Request::SetAcl(set) => (set_acl(set, identity), stat_of(&set.path)),
+        Request::Check(check) => (self::check(check), ReplyForm::Empty),
+        Request::Multi(ops) => return Some(Ok(multi(ops, identity))),
         _ => return None,
-    })
+    };
+    Some(op.map(|op| Change { op: op.into(), form }))
 }
 
 /// The kind that a create's opcode selects. It overrides the flags, as in ZooKeeper.
@@ -72,7 +67,7 @@ enum CreateAs {
     Container,
 }
 
-fn create(request: &CreateRequest, create_as: CreateAs, identity: &Identity) -> Result<Op, ErrorCode> {
+fn create(request: &CreateRequest, create_as: CreateAs, identity: &Identity) -> Result<NodeOp, ErrorCode> {
     let (kind, sequential) = kind(request.flags, None)?;
     let kind = match (create_as, kind) {
         (CreateAs::Container, _) => NodeKind::Container,
@@ -82,7 +77,7 @@ fn create(request: &CreateRequest, create_as: CreateAs, identity: &Identity) -> 
     create_op(&request.path, request.data.as_ref(), kind, sequential, identity.fix_up(&request.acl))
 }
 
-fn create_ttl(request: &CreateTtlRequest, identity: &Identity) -> Result<Op, ErrorCode> {
+fn create_ttl(request: &CreateTtlRequest, identity: &Identity) -> Result<NodeOp, ErrorCode> {
     let (kind, sequential) = kind(request.flags, Some(request.ttl_ms))?;
     create_op(&request.path, request.data.as_ref(), kind, sequential, identity.fix_up(&request.acl))
 }
@@ -94,7 +89,7 @@ fn create_op(
     kind: NodeKind,
     sequential: bool,
     acl: Result<Vec<lockkeeper_core::AclEntry>, ErrorCode>,
-) -> Result<Op, ErrorCode> {
+) -> Result<NodeOp, ErrorCode> {
     if is_not_a_path(at) {
         return Err(ErrorCode::BadArguments);
     }
@@ -104,17 +99,17 @@ fn create_op(
         false => (path(at)?, Sequential::No),
     };
     not_reserved(&path)?;
-    Ok(Op::Create { path, data: bytes(data), kind, sequential, acl })
+    Ok(NodeOp::Create { path, data: bytes(data), kind, sequential, acl })
 }
 
 /// Text that is not a path is refused with `BadArguments`, an invalid path with `NoNode`.
-fn delete(request: &PathVersion) -> Result<Op, ErrorCode> {
+fn delete(request: &PathVersion) -> Result<NodeOp, ErrorCode> {
     if is_not_a_path(&request.path) || request.path == "/" || SystemNodes::is_shown(&request.path) {
         return Err(ErrorCode::BadArguments);
     }
     let path = path_to_read(&request.path)?;
     not_reserved(&path)?;
-    Ok(Op::Delete { path, version: version(request.version) })
+    Ok(NodeOp::Delete { path, version: version(request.version) })
 }
 
 fn is_not_a_path(text: &str) -> bool {
@@ -126,20 +121,20 @@ fn not_reserved(path: &NodePath) -> Result<(), ErrorCode> {
     if SystemNodes::is_reserved(path.as_str()) { Err(ErrorCode::NoAuth) } else { Ok(()) }
 }
 
-fn check(request: &PathVersion) -> Result<Op, ErrorCode> {
-    Ok(Op::Check { path: path(&request.path)?, version: version(request.version) })
+fn check(request: &PathVersion) -> Result<NodeOp, ErrorCode> {
+    Ok(NodeOp::Check { path: path(&request.path)?, version: version(request.version) })
 }
 
-fn set_data(request: &SetDataRequest) -> Result<Op, ErrorCode> {
+fn set_data(request: &SetDataRequest) -> Result<NodeOp, ErrorCode> {
     let path = path(&request.path)?;
     not_reserved(&path)?;
-    Ok(Op::SetData { path, data: bytes(request.data.as_ref()), version: version(request.version) })
+    Ok(NodeOp::SetData { path, data: bytes(request.data.as_ref()), version: version(request.version) })
 }
 
-fn set_acl(request: &SetAclRequest, identity: &Identity) -> Result<Op, ErrorCode> {
+fn set_acl(request: &SetAclRequest, identity: &Identity) -> Result<NodeOp, ErrorCode> {
     let path = path(&request.path)?;
     not_reserved(&path)?;
-    Ok(Op::SetAcl { path, acl: identity.fix_up(&request.acl)?, version: version(request.version) })
+    Ok(NodeOp::SetAcl { path, acl: identity.fix_up(&request.acl)?, version: version(request.version) })
 }
 
 fn bytes(data: Option<&Bytes>) -> NodeData {
@@ -157,7 +152,7 @@ fn multi(ops: &[MultiOp], identity: &Identity) -> Change {
             Ok(part) => parts.push(part),
             Err(code) => {
                 invalid = Some((parts.len(), code));
-                parts.push(Op::Check { path: NodePath::root(), version: Some(IMPOSSIBLE_VERSION) });
+                parts.push(NodeOp::Check { path: NodePath::root(), version: Some(IMPOSSIBLE_VERSION) });
             }
         }
         forms.push(form);
@@ -169,7 +164,7 @@ fn multi(ops: &[MultiOp], identity: &Identity) -> Change {
 const IMPOSSIBLE_VERSION: i32 = i32::MIN;
 
 /// One operation of a multi. There, ZooKeeper goes by a create's flags and ignores its opcode.
-fn part(op: &MultiOp, identity: &Identity) -> (Result<Op, ErrorCode>, ReplyForm) {
+fn part(op: &MultiOp, identity: &Identity) -> (Result<NodeOp, ErrorCode>, ReplyForm) {
     match op {
         MultiOp::Create(create) | MultiOp::Create2(create) | MultiOp::CreateContainer(create) => {
             match CreateMode::from_number(create.flags).is_some_and(CreateMode::is_container) {
@@ -308,7 +303,7 @@ mod tests {
     #[test]
     fn the_opcode_selects_the_kind_and_in_a_multi_the_flags_do() {
         let kind = |request: &Request| match changed(request).unwrap().op {
-            Op::Create { kind, .. } => kind,
+            Op::Node(NodeOp::Create { kind, .. }) => kind,
             other => panic!("{other:?}"),
         };
         assert_eq!(kind(&Request::Create2(request("/a", 4))), NodeKind::Persistent);
@@ -316,7 +311,7 @@ mod tests {
         let Op::Multi(parts) = changed(&Request::Multi(vec![MultiOp::Create(request("/a", 4))])).unwrap().op else {
             panic!("a multi")
         };
-        assert!(matches!(parts[..], [Op::Create { kind: NodeKind::Container, .. }]));
+        assert!(matches!(parts[..], [NodeOp::Create { kind: NodeKind::Container, .. }]));
     }
 
     #[test]
@@ -325,7 +320,7 @@ mod tests {
         let ops = vec![delete(), MultiOp::Create(request("/b", 99)), delete()];
         let (op, encoder) = changed(&Request::Multi(ops)).unwrap().into_parts();
         let Op::Multi(parts) = op else { panic!("a multi") };
-        assert!(matches!(parts[..], [Op::Delete { .. }, Op::Check { version: Some(IMPOSSIBLE_VERSION), .. }]));
+        assert!(matches!(parts[..], [NodeOp::Delete { .. }, NodeOp::Check { version: Some(IMPOSSIBLE_VERSION), .. }]));
         let failed = |index, cause| encoder.refused(&Refusal::MultiFailed { index, cause: Box::new(cause) }).unwrap();
         let root = NodePath::root();
         let never = Refusal::BadVersion { path: root.clone(), expected: IMPOSSIBLE_VERSION, actual: 0 };
@@ -336,7 +331,7 @@ mod tests {
     #[test]
     fn a_sequential_name_may_be_only_its_sequence() {
         let asked = |path: &str, flags| match changed(&Request::Create(request(path, flags))).map(|change| change.op) {
-            Ok(Op::Create { path, sequential, .. }) => Ok((path.as_str().to_owned(), sequential)),
+            Ok(Op::Node(NodeOp::Create { path, sequential, .. })) => Ok((path.as_str().to_owned(), sequential)),
             Ok(other) => panic!("{other:?}"),
             Err(code) => Err(code),
         };

@@ -114,7 +114,7 @@ impl AppliedAgreement {
 #[cfg(test)]
 mod tests {
     use lockkeeper_core::{
-        Actor, Batch, Command, NodeId, NodeKind, Op, Origin, RequestId, RequestKey, Rules, SessionId, Term,
+        Actor, Batch, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, Rules, SessionId, Term,
     };
 
     use super::super::test_history::create;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn made(path: &str) -> Command {
-        Command::Do { actor: Actor::default(), op: create(path, "", NodeKind::Persistent) }
+        Command::Do { actor: Actor::default(), op: create(path, "", NodeKind::Persistent).into() }
     }
 
     #[test]
@@ -175,8 +175,8 @@ mod tests {
         let open = || Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "".into() };
         let refused = |id| {
             let request = Some(RequestKey { id: RequestId(id), acknowledged: Vec::new() });
-            let op = Op::Delete { path: lockkeeper_core::NodePath::parse("/none").unwrap(), version: None };
-            vec![Command::Do { actor: Actor::of(SessionId(1)).asking(request), op }]
+            let op = NodeOp::Delete { path: lockkeeper_core::NodePath::parse("/none").unwrap(), version: None };
+            vec![Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: op.into() }]
         };
         let (mut log, mut other, mut agreement) = (TestLog::default(), TestLog::default(), AppliedAgreement::default());
         for log in [&mut log, &mut other] {

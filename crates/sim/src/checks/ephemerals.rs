@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_core::{Actor, Command, Event, NodeEventKind, NodeKind, Op, Reply, SessionId, State};
+use lockkeeper_core::{
+    Actor, Command, Event, GateOp, LockOp, NodeEventKind, NodeKind, NodeOp, Op, Reply, SessionId, State,
+};
 
 use super::Checked;
 use super::change::Change;
@@ -152,20 +154,23 @@ fn made_by(change: &Change<'_>) -> Option<Created> {
 
 fn collect(op: &Op, reply: &Reply, paths: &mut BTreeSet<String>) {
     match (op, reply) {
-        (Op::Create { kind: NodeKind::Ephemeral, .. }, Reply::Created { path, .. })
-        | (_, Reply::Downgraded { path }) => {
-            paths.insert(path.to_string());
+        (_, Reply::Downgraded { path }) => drop(paths.insert(path.to_string())),
+        (Op::Node(op), reply) => paths.extend(created(op, reply)),
+        (Op::Multi(ops), Reply::Multi(replies)) => {
+            paths.extend(ops.iter().zip(replies).filter_map(|(op, reply)| created(op, reply)));
         }
-        (Op::Acquire { .. }, Reply::Queued { paths: queued, .. }) => {
+        (Op::Lock(LockOp::Acquire { .. }), Reply::Queued { paths: queued, .. }) => {
             paths.extend(queued.iter().map(ToString::to_string));
         }
-        (Op::GateBegin { key, .. }, Reply::Gate(_)) => drop(paths.insert(key.path().to_string())),
-        (Op::Multi(ops), Reply::Multi(replies)) => {
-            for (op, reply) in ops.iter().zip(replies) {
-                collect(op, reply, paths);
-            }
-        }
+        (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(_)) => drop(paths.insert(key.path().to_string())),
         _ => {}
+    }
+}
+
+fn created(op: &NodeOp, reply: &Reply) -> Option<String> {
+    match (op, reply) {
+        (NodeOp::Create { kind: NodeKind::Ephemeral, .. }, Reply::Created { path, .. }) => Some(path.to_string()),
+        _ => None,
     }
 }
 

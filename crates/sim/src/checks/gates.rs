@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockkeeper_core::{Actor, Command, Event, GateStanding, Op, Reply};
+use lockkeeper_core::{Actor, Command, Event, GateOp, GateStanding, Op, Reply};
 
 use super::Checked;
 use super::change::Change;
@@ -40,21 +40,23 @@ impl Gates {
         let Command::Do { actor: Actor { session, request, .. }, op } = change.command else { return Ok(()) };
         let Ok(reply) = &change.outcome.reply else { return Ok(()) };
         match (op, reply) {
-            (Op::GateBegin { key, .. }, Reply::Gate(told)) if change.outcome.changed => {
+            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(told)) if change.outcome.changed => {
                 if let (Some(session), Some(request)) = (session, request) {
                     self.begun.insert((session.0, request.id.0), (key.to_string(), told.clone()));
                 }
                 self.begun(key.as_str(), session.map(|session| session.0), told, change.clock_ms)
             }
-            (Op::GateBegin { key, .. }, Reply::Gate(told)) => self.asked(key.as_str(), told, change),
-            (Op::GateFinish { key, token, result, keep_ms }, Reply::GateSettled) if change.outcome.changed => {
+            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(told)) => self.asked(key.as_str(), told, change),
+            (Op::Gate(GateOp::Finish { key, token, result, keep_ms }), Reply::GateSettled)
+                if change.outcome.changed =>
+            {
                 self.settle(key.as_str(), token.0, change.clock_ms)?;
                 let until_ms = change.clock_ms + keep_ms;
                 let done = Standing::Done { token: token.0, result: result.clone(), until_ms };
                 self.standing.insert(key.to_string(), done);
                 Ok(())
             }
-            (Op::GateFail { key, token }, Reply::GateSettled) if change.outcome.changed => {
+            (Op::Gate(GateOp::Fail { key, token }), Reply::GateSettled) if change.outcome.changed => {
                 self.settle(key.as_str(), token.0, change.clock_ms)
             }
             _ => Ok(()),
@@ -128,14 +130,14 @@ mod tests {
     use super::super::test_history::{History, change, data};
     use super::*;
 
-    fn begin() -> Op {
+    fn begin() -> GateOp {
         let key = GateKey::parse("g").unwrap();
-        Op::GateBegin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() }
+        GateOp::Begin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() }
     }
 
-    fn finish(token: u64) -> Op {
+    fn finish(token: u64) -> GateOp {
         let key = GateKey::parse("g").unwrap();
-        Op::GateFinish { key, token: FencingToken(token), result: data("r"), keep_ms: 50 }
+        GateOp::Finish { key, token: FencingToken(token), result: data("r"), keep_ms: 50 }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Command, NodeData, NodeEventKind, Op, Outcome, Reply};
+use lockkeeper_core::{Command, NodeData, NodeEventKind, NodeOp, Op, Outcome, Reply};
 
 use super::Checked;
 use super::change::Change;
@@ -89,19 +89,26 @@ impl Linearizable {
 
     fn written(&mut self, zxid: u64, op: &Op, reply: &Reply) -> Checked {
         match (op, reply) {
-            (Op::Create { data, .. }, Reply::Created { path, .. }) => {
+            (Op::Node(op), reply) => self.written_by(zxid, op, reply),
+            (Op::Multi(ops), Reply::Multi(replies)) => {
+                ops.iter().zip(replies).try_for_each(|(op, reply)| self.written_by(zxid, op, reply))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn written_by(&mut self, zxid: u64, op: &NodeOp, reply: &Reply) -> Checked {
+        match (op, reply) {
+            (NodeOp::Create { data, .. }, Reply::Created { path, .. }) => {
                 self.put(path.as_str(), zxid, Some(data.clone()));
                 Ok(())
             }
-            (Op::SetData { path, data, version }, _) => {
+            (NodeOp::SetData { path, data, version }, _) => {
                 self.guarded(zxid, path.as_str(), *version)?;
                 self.put(path.as_str(), zxid, Some(data.clone()));
                 Ok(())
             }
-            (Op::Multi(ops), Reply::Multi(replies)) => {
-                ops.iter().zip(replies).try_for_each(|(op, reply)| self.written(zxid, op, reply))
-            }
-            (Op::Check { path, version }, _) => self.guarded(zxid, path.as_str(), *version),
+            (NodeOp::Check { path, version }, _) => self.guarded(zxid, path.as_str(), *version),
             _ => Ok(()),
         }
     }
@@ -144,13 +151,13 @@ mod tests {
     fn reads_of_what_was_not_there_are_refused() {
         let mut reads = Linearizable::default();
         let mut history = History::default();
-        let set = |text: &str| Op::SetData { path: path("/r"), data: data(text).into(), version: None };
+        let set = |text: &str| NodeOp::SetData { path: path("/r"), data: data(text).into(), version: None };
         let made = history.create("/r", "one");
         history.each(|change| reads.change(change).unwrap());
         let one = made;
         let two = history.run(None, set("two"));
         history.each(|change| reads.change(change).unwrap());
-        let gone = history.run(None, Op::Delete { path: path("/r"), version: None });
+        let gone = history.run(None, NodeOp::Delete { path: path("/r"), version: None });
         history.each(|change| reads.change(change).unwrap());
         let (first, second) = (NodeData::from(*b"one"), NodeData::from(*b"two"));
         reads.read("/r", one, Some(&first)).unwrap();
@@ -167,7 +174,7 @@ mod tests {
     fn null_read_as_empty_is_refused() {
         let (mut reads, mut history) = (Linearizable::default(), History::default());
         history.create("/r", "one");
-        let nulled = history.run(None, Op::SetData { path: path("/r"), data: NodeData::NULL, version: None });
+        let nulled = history.run(None, NodeOp::SetData { path: path("/r"), data: NodeData::NULL, version: None });
         history.each(|change| reads.change(change).unwrap());
         reads.read("/r", nulled, Some(&NodeData::NULL)).unwrap();
         let error = reads.read("/r", nulled, Some(&NodeData::from([]))).unwrap_err();
@@ -178,13 +185,13 @@ mod tests {
     fn a_guard_that_was_not_looked_at_is_refused() {
         let (mut reads, mut history) = (Linearizable::default(), History::default());
         history.create("/r", "one");
-        let set = |version| Op::SetData { path: path("/r"), data: data("two").into(), version: Some(version) };
+        let set = |version| NodeOp::SetData { path: path("/r"), data: data("two").into(), version: Some(version) };
         history.run(None, set(0));
         history.each(|change| reads.change(change).unwrap());
-        history.run(None, Op::Multi(vec![Op::Check { path: path("/r"), version: Some(1) }, set(1)]));
+        history.run(None, Op::Multi(vec![NodeOp::Check { path: path("/r"), version: Some(1) }, set(1)]));
         let (mut command, outcome) = history.last();
         if let Command::Do { op: Op::Multi(ops), .. } = &mut command {
-            ops[0] = Op::Check { path: path("/r"), version: Some(7) };
+            ops[0] = NodeOp::Check { path: path("/r"), version: Some(7) };
         }
         reads.change(&super::super::test_history::change(&command, &outcome, 9)).unwrap_err();
     }

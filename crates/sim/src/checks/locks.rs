@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockkeeper_checkers::name;
 use lockkeeper_checkers::queue::{Entry, Queue};
 use lockkeeper_core::{
-    Actor, Command, Event, FencingToken, IfHolding, LockName, NodeEventKind, Op, Refusal, Reply, SessionEnd,
+    Actor, Command, Event, FencingToken, IfHolding, LockName, LockOp, NodeEventKind, NodeOp, Op, Refusal, Reply,
+    SessionEnd,
 };
 
 use super::Checked;
@@ -182,7 +183,7 @@ impl Locks {
         if place.name.keeps_place_of.is_none() {
             return self.request_may_go(lock, place, change);
         }
-        let forced = matches!(change.command, Command::Do { op: Op::ForceRelease { .. }, .. });
+        let forced = matches!(change.command, Command::Do { op: Op::Lock(LockOp::ForceRelease { .. }), .. });
         let until_ms = place.value.at_ms + u64::from(place.name.delay_ms);
         if forced || change.clock_ms >= until_ms {
             return Ok(());
@@ -202,13 +203,13 @@ impl Locks {
             Command::CloseSession { .. } | Command::ExpireSessions { .. } => true,
             Command::OpenSession { .. } | Command::AttachSession { .. } | Command::Reap { .. } => false,
             Command::Do { actor: Actor { session, .. }, op } => match op {
-                Op::Release { token: named, .. }
-                | Op::Withdraw { token: named, .. }
-                | Op::Downgrade { token: named, .. } => {
-                    named.0 == token && session.map(|session| session.0) == place.value.session
-                }
-                Op::ForceRelease { token: named, .. } => named.0 == token,
-                Op::Abandon { token: named, .. } => {
+                Op::Lock(
+                    LockOp::Release { token: named, .. }
+                    | LockOp::Withdraw { token: named, .. }
+                    | LockOp::Downgrade { token: named, .. },
+                ) => named.0 == token && session.map(|session| session.0) == place.value.session,
+                Op::Lock(LockOp::ForceRelease { token: named, .. }) => named.0 == token,
+                Op::Lock(LockOp::Abandon { token: named, .. }) => {
                     self.abandoned.insert(token);
                     if self.told.contains(&token) {
                         return Err(format!(
@@ -219,7 +220,7 @@ impl Locks {
                     named.0 == token
                 }
                 // By hand, as ZooKeeper's clients do.
-                Op::Delete { .. } | Op::Multi(_) => true,
+                Op::Node(NodeOp::Delete { .. }) | Op::Multi(_) => true,
                 _ => false,
             },
         };
@@ -294,8 +295,16 @@ impl Locks {
     ) -> Checked {
         let say =
             |what: &str| Err(format!("{op:?} of session {session:?} was answered {reply:?} at {zxid}, but {what}"));
-        match (op, reply) {
-            (Op::Acquire { locks, .. }, Ok(Reply::Queued { token, held, .. })) if fresh => {
+        let Op::Lock(on_locks) = op else {
+            return match (op, reply) {
+                (Op::Multi(_), Ok(_)) if fresh && !before.guards_hold => {
+                    say("a lock that it is guarded by was not held so")
+                }
+                _ => Ok(()),
+            };
+        };
+        match (on_locks, reply) {
+            (LockOp::Acquire { locks, .. }, Ok(Reply::Queued { token, held, .. })) if fresh => {
                 if token.0 != zxid {
                     return say("the token is not the zxid of the request");
                 }
@@ -307,24 +316,23 @@ impl Locks {
                 }
                 Ok(())
             }
-            (Op::Release { .. }, Ok(_)) if fresh && !before.all_held => say("it did not hold them"),
-            (Op::Release { .. }, Err(Refusal::NotHeld { .. })) if before.all_held => say("it held them"),
-            (Op::Withdraw { .. }, Ok(Reply::HeldInstead)) if !before.all_held => say("it did not hold them"),
-            (Op::Withdraw { if_holding: IfHolding::Keep, .. }, Ok(Reply::Withdrawn)) if fresh && before.all_held => {
+            (LockOp::Release { .. }, Ok(_)) if fresh && !before.all_held => say("it did not hold them"),
+            (LockOp::Release { .. }, Err(Refusal::NotHeld { .. })) if before.all_held => say("it held them"),
+            (LockOp::Withdraw { .. }, Ok(Reply::HeldInstead)) if !before.all_held => say("it did not hold them"),
+            (LockOp::Withdraw { if_holding: IfHolding::Keep, .. }, Ok(Reply::Withdrawn))
+                if fresh && before.all_held =>
+            {
                 say("it held them, and was to keep them")
             }
-            (Op::Withdraw { .. }, Err(Refusal::NotQueued { .. })) if before.any_there => say("it stood there"),
+            (LockOp::Withdraw { .. }, Err(Refusal::NotQueued { .. })) if before.any_there => say("it stood there"),
             (
-                Op::Release { locks, token } | Op::Withdraw { locks, token, .. },
+                LockOp::Release { locks, token } | LockOp::Withdraw { locks, token, .. },
                 Ok(Reply::Released | Reply::Withdrawn),
             ) if fresh => self.left(op, locks, *token),
-            (Op::ForceRelease { lock, token }, Ok(Reply::ForceReleased { .. })) if fresh => {
+            (LockOp::ForceRelease { lock, token }, Ok(Reply::ForceReleased { .. })) if fresh => {
                 self.left(op, std::slice::from_ref(lock), *token)
             }
-            (Op::Abandon { locks, token, .. }, Ok(_)) if fresh => self.left(op, locks, *token),
-            (Op::Multi(_), Ok(_)) if fresh && !before.guards_hold => {
-                say("a lock that it is guarded by was not held so")
-            }
+            (LockOp::Abandon { locks, token, .. }, Ok(_)) if fresh => self.left(op, locks, *token),
             _ => Ok(()),
         }
     }
@@ -425,14 +433,16 @@ impl Before {
     fn of(queues: &Locks, command: &Command) -> Self {
         let Command::Do { actor: Actor { session, .. }, op } = command else { return Self::default() };
         if let Op::Multi(ops) = op {
-            let holds = |op: &Op| match op {
-                Op::CheckLock { lock, token } => queues.holds(lock.as_str(), token.0),
+            let holds = |op: &NodeOp| match op {
+                NodeOp::CheckLock { lock, token } => queues.holds(lock.as_str(), token.0),
                 _ => true,
             };
             return Self { guards_hold: ops.iter().all(holds), ..Self::default() };
         }
         let Some(session) = session else { return Self::default() };
-        let (Op::Release { locks, token } | Op::Withdraw { locks, token, .. }) = op else { return Self::default() };
+        let Op::Lock(LockOp::Release { locks, token } | LockOp::Withdraw { locks, token, .. }) = op else {
+            return Self::default();
+        };
         let own = |lock: &LockName| {
             queues.place(lock.as_str(), token.0).is_some_and(|place| place.value.session == Some(session.0))
         };

@@ -1,4 +1,4 @@
-use lockkeeper_core::{Actor, LockMode, NodePath, Outcome};
+use lockkeeper_core::{Actor, LockMode, LockOp, NodeOp, NodePath, Outcome};
 
 use super::super::test_history::{History, change, lock};
 use super::*;
@@ -57,7 +57,7 @@ fn joint_requests_are_had_as_a_whole() {
     let mut history = History::default();
     let (a, b) = (history.open(), history.open());
     let held = history.acquire(a, "y", LockMode::Exclusive, 0);
-    let op = Op::Acquire {
+    let op = LockOp::Acquire {
         locks: vec![lock("x"), lock("y")],
         mode: LockMode::Exclusive,
         delay_ms: 500,
@@ -79,7 +79,7 @@ fn a_downgraded_writer_keeps_its_token_and_lets_readers_in() {
     let session = history.open();
     let writer = history.acquire(session, "rw", LockMode::Write, 0);
     let reader = history.acquire(session, "rw", LockMode::Shared, 0);
-    let at = history.run(Some(session), Op::Downgrade { lock: lock("rw"), token: FencingToken(writer) });
+    let at = history.run(Some(session), LockOp::Downgrade { lock: lock("rw"), token: FencingToken(writer) });
     let mut locks = fed(&mut history);
     locks.granted(&names("rw"), reader, reader).unwrap_err();
     locks.granted(&names("rw"), reader, at).unwrap();
@@ -120,7 +120,7 @@ fn a_withdrawn_request_that_stays_is_refused() {
     let (a, b) = (history.open(), history.open());
     history.acquire(a, "l", LockMode::Exclusive, 0);
     let waits = history.acquire(b, "l", LockMode::Exclusive, 0);
-    let op = Op::Withdraw { locks: names("l"), token: FencingToken(waits), if_holding: IfHolding::Keep };
+    let op = LockOp::Withdraw { locks: names("l"), token: FencingToken(waits), if_holding: IfHolding::Keep };
     history.run(Some(b), op);
     let (command, outcome) = history.last();
     let mut locks = fed(&mut history);
@@ -176,7 +176,7 @@ fn a_lock_that_is_taken_back_from_one_who_was_told_is_refused() {
         let mut history = History::default();
         let session = history.open();
         let token = history.acquire(session, "l", LockMode::Exclusive, 0);
-        let op = Op::Abandon { locks: names("l"), token: FencingToken(token), versions: vec![0] };
+        let op = LockOp::Abandon { locks: names("l"), token: FencingToken(token), versions: vec![0] };
         history.run(None, op);
         let (command, outcome) = history.last();
         (fed(&mut history), token, command, outcome)
@@ -207,10 +207,10 @@ fn a_place_that_another_takes_away_is_refused() {
     for number in 0..4 {
         let (mut locks, b, token, command, outcome) = released();
         let Command::Do { op, .. } = command else { unreachable!() };
-        let other_token = Op::Release { locks: names("l"), token: FencingToken(token + 1) };
-        let look = Op::CheckLock { lock: lock("l"), token: FencingToken(token) };
+        let other_token = LockOp::Release { locks: names("l"), token: FencingToken(token + 1) };
+        let look = NodeOp::CheckLock { lock: lock("l"), token: FencingToken(token) };
         let b = Some(lockkeeper_core::SessionId(b));
-        let spoilt = [by(b, op), by(b, other_token), by(None, look), Command::Reap { paths: Vec::new() }];
+        let spoilt = [by(b, op), by(b, other_token.into()), by(None, look.into()), Command::Reap { paths: Vec::new() }];
         let refused = locks.change(&change(&spoilt[number], &outcome, 9)).unwrap_err();
         assert!(refused.contains("left the queue"), "{refused}");
     }
@@ -224,7 +224,7 @@ fn a_request_of_which_its_client_was_told_that_it_is_no_more_is_gone_and_stays_a
     let waits = history.acquire(b, "l", LockMode::Exclusive, 0);
     let entered = history.pending.last().cloned().unwrap();
     let uuid = |of: &Command| match of {
-        Command::Do { op: Op::Acquire { uuid, .. }, .. } => uuid.to_string(),
+        Command::Do { op: Op::Lock(LockOp::Acquire { uuid, .. }), .. } => uuid.to_string(),
         _ => unreachable!(),
     };
     let (second, first) = (uuid(&entered.0), uuid(&history.pending[2].0));
@@ -232,7 +232,7 @@ fn a_request_of_which_its_client_was_told_that_it_is_no_more_is_gone_and_stays_a
     assert_eq!((locks.stands(&first), locks.stands(&second)), (Stands::Holds, Stands::Waits));
     locks.left_queue(&first, "busy").unwrap_err();
     locks.left_queue(&second, "busy").unwrap_err();
-    let op = Op::Withdraw { locks: names("l"), token: FencingToken(waits), if_holding: IfHolding::Keep };
+    let op = LockOp::Withdraw { locks: names("l"), token: FencingToken(waits), if_holding: IfHolding::Keep };
     history.run(Some(b), op);
     history.each(|each| drop(locks.change(each).unwrap()));
     assert_eq!(locks.stands(&second), Stands::Not);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Actor, Command, GateStanding, Op, Outcome, Refusal, Reply};
+use lockkeeper_core::{Actor, Command, GateOp, GateStanding, Op, Outcome, Refusal, Reply};
 
 use super::Checked;
 use super::change::Change;
@@ -75,7 +75,7 @@ impl Retries {
         let id_shown = lockkeeper_core::RequestId(id);
         // The state keeps a gate's permission to proceed, and computes any other answer to begin each time.
         let is_computed =
-            matches!((op, answer), (Op::GateBegin { .. }, Ok(Reply::Gate(standing))) if !is_leave(standing));
+            matches!((op, answer), (Op::Gate(GateOp::Begin { .. }), Ok(Reply::Gate(standing))) if !is_leave(standing));
         match self.first.get(&(session, id)) {
             None if is_computed => Ok(()),
             None => Err(format!(
@@ -104,7 +104,7 @@ fn is_leave(standing: &GateStanding) -> bool {
 
 /// The state keeps no answer of a gate that only says how it stands.
 fn is_kept(op: &Op, outcome: &Outcome) -> bool {
-    !matches!(op, Op::GateBegin { .. }) || outcome.changed || outcome.reply.is_err()
+    !matches!(op, Op::Gate(GateOp::Begin { .. })) || outcome.changed || outcome.reply.is_err()
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     fn an_answer_that_is_repeated_as_of_another_point_is_refused() {
         let (mut history, mut requests) = (History::default(), Retries::default());
         let session = history.open();
-        let op = create("/a", "", NodeKind::Persistent);
+        let op = Op::from(create("/a", "", NodeKind::Persistent));
         let made = history.keyed(session, 7, op.clone());
         let answer = history.pending[1].1.reply.clone();
         history.create("/b", "");
@@ -171,7 +171,7 @@ mod tests {
     fn leave_to_go_ahead_that_no_log_gave_is_refused() {
         let requests = Retries::default();
         let key = lockkeeper_core::GateKey::parse("g").unwrap();
-        let op = Op::GateBegin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() };
+        let op = Op::from(GateOp::Begin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() });
         let token = lockkeeper_core::FencingToken(3);
         let says = |standing| requests.answered(1, 7, &op, &Ok(Reply::Gate(standing)), 3);
         let session = Some(lockkeeper_core::SessionId(2));
@@ -184,7 +184,7 @@ mod tests {
     fn an_answer_that_no_log_gave_is_refused() {
         let (mut history, mut requests) = (History::default(), Retries::default());
         let session = history.open();
-        let op = create("/a", "", NodeKind::Persistent);
+        let op = Op::from(create("/a", "", NodeKind::Persistent));
         history.keyed(session, 7, op.clone());
         let answer = history.pending[1].1.reply.clone();
         requests.answered(session, 7, &op, &answer, 2).unwrap_err();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use lockkeeper_checkers::name;
-use lockkeeper_core::{Actor, Command, NodeEventKind, Op};
+use lockkeeper_core::{Actor, Command, NodeEventKind, NodeOp, Op};
 
 use super::Checked;
 use super::change::Change;
@@ -38,7 +38,10 @@ impl Rights {
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
         let (session, by_hand, may_force) = match change.command {
             Command::Do { actor: Actor { session, may_force, .. }, op } => {
-                let on_nodes = matches!(op, Op::Delete { .. } | Op::SetData { .. } | Op::SetAcl { .. } | Op::Multi(_));
+                let on_nodes = matches!(
+                    op,
+                    Op::Node(NodeOp::Delete { .. } | NodeOp::SetData { .. } | NodeOp::SetAcl { .. }) | Op::Multi(_)
+                );
                 (session.map(|session| session.0), on_nodes, *may_force)
             }
             _ => (None, false, false),
@@ -103,7 +106,7 @@ mod tests {
             strict.change(change).unwrap();
             lenient.change(change).unwrap();
         });
-        history.apply(Command::Do { actor, op: Op::Delete { path: path(&at), version: None } });
+        history.apply(Command::Do { actor, op: NodeOp::Delete { path: path(&at), version: None }.into() });
         let (mut command, outcome) = history.last();
         lenient.change(&super::super::test_history::change(&command, &outcome, 1)).unwrap();
         if let Command::Do { actor, .. } = &mut command {
@@ -116,7 +119,7 @@ mod tests {
     fn its_own_session_may_delete_it() {
         let mut history = History::default();
         let (session, at) = held(&mut history);
-        history.run(Some(session), Op::Delete { path: path(&at), version: None });
+        history.run(Some(session), NodeOp::Delete { path: path(&at), version: None });
         let mut rights = Rights::default();
         history.each(|change| rights.change(change).unwrap());
     }
@@ -129,11 +132,11 @@ mod tests {
         theirs.create("/locks", "");
         theirs.create("/locks/l", "");
         theirs.each(|change| rights.change(change).unwrap());
-        let Op::Create { path, data, acl, .. } = create("/locks/l/8f14__lock__", "", NodeKind::Ephemeral) else {
+        let NodeOp::Create { path, data, acl, .. } = create("/locks/l/8f14__lock__", "", NodeKind::Ephemeral) else {
             return;
         };
         let sequential = Sequential::Suffix;
-        theirs.run(Some(session), Op::Create { path, data, acl, kind: NodeKind::Ephemeral, sequential });
+        theirs.run(Some(session), NodeOp::Create { path, data, acl, kind: NodeKind::Ephemeral, sequential });
         theirs.each(|change| rights.change(change).unwrap());
         let mut met = Ok(());
         ours.each(|change| met = met.clone().and(rights.change(change)));

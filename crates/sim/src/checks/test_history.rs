@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use lockkeeper_core::{
-    AclEntry, Actor, Batch, Command, LockMode, LockName, NodeId, NodeKind, NodePath, Op, Origin, Outcome, RequestId,
-    RequestKey, Rules, Sequential, SessionId, State, Term,
+    AclEntry, Actor, Batch, Command, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp, NodePath, Op, Origin,
+    Outcome, RequestId, RequestKey, Rules, Sequential, SessionId, State, Term,
 };
 
 use super::change::Change;
@@ -63,13 +63,13 @@ impl History {
         self.apply(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "test".into() })
     }
 
-    pub(crate) fn run(&mut self, session: Option<u64>, op: Op) -> u64 {
-        self.apply(Command::Do { actor: Actor::maybe(session.map(SessionId)), op })
+    pub(crate) fn run(&mut self, session: Option<u64>, op: impl Into<Op>) -> u64 {
+        self.apply(Command::Do { actor: Actor::maybe(session.map(SessionId)), op: op.into() })
     }
 
-    pub(crate) fn keyed(&mut self, session: u64, id: u128, op: Op) -> u64 {
+    pub(crate) fn keyed(&mut self, session: u64, id: u128, op: impl Into<Op>) -> u64 {
         let request = Some(RequestKey { id: RequestId(id), acknowledged: Vec::new() });
-        self.apply(Command::Do { actor: Actor::of(SessionId(session)).asking(request), op })
+        self.apply(Command::Do { actor: Actor::of(SessionId(session)).asking(request), op: op.into() })
     }
 
     pub(crate) fn create(&mut self, at: &str, text: &str) -> u64 {
@@ -78,12 +78,12 @@ impl History {
 
     pub(crate) fn acquire(&mut self, session: u64, name: &str, mode: LockMode, delay_ms: u32) -> u64 {
         let uuid = RequestId(u128::from(self.sequence) + 1);
-        let op = Op::Acquire { locks: vec![lock(name)], mode, delay_ms, uuid, label: "test".into() };
+        let op = LockOp::Acquire { locks: vec![lock(name)], mode, delay_ms, uuid, label: "test".into() };
         self.run(Some(session), op)
     }
 
     pub(crate) fn release(&mut self, session: u64, name: &str, token: u64) -> u64 {
-        let op = Op::Release { locks: vec![lock(name)], token: lockkeeper_core::FencingToken(token) };
+        let op = LockOp::Release { locks: vec![lock(name)], token: lockkeeper_core::FencingToken(token) };
         self.run(Some(session), op)
     }
 
@@ -97,8 +97,8 @@ pub(crate) fn change<'a>(command: &'a Command, outcome: &'a Outcome, clock_ms: u
     Change { index: 1, term: 1, clock_ms, at_us: clock_ms * 1_000, command, outcome }
 }
 
-pub(crate) fn create(at: &str, text: &str, kind: NodeKind) -> Op {
-    Op::Create {
+pub(crate) fn create(at: &str, text: &str, kind: NodeKind) -> NodeOp {
+    NodeOp::Create {
         path: path(at),
         data: data(text).into(),
         kind,

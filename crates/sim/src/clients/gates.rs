@@ -1,6 +1,6 @@
 //! Clients that run an operation once: they begin it behind a gate, and finish it, fail, or die in between.
 
-use lockkeeper_core::{GateKey, GateStanding, Op, Reply};
+use lockkeeper_core::{GateKey, GateOp, GateStanding, Reply};
 use lockkeeper_node::At;
 use rand::Rng;
 
@@ -13,7 +13,7 @@ impl Client {
     pub(super) async fn use_gate(&mut self, session: &Session) {
         let number = self.rng.random_range(0..3);
         let Ok(key) = GateKey::parse(&format!("job/{number}")) else { return };
-        let begin = Op::GateBegin {
+        let begin = GateOp::Begin {
             key: key.clone(),
             fingerprint: "job".into(),
             pending_ms: self.rng.random_range(200..=5_000),
@@ -28,10 +28,10 @@ impl Client {
         let op = match self.rng.random_range(0..10) {
             // Dies, or takes too long.
             0 => return,
-            1..=3 => Op::GateFail { key, token },
+            1..=3 => GateOp::Fail { key, token },
             _ => {
                 let result = std::sync::Arc::from(format!("{} {token}", self.number).into_bytes());
-                Op::GateFinish { key, token, result, keep_ms: self.rng.random_range(50..=2_000) }
+                GateOp::Finish { key, token, result, keep_ms: self.rng.random_range(50..=2_000) }
             }
         };
         drop(self.mutate(session, "gate settle", op).await);

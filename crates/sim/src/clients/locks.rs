@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, Op, Principals, RequestId, RequestKey, State};
+use lockkeeper_core::{
+    FencingToken, LockMode, LockName, LockOp, NodeOp, NodePath, Op, Principals, RequestId, RequestKey, State,
+};
 use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant, NodeError};
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -145,7 +147,7 @@ impl Client {
                 self.leave_after(0);
             }
             2 if ask.mode == LockMode::Write => {
-                let op = Op::Downgrade { lock: ask.locks[0].clone(), token: grant.token };
+                let op = LockOp::Downgrade { lock: ask.locks[0].clone(), token: grant.token };
                 drop(self.mutate(session, "downgrade", op).await);
                 self.release(session, ask, grant.token).await;
             }
@@ -155,7 +157,7 @@ impl Client {
     }
 
     async fn release(&mut self, session: &Session, ask: &Acquire, token: FencingToken) {
-        let op = Op::Release { locks: ask.locks.clone(), token };
+        let op = LockOp::Release { locks: ask.locks.clone(), token };
         let id = self.new_id();
         let told = self.mutate_as(session, "release", op.clone(), id).await;
         if matches!(told, OpResult::Failed | OpResult::Unknown) {
@@ -180,7 +182,10 @@ impl Client {
         }
         let Ok(path) = NodePath::parse("/data/guarded") else { return };
         let data = format!("{} {token}", self.number).into_bytes();
-        let op = Op::Multi(vec![Op::CheckLock { lock, token }, Op::SetData { path, data: data.into(), version: None }]);
+        let op = Op::Multi(vec![
+            NodeOp::CheckLock { lock, token },
+            NodeOp::SetData { path, data: data.into(), version: None },
+        ]);
         drop(self.mutate(session, "guarded write", op).await);
     }
 

@@ -1,6 +1,6 @@
 //! Clients that keep data in nodes: registers that they read, write, compare and set; ephemeral and sequential nodes.
 
-use lockkeeper_core::{AclEntry, NodeData, NodeKind, NodePath, Op, Reply, State};
+use lockkeeper_core::{AclEntry, NodeData, NodeKind, NodeOp, NodePath, Op, Reply, State};
 use lockkeeper_node::{At, Consistency};
 use rand::Rng;
 
@@ -22,7 +22,7 @@ impl Client {
             0..=3 => self.read_register(path).await,
             4 => self.read_stale(path).await,
             5 if name != "/data/guarded" => {
-                let told = self.mutate(session, "delete", Op::Delete { path, version: None }).await;
+                let told = self.mutate(session, "delete", NodeOp::Delete { path, version: None }).await;
                 self.note_progress(&told);
             }
             6 => self.compare_and_set(session, path).await,
@@ -65,7 +65,7 @@ impl Client {
     }
 
     async fn write(&mut self, session: &Session, path: NodePath) {
-        let set = Op::SetData { path: path.clone(), data: self.new_data(), version: None };
+        let set = NodeOp::SetData { path: path.clone(), data: self.new_data(), version: None };
         let told = self.mutate(session, "write", set).await;
         self.note_progress(&told);
         if matches!(told, OpResult::Refused(_)) {
@@ -81,12 +81,12 @@ impl Client {
         let version = self.read("read", move |state: &State| state.get(&at).map(|node| node.stat.version)).await;
         let Some(At { value: Some(version), .. }) = version else { return };
         let data = self.new_data();
-        let set = Op::SetData { path: path.clone(), data, version: Some(version) };
+        let set = NodeOp::SetData { path: path.clone(), data, version: Some(version) };
         let op = match self.rng.random_bool(0.5) {
-            true => set,
+            true => set.into(),
             false => {
-                let second = Op::SetData { path: path.clone(), data: self.new_data(), version: None };
-                Op::Multi(vec![Op::Check { path, version: Some(version) }, second])
+                let second = NodeOp::SetData { path: path.clone(), data: self.new_data(), version: None };
+                Op::Multi(vec![NodeOp::Check { path, version: Some(version) }, second])
             }
         };
         let told = self.mutate(session, "compare and set", op).await;
@@ -116,7 +116,7 @@ impl Client {
         if let OpResult::Done(At { value: Reply::Created { path, .. }, .. }) = told
             && self.rng.random_bool(0.3)
         {
-            drop(self.mutate(session, "delete", Op::Delete { path, version: None }).await);
+            drop(self.mutate(session, "delete", NodeOp::Delete { path, version: None }).await);
         }
     }
 
@@ -136,6 +136,6 @@ impl Client {
     }
 }
 
-pub(super) fn create(path: NodePath, data: NodeData, kind: NodeKind, sequential: bool) -> Op {
-    Op::Create { path, data, kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
+pub(super) fn create(path: NodePath, data: NodeData, kind: NodeKind, sequential: bool) -> NodeOp {
+    NodeOp::Create { path, data, kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }

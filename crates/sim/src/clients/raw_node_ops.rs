@@ -1,7 +1,7 @@
 //! Clients that use operations on nodes instead of lock calls: they delete and write others' requests without the
 //! right to, and queue under names of a recipe that does not see others.
 
-use lockkeeper_core::{AclEntry, LockName, NodeKind, Op, Reply, Sequential, State};
+use lockkeeper_core::{AclEntry, LockName, NodeKind, NodeOp, Reply, Sequential, State};
 use lockkeeper_node::At;
 use rand::Rng;
 
@@ -30,9 +30,9 @@ impl Client {
         };
         let Some(At { value: Some(path), .. }) = self.read("look at a queue", first).await else { return };
         let op = if self.rng.random_bool(0.7) {
-            Op::Delete { path, version: None }
+            NodeOp::Delete { path, version: None }
         } else {
-            Op::SetData { path, data: (*b"meddled with").into(), version: None }
+            NodeOp::SetData { path, data: (*b"meddled with").into(), version: None }
         };
         drop(self.mutate(session, "meddle", op).await);
     }
@@ -40,7 +40,7 @@ impl Client {
     /// Stands in the queue as kazoo's own lock does, for a moment.
     async fn queue_as_kazoo(&mut self, session: &Session, lock: &LockName) {
         let Ok(path) = lock.directory().child(&format!("{:032x}__lock__", self.new_id())) else { return };
-        let op = Op::Create {
+        let op = NodeOp::Create {
             path,
             data: [].into(),
             kind: NodeKind::Ephemeral,
@@ -52,7 +52,7 @@ impl Client {
                 let ms = self.rng.random_range(0..=200);
                 self.sleep_ms(ms).await;
                 if let OpResult::Failed | OpResult::Unknown =
-                    self.mutate(session, "delete", Op::Delete { path, version: None }).await
+                    self.mutate(session, "delete", NodeOp::Delete { path, version: None }).await
                 {
                     self.leave_after(0);
                 }

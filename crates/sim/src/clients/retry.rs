@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Sequential, Zxid};
+use lockkeeper_core::{
+    AclEntry, NodeKind, NodeOp, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Sequential, Zxid,
+};
 use lockkeeper_node::{At, Caller, Credential, Node, NodeError};
 use rand::Rng;
 
@@ -122,7 +124,7 @@ impl Client {
 
     /// A mutation on behalf of a session, retried under one request id until the outcome is certain or 15 s have
     /// passed.
-    pub(super) async fn mutate(&mut self, session: &Session, what: &'static str, op: Op) -> OpResult<Reply> {
+    pub(super) async fn mutate(&mut self, session: &Session, what: &'static str, op: impl Into<Op>) -> OpResult<Reply> {
         let id = self.new_id();
         self.mutate_as(session, what, op, id).await
     }
@@ -132,24 +134,24 @@ impl Client {
         &mut self,
         session: &Session,
         what: &'static str,
-        op: Op,
+        op: impl Into<Op>,
         id: u128,
     ) -> OpResult<Reply> {
         let began = self.lab.checkers.lock().began();
-        self.mutate_since(session, what, op, id, began).await
+        self.mutate_since(session, what, op.into(), id, began).await
     }
 
     /// Sends the same request again after its answer: the answer must be the first one, with its zxid. Now and then
     /// it sends another operation under the same id, which must be refused for that alone.
-    pub(super) async fn mutate_again(&mut self, session: &Session, what: &'static str, op: Op, id: u128) {
+    pub(super) async fn mutate_again(&mut self, session: &Session, what: &'static str, op: impl Into<Op>, id: u128) {
         if self.rng.random_bool(0.1)
             && let Ok(path) = NodePath::parse("/never")
         {
             let (data, acl) = ([].into(), vec![AclEntry::open()]);
-            let other = Op::Create { path, data, kind: NodeKind::Persistent, sequential: Sequential::No, acl };
-            drop(self.mutate_since(session, "another under one id", other, id, 0).await);
+            let other = NodeOp::Create { path, data, kind: NodeKind::Persistent, sequential: Sequential::No, acl };
+            drop(self.mutate_since(session, "another under one id", other.into(), id, 0).await);
         } else {
-            drop(self.mutate_since(session, what, op, id, 0).await);
+            drop(self.mutate_since(session, what, op.into(), id, 0).await);
         }
         // A try of the first time may still be open.
         session.keep(RequestId(id));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Sequential};
+use lockkeeper_core::{AclEntry, NodeKind, NodeOp, NodePath, Sequential};
 use lockkeeper_node::{Caller, Node, NodeConfig};
 use lockkeeper_sim::{ClientNet, DiskPlan, HostId, LinkPlan, World, WorldPlan};
 
@@ -65,7 +65,7 @@ pub(crate) fn writer(world: &mut World, every: Duration) -> Arc<AtomicU64> {
 }
 
 pub(crate) async fn create(net: &ClientNet, node: HostId, path: &str) -> bool {
-    let op = Op::Create {
+    let op = NodeOp::Create {
         path: NodePath::parse(path).expect("a path"),
         data: Vec::new().into(),
         kind: NodeKind::Persistent,

@@ -313,22 +313,9 @@ fn op(text: &str) -> Op {
     match words.plain[0] {
         "multi" => {
             let ops = text.trim_start().strip_prefix("multi").unwrap().split(';');
-            Op::Multi(ops.filter(|part| !part.trim().is_empty()).map(op).collect())
+            Op::Multi(ops.filter(|part| !part.trim().is_empty()).map(|part| node_op(&Words::of(part))).collect())
         }
-        "create" => {
-            let (path, sequential) = match words.plain.contains(&"seq") {
-                true => Sequential::parse_prefix(words.plain[1]).unwrap(),
-                false => (words.path(1), Sequential::No),
-            };
-            let (data, kind, acl) = (words.data(), kind(words.pairs.get("kind").copied()), words.acl());
-            Op::Create { path, data, kind, sequential, acl }
-        }
-        "delete" => Op::Delete { path: words.path(1), version: words.version() },
-        "set" => Op::SetData { path: words.path(1), data: words.data(), version: words.version() },
-        "setacl" => Op::SetAcl { path: words.path(1), acl: words.acl(), version: words.version() },
-        "check" => Op::Check { path: words.path(1), version: words.version() },
-        "checklock" => Op::CheckLock { lock: words.lock(), token: words.token() },
-        "acquire" => Op::Acquire {
+        "acquire" => LockOp::Acquire {
             locks: words.locks(),
             mode: match words.plain.get(2) {
                 Some(&"shared") => LockMode::Shared,
@@ -339,35 +326,59 @@ fn op(text: &str) -> Op {
             delay_ms: words.number("delay").unwrap_or(0) as u32,
             uuid: RequestId(u128::from(words.number("uuid").expect("acquire has a uuid"))),
             label: words.text("label"),
-        },
-        "release" => Op::Release { locks: words.locks(), token: words.token() },
-        "downgrade" => Op::Downgrade { lock: words.lock(), token: words.token() },
-        "claim" => Op::Claim { locks: words.locks(), token: words.token() },
-        "abandon" => Op::Abandon {
+        }
+        .into(),
+        "release" => LockOp::Release { locks: words.locks(), token: words.token() }.into(),
+        "downgrade" => LockOp::Downgrade { lock: words.lock(), token: words.token() }.into(),
+        "claim" => LockOp::Claim { locks: words.locks(), token: words.token() }.into(),
+        "abandon" => LockOp::Abandon {
             locks: words.locks(),
             token: words.token(),
             versions: words.pairs["v"].split(',').map(|v| v.parse().unwrap()).collect(),
-        },
-        "begin" => Op::GateBegin {
+        }
+        .into(),
+        "begin" => GateOp::Begin {
             key: words.key(),
             fingerprint: words.text("print"),
             pending_ms: words.number("pending").unwrap_or(1000),
             label: words.text("label"),
-        },
-        "finish" => Op::GateFinish {
+        }
+        .into(),
+        "finish" => GateOp::Finish {
             key: words.key(),
             token: words.token(),
             result: words.data().bytes().unwrap_or_default().into(),
             keep_ms: words.number("keep").unwrap_or(1000),
-        },
-        "fail" => Op::GateFail { key: words.key(), token: words.token() },
-        "force" => Op::ForceRelease { lock: words.lock(), token: words.token() },
-        "withdraw" => Op::Withdraw {
+        }
+        .into(),
+        "fail" => GateOp::Fail { key: words.key(), token: words.token() }.into(),
+        "force" => LockOp::ForceRelease { lock: words.lock(), token: words.token() }.into(),
+        "withdraw" => LockOp::Withdraw {
             locks: words.locks(),
             token: words.token(),
             if_holding: if words.plain[3] == "keep" { IfHolding::Keep } else { IfHolding::Release },
-        },
-        other => panic!("'{other}' is no command"),
+        }
+        .into(),
+        _ => node_op(&words).into(),
+    }
+}
+
+fn node_op(words: &Words<'_>) -> NodeOp {
+    match words.plain[0] {
+        "create" => {
+            let (path, sequential) = match words.plain.contains(&"seq") {
+                true => Sequential::parse_prefix(words.plain[1]).unwrap(),
+                false => (words.path(1), Sequential::No),
+            };
+            let (data, kind, acl) = (words.data(), kind(words.pairs.get("kind").copied()), words.acl());
+            NodeOp::Create { path, data, kind, sequential, acl }
+        }
+        "delete" => NodeOp::Delete { path: words.path(1), version: words.version() },
+        "set" => NodeOp::SetData { path: words.path(1), data: words.data(), version: words.version() },
+        "setacl" => NodeOp::SetAcl { path: words.path(1), acl: words.acl(), version: words.version() },
+        "check" => NodeOp::Check { path: words.path(1), version: words.version() },
+        "checklock" => NodeOp::CheckLock { lock: words.lock(), token: words.token() },
+        other => panic!("'{other}' is no operation on a node"),
     }
 }
 

@@ -214,9 +214,9 @@ impl Chooser<'_> {
     }
 }
 
-fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
+fn node_op(chooser: &Chooser<'_>, what: u16) -> NodeOp {
     match what % 16 {
-        0..=5 => Op::Create {
+        0..=5 => NodeOp::Create {
             path: if (chooser.raw[0] / 100).is_multiple_of(4) { chooser.existing() } else { chooser.new_path() },
             data: chooser.data(),
             kind: chooser.kind(),
@@ -226,23 +226,23 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
         },
         6..=8 => {
             let path = chooser.path();
-            Op::Delete { version: chooser.version(|n| n.version, &path), path }
+            NodeOp::Delete { version: chooser.version(|n| n.version, &path), path }
         }
         9 | 10 => {
             let path = chooser.path();
-            Op::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data() }
+            NodeOp::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data() }
         }
         11 | 12 => {
             let path = chooser.path();
-            Op::SetAcl { version: chooser.version(|n| n.aversion, &path), path, acl: chooser.acl() }
+            NodeOp::SetAcl { version: chooser.version(|n| n.aversion, &path), path, acl: chooser.acl() }
         }
         13 | 14 => {
             let path = chooser.path();
-            Op::Check { version: chooser.version(|n| n.version, &path), path }
+            NodeOp::Check { version: chooser.version(|n| n.version, &path), path }
         }
         _ => {
             let (lock, token, _) = chooser.request();
-            Op::CheckLock { lock, token }
+            NodeOp::CheckLock { lock, token }
         }
     }
 }
@@ -251,7 +251,7 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
 pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
     let chooser = Chooser { model, raw };
     let what = raw[0] % 100;
-    let plain = |op| perform(&chooser, chooser.session(), op);
+    let plain = |op: Op| perform(&chooser, chooser.session(), op);
     match what {
         0..=5 => Command::OpenSession {
             secret_hash: [raw[5] as u8; 32],
@@ -275,80 +275,70 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
         }
         13..=34 => {
             let locks = chooser.locks();
-            plain(Op::Acquire {
-                mode: chooser.mode(&locks[0]),
-                locks,
-                delay_ms: chooser.delay_ms(),
-                uuid: chooser.uuid(),
-                label: format!("w{}", raw[5]).into(),
-            })
+            let mode = chooser.mode(&locks[0]);
+            let (delay_ms, uuid, label) = (chooser.delay_ms(), chooser.uuid(), format!("w{}", raw[5]).into());
+            plain(LockOp::Acquire { locks, mode, delay_ms, uuid, label }.into())
         }
         35..=46 => {
             let (locks, token, owner) = chooser.set();
             let owner = if raw[5].is_multiple_of(8) { chooser.session() } else { owner };
             let op = match what {
-                35..=39 => Op::Release { locks, token },
-                40 => Op::Claim { locks, token },
+                35..=39 => LockOp::Release { locks, token },
+                40 => LockOp::Claim { locks, token },
                 41 => {
                     let version = i32::from(raw[4].is_multiple_of(8));
                     let count = locks.len() + usize::from(raw[4] % 16 == 1);
-                    Op::Abandon { locks, token, versions: vec![version; count] }
+                    LockOp::Abandon { locks, token, versions: vec![version; count] }
                 }
-                42 => Op::Downgrade { lock: locks[0].clone(), token },
-                43 | 44 => Op::Withdraw { locks, token, if_holding: IfHolding::Keep },
-                _ => Op::Withdraw { locks, token, if_holding: IfHolding::Release },
+                42 => LockOp::Downgrade { lock: locks[0].clone(), token },
+                43 | 44 => LockOp::Withdraw { locks, token, if_holding: IfHolding::Keep },
+                _ => LockOp::Withdraw { locks, token, if_holding: IfHolding::Release },
             };
             perform(&chooser, owner, op)
         }
         47 | 48 => {
             let (lock, token, _) = chooser.request();
-            plain(Op::ForceRelease { lock, token })
+            plain(LockOp::ForceRelease { lock, token }.into())
         }
         49..=54 => {
-            let mut ops: Vec<Op> = spare.iter().map(|raw| simple(&Chooser { model, raw: *raw }, raw[0])).collect();
-            match raw[1] % 16 {
-                0 => ops.push(Op::Multi(vec![])),
-                1 => ops.push(Op::Release { locks: vec![chooser.lock()], token: FencingToken(1) }),
-                _ => {}
-            }
+            let ops = spare.iter().map(|raw| node_op(&Chooser { model, raw: *raw }, raw[0])).collect();
             plain(Op::Multi(ops))
         }
         55..=64 => {
             let (key, token, owner) = chooser.gate();
             let worker = if raw[5].is_multiple_of(8) { chooser.session() } else { owner };
             match what {
-                55..=60 => plain(Op::GateBegin {
-                    key,
-                    fingerprint: ["x", "x", "x", "y", ""][usize::from(raw[4] % 5)].into(),
-                    pending_ms: u64::from(raw[2] % 64) * 1_000,
-                    label: format!("g{}", raw[5]).into(),
-                }),
+                55..=60 => {
+                    let fingerprint = ["x", "x", "x", "y", ""][usize::from(raw[4] % 5)].into();
+                    let (pending_ms, label) = (u64::from(raw[2] % 64) * 1_000, format!("g{}", raw[5]).into());
+                    plain(GateOp::Begin { key, fingerprint, pending_ms, label }.into())
+                }
                 61..=63 => {
                     let (result, keep_ms) = (vec![raw[4] as u8 % 4; 2].into(), u64::from(raw[2] % 64) * 1_000);
-                    perform(&chooser, worker, Op::GateFinish { key, token, result, keep_ms })
+                    perform(&chooser, worker, GateOp::Finish { key, token, result, keep_ms })
                 }
-                _ => perform(&chooser, worker, Op::GateFail { key, token }),
+                _ => perform(&chooser, worker, GateOp::Fail { key, token }),
             }
         }
-        _ => plain(simple(&chooser, what)),
+        _ => plain(node_op(&chooser, what).into()),
     }
 }
 
 /// A third of the commands carry a request id, from a range so small that ids come again.
-fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command {
+fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: impl Into<Op>) -> Command {
     let raw = chooser.raw;
     let (attachment, principals) = (chooser.attachment(session), chooser.caller());
     let may_force = ((raw[0] / 100) ^ raw[3]).is_multiple_of(2);
     let actor = Actor { attachment, principals, may_force, ..Actor::maybe(session) };
     if !raw[5].is_multiple_of(3) {
-        return Command::Do { actor, op };
+        return Command::Do { actor, op: op.into() };
     }
     let id = RequestId(u128::from(raw[2] % 16));
     // Half of those whose id is known ask for the same again.
     let known = session.and_then(|s| chooser.model.memory.get(&s.0)).and_then(|m| m.iter().find(|(k, ..)| *k == id));
     let op = match known {
         Some((_, asked, _)) if raw[4].is_multiple_of(2) => asked.clone(),
-        _ => op,
+        _ => op.into(),
     };
     let acknowledged = (0..raw[4] % 3).map(|i| RequestId((u128::from(raw[2]) + 1 + u128::from(i)) % 16)).collect();
     Command::Do { actor: actor.asking(Some(RequestKey { id, acknowledged })), op }

@@ -48,6 +48,18 @@ impl Record {
 }
 
 impl Model {
+    pub(crate) fn run_on_gate(&mut self, zxid: u64, session: Option<SessionId>, op: &GateOp) -> Answer {
+        match op {
+            GateOp::Begin { key, fingerprint, pending_ms, label } => {
+                self.begin_gate(zxid, session, key, fingerprint, *pending_ms, label)
+            }
+            GateOp::Finish { key, token, result, keep_ms } => {
+                self.finish_gate(zxid, session, key, *token, result, *keep_ms)
+            }
+            GateOp::Fail { key, token } => self.fail_gate(zxid, session, key, *token),
+        }
+    }
+
     /// What stands in a gate's place.
     fn found(&self, key: &GateKey) -> Result<Option<Record>, Refusal> {
         let at = format!("/gates/{key}");

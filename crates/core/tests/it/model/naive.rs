@@ -267,7 +267,7 @@ impl Model {
         }
         let before = self.zxid;
         let answer = self.act(session, op);
-        if matches!(op, Op::GateBegin { .. }) && answer.is_ok() && self.zxid == before {
+        if matches!(op, Op::Gate(GateOp::Begin { .. })) && answer.is_ok() && self.zxid == before {
             return answer;
         }
         let cause = match &answer {
@@ -284,7 +284,7 @@ impl Model {
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
         self.answered.insert((id.0, key.id), self.zxid);
-        let of_lock = |asked: &Op| matches!(asked, Op::Acquire { .. });
+        let of_lock = |asked: &Op| matches!(asked, Op::Lock(LockOp::Acquire { .. }));
         loop {
             let alike = || memory.iter().filter(|(_, asked, _)| of_lock(asked) == of_lock(op));
             let bytes: u64 = alike().map(|(.., answer)| bounds::remembered(answer)).sum();
@@ -300,7 +300,7 @@ impl Model {
     /// What changes anything is a sign of life of the session that asked for it.
     fn act(&mut self, session: Option<SessionId>, op: &Op) -> Answer {
         let before = self.zxid;
-        let answer = self.attempt(|m, zxid| m.run(zxid, session, op, true));
+        let answer = self.attempt(|m, zxid| m.run(zxid, session, op));
         let zxid = self.zxid;
         if zxid > before
             && let Some(session) = session.and_then(|id| self.sessions.get_mut(&id.0))
@@ -435,35 +435,28 @@ impl Model {
         self.note(zxid, NodeEventKind::ChildrenChanged, &parent);
     }
 
-    fn run(&mut self, zxid: u64, session: Option<SessionId>, op: &Op, outermost: bool) -> Answer {
+    fn run(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> Answer {
         let before = self.clone();
-        let reply = self.run_unbounded(zxid, session, op, outermost)?;
-        if !matches!(op, Op::Multi(_)) {
-            bounds::check(&before, self, bounds::is_for_locks(op, &reply))?;
-        }
+        let reply = match op {
+            Op::Multi(ops) => return self.multi(zxid, session, ops),
+            Op::Node(op) => self.run_on_node(zxid, session, op),
+            Op::Lock(op) => self.run_on_locks(zxid, session, op),
+            Op::Gate(op) => self.run_on_gate(zxid, session, op),
+        }?;
+        bounds::check(&before, self, bounds::is_for_locks(op, &reply))?;
         Ok(reply)
     }
 
-    fn run_unbounded(&mut self, zxid: u64, session: Option<SessionId>, op: &Op, outermost: bool) -> Answer {
-        match op {
-            Op::CheckLock { lock, token } => self.holder(lock, *token, |_| true).map(|_| Reply::Checked),
-            Op::Create { .. } | Op::Delete { .. } | Op::SetData { .. } | Op::SetAcl { .. } | Op::Check { .. } => {
-                self.run_on_node(zxid, session, op)
-            }
-            _ if !outermost => bad(),
-            Op::Multi(ops) => {
-                if ops.len() > MAX_MULTI_OPS {
-                    return bad();
-                }
-                let mut replies = Vec::new();
-                for (index, op) in ops.iter().enumerate() {
-                    let reply = self.run(zxid, session, op, false);
-                    let failed = |cause| Refusal::MultiFailed { index: index as u32, cause: Box::new(cause) };
-                    replies.push(reply.map_err(failed)?);
-                }
-                Ok(Reply::Multi(replies))
-            }
-            alone => self.run_alone(zxid, session, alone),
+    fn multi(&mut self, zxid: u64, session: Option<SessionId>, ops: &[NodeOp]) -> Answer {
+        if ops.len() > MAX_MULTI_OPS {
+            return bad();
         }
+        let mut replies = Vec::new();
+        for (index, op) in ops.iter().enumerate() {
+            let reply = self.run(zxid, session, &op.clone().into());
+            let failed = |cause| Refusal::MultiFailed { index: index as u32, cause: Box::new(cause) };
+            replies.push(reply.map_err(failed)?);
+        }
+        Ok(Reply::Multi(replies))
     }
 }

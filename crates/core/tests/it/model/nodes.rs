@@ -10,12 +10,12 @@ use super::access;
 use super::naive::{Answer, MNode, Model, bad, is_lock_directory, join, path, split};
 
 impl Model {
-    pub(crate) fn run_on_node(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> Answer {
+    pub(crate) fn run_on_node(&mut self, zxid: u64, session: Option<SessionId>, op: &NodeOp) -> Answer {
         match op {
-            Op::Create { path, data, kind, sequential, acl } => {
+            NodeOp::Create { path, data, kind, sequential, acl } => {
                 self.create(zxid, session, path.as_str(), data, *kind, *sequential, acl)
             }
-            Op::Delete { path, version } => {
+            NodeOp::Delete { path, version } => {
                 let at = path.as_str();
                 let Some((parent, _)) = split(at) else { return bad() };
                 self.there(&parent).map_err(|_| Refusal::NoNode(path.clone()))?;
@@ -33,7 +33,7 @@ impl Model {
                 }
                 answer
             }
-            Op::SetData { path, data, version } => {
+            NodeOp::SetData { path, data, version } => {
                 if data.len() > MAX_DATA_BYTES {
                     return bad();
                 }
@@ -51,7 +51,7 @@ impl Model {
                 self.note(zxid, NodeEventKind::DataChanged, at);
                 Ok(Reply::DataSet(self.stat(at)))
             }
-            Op::SetAcl { path, acl, version } => {
+            NodeOp::SetAcl { path, acl, version } => {
                 access::is_valid(acl)?;
                 let at = path.as_str();
                 let actual = self.there(at)?.aversion;
@@ -63,14 +63,14 @@ impl Model {
                 node.aversion += 1;
                 Ok(Reply::AclSet(self.stat(at)))
             }
-            Op::Check { path, version } => {
+            NodeOp::Check { path, version } => {
                 let at = path.as_str();
                 let actual = self.there(at)?.version;
                 self.allow(at, Permissions::READ)?;
                 expect(at, *version, actual)?;
                 Ok(Reply::Checked)
             }
-            other => panic!("{other:?} is not about one node"),
+            NodeOp::CheckLock { lock, token } => self.holder(lock, *token, |_| true).map(|_| Reply::Checked),
         }
     }
 

@@ -17,25 +17,17 @@ pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
 }
 
 impl Model {
-    /// What cannot be part of a multi.
-    pub(crate) fn run_alone(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> Answer {
+    pub(crate) fn run_on_locks(&mut self, zxid: u64, session: Option<SessionId>, op: &LockOp) -> Answer {
         match op {
-            Op::Acquire { locks, mode, delay_ms, uuid, label } => {
+            LockOp::Acquire { locks, mode, delay_ms, uuid, label } => {
                 self.acquire(zxid, session, locks, *mode, *delay_ms, *uuid, label)
             }
-            Op::Withdraw { locks, token, if_holding } => self.withdraw(zxid, session, locks, *token, *if_holding),
-            Op::Release { locks, token } => self.release(zxid, session, locks, *token),
-            Op::Claim { locks, token } => self.claim(zxid, session, locks, *token),
-            Op::Abandon { locks, token, versions } => self.abandon(zxid, locks, *token, versions),
-            Op::Downgrade { lock, token } => self.downgrade(zxid, session, lock, *token),
-            Op::GateBegin { key, fingerprint, pending_ms, label } => {
-                self.begin_gate(zxid, session, key, fingerprint, *pending_ms, label)
-            }
-            Op::GateFinish { key, token, result, keep_ms } => {
-                self.finish_gate(zxid, session, key, *token, result, *keep_ms)
-            }
-            Op::GateFail { key, token } => self.fail_gate(zxid, session, key, *token),
-            Op::ForceRelease { lock, token } => {
+            LockOp::Withdraw { locks, token, if_holding } => self.withdraw(zxid, session, locks, *token, *if_holding),
+            LockOp::Release { locks, token } => self.release(zxid, session, locks, *token),
+            LockOp::Claim { locks, token } => self.claim(zxid, session, locks, *token),
+            LockOp::Abandon { locks, token, versions } => self.abandon(zxid, locks, *token, versions),
+            LockOp::Downgrade { lock, token } => self.downgrade(zxid, session, lock, *token),
+            LockOp::ForceRelease { lock, token } => {
                 let delay = self.with_token(lock, *token).filter(|at| is_kept_place(&split(at).unwrap().1));
                 let at = match delay {
                     Some(at) => at,
@@ -52,7 +44,6 @@ impl Model {
                 self.remove(zxid, &at)?;
                 Ok(Reply::ForceReleased { holder })
             }
-            other => panic!("{other:?} can be part of a multi"),
         }
     }
 

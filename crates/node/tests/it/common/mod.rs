@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_consensus::{BlockingPool, Config};
 use lockkeeper_core::{
-    AclEntry, FencingToken, LockMode, LockName, NodeKind, NodePath, Op, Reply, RequestId, RequestKey, SessionId, State,
+    AclEntry, FencingToken, LockMode, LockName, LockOp, NodeKind, NodeOp, NodePath, Reply, RequestId, RequestKey,
+    SessionId, State,
 };
 use lockkeeper_node::{
     Acquire, Acquired, Caller, Consistency, Credential, Grant, Node, NodeConfig, NodeError, Parts, SystemClock,
@@ -199,12 +200,12 @@ pub(crate) async fn release(node: &Node, credential: Credential, name: &str, tok
 }
 
 pub(crate) async fn release_all(node: &Node, credential: Credential, names: &[&str], token: FencingToken) {
-    let op = Op::Release { locks: locks(names), token };
+    let op = LockOp::Release { locks: locks(names), token };
     assert_eq!(node.execute(caller(credential), op).await.unwrap().value, Reply::Released);
 }
 
-pub(crate) fn create(at: &str, kind: NodeKind, sequential: bool) -> Op {
-    Op::Create { path: path(at), data: [].into(), kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
+pub(crate) fn create(at: &str, kind: NodeKind, sequential: bool) -> NodeOp {
+    NodeOp::Create { path: path(at), data: [].into(), kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }
 
 /// How many requests wait for a lock at these nodes.
