@@ -32,7 +32,7 @@ impl Lease {
         Self { sent, timeout }
     }
 
-    /// A keepalive that was sent at `sent` was acknowledged. Answers may overtake each other: the newest keepalive
+    /// A keepalive that was sent at `sent` was acknowledged. Answers may arrive out of order: the newest keepalive
     /// counts.
     pub(crate) fn acknowledged(&mut self, sent: Moment, timeout: Duration) {
         if sent >= self.sent {

@@ -148,7 +148,7 @@ impl Direction {
     }
 
     fn pass_now(&self, to: &WriteHalf<'_>, bytes: &[u8]) -> io::Result<usize> {
-        // Held while bytes are handed on, so that a cut cannot overtake them.
+        // Held while bytes are passed on, so that none pass after a cut.
         let state = self.state();
         if !passable(state.fault) {
             return Ok(0);

@@ -74,8 +74,8 @@ async fn reconnect(stream: Arc<StreamHandle>) {
     }
 }
 
-/// How long to rest before the next connection. A node that accepts the stream and then does not serve it is retried with
-/// growing pauses, and one that speaks another version as rarely as one without streams.
+/// How long to rest before the next connection. A node that accepts the stream and then does not serve it is retried
+/// with growing pauses, and one that speaks another version as rarely as one without streams.
 fn rest_after(reason: &CloseReason, served: bool, pause: Duration) -> Duration {
     match reason {
         CloseReason::OtherVersion(_) => PAUSE_WITHOUT_STREAM,

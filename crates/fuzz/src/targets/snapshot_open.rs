@@ -1,7 +1,7 @@
 //! Snapshots: the stream that the state reads, and the file around it.
 //!
 //! A checksum would stop nearly every mutation. The first byte of an input therefore also selects whether checksums are
-//! corrected first, as in a snapshot that a faulty program wrote.
+//! corrected first, as in a snapshot that a program with a defect wrote.
 
 use std::fs;
 use std::io::Read as _;

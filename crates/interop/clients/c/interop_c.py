@@ -1,6 +1,6 @@
-"""The C library and the tools of Debian's zookeeper-bin against a cluster: cli_mt, load_gen, and the checks of interop_c.c.
+"""The C library and the tools of Debian's zookeeper-bin against a cluster: cli_mt, load_gen and interop_c.c.
 
-The argument is the program that was built of the latter.
+The argument is the program that was built of interop_c.c.
 """
 
 import os
@@ -34,7 +34,9 @@ CLI = [
 
 
 def cli():
-    shell = subprocess.Popen([f"{TOOLS}/cli_mt", HOSTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [f"{TOOLS}/cli_mt", HOSTS]
+    pipe = subprocess.PIPE
+    shell = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
     shell.stdin.write("".join(f"{command}\n" for command, _ in CLI))
     shell.stdin.flush()
     seen = []
@@ -64,7 +66,8 @@ def load():
             break
     running.kill()
     running.wait()
-    clean = subprocess.run([f"{TOOLS}/load_gen", HOSTS, f"{ROOT}-load", "clean"], timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [f"{TOOLS}/load_gen", HOSTS, f"{ROOT}-load", "clean"]
+    clean = subprocess.run(command, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return (cycles, errors, clean.returncode, "Successfully deleted a subtree" in clean.stdout), (CYCLES, 0, 0, True)
 
 

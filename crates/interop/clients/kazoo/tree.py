@@ -203,7 +203,8 @@ def acl_auth():
     equal(anybody.get(f"{path}/a")[0], b"hers")
     raises(NoAuthError, anybody.set, f"{path}/a", b"")
     shown = anybody.get_acls(f"{path}/a")[0]
-    equal([(one.perms, one.id.scheme, one.id.id) for one in shown], [(Permissions.READ, "world", "anyone"), (Permissions.ALL, "digest", "eve:x")])
+    expected = [(Permissions.READ, "world", "anyone"), (Permissions.ALL, "digest", "eve:x")]
+    equal([(one.perms, one.id.scheme, one.id.id) for one in shown], expected)
 
 
 @check("acl: an unknown scheme of authentication ends in AuthFailedError")

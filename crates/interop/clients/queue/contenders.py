@@ -1,6 +1,6 @@
-"""kazoo's contenders for a lock that guards a counter: each takes the lock, reads the counter, waits, writes it plus one under its token
-(the czxid of its lock node) and lets go, until the counter says stop. They are judged by what the counter was asked, not by what they
-say of themselves; `jepsen-style-tests` has the counter.
+"""kazoo's contenders for a lock that guards a counter: each takes the lock, reads the counter, waits, writes it plus
+one under its token (the czxid of its lock node) and releases the lock, until the counter says stop. They are judged by
+the requests to the counter, which `jepsen-style-tests` has, not by their own account.
 
 usage: contenders.py HOSTS PATH COUNTER_PORT HOW_MANY HOLD_MS curator|own
 

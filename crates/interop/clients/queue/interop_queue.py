@@ -1,5 +1,5 @@
-"""One lock, different clients: kazoo, Curator and `lockkeeper lock` in the queue of one path, one after the other, in the order in which
-they came. Which of their recipes can share a queue follows from the names of their nodes; what is checked here is what should.
+"""One lock, different clients: kazoo, Curator and `lockkeeper lock` in the queue of one path, served in the order in
+which they came. The names of their nodes decide which recipes can share a queue; the checks are of those that should.
 
 The arguments are the command that starts Curator's Contender.
 """
@@ -22,7 +22,8 @@ LOCKKEEPER = os.environ["LOCKKEEPER_BIN"]
 # How node names of Curator's mutex and of `lockkeeper lock` end, before their sequence.
 CURATOR = "-lock-"
 
-curator = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+PIPE = subprocess.PIPE
+curator = subprocess.Popen(sys.argv[1:], stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, text=True)
 entered = []
 mutex = threading.Lock()
 numbers = iter(range(1_000))

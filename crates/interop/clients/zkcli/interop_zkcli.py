@@ -1,4 +1,4 @@
-"""ZooKeeper's own shell, zkCli.sh, against a cluster: types what stands in commands.script and compares each answer with what stands there.
+"""ZooKeeper's own shell, zkCli.sh, against a cluster: types the commands of commands.script and compares the answers.
 
 The shell says nothing when a command is done. Behind each goes one whose answer is known and of one line.
 """

@@ -43,8 +43,8 @@ fn made(at: &str) -> Op {
 async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
     let cluster = Cluster::of_three().await;
     for id in [1, 2, 3] {
-        let (node, ear) = (cluster.at(id), RecordingObserver::default());
-        let observer: Arc<dyn Observer> = Arc::new(ear.clone());
+        let (node, recording) = (cluster.at(id), RecordingObserver::default());
+        let observer: Arc<dyn Observer> = Arc::new(recording.clone());
         node.observe(Arc::downgrade(&observer));
         const ASKED: usize = 300;
         let mut waiting = Vec::new();
@@ -52,7 +52,7 @@ async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
             // Every third is refused: a refusal is answered in its turn as well.
             let op = made(&format!("/n{id}-{}", number - usize::from(number % 3 == 2)));
             let (done, wait) = oneshot::channel();
-            let told = ear.0.clone();
+            let told = recording.0.clone();
             node.submit(Actor::default(), op, move |answered| {
                 let at = answered.unwrap();
                 told.lock().unwrap().push(Delivered::Answer(number, at.zxid));
@@ -68,7 +68,7 @@ async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
                 other => panic!("{other:?}"),
             }
         }
-        let told = ear.0.lock().unwrap().clone();
+        let told = recording.0.lock().unwrap().clone();
         let answers: Vec<usize> = told
             .iter()
             .filter_map(|told| if let Delivered::Answer(number, _) = told { Some(*number) } else { None })

@@ -100,7 +100,7 @@ async fn a_deposed_leader_cannot_speak() {
     assert!(matches!(stale, Err(RecipeError::Stale { .. })), "{stale:?}");
     let guarded = lockkeeper_client::api::nodes::Txn { operations: vec![first.guard()] };
     assert!(one.client().txn(&guarded).await.is_err());
-    // Nor does its farewell harm its successor.
+    // Nor does its resignation harm its successor.
     assert!(first.resign().await.is_err());
     let leader = election.leader().await.unwrap().unwrap();
     assert_eq!((leader.data, leader.token), (b"two".to_vec(), second.token()));

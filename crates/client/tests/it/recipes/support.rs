@@ -46,7 +46,7 @@ pub(crate) async fn plain_session(cluster: &Cluster) -> Session {
     Session::open(&client(cluster), &options).await.unwrap()
 }
 
-/// A process of its own, as far as the cluster can see: it can end at once, without a word of farewell.
+/// A process of its own, as far as the cluster can see: it can end at once, without closing its session.
 pub(crate) struct Process {
     runtime: Option<Runtime>,
     pub(crate) session: Session,
