@@ -45,12 +45,12 @@ impl NodeReport {
     }
 }
 
-type Shared = Arc<Mutex<NodeReport>>;
+type SharedReport = Arc<Mutex<NodeReport>>;
 
 /// The gathering, from when it is opened.
 #[derive(Debug)]
 pub struct Ledger {
-    nodes: BTreeMap<u64, Shared>,
+    nodes: BTreeMap<u64, SharedReport>,
     /// Where the watches began.
     from: u64,
     /// When the first node reported a transaction, in microseconds of the boot clock.
@@ -71,7 +71,7 @@ impl Ledger {
         let (zxid, _) = cluster.agree(Duration::from_secs(20)).await?;
         let mut ledger = Self { nodes: BTreeMap::new(), from: zxid, seen_us: Arc::default(), tasks: Vec::new() };
         for (id, api) in cluster.apis() {
-            let told = Shared::default();
+            let told = SharedReport::default();
             ledger.nodes.insert(id, Arc::clone(&told));
             ledger.tasks.push(tokio::spawn(gather(api, zxid, told, Arc::clone(&ledger.seen_us))));
         }
@@ -164,7 +164,7 @@ impl Ledger {
         }
         for (id, api) in here {
             if let Entry::Vacant(place) = self.nodes.entry(id) {
-                let told = Arc::clone(place.insert(Shared::default()));
+                let told = Arc::clone(place.insert(SharedReport::default()));
                 // It reports a transaction later than it happened.
                 self.tasks.push(tokio::spawn(gather(api, self.from, told, Arc::default())));
             }
@@ -172,11 +172,11 @@ impl Ledger {
     }
 }
 
-fn has(told: &Shared, path: &str) -> bool {
+fn has(told: &SharedReport, path: &str) -> bool {
     lock(told).events.iter().rev().take(1_000).any(|event| event.path == path)
 }
 
-async fn gather(api: Api, from: u64, told: Shared, seen_us: Arc<Mutex<BTreeMap<u64, u64>>>) {
+async fn gather(api: Api, from: u64, told: SharedReport, seen_us: Arc<Mutex<BTreeMap<u64, u64>>>) {
     let mut position = from;
     loop {
         let mut watch = sse::follow(api.clone(), "/".into(), position);

@@ -1,4 +1,4 @@
-//! The log of a proof: lines on standard output with the time since the start, and the same lines in `story.log` beside
+//! The log of a proof: lines on standard output with the time since the start, and the same lines in `proof.log` beside
 //! the evidence.
 
 use std::fs::File;
@@ -14,12 +14,12 @@ pub struct RunLog {
 }
 
 impl RunLog {
-    /// Begins `dir/story.log`.
+    /// Begins `dir/proof.log`.
     ///
     /// # Errors
     /// The file cannot be created.
     pub fn begin(dir: &Path) -> std::io::Result<Self> {
-        Ok(Self { begun: Instant::now(), file: Mutex::new(File::create(dir.join("story.log"))?) })
+        Ok(Self { begun: Instant::now(), file: Mutex::new(File::create(dir.join("proof.log"))?) })
     }
 
     /// Says a line.

@@ -20,14 +20,14 @@ const EVERY: Duration = Duration::from_millis(200);
 const ALLOWANCE_US: u64 = 250_000;
 
 /// One round: every node at about the same time.
-type Round = Vec<Sample>;
+type SampleRound = Vec<Sample>;
 
 /// The sampling, until it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     nodes: Vec<(u64, Api, Arc<AtomicU32>)>,
     samples: Arc<Mutex<Vec<Sample>>>,
-    calm: Mutex<Vec<(Round, Round)>>,
+    calm: Mutex<Vec<(SampleRound, SampleRound)>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -79,7 +79,7 @@ impl Sampler {
     ///
     /// # Errors
     /// A node does not answer.
-    pub async fn round(&self) -> Result<Round, Failed> {
+    pub async fn round(&self) -> Result<SampleRound, Failed> {
         let mut round = Vec::new();
         for (id, api, life) in &self.nodes {
             match sample(*id, api, life).await {
@@ -92,7 +92,7 @@ impl Sampler {
     }
 
     /// Nothing happened to any node between these two rounds.
-    pub fn was_calm(&self, from: Round, to: Round) {
+    pub fn was_calm(&self, from: SampleRound, to: SampleRound) {
         self.calm.lock().unwrap_or_else(PoisonError::into_inner).push((from, to));
     }
 
@@ -117,7 +117,7 @@ impl Sampler {
         let windows = calm.iter().filter_map(|(from, to)| {
             let (first, began) = (from.first()?.asked_us, from.last()?.answered_us);
             let (ended, last) = (to.first()?.asked_us, to.last()?.answered_us);
-            let sum = |round: &Round| round.iter().map(|sample| sample.value).sum::<f64>();
+            let sum = |round: &SampleRound| round.iter().map(|sample| sample.value).sum::<f64>();
             Some(CalmWindow {
                 counted: sum(to) - sum(from),
                 certain: owed(began + ALLOWANCE_US, ended.saturating_sub(ALLOWANCE_US)),

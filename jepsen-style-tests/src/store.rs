@@ -43,7 +43,7 @@ impl std::fmt::Display for Store {
 }
 
 /// A write that the store took: the value, and the token that came with it.
-type Taken = (i64, i64);
+type StoredWrite = (i64, i64);
 
 /// A connection to it.
 pub struct OpenStore {
@@ -219,7 +219,7 @@ impl OpenStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn taken(&self) -> Result<Vec<Taken>, String> {
+    pub async fn taken(&self) -> Result<Vec<StoredWrite>, String> {
         match &self.inner {
             Inner::Postgres(client) => {
                 let rows =
@@ -260,7 +260,7 @@ fn replace(path: &Path, change: impl FnOnce(&[u8]) -> Vec<u8>) -> std::io::Resul
     std::fs::rename(&new, path)
 }
 
-fn lines(text: &str) -> Option<Vec<Taken>> {
+fn lines(text: &str) -> Option<Vec<StoredWrite>> {
     let parsed = text.lines().map(|line| {
         let (value, token) = line.split_once(' ')?;
         Some((value.parse().ok()?, token.parse().ok()?))

@@ -12,7 +12,7 @@ pub enum Failed {
 }
 
 /// What a proof gives: its figures where it holds.
-pub type Outcome = Result<String, Failed>;
+pub type ProofResult = Result<String, Failed>;
 
 /// The promise is broken: `what` says how.
 pub fn broken<T>(what: impl Into<String>) -> Result<T, Failed> {

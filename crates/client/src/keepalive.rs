@@ -59,7 +59,7 @@ pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: D
             match targets.pop_front() {
                 Some(target) => asked.push(ask(client, target, limit)),
                 None => {
-                    abandon_stream(client, first, false, "it answered no keepalive, and no other endpoint did");
+                    reconnect_stream(client, first, false, "it answered no keepalive, and no other endpoint did");
                     return RoundOutcome::Failed(failures.join("; "));
                 }
             }
@@ -69,7 +69,7 @@ pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: D
                 Ok(timeout) => {
                     if let KeepaliveTarget::Http(index) = target {
                         client.context.endpoints.prefer(index);
-                        abandon_stream(client, first, refused, "another endpoint answered a keepalive, and it did not");
+                        reconnect_stream(client, first, refused, "another endpoint answered a keepalive, and it did not");
                     }
                     return RoundOutcome::Acknowledged { sent, timeout };
                 }
@@ -91,13 +91,13 @@ pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: D
     }
 }
 
-/// Abandons the stream if no message came since the keepalive, whatever the state of its connection, or if its node
-/// could not confirm a keepalive that another node has confirmed: it is cut off from the cluster.
-fn abandon_stream(client: &Client, target: Option<KeepaliveTarget>, refused: bool, why: &str) {
+/// Moves the stream to another node if no message came since the keepalive, whatever the state of its connection, or if
+/// its node could not confirm a keepalive that another node has confirmed: it is cut off from the cluster.
+fn reconnect_stream(client: &Client, target: Option<KeepaliveTarget>, refused: bool, why: &str) {
     if let (Some(stream), Some(KeepaliveTarget::Stream { generation, messages_received })) = (&client.stream, target)
         && (refused || stream.messages_received() == messages_received)
     {
-        stream.abandon(generation, why);
+        stream.request_reconnect(generation, why);
     }
 }
 

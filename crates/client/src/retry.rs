@@ -331,7 +331,7 @@ impl<'a> RetryLoop<'a> {
             Some((stream, generation)) => {
                 // This node waited for the leader as long as it may. Another node may reach the leader.
                 if code != Code::Overloaded && self.client.context.endpoints.all().len() > 1 {
-                    stream.abandon(generation, &why);
+                    stream.request_reconnect(generation, &why);
                 }
                 NextStep::Again { retry_after }
             }

@@ -57,7 +57,7 @@ pub(crate) async fn hold(node: &RaftNode, check: LivenessCheck) -> Option<()> {
 /// Whether a node runs and is not going down. A node that does not answer counts as running.
 pub(crate) async fn is_staying(peers: &Peers, node: u64) -> bool {
     let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
-    match peers.call(node, PeerKind::Lifeline, body, PROBE_DEADLINE).await {
+    match peers.call(node, PeerKind::LivenessCheck, body, PROBE_DEADLINE).await {
         Err(TransportError::Rejected { code, .. }) => code != CODE_GOING_DOWN,
         Err(error) => !error.process_gone(),
         Ok(_) => true,
@@ -87,7 +87,7 @@ pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
 /// One call to one leader. Returns when it should be made again. `told` is the leadership whose end was logged last.
 async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
-    let pause = match peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
+    let pause = match peers.call(leader, PeerKind::LivenessCheck, body, HOLD_DEADLINE).await {
         Err(error) if error.process_gone() && node.config.fast_path && is_dead(peers, leader).await => {
             let news = told.replace(now) != Some(now);
             elect_without(node, now, leader, news).await;
@@ -103,7 +103,7 @@ async fn is_dead(peers: &Peers, leader: u64) -> bool {
     let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
     // A dying process closes its sockets one by one: a connection may still be taken and then reset.
     for _ in 0..3 {
-        match peers.call(leader, PeerKind::Lifeline, body.clone(), PROBE_DEADLINE).await {
+        match peers.call(leader, PeerKind::LivenessCheck, body.clone(), PROBE_DEADLINE).await {
             Err(TransportError::Refused) => return true,
             Err(TransportError::Reset) => tokio::time::sleep(Duration::from_millis(3)).await,
             _ => return false,

@@ -120,7 +120,7 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
         // A connection has one request at a time.
         context.admission.enter(from, has_own_lane(method, route).then(Lane::default).as_ref())
     });
-    let abandoned = Abandoned::new();
+    let disconnects = DisconnectCounter::new();
     let response = serve((method, route, path), admitted, |at_work| {
         if let Some(at_work) = at_work {
             request.extensions_mut().insert(at_work);
@@ -128,7 +128,7 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
         next.run(request).map(Ok)
     });
     let response: Response = response.await.unwrap_or_else(Failure::into_response);
-    abandoned.not();
+    disconnects.disarm();
     response
 }
 
@@ -207,19 +207,19 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Counts the requests whose client went away before the answer.
-struct Abandoned(bool);
+struct DisconnectCounter(bool);
 
-impl Abandoned {
+impl DisconnectCounter {
     fn new() -> Self {
         Self(true)
     }
 
-    fn not(mut self) {
+    fn disarm(mut self) {
         self.0 = false;
     }
 }
 
-impl Drop for Abandoned {
+impl Drop for DisconnectCounter {
     fn drop(&mut self) {
         if self.0 {
             metrics::counter!("lockkeeper_http_requests_abandoned_total").increment(1);

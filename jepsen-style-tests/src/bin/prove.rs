@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use jepsen_style_tests::log::RunLog;
 use jepsen_style_tests::proofs::{Context, PROOFS, Proof, be_greedy};
-use jepsen_style_tests::verdict::{Failed, Outcome};
+use jepsen_style_tests::verdict::{Failed, ProofResult};
 
 /// Checks a promise of Lockkeeper against real processes on loopback.
 #[derive(Parser)]
@@ -110,7 +110,7 @@ fn prove(proof: &Proof, arguments: &ProveArguments) -> std::io::Result<ExitCode>
     Ok(code)
 }
 
-async fn bounded(proof: &Proof, context: &Context) -> Outcome {
+async fn bounded(proof: &Proof, context: &Context) -> ProofResult {
     let limit = (proof.limit)(context);
     tokio::select! {
         outcome = (proof.run)(context) => outcome,

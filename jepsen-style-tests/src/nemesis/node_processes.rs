@@ -49,9 +49,9 @@ enum ProcessFault {
     Pause,
 }
 
-type Row = (ProcessFault, Which, &'static str, &'static str);
+type FaultRow = (ProcessFault, Which, &'static str, &'static str);
 
-const TABLE: [Row; 10] = [
+const TABLE: [FaultRow; 10] = [
     (ProcessFault::Kill, Which::One, "kill-one", "kill -9 of one node"),
     (ProcessFault::Kill, Which::Leader, "kill-leader", "kill -9 of the leader"),
     (ProcessFault::Kill, Which::Minority, "kill-minority", "kill -9 of as many nodes at once as can be missed"),
@@ -70,7 +70,7 @@ const TABLE: [Row; 10] = [
 ];
 
 struct NodeProcesses {
-    row: Row,
+    row: FaultRow,
     killed: Vec<u64>,
     /// With their processes, and since when.
     stopped: Vec<(u64, i32, Instant)>,
@@ -83,7 +83,7 @@ pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
     TABLE.into_iter().map(of).collect()
 }
 
-fn of(row: Row) -> Box<dyn Nemesis> {
+fn of(row: FaultRow) -> Box<dyn Nemesis> {
     Box::new(NodeProcesses { row, killed: Vec::new(), stopped: Vec::new(), lead: None, evidence: Vec::new() })
 }
 

@@ -152,10 +152,10 @@ async fn passed(test_bed: &TestBed, line: ObservedLink) -> Passed {
 }
 
 /// The counts of links when a fault was put on them.
-pub(super) type Counts = BTreeMap<ObservedLink, Passed>;
+pub(super) type LinkCounts = BTreeMap<ObservedLink, Passed>;
 
-pub(super) async fn count(test_bed: &TestBed, lines: &[ObservedLink]) -> Counts {
-    let mut counts = Counts::new();
+pub(super) async fn count(test_bed: &TestBed, lines: &[ObservedLink]) -> LinkCounts {
+    let mut counts = LinkCounts::new();
     for line in lines {
         counts.insert(*line, passed(test_bed, *line).await);
     }
@@ -163,7 +163,7 @@ pub(super) async fn count(test_bed: &TestBed, lines: &[ObservedLink]) -> Counts 
 }
 
 /// What the links have held back or reset since; none if nothing.
-pub(super) async fn held_since(test_bed: &TestBed, before: &Counts) -> Option<String> {
+pub(super) async fn held_since(test_bed: &TestBed, before: &LinkCounts) -> Option<String> {
     let (mut held, mut reset, mut bytes, mut links) = (0, 0, 0, 0);
     for (line, before) in before {
         let now = passed(test_bed, *line).await;

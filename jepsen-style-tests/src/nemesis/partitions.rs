@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, RngCore as _};
 
-use super::observe::{self, Counts, Lead, ObservedLink};
+use super::observe::{self, Lead, LinkCounts, ObservedLink};
 use super::{Nemesis, TestBed};
 use crate::net::{Endpoint, LinkFault};
 use crate::verdict::Failed;
@@ -29,7 +29,7 @@ enum Shape {
 struct Partition {
     shape: Shape,
     lines: Vec<ObservedLink>,
-    before: Option<(Option<Lead>, Counts)>,
+    before: Option<(Option<Lead>, LinkCounts)>,
 }
 
 /// All of them.

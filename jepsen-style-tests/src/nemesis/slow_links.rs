@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
-use super::observe::{self, Counts, ObservedLink};
+use super::observe::{self, LinkCounts, ObservedLink};
 use super::{Nemesis, TestBed, partitions};
 use crate::http::{Api, new_client};
 use crate::net::{Endpoint, LinkFault, Listener};
@@ -16,7 +16,7 @@ use crate::verdict::Failed;
 #[derive(Default)]
 struct SlowLinks {
     lines: Vec<ObservedLink>,
-    before: Option<(Counts, Duration)>,
+    before: Option<(LinkCounts, Duration)>,
     delay: Duration,
     asked: u64,
 }

@@ -29,7 +29,7 @@ use crate::judge::{counts, grants};
 use crate::ledger::{self, Ledger};
 use crate::sampler::Sampler;
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 pub(super) const SECONDS: u64 = 30;
@@ -39,7 +39,7 @@ const TTL: Duration = Duration::from_secs(10);
 const KILL_EVERY: Duration = Duration::from_secs(5);
 const LOCK: &str = "crowd";
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let seconds = context.seconds.unwrap_or(SECONDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let ledger = Ledger::open(&cluster).await?;

@@ -30,7 +30,7 @@ use crate::disk_latency::DiskLatency;
 use crate::http::{Api, Failure};
 use crate::sse::{self, StreamItem};
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const SECONDS: u64 = 60;
 const SESSIONS: usize = 1_000;
@@ -58,9 +58,9 @@ struct LiveSession {
 }
 
 /// When a node's watch told of the end of a session's ephemerals: instants and zxids.
-type Ends = BTreeMap<u64, Vec<(Instant, u64)>>;
+type SessionEnds = BTreeMap<u64, Vec<(Instant, u64)>>;
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let mut random = context.random(1);
     // Over ZooKeeper's protocol sessions have timeouts of 2 to 20 ticks; here it is to give those of `deaths`, of 6 s
     // and of 40 s.
@@ -273,8 +273,8 @@ async fn collect_ends(
     node: u64,
     mut watch: mpsc::UnboundedReceiver<StreamItem>,
     until: Instant,
-) -> Result<Ends, Failed> {
-    let mut ends = Ends::new();
+) -> Result<SessionEnds, Failed> {
+    let mut ends = SessionEnds::new();
     let mut paths = BTreeSet::new();
     while paths.len() < SESSIONS * EPHEMERALS.len() {
         let left = until.saturating_duration_since(Instant::now());
@@ -307,7 +307,7 @@ fn owner(path: &str) -> Option<u64> {
 
 fn check_ends(
     lives: &[LiveSession],
-    all: &[(u64, Ends)],
+    all: &[(u64, SessionEnds)],
     elected: Option<Instant>,
     grace: Duration,
 ) -> Result<Summary, Failed> {
@@ -456,11 +456,11 @@ mod tests {
         }
     }
 
-    fn ended(node: u64, ends: [(u64, u64); 2]) -> (u64, Ends) {
-        (node, Ends::from([(7, ends.map(|(ms, zxid)| (at(ms), zxid)).to_vec())]))
+    fn ended(node: u64, ends: [(u64, u64); 2]) -> (u64, SessionEnds) {
+        (node, SessionEnds::from([(7, ends.map(|(ms, zxid)| (at(ms), zxid)).to_vec())]))
     }
 
-    fn judged(all: &[(u64, Ends)], elected: Option<u64>) -> String {
+    fn judged(all: &[(u64, SessionEnds)], elected: Option<u64>) -> String {
         check_ends(&[life(None)], all, elected.map(at), GRACE)
             .map_or_else(|failed| failed.to_string(), |_| String::new())
     }
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(judged(&[ended(1, [(4_500, 50), (4_500, 50)])], Some(1_600)), "", "counted from the election");
         assert!(judged(&[ended(1, [(3_100, 50), (3_100, 51)])], None).contains("one by one"));
         assert!(judged(&[good, ended(2, [(3_100, 51), (3_100, 51)])], None).contains("different zxids"));
-        assert!(judged(&[(1, Ends::new())], None).contains("no end"));
+        assert!(judged(&[(1, SessionEnds::new())], None).contains("no end"));
         assert!(none_gone_while_kept(&[life(Some(2_900))]).unwrap_err().to_string().contains("expired less than"));
         assert!(none_gone_while_kept(&[life(Some(3_500))]).unwrap_err().to_string().contains("were lost"));
     }

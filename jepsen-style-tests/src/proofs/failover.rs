@@ -23,7 +23,7 @@ use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
 use crate::net::LinkFault;
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 20;
 pub(super) const CALM_SECONDS: u64 = 300;
@@ -85,7 +85,7 @@ impl Fault {
     }
 }
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let count = context.rounds.unwrap_or(ROUNDS);
     let mut random = context.random(1);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;

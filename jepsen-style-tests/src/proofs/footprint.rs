@@ -12,7 +12,7 @@ use lockkeeper_bench::{Locks, Plan, Transport};
 use super::Context;
 use super::greedy::rss_mib;
 use crate::cluster::{Cluster, Options};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 /// Of lock cycles.
 pub(super) const SECONDS: u64 = 20;
@@ -26,7 +26,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let mut told = Vec::new();
     let mut findings = Vec::new();

@@ -15,7 +15,7 @@ use crate::judge::gates::{GateTally, once};
 use crate::judge::timing::in_time;
 use crate::record::{Record, Standing, WorkerEvent, boot_us, wall_ms};
 use crate::stats::millis;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 use crate::work::result_of;
 use crate::workers::Worker;
 
@@ -33,7 +33,7 @@ const PENDING_MS: u64 = 4_000;
 const GRACE_MS: u64 = 1_500;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let pair = pairs(context, &cluster).await?;

@@ -20,12 +20,12 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::Api;
 use crate::net::{Endpoint, Listener};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 use clients::{Class, Target};
 use crowd::Crowd;
 use honest::{Honest, HonestSamples};
 use judge::{CalmBaseline, STATE_MIB, Tried};
-use refusals::{Counts, counted};
+use refusals::{RefusalsByKey, counted};
 
 /// How long each class tries.
 pub(super) const SECONDS: u64 = 60;
@@ -61,7 +61,7 @@ pub(super) fn be_greedy(task: &str) -> std::process::ExitCode {
     crowd::be(task)
 }
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let seconds = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
     let classes = chosen(&context.only)?;
     let mut cluster = start(context).await?;
@@ -169,7 +169,7 @@ impl GreedyTrial<'_> {
         let target = self.target(session.credential.clone(), lock);
         let refused_before = refusals(&api, class).await;
         // By what the node counts, or by what they were told, whichever says more.
-        let refused_now = async |told: Counts| {
+        let refused_now = async |told: RefusalsByKey| {
             let mut refused = refusals(&api, class).await;
             for (key, count) in &mut refused {
                 *count = count.saturating_sub(refused_before[key]).max(told.get(key).copied().unwrap_or(0));
@@ -215,7 +215,7 @@ impl GreedyTrial<'_> {
 }
 
 /// How often the node says that it has refused something because of a share of this class.
-async fn refusals(api: &Api, class: Class) -> Counts {
+async fn refusals(api: &Api, class: Class) -> RefusalsByKey {
     let metrics = api.metrics().await.unwrap_or_default();
     class.shares().iter().map(|key| ((*key).to_owned(), counted(&metrics, key))).collect()
 }

@@ -9,7 +9,7 @@ use lockkeeper_bench::{Locks, Measured, Plan, Transport};
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::DiskLatency;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 /// Of each of the two measurements.
 pub(super) const SECONDS: u64 = 8;
@@ -20,7 +20,7 @@ const TIMES: f64 = 4.0;
 /// timer takes longer.
 const SHORTEST_TIMER_US: u64 = 5_000;
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let disk_latency = DiskLatency::begin(&context.dir)?;
     let alone = measure(context, &cluster, 1).await?;
@@ -47,7 +47,7 @@ async fn measure(context: &Context, cluster: &Cluster, clients: u32) -> Result<M
     Ok(measured)
 }
 
-fn judge(alone: &Measured, crowd: &Measured, sync_us: u64) -> Outcome {
+fn judge(alone: &Measured, crowd: &Measured, sync_us: u64) -> ProofResult {
     for measured in [alone, crowd] {
         if let Some(error) = &measured.first_error {
             return broken(format!("{} cycles failed, the first with: {error}", measured.errors));

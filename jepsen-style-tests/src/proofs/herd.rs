@@ -17,7 +17,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure, session_id};
 use crate::stats::Summary;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 const WAITERS: usize = 1_000;
 const DYING: usize = 300;
@@ -43,7 +43,7 @@ enum WaiterReport {
     Failed(usize, Failure),
 }
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let log = &context.log;
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let figures = all_released_in_turn(context, &cluster).await?;
@@ -54,7 +54,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     Ok(format!("{figures}; {deaths}"))
 }
 
-async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> Outcome {
+async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> ProofResult {
     let mut queue = Queue::fill(context, cluster, "herd").await?;
     let before = cluster.counter(NOTIFICATIONS).await?;
     context.log.say("releasing one after the other");
@@ -79,7 +79,7 @@ async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> Outcome {
     ))
 }
 
-async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
+async fn some_die(context: &Context, cluster: &Cluster) -> ProofResult {
     let mut queue = Queue::fill(context, cluster, "herd-deaths").await?;
     let mut order: Vec<usize> = (0..WAITERS).collect();
     order.shuffle(&mut context.random(2));

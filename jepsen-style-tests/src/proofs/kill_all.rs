@@ -25,7 +25,7 @@ use crate::cluster::{Cluster, Options};
 use crate::disk::{self, Loss};
 use crate::http::{Api, Failure};
 use crate::tokens::{self, TokenGrant};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 20;
 const CREATORS: u64 = 6;
@@ -75,7 +75,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let figures = many_rounds(context, &mut cluster, rounds, None, 1).await?.whole()?.0;

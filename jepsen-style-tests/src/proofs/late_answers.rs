@@ -18,7 +18,7 @@ use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, LinkFault};
 use crate::record::{Record, WorkerEvent};
 use crate::stats::millis;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 4;
 const TTL_MS: u64 = 15_000;
@@ -30,7 +30,7 @@ const LATE: Duration = Duration::from_millis(7_500);
 /// Late acknowledgements before the cut.
 const ACKNOWLEDGED: usize = 2;
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let net = std::sync::Arc::new(ProxyNet::start(3).await?);
     let options = Options { nodes: 3, net: Some(net), ..Options::default() };

@@ -18,7 +18,7 @@ use crate::disk_latency::DiskLatency;
 use crate::judge::timing::in_time;
 use crate::ledger::Ledger;
 use crate::record::{Record, WorkerEvent, boot_us, wall_ms};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 4;
 /// Long enough for the kept place to be seen although the disk stalls meanwhile.
@@ -34,7 +34,7 @@ const GRACE_AMID_MS: u64 = 4_000;
 /// "At once".
 const AT_ONCE_MS: u64 = 300;
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let ledger = Ledger::open(&cluster).await?;

@@ -10,14 +10,14 @@ use super::Context;
 use super::kill_all::{self, Durability};
 use crate::cluster::{Cluster, Options};
 use crate::disk::{self, Loss};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 50;
 /// The control ends with the first loss that is seen. So many clusters without one are a defect of the proof.
 const CONTROL_TRIES: u32 = 10;
 const CONTROL_ROUNDS: u32 = 3;
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     disk::works(&context.dir).await?;
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("full"), traced()).await?;

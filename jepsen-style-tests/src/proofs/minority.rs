@@ -22,7 +22,7 @@ use crate::http::{Api, Failure};
 use crate::net::LinkFault;
 use crate::net::proxy_net::ProxyNet;
 use crate::stats::millis;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 4;
 /// Longer than the holder's session and an election together.
@@ -43,7 +43,7 @@ struct Attempt {
 
 type Attempts = Arc<Mutex<Vec<Attempt>>>;
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let net = Arc::new(ProxyNet::start(3).await?);
     let options = Options { nodes: 3, net: Some(net), ..Options::default() };

@@ -1,5 +1,5 @@
 //! The proofs: one module each, and the table of them. Each runs real processes, is bounded in time, and ends in an
-//! [`Outcome`].
+//! [`ProofResult`].
 
 mod crowd;
 mod expiry;
@@ -35,7 +35,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use crate::log::RunLog;
-use crate::verdict::Outcome;
+use crate::verdict::ProofResult;
 
 /// What a proof is given.
 pub struct Context {
@@ -64,7 +64,7 @@ impl Context {
     }
 }
 
-type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+type Running<'a> = Pin<Box<dyn Future<Output = ProofResult> + 'a>>;
 
 /// The process of `greedy`'s greedy clients: does as told until its standard input is closed.
 pub fn be_greedy(task: &str) -> std::process::ExitCode {

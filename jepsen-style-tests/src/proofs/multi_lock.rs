@@ -20,7 +20,7 @@ use crate::judge::grants;
 use crate::ledger::{self, Ledger};
 use crate::record::{Record, WorkerEvent, boot_us};
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 pub(super) const SECONDS: u64 = 20;
@@ -41,7 +41,7 @@ const STARVED_AFTER: Duration = Duration::from_secs(20);
 /// session ends.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let seconds = context.seconds.unwrap_or(SECONDS);
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let parent = cluster.api(1).create(INSIDE, &Create::default(), None).await;
@@ -159,7 +159,7 @@ fn judge_log(told: &grants::GrantHistory, events: &BTreeSet<NodeEvent>) -> Resul
     ))
 }
 
-fn judge_progress(told: &grants::GrantHistory, from_us: u64, to_us: u64, killed_us: u64, disk: &Syncs) -> Outcome {
+fn judge_progress(told: &grants::GrantHistory, from_us: u64, to_us: u64, killed_us: u64, disk: &Syncs) -> ProofResult {
     let mut each: BTreeMap<&str, usize> = BTreeMap::new();
     for grant in &told.grants {
         *each.entry(&grant.who).or_default() += 1;

@@ -27,7 +27,7 @@ use crate::cluster::{Cluster, Options};
 use crate::judge::grants;
 use crate::ledger::{self, Ledger};
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 const INCREMENTS: u64 = 1_500;
 const EACH: u32 = 10;
@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Nobody may wait longer for the next increment.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let libraries = Libraries::install(&context.dir).await?;
     context.log.say(format!("{}; {EACH} contenders of each and {EACH} native", libraries.versions()));
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;

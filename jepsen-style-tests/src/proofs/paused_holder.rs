@@ -19,7 +19,7 @@ use crate::judge::timing::in_time;
 use crate::postgres::{self, Postgres};
 use crate::record::{WorkerEvent, boot_us};
 use crate::store::Store;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 pub(super) const ROUNDS: u32 = 4;
@@ -64,7 +64,7 @@ const WAYS: [Protection; 3] = [
     },
 ];
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let (store, server) = a_store(context).await?;

@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, Options};
 use crate::net::proxy_net::ProxyNet;
 use crate::record::boot_us;
 use crate::stats::Summary;
-use crate::verdict::{Failed, Outcome};
+use crate::verdict::{Failed, ProofResult};
 
 pub(super) const ROUNDS: u32 = 100;
 /// For faults that are taken off again: longer than an election.
@@ -29,7 +29,7 @@ const LASTING: Duration = Duration::from_millis(2_500);
 /// Holders that die in one round: each has a process, and so has the one behind it.
 const HOLDERS: u32 = 10;
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut random = context.random(1);
     // Nothing stands between the nodes: that a peer's process has ended is told by its sockets.

@@ -20,7 +20,7 @@ use crate::net::Listener;
 use crate::ports;
 use crate::process::Process;
 use crate::stats::millis;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 1;
 const WRITES: u32 = 30;
@@ -33,7 +33,7 @@ const POLL: Duration = Duration::from_millis(50);
 const SENTENCES: [&str; 3] =
     ["does not accept this node", "the log names start", "a majority of the cluster has lost what it acknowledged"];
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut slowest = Duration::ZERO;
     for round in 1..=rounds {

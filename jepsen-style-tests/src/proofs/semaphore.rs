@@ -19,7 +19,7 @@ use crate::judge::{counts, grants};
 use crate::ledger::{self, Ledger};
 use crate::sampler::Sampler;
 use crate::stats::millis;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 pub(super) const SECONDS: u64 = 30;
@@ -34,7 +34,7 @@ const INSIDE: &str = "/semaphore-inside";
 /// On top of the session's timeout: what the cluster may take to remove what a killed process left behind.
 const GRACE: Duration = Duration::from_secs(2);
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let seconds = context.seconds.unwrap_or(SECONDS);
     let over = Duration::from_secs(seconds);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;

@@ -16,7 +16,7 @@ use crate::judge::streaks::{Fairness, Streak, fair};
 use crate::ledger::{self, Ledger};
 use crate::record::{Record, WorkerEvent};
 use crate::stats::millis;
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 const TASKS: u32 = 64;
@@ -30,7 +30,7 @@ const AT_LEAST: f64 = 5.0;
 const LAST_HAND: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     let seconds = context.seconds.unwrap_or(SECONDS);
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let alone = share(context, &cluster, "alone", "sharing/alone", LEGS, seconds)?;

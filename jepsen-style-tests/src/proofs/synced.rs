@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
-use crate::verdict::{Failed, Outcome, broken};
+use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const SECONDS: u64 = 10;
 const WRITERS_PER_NODE: usize = 4;
@@ -27,7 +27,7 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_secs(20);
 const TRACER: [&str; 10] =
     ["strace", "-D", "-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-e", "signal=none"];
 
-pub(super) async fn run(context: &Context) -> Outcome {
+pub(super) async fn run(context: &Context) -> ProofResult {
     tracer_works(&context.dir).await?;
     let seconds = context.seconds.unwrap_or(SECONDS);
     let say = |line: String| context.log.say(line);

@@ -10,7 +10,7 @@ use crate::run::campaign::Phase;
 
 /// Operations by their end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct OpCounts {
     /// Carried out.
     pub ok: u64,
     /// Certainly not.
@@ -19,7 +19,7 @@ pub struct Counts {
     pub info: u64,
 }
 
-impl Counts {
+impl OpCounts {
     /// Both together.
     pub fn and(self, other: Self) -> Self {
         Self { ok: self.ok + other.ok, fail: self.fail + other.fail, info: self.info + other.info }
@@ -139,7 +139,7 @@ pub struct Report {
     /// What was found.
     pub checks: Vec<Check>,
     /// Operations by name and end.
-    pub counts: BTreeMap<String, Counts>,
+    pub counts: BTreeMap<String, OpCounts>,
     /// After each fault.
     pub recovery: Vec<Recovery>,
     /// What it all came to.
@@ -148,8 +148,8 @@ pub struct Report {
 
 impl Report {
     /// All operations together.
-    pub fn total(&self) -> Counts {
-        self.counts.values().fold(Counts::default(), |sum, of| sum.and(*of))
+    pub fn total(&self) -> OpCounts {
+        self.counts.values().fold(OpCounts::default(), |sum, of| sum.and(*of))
     }
 
     /// Seconds since the beginning.

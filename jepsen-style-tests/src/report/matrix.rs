@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 
 use super::page;
-use super::{Counts, Outcome, Provenance, Recovery, Report};
+use super::{OpCounts, Outcome, Provenance, Recovery, Report};
 use crate::check::Verdict;
 
 /// A cell that was run.
@@ -18,7 +18,7 @@ pub struct Ran {
     /// What it came to.
     pub outcome: Outcome,
     /// Its operations.
-    pub counts: Counts,
+    pub counts: OpCounts,
     /// How many faults were put on.
     pub faults: usize,
     /// Checks that are not valid, with what they say.
@@ -80,7 +80,7 @@ impl Cell {
     pub fn line(&self) -> String {
         let what = match &self.fate {
             CellResult::Ran(ran) => {
-                let Counts { ok, fail, info } = ran.counts;
+                let OpCounts { ok, fail, info } = ran.counts;
                 let complaints =
                     if ran.outcome == Outcome::CorruptsAsExpected { String::new() } else { ran.complaints.join("; ") };
                 format!("{:<8} {ok}/{fail}/{info} in {:.1} s  {complaints}", ran.outcome.words(), ran.ms as f64 / 1e3)
@@ -134,7 +134,7 @@ impl Matrix {
     pub fn summary(&self) -> String {
         let ran = |outcome| self.ran().filter(|(_, ran)| ran.outcome == outcome).count();
         let fate = |wanted: fn(&CellResult) -> bool| self.cells.iter().filter(|cell| wanted(&cell.fate)).count();
-        let total = self.ran().fold(Counts::default(), |sum, (_, ran)| sum.and(ran.counts));
+        let total = self.ran().fold(OpCounts::default(), |sum, (_, ran)| sum.and(ran.counts));
         let faults: usize = self.ran().map(|(_, ran)| ran.faults).sum();
         let counted = [
             (ran(Outcome::Valid), "valid"),
@@ -214,7 +214,7 @@ fn markdown_cell(cell: Option<&Cell>) -> String {
         Some(CellResult::Skipped(_)) => "skipped".into(),
         Some(CellResult::CouldNotRun(_)) => "**could not run**".into(),
         Some(CellResult::Ran(ran)) => {
-            let Counts { ok, fail, info } = ran.counts;
+            let OpCounts { ok, fail, info } = ran.counts;
             match ran.outcome {
                 Outcome::Valid => format!("{ok}/{fail}/{info}"),
                 Outcome::CorruptsAsExpected => format!("*corrupts, as expected* {ok}/{fail}/{info}"),
@@ -298,7 +298,7 @@ fn cell(cell: Option<&Cell>) -> Markup {
         Some(CellResult::CouldNotRun(why)) => html! { td .invalid title=(why) { "could not run" } },
         Some(CellResult::Ran(ran)) => {
             let class = serde_json::to_value(ran.outcome).unwrap_or_default();
-            let Counts { ok, fail, info } = ran.counts;
+            let OpCounts { ok, fail, info } = ran.counts;
             html! {
                 td .(class.as_str().unwrap_or_default()) title=(ran.complaints.join("; ")) {
                     a href=(format!("{}/index.html", ran.directory)) {
@@ -337,7 +337,7 @@ mod tests {
     fn cell(workload: &str, nemesis: &str, outcome: Outcome) -> Cell {
         let ran = Ran {
             outcome,
-            counts: Counts { ok: 812, fail: 3, info: 4 },
+            counts: OpCounts { ok: 812, fail: 3, info: 4 },
             faults: 1,
             complaints: vec!["tokens rise: token 7 was given twice".into()],
             recovery: vec![Recovery { nemesis: nemesis.into(), after_on_ms: Some(90), after_off_ms: Some(5) }],

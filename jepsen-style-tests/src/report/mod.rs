@@ -8,7 +8,7 @@ mod plot;
 mod tests;
 mod timeline;
 
-pub use data::{Counts, Outcome, Provenance, Recovery, Report, Skipped};
+pub use data::{OpCounts, Outcome, Provenance, Recovery, Report, Skipped};
 
 use std::io::{self, Write as _};
 use std::path::Path;

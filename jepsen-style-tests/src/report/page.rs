@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::data::{Counts, Report};
+use super::data::{OpCounts, Report};
 use super::plot::{self, Axis};
 use super::timeline;
 use crate::check::{Check, Verdict};
@@ -169,7 +169,7 @@ fn faults(report: &Report) -> Markup {
     }
 }
 
-fn counts(counts: &BTreeMap<String, Counts>) -> Markup {
+fn counts(counts: &BTreeMap<String, OpCounts>) -> Markup {
     html! {
         h2 { "Operations" }
         section { table .facts {

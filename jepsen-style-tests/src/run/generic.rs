@@ -7,7 +7,7 @@ use crate::check::Check;
 use crate::history::FaultRecord;
 use crate::history::{Completion, Op};
 
-use crate::report::Counts;
+use crate::report::OpCounts;
 
 /// With fewer operations carried out a run says nothing.
 const ENOUGH: u64 = 20;
@@ -16,8 +16,8 @@ const ENOUGH: u64 = 20;
 const OFTEN: u64 = 10;
 
 /// Operations by their name and end.
-pub fn counts(ops: &[Op]) -> BTreeMap<String, Counts> {
-    let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
+pub fn counts(ops: &[Op]) -> BTreeMap<String, OpCounts> {
+    let mut counts: BTreeMap<String, OpCounts> = BTreeMap::new();
     for op in ops {
         let of = counts.entry(op.what.clone()).or_default();
         match op.ended {
@@ -30,9 +30,9 @@ pub fn counts(ops: &[Op]) -> BTreeMap<String, Counts> {
 }
 
 /// Whether there was enough of everything.
-pub fn enough(counts: &BTreeMap<String, Counts>) -> Check {
+pub fn enough(counts: &BTreeMap<String, OpCounts>) -> Check {
     const NAME: &str = "enough was answered";
-    let total = counts.values().fold(Counts::default(), |sum, of| sum.and(*of));
+    let total = counts.values().fold(OpCounts::default(), |sum, of| sum.and(*of));
     if total.ok < ENOUGH {
         return Check::unknown(
             NAME,

@@ -23,7 +23,7 @@ pub mod kind {
     pub enum Write {}
     /// Of a [`Semaphore`](crate::locks::Semaphore).
     #[derive(Debug)]
-    pub enum Permit {}
+    pub enum Counted {}
     /// Of a [`MultiLock`](crate::locks::MultiLock).
     #[derive(Debug)]
     pub enum Together {}

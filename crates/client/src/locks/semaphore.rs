@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::session::Session;
 
 /// A permit of a semaphore.
-pub type Permit = Guard<kind::Permit>;
+pub type Permit = Guard<kind::Counted>;
 
 /// A semaphore by its name and number of permits, from 1 to 1,000. Permits are granted first come first served, and
 /// each released permit wakes one waiter.

@@ -41,8 +41,8 @@ pub(super) enum CloseReason {
     Over(String),
     /// The connection broke, or the node closed it.
     Broken(String),
-    /// This client abandoned it.
-    Abandoned(String),
+    /// Another part of this client asked for a new connection.
+    ReconnectRequested(String),
     /// The other side does not follow Lockkeeper's protocol, or does not understand this client.
     NotLockkeeper(String),
     /// The node speaks another version of the stream; its HTTP interface serves this client.
@@ -79,7 +79,7 @@ impl<'a> StreamConnection<'a> {
             let mut guard = stream.inner.lock();
             let inner = &mut *guard;
             inner.pending.connection_lost();
-            inner.abandon = None;
+            inner.reconnect_request = None;
             let forgotten = generation > 1 && mutant!(DropWatchAtReconnect);
             inner.watches.ids().filter(|_| !forgotten).for_each(|id| inner.pending.watch(id));
             stream.enter(Phase::Up { index, generation });
@@ -131,10 +131,10 @@ impl<'a> StreamConnection<'a> {
     /// Whether the rest of the client wants this connection closed.
     fn close_requested(&self, stopping_since: &mut Option<Instant>) -> Option<CloseReason> {
         let mut inner = self.stream.inner.lock();
-        if let Some((generation, why)) = inner.abandon.take()
+        if let Some((generation, why)) = inner.reconnect_request.take()
             && generation == self.generation
         {
-            return Some(CloseReason::Abandoned(why));
+            return Some(CloseReason::ReconnectRequested(why));
         }
         if self.stream.phase.borrow().is_final() {
             let since = *stopping_since.get_or_insert_with(Instant::now);

@@ -82,7 +82,7 @@ pub(super) struct StreamShared {
     pub(super) watches: Watches,
     pub(super) tried: Vec<Tried>,
     /// The connection of that generation is to be closed, and why.
-    pub(super) abandon: Option<(u64, String)>,
+    pub(super) reconnect_request: Option<(u64, String)>,
 }
 
 /// See the module's text.
@@ -336,8 +336,8 @@ impl StreamHandle {
     }
 
     /// Closes the connection of that generation, if it is still in use, in favour of the next endpoint.
-    pub(crate) fn abandon(&self, generation: u64, why: &str) {
-        self.inner.lock().abandon = Some((generation, why.to_owned()));
+    pub(crate) fn request_reconnect(&self, generation: u64, why: &str) {
+        self.inner.lock().reconnect_request = Some((generation, why.to_owned()));
         self.wake.notify_one();
     }
 

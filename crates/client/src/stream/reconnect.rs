@@ -99,7 +99,7 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReas
             return true;
         }
         CloseReason::NotLockkeeper(why) => (true, why),
-        CloseReason::Broken(why) | CloseReason::Abandoned(why) => (false, why),
+        CloseReason::Broken(why) | CloseReason::ReconnectRequested(why) => (false, why),
     };
     stream.context.endpoints.move_on_from(index);
     let failed = {

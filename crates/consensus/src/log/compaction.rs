@@ -71,7 +71,7 @@ impl LogLimits {
 
 /// What to ask openraft for now.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct CompactionPlan {
     snapshot: bool,
     /// Purge up to this index.
     purge: Option<u64>,
@@ -123,11 +123,11 @@ impl LogCompactor {
         let bytes = SnapshotBytes { last: self.snapshots.latest().map_or(0, |latest| latest.bytes), now: state_bytes };
         let is_quiet = self.stillness.is_long(reached.applied, Instant::now());
         let bounds = if is_quiet { self.busy.or_less(LogLimits::QUIET) } else { self.busy };
-        let wanted = wanted(&self.size.lock(), bounds, reached, bytes);
-        if wanted.snapshot {
+        let plan = plan(&self.size.lock(), bounds, reached, bytes);
+        if plan.snapshot {
             raft.trigger().snapshot().await?;
         }
-        match wanted.purge {
+        match plan.purge {
             Some(upto) => raft.trigger().purge_log(upto).await,
             None => Ok(()),
         }
@@ -136,11 +136,11 @@ impl LogCompactor {
 
 /// A large state is not written again and again: if it is larger than the limit, its size is the limit. A state that
 /// was large and is small now is written soon, for the log still holds all changes.
-fn wanted(size: &LogSize, bounds: LogLimits, reached: Reached, bytes: SnapshotBytes) -> Wanted {
+fn plan(size: &LogSize, bounds: LogLimits, reached: Reached, bytes: SnapshotBytes) -> CompactionPlan {
     let Reached { applied, snapshot, purged } = reached;
     let enough = bounds.snapshot_every_bytes.max(bytes.last.min(bytes.now));
     let beyond = size.last_beyond(bounds.keep_bytes.max(bytes.last));
-    Wanted {
+    CompactionPlan {
         snapshot: applied > snapshot && size.after(snapshot) > enough,
         // `None` is less than any index.
         purge: beyond.min(snapshot).filter(|upto| Some(*upto) > purged),
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_snapshot_is_wanted_by_bytes() {
         let wants_of = |entries, applied, snapshot, last, now| {
-            wanted(&log(entries), BUSY, reached(applied, snapshot, 0), SnapshotBytes { last, now }).snapshot
+            plan(&log(entries), BUSY, reached(applied, snapshot, 0), SnapshotBytes { last, now }).snapshot
         };
         let wants = |entries, applied, snapshot, bytes| wants_of(entries, applied, snapshot, bytes, bytes);
         assert!(!wants(15, 15, 0, 0) && wants(17, 17, 0, 0));
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn what_a_snapshot_covers_goes_by_bytes_and_nothing_else() {
         let goes = |snapshot, purged, last| {
-            wanted(&log(40), BUSY, reached(40, snapshot, purged), SnapshotBytes { last, now: 0 }).purge
+            plan(&log(40), BUSY, reached(40, snapshot, purged), SnapshotBytes { last, now: 0 }).purge
         };
         assert_eq!(goes(0, 0, 0), None, "no snapshot holds anything");
         assert_eq!(goes(20, 0, 0), Some(20), "what comes after the snapshot stays, however much it is");
@@ -194,9 +194,9 @@ mod tests {
 
     #[test]
     fn while_it_is_quiet_no_more_is_kept_than_the_snapshot_has() {
-        let wants = |bounds| wanted(&log(40), bounds, reached(40, 35, 0), SnapshotBytes { last: MIB, now: MIB });
+        let wants = |bounds| plan(&log(40), bounds, reached(40, 35, 0), SnapshotBytes { last: MIB, now: MIB });
         assert!(!wants(BUSY).snapshot && wants(LogLimits::QUIET).snapshot);
-        let goes = |bounds, last| wanted(&log(40), bounds, reached(40, 40, 35), SnapshotBytes { last, now: 0 }).purge;
+        let goes = |bounds, last| plan(&log(40), bounds, reached(40, 40, 35), SnapshotBytes { last, now: 0 }).purge;
         assert_eq!(
             (goes(BUSY, 0), goes(LogLimits::QUIET, 0), goes(LogLimits::QUIET, 2 * MIB)),
             (Some(36), Some(40), Some(38))

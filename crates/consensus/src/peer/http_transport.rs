@@ -41,11 +41,12 @@ enum Channel {
     /// Proposals and messages of the layer above.
     Service,
     /// Held open for long.
-    Lifeline,
+    LivenessCheck,
 }
 
 impl Channel {
-    const ALL: [Channel; 5] = [Channel::Control, Channel::Log, Channel::Snapshot, Channel::Service, Channel::Lifeline];
+    const ALL: [Channel; 5] =
+        [Channel::Control, Channel::Log, Channel::Snapshot, Channel::Service, Channel::LivenessCheck];
 
     fn of(kind: PeerKind) -> Channel {
         match kind {
@@ -58,7 +59,7 @@ impl Channel {
             PeerKind::Append => Channel::Log,
             PeerKind::Snapshot => Channel::Snapshot,
             PeerKind::Propose | PeerKind::Service => Channel::Service,
-            PeerKind::Lifeline => Channel::Lifeline,
+            PeerKind::LivenessCheck => Channel::LivenessCheck,
         }
     }
 }

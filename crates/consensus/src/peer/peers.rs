@@ -46,7 +46,7 @@ impl Peers {
         body: Bytes,
         deadline: Duration,
     ) -> Result<Bytes, TransportError> {
-        let is_raft = !matches!(kind, PeerKind::Admission | PeerKind::Lifeline);
+        let is_raft = !matches!(kind, PeerKind::Admission | PeerKind::LivenessCheck);
         if is_raft && !self.guard.may_call(to) {
             return Err(TransportError::Unreachable(format!("node {to} has not confirmed this node's start yet")));
         }

@@ -113,7 +113,7 @@ impl RpcHandler {
         if body.len() > kind.max_body_bytes() {
             return Err(ServeError::new("too_large", format!("{} bytes exceed the bound of {kind}", body.len())));
         }
-        if !matches!(kind, PeerKind::Admission | PeerKind::Lifeline) {
+        if !matches!(kind, PeerKind::Admission | PeerKind::LivenessCheck) {
             self.peers.guard.check_caller(caller)?;
         }
         let _serving = self.serving.try_read().map_err(|_| going_down())?;
@@ -152,7 +152,7 @@ impl RpcHandler {
                 answer(&self.node.raft.handle_transfer_leader(request).await.map_err(|fatal| stopped(fatal.into()))?)
             }
             PeerKind::ReadIndex => answer(&self.read_index().await),
-            PeerKind::Lifeline => {
+            PeerKind::LivenessCheck => {
                 let check: LivenessCheck = wire::decode(&body).map_err(malformed)?;
                 answer(&hold(&self.node, check).await.ok_or_else(going_down)?)
             }

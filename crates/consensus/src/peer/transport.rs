@@ -32,7 +32,7 @@ pub enum PeerKind {
     /// A follower asks the leader for a read index.
     ReadIndex,
     /// Held open by the leader as long as it leads: if it breaks, the leader's process is probably gone.
-    Lifeline,
+    LivenessCheck,
     /// A command for the leader: a proposal or a change of the membership.
     Propose,
     /// A message of the layer above; consensus does not read it.
@@ -51,7 +51,7 @@ impl PeerKind {
         PeerKind::Snapshot,
         PeerKind::TransferLeader,
         PeerKind::ReadIndex,
-        PeerKind::Lifeline,
+        PeerKind::LivenessCheck,
         PeerKind::Propose,
         PeerKind::Service,
         PeerKind::Admission,
@@ -67,7 +67,7 @@ impl PeerKind {
             PeerKind::Snapshot => "snapshot",
             PeerKind::TransferLeader => "transfer-leader",
             PeerKind::ReadIndex => "read-index",
-            PeerKind::Lifeline => "lifeline",
+            PeerKind::LivenessCheck => "lifeline",
             PeerKind::Propose => "propose",
             PeerKind::Service => "service",
             PeerKind::Admission => "admission",

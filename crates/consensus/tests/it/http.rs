@@ -79,7 +79,7 @@ async fn answers_and_failures_are_told_apart() {
 
     let answer = transport.call(2, PeerKind::Append, Bytes::from(vec![0; 1000]), LONG).await;
     assert_eq!(answer.unwrap(), "1 append 1000");
-    let late = transport.call(2, PeerKind::Lifeline, Bytes::new(), Duration::from_millis(100)).await;
+    let late = transport.call(2, PeerKind::LivenessCheck, Bytes::new(), Duration::from_millis(100)).await;
     assert_eq!(late, Err(TransportError::TimedOut));
     let odd = transport.call(2, PeerKind::Vote, Bytes::new(), LONG).await;
     assert!(matches!(&odd, Err(error @ TransportError::Garbled(_)) if !error.surely_not_acted_on()), "{odd:?}");
@@ -89,7 +89,7 @@ async fn answers_and_failures_are_told_apart() {
     let transport = Arc::new(transport);
     let open = {
         let transport = transport.clone();
-        tokio::spawn(async move { transport.call(2, PeerKind::Lifeline, Bytes::new(), LONG).await })
+        tokio::spawn(async move { transport.call(2, PeerKind::LivenessCheck, Bytes::new(), LONG).await })
     };
     // A connection that is broken off in the middle of a call.
     let breaking = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
 use super::clients::{Class, Target};
-use super::refusals::{Counts, RefusalCounts};
+use super::refusals::{RefusalCounts, RefusalsByKey};
 use crate::verdict::{Failed, broken};
 
 /// So long they may take to go.
@@ -62,12 +62,12 @@ impl Crowd {
     }
 
     /// What they were refused until a moment ago.
-    pub(super) fn refused(&self) -> Counts {
+    pub(super) fn refused(&self) -> RefusalsByKey {
         self.told.counts()
     }
 
     /// Ends all of it, and gives what they were refused.
-    pub(super) async fn end(mut self) -> Result<Counts, Failed> {
+    pub(super) async fn end(mut self) -> Result<RefusalsByKey, Failed> {
         drop(self.until_closed);
         let ended = async {
             self.listening.await.map_err(std::io::Error::other)??;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::clients::Class;
 use super::honest::HonestSamples;
-use super::refusals::Counts;
+use super::refusals::RefusalsByKey;
 use crate::stats::{Summary, millis};
 
 /// Times as long as in calm that a call may take in 99 of 100 cases.
@@ -55,7 +55,7 @@ pub(super) struct Tried {
     pub(super) before_mib: u64,
     pub(super) most_mib: u64,
     /// How often a share was met, for each that the class meets.
-    pub(super) refused: Counts,
+    pub(super) refused: RefusalsByKey,
     /// How long it took until all was as before.
     pub(super) back: Option<Duration>,
 }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn tried(window: HonestSamples, most_mib: u64) -> Tried {
-        let refused = Counts::from([("limits.waiting_requests".to_owned(), 1)]);
+        let refused = RefusalsByKey::from([("limits.waiting_requests".to_owned(), 1)]);
         let back = Some(Duration::from_secs(1));
         Tried { class: Class::Waiters, window, before_mib: 50, most_mib, refused, back }
     }

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::http::metric_sum;
 
 /// How often each key was named.
-pub(super) type Counts = BTreeMap<String, u64>;
+pub(super) type RefusalsByKey = BTreeMap<String, u64>;
 
 /// What the greedy were told.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RefusalCounts(Arc<Mutex<Counts>>);
+pub(super) struct RefusalCounts(Arc<Mutex<RefusalsByKey>>);
 
 impl RefusalCounts {
     /// Notes the keys that a reply names.
@@ -24,11 +24,11 @@ impl RefusalCounts {
     }
 
     /// Takes over what another process was told.
-    pub(super) fn replace(&self, counts: Counts) {
+    pub(super) fn replace(&self, counts: RefusalsByKey) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> RefusalsByKey {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -74,7 +74,7 @@ mod tests {
             b"this address has 5 of 9 things, its share of what is free (limits.watches); nothing was (carried) out",
         );
         told.read(b"limits.watches, or raise limits.Watches");
-        assert_eq!(told.counts(), Counts::from([("limits.watches".to_owned(), 2)]));
+        assert_eq!(told.counts(), RefusalsByKey::from([("limits.watches".to_owned(), 2)]));
     }
 
     #[test]

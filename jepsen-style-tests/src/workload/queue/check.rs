@@ -267,11 +267,11 @@ impl QueueHistory {
     }
 }
 
-type Moments = BTreeMap<u64, u64>;
+type MomentsBySession = BTreeMap<u64, u64>;
 
 /// Until when sessions are sure to live, and when they were about to be closed.
-fn sessions(run: &Recorded) -> Result<(Moments, Moments), serde_json::Error> {
-    let (mut sure_us, mut closing_us) = (Moments::new(), Moments::new());
+fn sessions(run: &Recorded) -> Result<(MomentsBySession, MomentsBySession), serde_json::Error> {
+    let (mut sure_us, mut closing_us) = (MomentsBySession::new(), MomentsBySession::new());
     for event in run.history.notes() {
         if event.what == ops::SURE {
             let AliveUntil { session, until_ms } = serde_json::from_value(event.value.clone())?;
