@@ -383,16 +383,19 @@ impl Cluster {
         Ok(sum)
     }
 
-    /// How many waiters for locks the nodes woke since they were started; none if a node does not answer.
-    pub async fn wake_ups(&self) -> Option<WakeUps> {
-        let counted = self.counter(LOCK_NOTIFICATIONS).await.ok()?;
+    /// How many waiters for locks the nodes woke since they were started.
+    pub async fn wake_ups(&self) -> WakeUps {
+        let counted = match self.counter(LOCK_NOTIFICATIONS).await {
+            Ok(counted) => counted as u64,
+            Err(failed) => return WakeUps::NotCounted(failed.to_string()),
+        };
         // Read afterwards: a node has woken nobody for a transaction that it had not applied.
         let states = self.statuses(true).await;
-        if states.len() < self.nodes.len() {
-            return None;
+        let zxids: Vec<u64> = states.iter().filter_map(|status| Some(status.state.as_ref()?.zxid)).collect();
+        match zxids.iter().max() {
+            Some(until) if zxids.len() == self.nodes.len() => WakeUps::Counted { counted, until: *until },
+            _ => WakeUps::NotCounted("a node does not give its status".into()),
         }
-        let zxids: Option<Vec<u64>> = states.iter().map(|status| Some(status.state.as_ref()?.zxid)).collect();
-        Some(WakeUps { counted: counted as u64, until: zxids?.into_iter().max()? })
     }
 
     /// Puts a fault on every link between `id` and the others, in both directions, or takes it off.

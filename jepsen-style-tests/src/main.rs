@@ -115,7 +115,7 @@ fn tell(report: &Report, dir: &Path) {
         println!("  skipped: {} ({})", skipped.nemesis, skipped.why);
     }
     for check in &report.checks {
-        println!("  {:<8} {:<38} {}", format!("{:?}", check.verdict).to_lowercase(), check.name, check.detail);
+        println!("  {:<11} {:<38} {}", check.verdict.words(), check.name, check.detail);
     }
     let total = report.total();
     println!("{}: {} under {}", report.outcome.words(), report.workload, report.nemesis);

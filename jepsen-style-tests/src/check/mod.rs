@@ -11,16 +11,31 @@ use serde::{Deserialize, Serialize};
 
 /// The verdict of a check. *Unknown* is not a pass. A check for which a run gave no evidence is left out of its report,
 /// so that no promise is shown as held by a check of nothing; where the run should have given evidence, the check is
-/// unknown.
+/// unknown. A check whose evidence is counted by the servers is *not checked* where their count could not be read: the
+/// outcome rests on the other checks, and reports show and count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Nothing contradicts the claim, and there was enough to contradict it with.
     Valid,
+    /// Its evidence could not be read.
+    NotChecked,
     /// Could not be decided: too little happened, or the search did not end.
     Unknown,
     /// The claim is broken.
     Invalid,
+}
+
+impl Verdict {
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::NotChecked => "not checked",
+            Self::Unknown => "unknown",
+            Self::Invalid => "invalid",
+        }
+    }
 }
 
 /// The result of one check on one run.
@@ -44,6 +59,11 @@ impl Check {
     /// Holds.
     pub fn valid(name: &str, promises: &str, detail: impl Into<String>) -> Self {
         Self::with(name, promises, Verdict::Valid, detail)
+    }
+
+    /// Was not made: why.
+    pub fn not_checked(name: &str, promises: &str, detail: impl Into<String>) -> Self {
+        Self::with(name, promises, Verdict::NotChecked, detail)
     }
 
     /// Cannot be said.

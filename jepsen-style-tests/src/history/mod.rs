@@ -109,13 +109,25 @@ impl Op {
     }
 }
 
-/// The number of waiters for locks that the servers woke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WakeUps {
-    /// By their own count.
-    pub counted: u64,
-    /// No wake-up in the count was caused by a later transaction than this.
-    pub until: u64,
+/// The number of waiters for locks that the servers woke before the first fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WakeUps {
+    /// By the servers' own count.
+    Counted {
+        /// How many.
+        counted: u64,
+        /// No wake-up in the count was caused by a later transaction than this.
+        until: u64,
+    },
+    /// Not known, and why.
+    NotCounted(String),
+}
+
+impl Default for WakeUps {
+    fn default() -> Self {
+        Self::NotCounted("nobody read the servers' count of wake-ups".into())
+    }
 }
 
 /// All events of the clients, by time.
@@ -216,8 +228,8 @@ pub struct Recorded {
     pub data: BTreeSet<DataSet>,
     /// When the first node reported each transaction: by zxid, on the boot clock.
     pub seen_us: BTreeMap<u64, u64>,
-    /// The servers' wake-ups before the first fault, where they were counted.
-    pub wake_ups: Option<WakeUps>,
+    /// The servers' wake-ups before the first fault.
+    pub wake_ups: WakeUps,
     /// The faults of the cluster and of its clients.
     pub faults: Vec<FaultRecord>,
     /// The directory that the clients shared.

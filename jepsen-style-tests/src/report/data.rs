@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, Verdict};
-use crate::history::FaultRecord;
+use crate::history::{FaultRecord, WakeUps};
 use crate::run::campaign::Phase;
 
 /// Operations by their end.
@@ -43,10 +43,10 @@ pub enum Outcome {
 impl Outcome {
     /// Of a workload whose runs are to be valid: its worst check.
     pub fn of(checks: &[Check]) -> Self {
-        match checks.iter().map(|check| check.verdict).max() {
+        match checks.iter().map(|check| check.verdict).filter(|verdict| *verdict != Verdict::NotChecked).max() {
             Some(Verdict::Valid) => Self::Valid,
             Some(Verdict::Invalid) => Self::Invalid,
-            Some(Verdict::Unknown) | None => Self::Unknown,
+            Some(Verdict::Unknown | Verdict::NotChecked) | None => Self::Unknown,
         }
     }
 
@@ -136,6 +136,9 @@ pub struct Report {
     pub faults: Vec<FaultRecord>,
     /// What could not be.
     pub skipped: Vec<Skipped>,
+    /// The servers' wake-ups before the first fault.
+    #[serde(default)]
+    pub wake_ups: WakeUps,
     /// What was found.
     pub checks: Vec<Check>,
     /// Operations by name and end.

@@ -23,6 +23,9 @@ pub struct Ran {
     pub faults: usize,
     /// Checks that are not valid, with what they say.
     pub complaints: Vec<String>,
+    /// How many of them were not made.
+    #[serde(default)]
+    pub not_checked: usize,
     /// After each fault.
     pub recovery: Vec<Recovery>,
     /// Its directory beside the table.
@@ -42,6 +45,7 @@ impl Ran {
             counts: report.total(),
             faults: report.faults.len(),
             complaints: complaints.map(|check| format!("{}: {}", check.name, check.detail)).collect(),
+            not_checked: report.checks.iter().filter(|check| check.verdict == Verdict::NotChecked).count(),
             recovery: report.recovery.clone(),
             directory: directory.to_owned(),
             command: report.command.clone(),
@@ -136,6 +140,7 @@ impl Matrix {
         let fate = |wanted: fn(&CellResult) -> bool| self.cells.iter().filter(|cell| wanted(&cell.fate)).count();
         let total = self.ran().fold(OpCounts::default(), |sum, (_, ran)| sum.and(ran.counts));
         let faults: usize = self.ran().map(|(_, ran)| ran.faults).sum();
+        let not_checked: usize = self.ran().map(|(_, ran)| ran.not_checked).sum();
         let counted = [
             (ran(Outcome::Valid), "valid"),
             (ran(Outcome::CorruptsAsExpected), "corrupted, as expected of the control"),
@@ -148,9 +153,10 @@ impl Matrix {
         let words: Vec<String> =
             counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
         format!(
-            "{} cells: {}; {faults} faults; {} operations carried out, {} certainly not, {} unknown; {} min",
+            "{} cells: {}{}; {faults} faults; {} operations carried out, {} certainly not, {} unknown; {} min",
             self.cells.len(),
             words.join(", "),
+            if not_checked == 0 { String::new() } else { format!("; {not_checked} checks not made") },
             total.ok,
             total.fail,
             total.info,
@@ -340,6 +346,7 @@ mod tests {
             counts: OpCounts { ok: 812, fail: 3, info: 4 },
             faults: 1,
             complaints: vec!["tokens rise: token 7 was given twice".into()],
+            not_checked: 0,
             recovery: vec![Recovery { nemesis: nemesis.into(), after_on_ms: Some(90), after_off_ms: Some(5) }],
             directory: format!("{workload}-{nemesis}"),
             command: "cargo run".into(),

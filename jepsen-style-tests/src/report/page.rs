@@ -92,18 +92,14 @@ fn facts(report: &Report) -> Markup {
 }
 
 fn verdict(verdict: Verdict) -> Markup {
-    let words = match verdict {
-        Verdict::Valid => "valid",
-        Verdict::Unknown => "unknown",
-        Verdict::Invalid => "invalid",
-    };
-    html! { span .badge .(words) { (words) } }
+    let class = if verdict == Verdict::NotChecked { "skipped" } else { verdict.words() };
+    html! { span .badge .(class) { (verdict.words()) } }
 }
 
 fn checks(checks: &[Check]) -> Markup {
     html! {
         h2 { "Checks" }
-        p .soft { "Unknown is not a pass." }
+        p .soft { "Unknown is not a pass. What was not checked counts neither way." }
         section { table {
             tr { th { "verdict" } th { "check" } th { "promises" } th { "what it saw" } }
             @for check in checks {

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::check::Check;
-use crate::history::FaultRecord;
-use crate::history::{Event, EventKind};
+use crate::history::{Event, EventKind, FaultRecord, WakeUps};
 use crate::run::campaign::Phase;
 use serde_json::{Value, json};
 
@@ -66,6 +65,7 @@ pub(super) fn report(history: &History) -> Report {
             stops_holders: false,
         }],
         skipped: vec![Skipped { nemesis: "disk-full".into(), why: "no tmpfs here".into() }],
+        wake_ups: WakeUps::default(),
         checks: vec![Check::valid("replicas agree", "P4", "all at zxid 9"), broken],
         counts: crate::run::generic::counts(&ops),
         recovery: vec![Recovery { nemesis: "kill-leader".into(), after_on_ms: Some(120), after_off_ms: None }],
@@ -123,6 +123,9 @@ fn an_outcome_is_its_worst_check() {
     let invalid = Check::invalid("c", "", "", Vec::new());
     assert_eq!(Outcome::of(&[valid.clone(), unknown.clone()]), Outcome::Unknown);
     assert_eq!(Outcome::of(&[unknown, invalid, valid.clone()]), Outcome::Invalid);
+    let not_checked = Check::not_checked("d", "", "");
+    assert_eq!(Outcome::of(&[not_checked.clone(), valid.clone()]), Outcome::Valid);
+    assert_eq!(Outcome::of(&[not_checked]), Outcome::Unknown);
     assert_eq!(Outcome::of(&[valid]), Outcome::Valid);
     assert_eq!(Outcome::of(&[]), Outcome::Unknown);
     assert!(!Outcome::Unknown.passes());

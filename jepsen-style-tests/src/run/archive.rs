@@ -8,9 +8,7 @@ use std::time::Duration;
 use lockkeeper_checkers::lives;
 use serde::{Deserialize, Serialize};
 
-use crate::history::DataSet;
-use crate::history::Recorded;
-use crate::history::{Event, History};
+use crate::history::{DataSet, Event, History, Recorded, WakeUps};
 use crate::record;
 
 const LOG: &str = "log.jsonl";
@@ -40,6 +38,8 @@ struct ArchivedChange {
 struct ArchivedSettings {
     ttl_ms: u64,
     clients: u32,
+    #[serde(default)]
+    wake_ups: WakeUps,
 }
 
 /// Writes the log.
@@ -78,6 +78,7 @@ pub fn load(dir: &Path) -> io::Result<Recorded> {
         faults: record::read(&dir.join("faults.jsonl"))?,
         ttl: Duration::from_millis(settings.ttl_ms),
         clients: settings.clients,
+        wake_ups: settings.wake_ups,
         ..Recorded::default()
     };
     for ArchivedChange { zxid, did, path, seen_us } in record::read(&dir.join(LOG))? {
@@ -109,9 +110,13 @@ mod tests {
         save_log(dir.path(), &run).unwrap();
         std::fs::write(dir.path().join("history.jsonl"), "").unwrap();
         std::fs::write(dir.path().join("faults.jsonl"), "").unwrap();
-        std::fs::write(dir.path().join("run.json"), r#"{ "ttl_ms": 2000, "clients": 3, "seed": 1 }"#).unwrap();
+        let wake_ups = WakeUps::Counted { counted: 7, until: 5 };
+        let settings = serde_json::json!({ "ttl_ms": 2000, "clients": 3, "seed": 1, "wake_ups": wake_ups });
+        std::fs::write(dir.path().join("run.json"), settings.to_string()).unwrap();
         let back = load(dir.path()).unwrap();
         assert_eq!((back.log, back.data, back.seen_us), (run.log, run.data, run.seen_us));
-        assert_eq!((back.ttl, back.clients), (Duration::from_secs(2), 3));
+        assert_eq!((back.ttl, back.clients, back.wake_ups), (Duration::from_secs(2), 3, wake_ups));
+        std::fs::write(dir.path().join("run.json"), r#"{ "ttl_ms": 2000, "clients": 3 }"#).unwrap();
+        assert_eq!(load(dir.path()).unwrap().wake_ups, WakeUps::default(), "a run of before they were kept");
     }
 }

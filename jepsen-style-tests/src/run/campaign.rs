@@ -40,7 +40,7 @@ pub struct Campaign {
     /// The stretches.
     pub phases: Vec<Phase>,
     /// The servers' wake-ups before the first fault.
-    pub wake_ups: Option<WakeUps>,
+    pub wake_ups: WakeUps,
 }
 
 /// Everything that a campaign needs.

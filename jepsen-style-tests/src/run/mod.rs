@@ -191,7 +191,7 @@ async fn end(
         Err(failed) => said(AGREE, "P4 P7", &failed),
     });
     recorded.faults.clone_from(&fought.campaign.faults);
-    recorded.wake_ups = fought.campaign.wake_ups;
+    recorded.wake_ups.clone_from(&fought.campaign.wake_ups);
     FinishedRun { campaign: fought.campaign, healed_us: fought.healed_us, recorded, checks }
 }
 
@@ -289,6 +289,7 @@ fn judge(
         phases: campaign.phases,
         faults: campaign.faults,
         skipped,
+        wake_ups: recorded.wake_ups,
         checks: own.into_iter().chain(checks).collect(),
         counts,
         recovery,

@@ -13,9 +13,10 @@ pub fn judge(directories: &[PathBuf]) -> bool {
     for directory in directories {
         match judged(directory) {
             Ok(checks) => {
-                let wrong = checks.iter().filter(|check| check.verdict != Verdict::Valid).count();
+                let count = |of: &[Verdict]| checks.iter().filter(|check| of.contains(&check.verdict)).count();
+                let (wrong, left) = (count(&[Verdict::Unknown, Verdict::Invalid]), count(&[Verdict::NotChecked]));
                 passes &= wrong == 0;
-                println!("{}: {} checks, {wrong} not valid", directory.display(), checks.len());
+                println!("{}: {} checks, {wrong} not valid, {left} not checked", directory.display(), checks.len());
                 checks.iter().for_each(print);
             }
             Err(why) => {
@@ -30,7 +31,7 @@ pub fn judge(directories: &[PathBuf]) -> bool {
 fn print(check: &Check) {
     let Check { name, promises, verdict, detail, counterexample, at_us } = check;
     let at = at_us.map_or(String::new(), |at| format!(" ({at} us)"));
-    println!("  {verdict:?} {name} [{promises}]: {detail}{at}");
+    println!("  {} {name} [{promises}]: {detail}{at}", verdict.words());
     counterexample.iter().for_each(|line| println!("    {line}"));
 }
 

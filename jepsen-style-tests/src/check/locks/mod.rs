@@ -89,7 +89,6 @@ impl LockObservations {
             handed_over(told, queues, &run.seen_us, &calm),
             Some(all_gone(&run.history, queues, &run.seen_us)),
             Some(enough(told, queues)),
-            no_herd::no_herd(run),
         ];
         sweeps.into_iter().flatten().collect()
     }
@@ -97,6 +96,12 @@ impl LockObservations {
 
 /// The checks of every lock workload, and more of one.
 fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&LockObservations) -> Vec<Check>) -> Vec<Check> {
+    let mut checks = without_wake_ups(run, locks, more);
+    checks.extend(no_herd::no_herd(run));
+    checks
+}
+
+fn without_wake_ups(run: &Recorded, locks: &[&str], more: impl FnOnce(&LockObservations) -> Vec<Check>) -> Vec<Check> {
     let seen = match LockObservations::of(run, locks) {
         Ok(seen) => seen,
         Err(unknown) => return vec![unknown],
@@ -108,11 +113,19 @@ fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&LockObservations) -
 
 /// All checks of exclusive locks.
 pub fn exclusive(run: &Recorded, locks: &[&str]) -> Vec<Check> {
-    judged(run, locks, |seen| {
-        let mut checks = vec![black_box::exclusive(run)];
-        checks.extend(refused_to_others(&seen.told, &seen.queues));
-        checks
-    })
+    judged(run, locks, |seen| only_exclusive(run, seen))
+}
+
+/// All checks of exclusive locks that clients of both protocols take. Most of these clients wait by a watch, which the
+/// servers' count of wake-ups leaves out: few native ones wait beside each other, so a herd would not show in it.
+pub fn exclusive_over_both_protocols(run: &Recorded, locks: &[&str]) -> Vec<Check> {
+    without_wake_ups(run, locks, |seen| only_exclusive(run, seen))
+}
+
+fn only_exclusive(run: &Recorded, seen: &LockObservations) -> Vec<Check> {
+    let mut checks = vec![black_box::exclusive(run)];
+    checks.extend(refused_to_others(&seen.told, &seen.queues));
+    checks
 }
 
 /// All checks of locks with readers.

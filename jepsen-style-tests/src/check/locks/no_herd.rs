@@ -19,16 +19,19 @@ const ATTEMPTS: u64 = 2;
 
 /// Whether the servers woke no more waiters than the queues account for. Nothing is said of a run without wake-ups.
 pub(super) fn no_herd(run: &Recorded) -> Option<Check> {
-    let WakeUps { counted, until } = run.wake_ups?;
+    let (counted, until) = match &run.wake_ups {
+        WakeUps::Counted { counted, until } => (*counted, *until),
+        WakeUps::NotCounted(why) => return Some(Check::not_checked(NAME, "P3", why)),
+    };
     let owed = match accounted_for(&run.log, until) {
+        Ok(0) if counted == 0 => return None,
         Ok(owed) => owed,
         Err(why) => return Some(Check::unknown(NAME, "P3", why)),
     };
-    if counted == 0 {
-        return None;
-    }
     let detail = format!("{counted} wake-ups counted up to zxid {until}; the queues account for {owed}");
-    Some(if counted <= owed * ATTEMPTS {
+    Some(if counted == 0 {
+        Check::not_checked(NAME, "P3", detail)
+    } else if counted <= owed * ATTEMPTS {
         Check::valid(NAME, "P3", detail)
     } else {
         let at_us = run.seen_us.range(..=until).next_back().map(|(_, at_us)| *at_us);
@@ -65,7 +68,7 @@ mod tests {
         let went = (11..).zip(&paths).map(|(zxid, path)| NodeEvent { zxid, created: false, path: path.clone() });
         let log = came.chain(went).collect();
         let seen_us = [(1, 100)].into();
-        Recorded { log, seen_us, wake_ups: Some(WakeUps { counted, until: 16 }), ..Recorded::default() }
+        Recorded { log, seen_us, wake_ups: WakeUps::Counted { counted, until: 16 }, ..Recorded::default() }
     }
 
     #[test]
@@ -73,10 +76,12 @@ mod tests {
         let verdict = |counted| no_herd(&run(counted)).map(|check| check.verdict);
         assert_eq!(accounted_for(&run(0).log, 16), Ok(3));
         assert_eq!(accounted_for(&run(0).log, 11), Ok(1), "what came later is not counted");
-        assert_eq!(verdict(0), None);
+        assert_eq!(verdict(0), Some(Verdict::NotChecked), "the counter stands still");
         assert_eq!(verdict(3), Some(Verdict::Valid));
         assert_eq!(verdict(7), Some(Verdict::Invalid));
         assert!(no_herd(&run(7)).unwrap().at_us.is_some());
-        assert!(no_herd(&Recorded::default()).is_none(), "nobody counted");
+        assert_eq!(no_herd(&Recorded::default()).unwrap().verdict, Verdict::NotChecked, "nobody counted");
+        let idle = WakeUps::Counted { counted: 0, until: 16 };
+        assert!(no_herd(&Recorded { wake_ups: idle, ..Recorded::default() }).is_none(), "nobody waited");
     }
 }

@@ -38,7 +38,7 @@ impl Workload for ZooKeeperLockWorkload {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P3 P4 P5 P6 P7 P9 P10 P11"
+        "P1 P2 P4 P5 P6 P7 P9 P10 P11"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -69,7 +69,7 @@ impl Workload for ZooKeeperLockWorkload {
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
-        let mut checks = locks::exclusive(run, &LOCKS);
+        let mut checks = locks::exclusive_over_both_protocols(run, &LOCKS);
         checks.extend(absent::check(run));
         checks
     }
