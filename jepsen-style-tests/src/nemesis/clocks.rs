@@ -12,7 +12,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 
-use super::{Nemesis, TestBed, observe};
+use super::{Lack, Nemesis, TestBed, observe};
 use crate::cluster::Options;
 use crate::verdict::{Failed, broken};
 
@@ -91,8 +91,8 @@ impl Nemesis for Clocks {
         }
     }
 
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
-        (!test_bed.clocks_obey).then(|| "the server that was given has no injected clock".into())
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
+        (!test_bed.clocks_obey).then_some(Lack::Machine("the server that was given has no injected clock"))
     }
 
     fn prepares(&self, options: &mut Options) {

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 
 use super::node_processes::minority;
-use super::{Nemesis, TestBed, members, observe};
+use super::{Lack, Nemesis, TestBed, members, observe};
 use crate::cluster::Cluster;
 use crate::disk;
 use crate::process::Process;
@@ -108,8 +108,8 @@ impl Nemesis for Damage {
             is wrong"
     }
 
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
-        (test_bed.cluster.ids().len() < 3).then(|| "it takes a majority without the damaged nodes".into())
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
+        (test_bed.cluster.ids().len() < 3).then_some(Lack::Settings("it takes a majority without the damaged nodes"))
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

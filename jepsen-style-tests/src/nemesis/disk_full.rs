@@ -9,7 +9,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::observe::{self, Lead};
-use super::{Nemesis, TestBed};
+use super::{Lack, Nemesis, TestBed};
 use crate::cluster::Options;
 use crate::process::Process;
 use crate::small_disk;
@@ -51,9 +51,9 @@ impl Nemesis for DiskFull {
         }
     }
 
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
         let without = test_bed.cluster.ids().into_iter().find(|node| test_bed.cluster.disk(*node).is_none());
-        without.map(|_| "small disks take root, or user namespaces that may mount".into())
+        without.map(|_| Lack::Machine("small disks take root, or user namespaces that may mount"))
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

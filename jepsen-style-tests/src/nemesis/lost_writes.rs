@@ -11,7 +11,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::node_processes::Which;
 use super::observe::{self, Lead};
-use super::{Nemesis, TestBed};
+use super::{Lack, Nemesis, TestBed};
 use crate::cluster::Options;
 use crate::disk::{self, Loss};
 use crate::verdict::Failed;
@@ -48,9 +48,9 @@ impl Nemesis for LostWrites {
         }
     }
 
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
         let traced = test_bed.cluster.ids().iter().all(|node| test_bed.cluster.directory(*node).join("trace").exists());
-        (!traced).then(|| "it takes strace, and leave to trace".into())
+        (!traced).then_some(Lack::Machine("it takes strace, and leave to trace"))
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

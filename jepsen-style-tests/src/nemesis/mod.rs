@@ -30,8 +30,15 @@ use crate::workers::Worker;
 
 /// Nemeses that a cluster of three nodes cannot have.
 pub const NEED_FIVE_NODES: [&str; 2] = ["kill-minority", "pause-minority"];
-/// Why those are skipped there.
-pub const NEEDS_FIVE_NODES: &str = "of fewer than five nodes no more than one can be missed";
+
+/// Why a nemesis cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// The run's settings leave it out: the size of the cluster, or the network's backend.
+    Settings(&'static str),
+    /// This machine, or the server that was given, lacks something.
+    Machine(&'static str),
+}
 
 /// Everything that a nemesis may act on.
 pub struct TestBed {
@@ -115,8 +122,8 @@ pub trait Nemesis: Send {
     /// One line for `--list`.
     fn about(&self) -> &'static str;
 
-    /// What this machine or this set-up lacks for it: then it is reported as skipped, never as passed.
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+    /// Why it cannot be had: then it is reported as skipped, never as passed.
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
         let _ = test_bed;
         None
     }

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 
 use super::observe::{self, Lead};
-use super::{NEEDS_FIVE_NODES, Nemesis, TestBed};
+use super::{Lack, Nemesis, TestBed};
 use crate::process::Process;
 use crate::verdict::{Failed, broken};
 
@@ -146,9 +146,9 @@ impl Nemesis for NodeProcesses {
         self.row.3
     }
 
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
         let lacks = self.row.1 == Which::Minority && minority(test_bed.cluster.ids().len()) < 2;
-        lacks.then(|| NEEDS_FIVE_NODES.into())
+        lacks.then_some(Lack::Settings("of fewer than five nodes no more than one can be missed"))
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

@@ -12,7 +12,7 @@ use rand::seq::SliceRandom as _;
 use rand::{Rng as _, RngCore as _};
 
 use super::observe::{self, Lead, LinkCounts, ObservedLink};
-use super::{Nemesis, TestBed};
+use super::{Lack, Nemesis, TestBed};
 use crate::net::{Endpoint, LinkFault};
 use crate::verdict::Failed;
 
@@ -163,8 +163,8 @@ impl Nemesis for Partition {
         }
     }
 
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
-        (test_bed.cluster.ids().len() < 3).then(|| "it takes three nodes at least".into())
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
+        (test_bed.cluster.ids().len() < 3).then_some(Lack::Settings("it takes three nodes at least"))
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

@@ -8,7 +8,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::observe::{self, LinkCounts, ObservedLink};
-use super::{Nemesis, TestBed, partitions};
+use super::{Lack, Nemesis, TestBed, partitions};
 use crate::http::{Api, new_client};
 use crate::net::{Endpoint, LinkFault, Listener};
 use crate::verdict::Failed;
@@ -45,8 +45,8 @@ impl Nemesis for SlowLinks {
         "every link slow, jittery and narrow"
     }
 
-    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
-        (test_bed.net.backend() != "proxy").then(|| format!("the {} backend cannot delay", test_bed.net.backend()))
+    fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
+        (test_bed.net.backend() != "proxy").then_some(Lack::Settings("only the proxy backend can delay"))
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

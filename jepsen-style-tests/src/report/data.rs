@@ -73,6 +73,9 @@ pub struct Skipped {
     pub nemesis: String,
     /// What is lacking.
     pub why: String,
+    /// Whether the run's settings leave it out, and not this machine.
+    #[serde(default)]
+    pub by_settings: bool,
 }
 
 /// How soon clients got on after a fault.

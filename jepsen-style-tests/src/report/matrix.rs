@@ -60,8 +60,10 @@ impl Ran {
 pub enum CellResult {
     /// It was run.
     Ran(Box<Ran>),
-    /// This machine, or this set-up, lacks what its fault needs.
+    /// This machine lacks what its fault needs.
     Skipped(String),
+    /// The settings of the table leave its fault out.
+    Excluded(String),
     /// The minutes were over.
     NotReached,
     /// The harness failed.
@@ -89,7 +91,7 @@ impl Cell {
                     if ran.outcome == Outcome::CorruptsAsExpected { String::new() } else { ran.complaints.join("; ") };
                 format!("{:<8} {ok}/{fail}/{info} in {:.1} s  {complaints}", ran.outcome.words(), ran.ms as f64 / 1e3)
             }
-            CellResult::Skipped(why) => format!("skipped: {why}"),
+            CellResult::Skipped(why) | CellResult::Excluded(why) => format!("skipped: {why}"),
             CellResult::NotReached => "not reached".into(),
             CellResult::CouldNotRun(why) => format!("COULD NOT RUN: {why}"),
         };
@@ -147,7 +149,7 @@ impl Matrix {
             (ran(Outcome::Invalid), "INVALID"),
             (ran(Outcome::Unknown), "unknown"),
             (fate(|fate| matches!(fate, CellResult::CouldNotRun(_))), "could not be run"),
-            (fate(|fate| matches!(fate, CellResult::Skipped(_))), "skipped"),
+            (fate(|fate| matches!(fate, CellResult::Skipped(_) | CellResult::Excluded(_))), "skipped"),
             (fate(|fate| matches!(fate, CellResult::NotReached)), "not reached"),
         ];
         let words: Vec<String> =
@@ -167,7 +169,7 @@ impl Matrix {
     /// Why cells were skipped: once for each nemesis.
     fn reasons(&self) -> Vec<(&str, &str)> {
         let skipped = self.cells.iter().filter_map(|cell| match &cell.fate {
-            CellResult::Skipped(why) => Some((cell.nemesis.as_str(), why.as_str())),
+            CellResult::Skipped(why) | CellResult::Excluded(why) => Some((cell.nemesis.as_str(), why.as_str())),
             _ => None,
         });
         let mut reasons: Vec<_> = skipped.collect();
@@ -217,7 +219,7 @@ fn markdown_cell(cell: Option<&Cell>) -> String {
     match cell.map(|cell| &cell.fate) {
         None => String::new(),
         Some(CellResult::NotReached) => "not reached".into(),
-        Some(CellResult::Skipped(_)) => "skipped".into(),
+        Some(CellResult::Skipped(_) | CellResult::Excluded(_)) => "skipped".into(),
         Some(CellResult::CouldNotRun(_)) => "**could not run**".into(),
         Some(CellResult::Ran(ran)) => {
             let OpCounts { ok, fail, info } = ran.counts;
@@ -300,7 +302,7 @@ fn cell(cell: Option<&Cell>) -> Markup {
     match cell.map(|cell| &cell.fate) {
         None => html! { td .absent { "" } },
         Some(CellResult::NotReached) => html! { td .absent { "not reached" } },
-        Some(CellResult::Skipped(why)) => html! { td .skipped title=(why) { "skipped" } },
+        Some(CellResult::Skipped(why) | CellResult::Excluded(why)) => html! { td .skipped title=(why) { "skipped" } },
         Some(CellResult::CouldNotRun(why)) => html! { td .invalid title=(why) { "could not run" } },
         Some(CellResult::Ran(ran)) => {
             let class = serde_json::to_value(ran.outcome).unwrap_or_default();

@@ -64,7 +64,7 @@ pub(super) fn report(history: &History) -> Report {
             bit: true,
             stops_holders: false,
         }],
-        skipped: vec![Skipped { nemesis: "disk-full".into(), why: "no tmpfs here".into() }],
+        skipped: vec![Skipped { nemesis: "disk-full".into(), why: "no tmpfs here".into(), by_settings: false }],
         wake_ups: WakeUps::default(),
         checks: vec![Check::valid("replicas agree", "P4", "all at zxid 9"), broken],
         counts: crate::run::generic::counts(&ops),

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::cluster::Options;
-use crate::nemesis;
 use crate::report::matrix::{Cell, CellResult, Matrix, Ran};
 use crate::report::{self, Outcome};
 use crate::verdict::Failed;
@@ -110,21 +109,21 @@ pub async fn run(plan: &MatrixPlan, programs: &Programs, dir: &Path, screen: &Sc
         net: plan.like.net.name().into(),
         slice: plan.slice,
     };
-    let mut lacking: BTreeMap<String, String> = BTreeMap::new();
+    let mut lacking: BTreeMap<String, CellResult> = BTreeMap::new();
     let count = cells.len();
     for (at, (workload, nemesis)) in cells.into_iter().enumerate() {
         let (workload, nemesis) = (&plan.workloads[workload], &plan.nemeses[nemesis]);
         let settings = cell(plan, workload, nemesis, at);
-        let fate = if let Some(why) = lacking.get(nemesis) {
-            CellResult::Skipped(why.clone())
+        let fate = if let Some(skipped) = lacking.get(nemesis) {
+            skipped.clone()
         } else if begun.elapsed() > plan.within {
             CellResult::NotReached
         } else {
             screen.phase(&format!("{workload} under {nemesis}"));
             one(&settings, programs, dir, screen).await
         };
-        if let CellResult::Skipped(why) = &fate {
-            lacking.insert(nemesis.clone(), why.clone());
+        if matches!(fate, CellResult::Skipped(_) | CellResult::Excluded(_)) {
+            lacking.insert(nemesis.clone(), fate.clone());
         }
         let cell = Cell { workload: workload.clone(), nemesis: nemesis.clone(), fate };
         if cell.fate != CellResult::NotReached {
@@ -157,8 +156,9 @@ async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Scre
     match ran {
         Ok(RunEnd::Reported(report)) => CellResult::Ran(Box::new(Ran::of(&report, &name, begun.elapsed()))),
         Ok(RunEnd::Lacking(skipped)) => {
-            let why: Vec<&str> = skipped.iter().map(|skipped| skipped.why.as_str()).collect();
-            CellResult::Skipped(why.join("; "))
+            let why = skipped.iter().map(|skipped| skipped.why.as_str()).collect::<Vec<_>>().join("; ");
+            let by_settings = skipped.iter().all(|skipped| skipped.by_settings);
+            if by_settings { CellResult::Excluded(why) } else { CellResult::Skipped(why) }
         }
         Err(failed) => CellResult::CouldNotRun(failed.to_string()),
     }
@@ -169,9 +169,8 @@ async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Scre
 pub fn passes(matrix: &Matrix) -> bool {
     matrix.cells.iter().all(|cell| match &cell.fate {
         CellResult::Ran(ran) => Outcome::passes(ran.outcome),
-        CellResult::CouldNotRun(_) | CellResult::NotReached => false,
-        // A cluster of three has no minority of two. Anything else is something that this machine lacks.
-        CellResult::Skipped(why) => why == nemesis::NEEDS_FIVE_NODES,
+        CellResult::Excluded(_) => true,
+        CellResult::Skipped(_) | CellResult::CouldNotRun(_) | CellResult::NotReached => false,
     })
 }
 
@@ -191,5 +190,27 @@ mod tests {
             assert_eq!(slice.iter().map(|cell| cell.1).collect::<BTreeSet<_>>().len(), nemeses);
         }
         assert!(order(0, 3).is_empty());
+    }
+    #[test]
+    fn only_what_settings_leave_out_may_be_skipped() {
+        let passes_with = |fate| {
+            let cell = Cell { workload: "lock".into(), nemesis: "slow-links".into(), fate };
+            passes(&Matrix {
+                made: report::Provenance::default(),
+                command: String::new(),
+                seed: 1,
+                workloads: vec!["lock".into()],
+                nemeses: vec!["slow-links".into()],
+                cells: vec![cell],
+                seconds: 1,
+                nodes: 3,
+                net: "netns".into(),
+                slice: false,
+            })
+        };
+        assert!(passes_with(CellResult::Excluded("only the proxy backend can delay".into())));
+        assert!(!passes_with(CellResult::Skipped("it takes strace".into())));
+        assert!(!passes_with(CellResult::CouldNotRun(String::new())));
+        assert!(!passes_with(CellResult::NotReached));
     }
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::check::{Check, Verdict, fenced, leaders, order};
 use crate::history::{Event, FaultRecord, History, Op, Recorded};
 use crate::ledger::Ledger;
-use crate::nemesis::{Nemesis, TestBed};
+use crate::nemesis::{Lack, Nemesis, TestBed};
 use crate::record::{self, boot_us};
 use crate::report::{Outcome, Provenance, Recovery, Report, Skipped};
 use crate::verdict::Failed;
@@ -89,8 +89,12 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
 fn leave_out(nemeses: &mut Vec<Box<dyn Nemesis>>, test_bed: &TestBed) -> Vec<Skipped> {
     let mut skipped = Vec::new();
     nemeses.retain(|nemesis| match nemesis.lacks(test_bed) {
-        Some(why) => {
-            skipped.push(Skipped { nemesis: nemesis.name().into(), why });
+        Some(lack) => {
+            let (why, by_settings) = match lack {
+                Lack::Settings(why) => (why.into(), true),
+                Lack::Machine(why) => (why.into(), false),
+            };
+            skipped.push(Skipped { nemesis: nemesis.name().into(), why, by_settings });
             false
         }
         None => true,
