@@ -90,7 +90,7 @@ async fn peer_call(
     body: Bytes,
 ) -> Response {
     let admitted = listener.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
-    match (admitted, PeerKind::parse(&kind)) {
+    match (admitted.await, PeerKind::parse(&kind)) {
         (Ok(from), Some(kind)) => match listener.consensus.serve(from, kind, body).await {
             Ok(answer) => answer.into_response(),
             Err(no) => (StatusCode::CONFLICT, [(HEADER_CODE, no.code)], no.detail).into_response(),

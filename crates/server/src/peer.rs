@@ -80,7 +80,7 @@ impl PeerFront {
         }
         let headers = request.headers();
         let admitted = self.context.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
-        let caller = admitted.map_err(|rejection| {
+        let caller = admitted.await.map_err(|rejection| {
             metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
             tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer call was turned away");
             Rejection::new(StatusCode::MISDIRECTED_REQUEST, rejection.code, rejection.detail)

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::blocking::{BlockingPool, blocking};
 use crate::peer::directory_claim::{
     Acknowledged, CODE_DIRECTORY_CHANGED, KnownPeer, PeerMemory, PeerRejection, STARTS_KEPT, Start, StartId,
 };
@@ -194,12 +195,8 @@ impl PeerBook {
         }
     }
 
-    /// Remembers the directory of a peer seen for the first time; returns the directory remembered.
+    /// Remembers the directory of a peer seen for the first time; returns the directory remembered. Blocks.
     fn first_seen(&self, node: u64, directory: u128) -> io::Result<u128> {
-        let known = self.peer(node);
-        if let Some(known) = known {
-            return Ok(known.directory);
-        }
         let new = KnownPeer { directory, start: None, acknowledged: Acknowledged::default() };
         self.change(|known| {
             known.entry(node).or_insert(new);
@@ -261,8 +258,33 @@ impl PeerAuth {
         PeerAuth { book }
     }
 
-    /// Checks a call by its headers (`header` looks one up by its lower-case name); returns the caller.
-    pub fn authenticate<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> Result<PeerCaller, PeerRejection> {
+    /// Checks a call by its headers (`header` looks one up by its lower-case name); returns the caller. The directory
+    /// of a new peer is remembered durably before.
+    pub async fn authenticate<'h>(
+        &self,
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> Result<PeerCaller, PeerRejection> {
+        let (caller, directory) = self.check_headers(header)?;
+        let from = caller.node;
+        let remembered = match self.book.peer(from) {
+            Some(known) => Ok(known.directory),
+            None => {
+                let book = self.book.clone();
+                blocking(&BlockingPool, move || book.first_seen(from, directory)).await
+            }
+        };
+        match remembered {
+            Ok(known) if known == directory => Ok(caller),
+            Ok(known) => reject(
+                CODE_DIRECTORY_CHANGED,
+                format!("node {from} was known by data directory {known:032x}, now says {directory:032x}: {REMEDY}"),
+            ),
+            Err(error) => reject(CODE_BAD_IDENTITY, format!("cannot remember the directory of node {from}: {error}")),
+        }
+    }
+
+    /// The caller and its data directory, as far as the headers alone can be wrong.
+    fn check_headers<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> Result<(PeerCaller, u128), PeerRejection> {
         let own = self.book.identity();
         let Some(cluster) = header(HEADER_CLUSTER) else {
             return reject(CODE_BAD_IDENTITY, format!("not a peer call: header {HEADER_CLUSTER} is missing"));
@@ -303,14 +325,7 @@ impl PeerAuth {
             return reject(CODE_BAD_IDENTITY, format!("header {HEADER_START} must be a start number and a boot id"));
         };
         let expects = header(HEADER_TO_START).and_then(parse_start);
-        match self.book.first_seen(from, directory) {
-            Ok(known) if known == directory => Ok(PeerCaller { node: from, start, expects }),
-            Ok(known) => reject(
-                CODE_DIRECTORY_CHANGED,
-                format!("node {from} was known by data directory {known:032x}, now says {directory:032x}: {REMEDY}"),
-            ),
-            Err(error) => reject(CODE_BAD_IDENTITY, format!("cannot remember the directory of node {from}: {error}")),
-        }
+        Ok((PeerCaller { node: from, start, expects }, directory))
     }
 }
 

@@ -25,7 +25,7 @@ async fn peer_call(
     body: Bytes,
 ) -> Response {
     let admitted = auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
-    match admitted {
+    match admitted.await {
         Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
         Ok(_) if kind == "lifeline" => std::future::pending().await,
         Ok(_) if kind == "vote" => (StatusCode::INTERNAL_SERVER_ERROR, "panicked").into_response(),
@@ -140,6 +140,7 @@ async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
             "lockkeeper-start" => Some("1.b0"),
             _ => None,
         })
+        .await
         .unwrap();
     assert_eq!(code(call(knows).await.0), CODE_WRONG_DIRECTORY);
     server.task.abort();
@@ -154,14 +155,14 @@ fn where_this_node_reaches_a_peer_is_for_its_configuration_to_say() {
     assert_eq!(own.book.address(3).as_deref(), Some("direct:3"));
 }
 
-#[test]
-fn headers_that_make_no_sense_are_refused() {
+#[tokio::test]
+async fn headers_that_make_no_sense_are_refused() {
     let peers = BTreeMap::from([(1, "a".to_owned()), (2, "b".to_owned())]);
     let own = node("blue", 2, 22, &peers);
     let auth = PeerAuth::new(own.book.clone());
     type Field = Option<&'static str>;
     let admit = |cluster: Field, from: Field, directory: Field, start: Field| {
-        auth.authenticate(|name| match name {
+        auth.authenticate(move |name| match name {
             "lockkeeper-cluster" => cluster,
             "lockkeeper-from" => from,
             "lockkeeper-directory" => directory,
@@ -180,8 +181,8 @@ fn headers_that_make_no_sense_are_refused() {
         (Some("blue"), Some("1"), Some("a"), Some("1")),
         (Some("blue"), Some("1"), Some("a"), Some("x.b")),
     ] {
-        assert_eq!(admit(cluster, from, directory, start).unwrap_err().code, "bad_identity");
+        assert_eq!(admit(cluster, from, directory, start).await.unwrap_err().code, "bad_identity");
     }
-    let caller = admit(Some("blue"), Some("1"), Some("b"), Some("7.c0de")).unwrap();
+    let caller = admit(Some("blue"), Some("1"), Some("b"), Some("7.c0de")).await.unwrap();
     assert_eq!((caller.node, caller.start, caller.expects), (1, StartId { number: 7, boot: 0xc0de }, None));
 }

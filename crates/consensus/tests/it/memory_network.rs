@@ -125,7 +125,8 @@ impl Transport for MemoryTransport {
             let expected = known.map(|known| format!("{:x}", known.directory));
             let start = |start: StartId| format!("{}.{:x}", start.number, start.boot);
             let (own_start, to_start) = (start(identity.start), known.and_then(|known| known.start).map(start));
-            let admitted = PeerAuth::new(target_book).authenticate(|name| match name {
+            let auth = PeerAuth::new(target_book);
+            let admitted = auth.authenticate(|name| match name {
                 "lockkeeper-cluster" => Some(identity.cluster.as_str()),
                 "lockkeeper-from" => Some(sender.as_str()),
                 "lockkeeper-directory" => Some(directory.as_str()),
@@ -134,8 +135,9 @@ impl Transport for MemoryTransport {
                 "lockkeeper-to-start" => to_start.as_deref(),
                 _ => None,
             });
-            let caller =
-                admitted.map_err(|no| TransportError::Rejected { code: no.code.to_owned(), detail: no.detail })?;
+            let caller = admitted
+                .await
+                .map_err(|no| TransportError::Rejected { code: no.code.to_owned(), detail: no.detail })?;
             let serving = tokio::spawn(async move { target.serve(caller, kind, body).await });
             let answer = tokio::select! {
                 () = life.cancelled() => return Err(TransportError::Reset),

@@ -52,7 +52,7 @@ async fn peer_call(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    match auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok())) {
+    match auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok())).await {
         Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
         // No member, and with nothing to admit.
         Ok(from) if from.node == TESTER => match commands.serve(from.node, body).await {

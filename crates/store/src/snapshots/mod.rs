@@ -59,7 +59,10 @@ pub struct SnapshotStore(Arc<SnapshotDirectory>);
 
 pub(crate) struct SnapshotDirectory {
     dir: PathBuf,
+    /// Held for a moment only: [`SnapshotStore::latest`] waits for no file.
     latest: Mutex<Option<Snapshot>>,
+    /// Held while a file is put in its place.
+    installing: Mutex<()>,
     temporary: AtomicU64,
     free_space: FreeSpace,
     free_floor_bytes: u64,
@@ -83,6 +86,7 @@ impl SnapshotStore {
         let store = Self(Arc::new(SnapshotDirectory {
             dir,
             latest: Mutex::new(latest.clone()),
+            installing: Mutex::new(()),
             temporary: AtomicU64::new(0),
             free_space: options.free_space.clone(),
             free_floor_bytes: options.free_floor_bytes,
@@ -109,15 +113,16 @@ impl SnapshotStore {
 impl SnapshotDirectory {
     /// Puts a synced temporary file in its place, unless something as new is there.
     fn install(&self, temporary: &Path, mut snapshot: Snapshot) -> Result<Finished, SnapshotError> {
-        let mut latest = self.latest.lock();
-        if let Some(newer) = latest.as_ref().filter(|latest| latest.position >= snapshot.position) {
+        let _one_at_a_time = self.installing.lock();
+        let newer = self.latest.lock().clone().filter(|latest| latest.position >= snapshot.position);
+        if let Some(newer) = newer {
             fs::remove_file(temporary).map_err(SnapshotError::io("remove", temporary))?;
-            return Ok(Finished::Superseded(newer.clone()));
+            return Ok(Finished::Superseded(newer));
         }
         snapshot.path = self.dir.join(file_name(snapshot.position));
         fs::rename(temporary, &snapshot.path).map_err(SnapshotError::io("rename", temporary))?;
         directory::sync_directory(&self.dir).map_err(SnapshotError::io("sync", &self.dir))?;
-        *latest = Some(snapshot.clone());
+        *self.latest.lock() = Some(snapshot.clone());
         self.remove_older(snapshot.position)?;
         Ok(Finished::Installed(snapshot))
     }

@@ -53,6 +53,8 @@ fn an_older_build_does_not_overwrite_a_newer_install() {
     let slow_build = build(&store, 10, b"old");
     let Finished::Installed(install) = build(&store, 20, b"new").finish().unwrap() else { panic!("refused") };
     assert_eq!(slow_build.finish().unwrap(), Finished::Superseded(install.clone()));
+    // Also while another is put in its place.
+    let _installing = store.0.installing.lock();
     assert_eq!(store.latest(), Some(install));
     assert_eq!(fs::read_dir(dir.path().join("snapshots")).unwrap().count(), 1);
 }
