@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if !arguments.judge.is_empty() {
-        return if run::recorded::judge(&arguments.judge) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        return if run::archive::judge(&arguments.judge) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let done = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failed::from);
     let done = done.and_then(|runtime| {

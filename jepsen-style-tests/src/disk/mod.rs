@@ -83,8 +83,16 @@ pub async fn begin_again(node_dir: &Path) -> Result<(), Failed> {
 /// # Errors
 /// Says what is missing.
 pub async fn works(dir: &Path) -> Result<(), Failed> {
-    let mut probe = tokio::process::Command::new(TRACER[0]);
-    probe.args(&TRACER[1..]).arg("-o").arg(dir.join("probe")).arg("true").kill_on_drop(true);
+    tracer_works(&TRACER, dir).await
+}
+
+/// Whether this command of `strace` works on this machine.
+///
+/// # Errors
+/// Says what is missing.
+pub async fn tracer_works(tracer: &[&str], dir: &Path) -> Result<(), Failed> {
+    let mut probe = tokio::process::Command::new(tracer[0]);
+    probe.args(&tracer[1..]).arg("-o").arg(dir.join("probe")).arg("true").kill_on_drop(true);
     match probe.output().await {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {

@@ -23,7 +23,7 @@ use lockkeeper_checkers::lives::Life;
 use lockkeeper_checkers::replay::{Replay, replay};
 
 use super::kills::{Kills, calm, kill_one};
-use super::{Context, queues};
+use super::{Context, queues_empty};
 use crate::cluster::{Cluster, Options};
 use crate::judge::{counts, grants};
 use crate::ledger::{self, Ledger};
@@ -54,7 +54,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     for worker in &mut workers {
         worker.idle(TTL + Duration::from_secs(30)).await?;
     }
-    let empty_after = queues::empty(&cluster, &[LOCK], TTL).await?;
+    let empty_after = queues_empty(&cluster, &[LOCK], TTL).await?;
     sampler.round().await?;
     let mut told = grants::GrantHistory::default();
     for worker in workers {

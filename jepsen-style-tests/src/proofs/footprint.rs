@@ -7,10 +7,8 @@ mod crowds;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lockkeeper_bench::{Locks, Plan, Transport};
-
-use super::Context;
 use super::greedy::rss_mib;
+use super::{Context, group_commit};
 use crate::cluster::{Cluster, Options};
 use crate::verdict::{Failed, ProofResult, broken};
 
@@ -57,16 +55,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 }
 
 async fn work(context: &Context, cluster: &Cluster) -> Result<(), Failed> {
-    let plan = Plan {
-        endpoints: cluster.endpoints(),
-        clients: CLIENTS,
-        locks: Locks::Own,
-        warm_up: Duration::from_secs(1),
-        measure: Duration::from_secs(context.seconds.unwrap_or(SECONDS)),
-        server_pids: Vec::new(),
-        transport: Transport::Http,
-    };
-    let measured = lockkeeper_bench::run(&plan).await.map_err(|error| Failed::CannotRun(error.to_string()))?;
+    let measured = group_commit::measure(context, cluster, CLIENTS, SECONDS).await?;
     match measured.first_error {
         Some(error) => broken(format!("{} cycles failed, the first with: {error}", measured.errors)),
         None => {

@@ -12,7 +12,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::DiskLatency;
 use crate::judge::gates::{GateTally, once};
-use crate::judge::timing::in_time;
+use crate::judge::in_time;
 use crate::record::{Record, Standing, WorkerEvent, boot_us, wall_ms};
 use crate::stats::millis;
 use crate::verdict::{Failed, ProofResult, broken};

@@ -4,12 +4,11 @@
 //! in calm. The node must stay within the memory that its budgets state, and everything must be back to normal within a
 //! minute. Each class must have met its share; otherwise nothing was tried.
 
-mod clients;
+pub(super) mod clients;
 mod crowd;
 mod honest;
 mod judge;
 mod refusals;
-pub(super) mod zookeeper;
 
 use std::time::{Duration, Instant};
 

@@ -23,19 +23,25 @@ const SHORTEST_TIMER_US: u64 = 5_000;
 pub(super) async fn run(context: &Context) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let disk_latency = DiskLatency::begin(&context.dir)?;
-    let alone = measure(context, &cluster, 1).await?;
+    let alone = measure(context, &cluster, 1, SECONDS).await?;
     let sync_us = u64::try_from(disk_latency.end()?.median().as_micros()).unwrap_or(u64::MAX);
-    let crowd = measure(context, &cluster, CROWD).await?;
+    let crowd = measure(context, &cluster, CROWD, SECONDS).await?;
     judge(&alone, &crowd, sync_us)
 }
 
-async fn measure(context: &Context, cluster: &Cluster, clients: u32) -> Result<Measured, Failed> {
+/// Lock cycles of so many clients, each with a lock of its own, for `seconds` unless somebody chose.
+pub(super) async fn measure(
+    context: &Context,
+    cluster: &Cluster,
+    clients: u32,
+    seconds: u64,
+) -> Result<Measured, Failed> {
     let plan = Plan {
         endpoints: cluster.endpoints(),
         clients,
         locks: Locks::Own,
         warm_up: Duration::from_secs(1),
-        measure: Duration::from_secs(context.seconds.unwrap_or(SECONDS)),
+        measure: Duration::from_secs(context.seconds.unwrap_or(seconds)),
         server_pids: Vec::new(),
         transport: Transport::Http,
     };

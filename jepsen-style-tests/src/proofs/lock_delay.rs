@@ -15,7 +15,7 @@ use super::pair::{HolderAndWaiter, PATIENCE, PairOptions, granted, sure_until_ms
 use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::DiskLatency;
-use crate::judge::timing::in_time;
+use crate::judge::in_time;
 use crate::ledger::Ledger;
 use crate::record::{Record, WorkerEvent, boot_us, wall_ms};
 use crate::verdict::{Failed, ProofResult, broken};

@@ -19,7 +19,6 @@ mod multi_lock;
 mod one_queue;
 mod pair;
 mod paused_holder;
-mod queues;
 mod recovery;
 mod rollback;
 mod semaphore;
@@ -29,13 +28,14 @@ mod synced;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
+use crate::cluster::Cluster;
 use crate::log::RunLog;
-use crate::verdict::ProofResult;
+use crate::verdict::{Failed, ProofResult, broken};
 
 /// What a proof is given.
 pub struct Context {
@@ -88,6 +88,32 @@ const TTL_MS: u64 = 2_000;
 
 fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
+}
+
+/// Waits until nobody holds these locks or waits for them, for as long as the sessions of killed clients may take to
+/// end. A request that is still there then was left behind. Returns how long it took.
+///
+/// # Errors
+/// Something was left behind.
+async fn queues_empty<S: AsRef<str>>(cluster: &Cluster, locks: &[S], within: Duration) -> Result<Duration, Failed> {
+    let begun = Instant::now();
+    for lock in locks {
+        loop {
+            match cluster.api(1).lock(lock.as_ref()).await {
+                Ok(view) if view.value.holders.is_empty() && view.value.waiting == 0 => break,
+                // The directory of a lock that nobody wants is reaped.
+                Err(failure) if failure.code().is_some() => break,
+                other if begun.elapsed() > within => {
+                    return broken(format!(
+                        "orphans stand in the queue of {} {within:?} after the last wait ended: {other:?}",
+                        lock.as_ref()
+                    ));
+                }
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+    Ok(begun.elapsed())
 }
 
 /// All of them.

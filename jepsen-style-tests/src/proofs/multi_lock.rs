@@ -13,7 +13,7 @@ use lockkeeper_api::nodes::Create;
 use lockkeeper_checkers::lives::{Life, NodeEvent, lives};
 use lockkeeper_checkers::replay::{inside, replay, token_of};
 
-use super::{Context, queues};
+use super::{Context, queues_empty};
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::{DiskLatency, Syncs};
 use crate::judge::grants;
@@ -71,7 +71,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let disk = disk_latency.end()?;
     // What the killed process held or waited for goes with its session; until then the log is not at its end.
     let locks: Vec<String> = (0..LOCKS).map(|number| format!("{PREFIX}-{number}")).collect();
-    queues::empty(&cluster, &locks, TTL + GRACE).await?;
+    queues_empty(&cluster, &locks, TTL + GRACE).await?;
     for worker in workers {
         let name = worker.name().to_owned();
         told.take(&name, &worker.finish(Duration::from_secs(20)).await?);

@@ -22,7 +22,7 @@ use lockkeeper_checkers::replay::replay;
 
 use self::contenders::{ContenderTask, Contenders, Libraries, TTL};
 use self::counter::{ContenderAct, ContenderKind, Counter, CounterEntry};
-use super::{Context, queues};
+use super::{Context, queues_empty};
 use crate::cluster::{Cluster, Options};
 use crate::judge::grants;
 use crate::ledger::{self, Ledger};
@@ -61,7 +61,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     increments(&counter, &mut contenders, INCREMENTS).await?;
     let took = begun.elapsed();
     contenders.finish(PATIENCE).await?;
-    let empty_after = queues::empty(&cluster, &[LOCK], TTL).await?;
+    let empty_after = queues_empty(&cluster, &[LOCK], TTL).await?;
     let seen_us = ledger.seen_us();
     let events = ledger.close(&cluster).await?;
     cluster.agree(Duration::from_secs(20)).await?;

@@ -13,7 +13,7 @@ use lockkeeper_checkers::lives::lives;
 use lockkeeper_checkers::replay::{inside, replay};
 
 use super::kills::{Kills, calm, kill_one};
-use super::{Context, queues};
+use super::{Context, queues_empty};
 use crate::cluster::{Cluster, Options};
 use crate::judge::{counts, grants};
 use crate::ledger::{self, Ledger};
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     for worker in &mut crew.workers {
         worker.idle(TTL + Duration::from_secs(30)).await?;
     }
-    let empty_after = queues::empty(&cluster, &[LOCK], TTL + GRACE).await?;
+    let empty_after = queues_empty(&cluster, &[LOCK], TTL + GRACE).await?;
     sampler.round().await?;
     let mut told = grants::GrantHistory::default();
     let killed_processes = crew.dead.len();

@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
+use crate::disk::tracer_works;
 use crate::http::{Api, Failure};
 use crate::verdict::{Failed, ProofResult, broken};
 
@@ -28,7 +29,7 @@ const TRACER: [&str; 10] =
     ["strace", "-D", "-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-e", "signal=none"];
 
 pub(super) async fn run(context: &Context) -> ProofResult {
-    tracer_works(&context.dir).await?;
+    tracer_works(&TRACER, &context.dir).await?;
     let seconds = context.seconds.unwrap_or(SECONDS);
     let say = |line: String| context.log.say(line);
     say(format!("three nodes under strace, {seconds} s of load, leadership handed over in between"));
@@ -66,19 +67,6 @@ pub(super) async fn run(context: &Context) -> ProofResult {
          with the sync left out {caught} violations were caught",
         total.appends, total.records, total.votes, total.syncs, traced.told
     ))
-}
-
-async fn tracer_works(dir: &Path) -> Result<(), Failed> {
-    let mut probe = tokio::process::Command::new(TRACER[0]);
-    probe.args(&TRACER[1..]).arg("-o").arg(dir.join("probe")).arg("true").kill_on_drop(true);
-    match probe.output().await {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-            Err(Failed::CannotRun(format!("strace may not trace here: {why}")))
-        }
-        Err(error) => Err(Failed::CannotRun(format!("strace is needed and cannot be started: {error}"))),
-    }
 }
 
 struct Traced {

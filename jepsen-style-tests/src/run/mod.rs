@@ -7,7 +7,6 @@ pub mod matrix;
 pub mod plan;
 pub mod programs;
 pub mod provenance;
-pub mod recorded;
 pub mod screen;
 pub mod settings;
 #[cfg(test)]

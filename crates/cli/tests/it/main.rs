@@ -8,6 +8,5 @@ mod gate;
 mod hold;
 mod lock;
 mod readme_walk;
-mod sound;
 mod support;
 mod trouble;

@@ -12,7 +12,7 @@ use lockkeeper_client::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::http::read_request;
+use crate::stream::node::read_request;
 
 /// What an endpoint does with a request.
 #[derive(Clone)]

@@ -7,7 +7,6 @@ mod calls;
 mod fencing_file;
 mod fencing_sql;
 mod gate;
-mod http;
 mod locks;
 mod recipes;
 mod stream;

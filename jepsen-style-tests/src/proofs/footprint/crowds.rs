@@ -10,7 +10,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use crate::cluster::Cluster;
 use crate::http::{Api, Failure};
 use crate::net::{Endpoint, Listener};
-use crate::proofs::greedy::zookeeper;
+use crate::proofs::greedy::clients::{zookeeper_exists, zookeeper_hello};
 use crate::verdict::{Failed, broken};
 
 const WATCHES: i32 = 1_000_000;
@@ -40,14 +40,14 @@ pub(super) async fn watch(cluster: &Cluster) -> Result<Vec<TcpStream>, Failed> {
 
 async fn set_watches(address: SocketAddr, watcher: i32, count: i32) -> Result<TcpStream, Failed> {
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(&zookeeper::hello()).await?;
+    stream.write_all(&zookeeper_hello()).await?;
     let (reading, mut writing) = stream.into_split();
     let mut reading = BufReader::new(reading);
     read_frame(&mut reading).await?;
     let write = async {
         for from in (0..count).step_by(WRITTEN as usize) {
             let asked = (from..count.min(from + WRITTEN))
-                .flat_map(|xid| zookeeper::exists(xid, &format!("/watched-{watcher}-{xid}"), true));
+                .flat_map(|xid| zookeeper_exists(xid, &format!("/watched-{watcher}-{xid}"), true));
             writing.write_all(&asked.collect::<Vec<u8>>()).await?;
         }
         Ok::<_, Failed>(())

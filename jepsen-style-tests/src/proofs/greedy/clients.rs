@@ -161,6 +161,34 @@ async fn wait(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
     Ok(())
 }
 
+fn frame(body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes(), body].concat()
+}
+
+/// Opens a session of ten seconds over ZooKeeper's protocol (jute: big-endian numbers, strings behind their length).
+pub(in crate::proofs) fn zookeeper_hello() -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend_from_slice(&0_i32.to_be_bytes());
+    body.extend_from_slice(&0_i64.to_be_bytes());
+    body.extend_from_slice(&10_000_i32.to_be_bytes());
+    body.extend_from_slice(&0_i64.to_be_bytes());
+    body.extend_from_slice(&16_i32.to_be_bytes());
+    body.extend_from_slice(&[0; 17]);
+    frame(&body)
+}
+
+/// Asks whether a node exists, and to be told when that changes.
+pub(in crate::proofs) fn zookeeper_exists(xid: i32, path: &str, watch: bool) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend_from_slice(&xid.to_be_bytes());
+    body.extend_from_slice(&3_i32.to_be_bytes());
+    body.extend_from_slice(&u32::try_from(path.len()).unwrap_or(0).to_be_bytes());
+    body.extend_from_slice(path.as_bytes());
+    body.push(u8::from(watch));
+    frame(&body)
+}
+
 /// Every second watches over HTTP, the others through ZooKeeper's protocol, ten thousand paths each.
 async fn watch(target: &Target, told: &RefusalCounts, number: usize) -> std::io::Result<()> {
     if number.is_multiple_of(2) {
@@ -174,9 +202,9 @@ async fn watch(target: &Target, told: &RefusalCounts, number: usize) -> std::io:
         let mut some = vec![0; 16 * 1024];
         while reading.read(&mut some).await.is_ok_and(|bytes| bytes > 0) {}
     });
-    writing.write_all(&super::zookeeper::hello()).await?;
+    writing.write_all(&zookeeper_hello()).await?;
     for path in 0..10_000 {
-        writing.write_all(&super::zookeeper::exists(path, &format!("/greedy-{number}-{path}"), true)).await?;
+        writing.write_all(&zookeeper_exists(path, &format!("/greedy-{number}-{path}"), true)).await?;
     }
     let _ = reader.await;
     Ok(())

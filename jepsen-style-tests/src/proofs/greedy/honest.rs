@@ -11,6 +11,7 @@ use tokio::net::TcpSocket;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::clients::{zookeeper_exists, zookeeper_hello};
 use crate::cluster::Cluster;
 use crate::http::{Api, Called};
 use crate::net::{Endpoint, Listener};
@@ -182,9 +183,9 @@ impl HonestClient {
             let socket = TcpSocket::new_v4()?;
             socket.bind(SocketAddr::new(ADDRESS, 0))?;
             let mut stream = socket.connect(self.zookeeper).await?;
-            stream.write_all(&super::zookeeper::hello()).await?;
+            stream.write_all(&zookeeper_hello()).await?;
             read_frame(&mut stream).await?;
-            stream.write_all(&super::zookeeper::exists(1, "/honest-watch", true)).await?;
+            stream.write_all(&zookeeper_exists(1, "/honest-watch", true)).await?;
             read_frame(&mut stream).await
         };
         let answer = timeout(WITHIN, asked).await.map_err(|_| format!("no answer within {WITHIN:?}"))?;

@@ -4,6 +4,6 @@
 mod breaks;
 mod endings;
 mod lease;
-mod node;
+pub(crate) mod node;
 mod requests;
 mod watches;

@@ -9,7 +9,7 @@ use futures::{SinkExt, StreamExt};
 use lockkeeper_client::api::{Code, Credential, Problem};
 use lockkeeper_client::{Client, Options, Session, SessionOptions};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::WebSocketStream;
@@ -17,8 +17,6 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
-
-use crate::http::read_request;
 
 /// Something that happens to a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -318,4 +316,23 @@ pub(crate) async fn open_impatient(nodes: &[&str]) -> Session {
 
 pub(crate) async fn open(nodes: &[&str]) -> Session {
     Session::open(&client(nodes), &SessionOptions::default()).await.unwrap()
+}
+
+/// The next request, head and body; none when the client has gone.
+pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+            if body.len() >= length {
+                return Some(text);
+            }
+        }
+        match stream.read(&mut piece).await {
+            Ok(count) if count > 0 => bytes.extend_from_slice(&piece[..count]),
+            _ => return None,
+        }
+    }
 }
