@@ -79,6 +79,9 @@ impl Campaign {
         let mut calm = means.pace.first_calm;
         loop {
             campaign.calm(means.screen, "calm", calm).await;
+            if campaign.phases.len() == 1 {
+                campaign.wake_ups = means.test_bed.cluster.wake_ups().await;
+            }
             let in_time = begun.elapsed() + means.pace.hold <= until;
             let due = !means.deck.dealt_once() && begun.elapsed() < at_most;
             if !in_time && !due {
@@ -89,9 +92,6 @@ impl Campaign {
                 campaign.calm(means.screen, "no faults", until.saturating_sub(begun.elapsed())).await;
                 campaign.wake_ups = means.test_bed.cluster.wake_ups().await;
                 break;
-            }
-            if campaign.phases.len() == 1 {
-                campaign.wake_ups = means.test_bed.cluster.wake_ups().await;
             }
             campaign.turn(&mut means, &turn, &mut rng).await;
             if begun.elapsed() + means.pace.calm + means.pace.hold > until && means.deck.dealt_once() {
