@@ -19,6 +19,7 @@ use crate::log::codec;
 use crate::log::compaction::{LogCompactor, LogLimits};
 use crate::log::log_store::LogStore;
 use crate::membership::MembershipChanges;
+use crate::peer::call_order::CallOrder;
 use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::{DirectoryClaim, PeerMemory, STARTS_KEPT, Start, StartId};
 use crate::peer::network::Network;
@@ -124,12 +125,7 @@ impl Consensus {
             let (node, peers, leader_rounds) = of_reads.clone();
             async move { read_round(&node, &peers, &leader_rounds).await }
         });
-        let proposer = Arc::new(Proposer {
-            node: node.clone(),
-            peers: peers.clone(),
-            machine: machine.clone(),
-            time: time.clone(),
-        });
+        let proposer = Arc::new(Proposer::new(node.clone(), peers.clone(), machine.clone(), time.clone()));
         let membership = Arc::new(MembershipChanges::new(node.clone(), peers.clone(), leader_rounds.clone()));
         let transfer = Arc::new(LeaderTransfer { node: node.clone(), peers: peers.clone() });
         let claims = Arc::new(ClaimExchange {
@@ -166,6 +162,7 @@ impl Consensus {
             proposer,
             snapshots: SnapshotReceiver::new(node, machine, snapshots, place),
             transfer,
+            order: CallOrder::default(),
             serving: RwLock::default(),
         };
         Ok(Consensus { running: Arc::new(Running { handler, read_rounds, calls }) })

@@ -57,11 +57,12 @@ pub fn decode_any(bytes: &[u8]) {
 
 /// What is taken can be written into the log and sent on: its entries come back as they were.
 fn append(known: &Validator, body: &[u8]) {
-    let Ok(wire::Append { mut request, clock_ms, durable }) = wire::decode_append(Bytes::copy_from_slice(body)) else {
+    let Ok(wire::Append { mut request, clock_ms, durable, ticket }) = wire::decode_append(Bytes::copy_from_slice(body))
+    else {
         return;
     };
     if known.check_append(&mut request).is_ok() {
-        let Ok(again) = wire::encode_append(&request, clock_ms, durable) else { return };
+        let Ok(again) = wire::encode_append(&request, clock_ms, durable, ticket) else { return };
         let back = wire::decode_append(again).map(|back| back.request.entries);
         assert!(back.is_ok_and(|back| back == request.entries), "an append does not come back as it was");
     }

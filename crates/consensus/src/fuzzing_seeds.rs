@@ -30,8 +30,13 @@ pub(super) fn append_body() -> Bytes {
     let entries = payloads.into_iter().zip(5..).map(|(payload, index)| Entry { log_id: id(3, index), payload });
     let vote = Vote::from_leader_id(RaftLeaderId::new(3, 2), true);
     let (prev_log_id, leader_commit) = (Some(id(2, 4)), Some(id(3, 6)));
-    wire::encode_append(&AppendEntriesRequest { vote, prev_log_id, entries: entries.collect(), leader_commit }, 7, 5)
-        .unwrap()
+    wire::encode_append(
+        &AppendEntriesRequest { vote, prev_log_id, entries: entries.collect(), leader_commit },
+        7,
+        5,
+        None,
+    )
+    .unwrap()
 }
 
 fn append_reply() -> AppendReply {

@@ -26,6 +26,8 @@ mod membership;
 mod openraft_suite_tests;
 /// Everything between two nodes: calls and their bytes, authentication, and validation of messages.
 mod peer {
+    pub(crate) mod append_pipeline;
+    pub(crate) mod call_order;
     pub(crate) mod claim_exchange;
     pub(crate) mod directory_claim;
     pub(crate) mod http_transport;

@@ -63,7 +63,7 @@ impl MembershipChanges {
                 Command::AddLearner { node, addresses } => self.add_learner(node, addresses).await,
                 Command::Promote { node } => self.promote(node).await,
                 Command::Remove { node } => self.remove(node).await,
-                Command::Propose(_) | Command::Transfer { .. } => {
+                Command::Propose { .. } | Command::Transfer { .. } => {
                     Err(ChangeError::Refused("not a change of the membership".into()))
                 }
             }

@@ -9,10 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_store::LogPosition;
 use openraft::errors::{ClientWriteError, RaftError};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::application::{StateMachine, Timekeeper};
 use crate::error::ProposeError;
+use crate::peer::call_order::{Ticket, Tickets};
 use crate::peer::peers::Peers;
 use crate::peer::transport::PeerKind;
 use crate::peer::validation;
@@ -22,13 +24,24 @@ use crate::raft_types::{Stamped, position_of};
 
 /// Takes proposals of this node and, while it leads, of its peers.
 pub(crate) struct Proposer {
-    pub(crate) node: Arc<RaftNode>,
-    pub(crate) peers: Peers,
-    pub(crate) machine: Arc<dyn StateMachine>,
-    pub(crate) time: Arc<dyn Timekeeper>,
+    node: Arc<RaftNode>,
+    peers: Peers,
+    machine: Arc<dyn StateMachine>,
+    time: Arc<dyn Timekeeper>,
+    /// The order of the proposals to the leader of a term.
+    order: Mutex<Option<(u64, Tickets)>>,
 }
 
 impl Proposer {
+    pub(crate) fn new(
+        node: Arc<RaftNode>,
+        peers: Peers,
+        machine: Arc<dyn StateMachine>,
+        time: Arc<dyn Timekeeper>,
+    ) -> Self {
+        Self { node, peers, machine, time, order: Mutex::default() }
+    }
+
     /// On any node.
     pub(crate) async fn propose(&self, payload: Bytes) -> Result<LogPosition, ProposeError> {
         let max_bytes = self.node.config.max_proposal_bytes;
@@ -101,9 +114,22 @@ impl Proposer {
         }
     }
 
+    /// For a proposal to the leader of this term.
+    fn ticket(&self, term: u64) -> Ticket {
+        let mut order = self.order.lock();
+        match &mut *order {
+            Some((of, tickets)) if *of == term => tickets.take(),
+            other => {
+                let (_, tickets) = other.insert((term, self.peers.sequences.begin()));
+                tickets.take()
+            }
+        }
+    }
+
     async fn forward(&self, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
         let unknown = |what: String| ProposeError::Unknown(format!("node {leader}, which led, gave no answer: {what}"));
-        let body = wire::encode(&Command::Propose(payload)).map_err(|error| unknown(error.to_string()))?;
+        let body = wire::encode(&Command::Propose { payload, ticket: self.ticket(term) })
+            .map_err(|error| unknown(error.to_string()))?;
         // The leader's own limit, and a little more for the network.
         let deadline = self.node.propose_timeout() + Duration::from_millis(500);
         let answer = tokio::select! {

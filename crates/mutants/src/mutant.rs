@@ -39,6 +39,8 @@ mutants! {
     SkipReadIndex = "skip-read-index",
     /// The leader gives out a read index without a quorum round that confirms its leadership.
     ReadIndexWithoutQuorum = "read-index-without-quorum",
+    /// The leader counts an append as answered when a later answer covers its entries.
+    CreditUnansweredAppend = "credit-unanswered-append",
     /// A keepalive is acknowledged without a quorum round.
     KeepaliveWithoutQuorum = "keepalive-without-quorum",
     /// A deposed leader continues to expire sessions.
@@ -59,6 +61,8 @@ mutants! {
     ForgetRequestsAtSnapshot = "forget-requests-at-snapshot",
     /// A batch that is sent twice is applied twice.
     ApplyBatchTwice = "apply-batch-twice",
+    /// A batch is applied although an earlier batch of its node is missing.
+    ApplyOutOfSequence = "apply-out-of-sequence",
     /// The ephemerals of an ended session are deleted one by one instead of in its transaction.
     EphemeralsOneByOne = "ephemerals-one-by-one",
     /// When a session ends, only its first thousand ephemerals are deleted.

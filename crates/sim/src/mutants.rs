@@ -61,7 +61,7 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
             (&[F::PowerAll, F::PowerMajority, F::PowerLeader, F::PartitionHalves], &[Work::Data])
         }
         Mutant::AcceptRolledBackDirectory => (&[F::Rollback, F::KillOne, F::KillLeader], &[Work::Data]),
-        Mutant::SkipReadIndex | Mutant::ReadIndexWithoutQuorum => {
+        Mutant::SkipReadIndex | Mutant::ReadIndexWithoutQuorum | Mutant::CreditUnansweredAppend => {
             (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data])
         }
         Mutant::BusyWithoutWithdrawal | Mutant::LoseWakeup => (&[], &[Work::Lock, Work::ReadWrite]),
@@ -78,7 +78,9 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         Mutant::ResetTokensAtRestore | Mutant::ForgetRequestsAtSnapshot => {
             (&[F::Snapshot, F::KillOne, F::PartitionOne], &[Work::Lock, Work::Data])
         }
-        Mutant::ApplyBatchTwice => (&[F::PartitionLeader, F::KillLeader, F::BadLinks], &[Work::Data]),
+        Mutant::ApplyBatchTwice | Mutant::ApplyOutOfSequence => {
+            (&[F::PartitionLeader, F::KillLeader, F::BadLinks], &[Work::Data])
+        }
         Mutant::LeaveNodesOfLargeSessions | Mutant::NoEphemeralBound => (&[], &[Work::Many]),
         Mutant::EphemeralsOneByOne => (&[], &[Work::Ephemeral]),
         Mutant::WakeAllWaiters | Mutant::TwoHolders | Mutant::GrantOutOfOrder | Mutant::LeaveWithdrawnInQueue => {

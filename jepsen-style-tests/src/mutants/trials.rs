@@ -123,6 +123,8 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         | Mutant::ForeignDeleteBreaksLock
         | Mutant::ForeignNamesAllowed
         | Mutant::CopyWithoutQuorum
+        | Mutant::ApplyOutOfSequence
+        | Mutant::CreditUnansweredAppend
         | Mutant::CountForgetfulTables
         | Mutant::ExpiredBeforeApplied => &[],
         Mutant::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
@@ -172,6 +174,8 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ExpiredBeforeApplied
         | Mutant::TrustWallClock
         | Mutant::CopyWithoutQuorum
+        | Mutant::ApplyOutOfSequence
+        | Mutant::CreditUnansweredAppend
         | Mutant::CountForgetfulTables
         | Mutant::BusyWithoutWithdrawal
         | Mutant::IgnoreHangUp

@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{Either, select};
+use futures::future::{BoxFuture, Either, select};
+use futures::stream::BoxStream;
+use futures::{FutureExt, Stream, StreamExt};
 use lockkeeper_store::SnapshotStorage;
 use openraft::RPCTypes;
 use openraft::entry::RaftEntry;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
-use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
     VoteRequest, VoteResponse,
@@ -27,6 +29,8 @@ use serde::de::DeserializeOwned;
 
 use crate::application::Timekeeper;
 use crate::blocking::{Blocking, blocking};
+use crate::peer::append_pipeline::{AppendItem, AppendOutcome, AppendPipeline};
+use crate::peer::call_order::Ticket;
 use crate::peer::directory_claim::Acknowledged;
 use crate::peer::peers::Peers;
 use crate::peer::transport::{PeerKind, TransportError};
@@ -113,6 +117,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 }
 
 /// Calls to one peer.
+#[derive(Clone)]
 pub(crate) struct PeerClient {
     network: Network,
     target: u64,
@@ -138,6 +143,53 @@ impl PeerClient {
             .ok_or_else(|| RPCError::Unreachable(Unreachable::from_string("this node has stopped")))?;
         let answer = answer.map_err(|error| self.rpc_error(action, deadline, &error))?;
         wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+    }
+
+    fn append_deadline(&self, option: &RPCOption) -> Duration {
+        match self.append {
+            PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
+            _ => option.hard_ttl().max(BULK_DEADLINE),
+        }
+    }
+
+    /// Sends an append. What it says of this node's clock and log is as of this call.
+    pub(crate) fn append(
+        &self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        deadline: Duration,
+        ticket: Option<Ticket>,
+    ) -> impl Future<Output = AppendOutcome> + Send + 'static {
+        let client = self.clone();
+        let durable = self.network.durable.load(Ordering::Acquire);
+        let body = wire::encode_append(&rpc, self.network.time.tell(), durable, ticket);
+        // As of now: a later append may be acknowledged before this one is answered.
+        let matched = self.network.matched(self.target, &rpc.vote);
+        async move { client.sent_append(rpc, body, deadline, matched).await }
+    }
+
+    async fn sent_append(
+        &self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        body: io::Result<Bytes>,
+        deadline: Duration,
+        matched: Option<LogId>,
+    ) -> AppendOutcome {
+        let AppendReply { clocks, answer } = self.call(self.append, RPCTypes::AppendEntries, body, deadline).await?;
+        check_clocks(&clocks).map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
+        self.network.time.reported(self.target, clocks);
+        let checked = self.validator(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
+        let answer = checked.map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
+        match &answer {
+            AppendEntriesResponse::Success => {
+                let last = rpc.entries.last().map(RaftEntry::log_id).or(rpc.prev_log_id);
+                self.network.acknowledged(self.target, &rpc.vote, last);
+            }
+            AppendEntriesResponse::PartialSuccess(upto) => {
+                self.network.acknowledged(self.target, &rpc.vote, *upto);
+            }
+            AppendEntriesResponse::Conflict | AppendEntriesResponse::HigherVote(_) => {}
+        }
+        Ok(answer)
     }
 
     /// Checks of an answer to a call under `vote`, this node's own.
@@ -242,10 +294,6 @@ fn read_piece<R: Read>(mut reader: R) -> io::Result<(Vec<u8>, R)> {
     Ok((piece, reader))
 }
 
-/// `stream_append` is openraft's own, one append at a time. Two at a time hand a contended lock on some 10 % faster,
-/// and are unsafe with openraft 0.10.0-alpha.37: it credits an answer with the send time of the *last* append up to the
-/// same entry, which may be an unanswered one without entries. An old answer would confirm a leader that has been
-/// deposed since.
 impl RaftNetworkV2<TypeConfig> for PeerClient {
     type SnapshotData = SnapshotData;
 
@@ -254,28 +302,24 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let deadline = match self.append {
-            PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
-            _ => option.hard_ttl().max(BULK_DEADLINE),
-        };
-        let body = wire::encode_append(&rpc, self.network.time.tell(), self.network.durable.load(Ordering::Acquire));
-        let AppendReply { clocks, answer } = self.call(self.append, RPCTypes::AppendEntries, body, deadline).await?;
-        check_clocks(&clocks).map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
-        self.network.time.reported(self.target, clocks);
-        let matched = self.network.matched(self.target, &rpc.vote);
-        let checked = self.validator(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
-        let answer = checked.map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
-        match &answer {
-            AppendEntriesResponse::Success => {
-                let last = rpc.entries.last().map(RaftEntry::log_id).or(rpc.prev_log_id);
-                self.network.acknowledged(self.target, &rpc.vote, last);
-            }
-            AppendEntriesResponse::PartialSuccess(upto) => {
-                self.network.acknowledged(self.target, &rpc.vote, *upto);
-            }
-            AppendEntriesResponse::Conflict | AppendEntriesResponse::HigherVote(_) => {}
+        self.append(rpc, self.append_deadline(&option), None).await
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, AppendItem>, RPCError<TypeConfig>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    {
+        if self.append == PeerKind::Heartbeat {
+            return stream_append_sequential(self, input, option);
         }
-        Ok(answer)
+        let (client, deadline) = (self.clone(), self.append_deadline(&option));
+        let mut tickets = self.network.peers.sequences.begin();
+        let send = move |request| client.append(request, deadline, Some(tickets.take())).boxed();
+        async move { Ok(AppendPipeline::new(input, send).boxed()) }.boxed()
     }
 
     async fn vote(

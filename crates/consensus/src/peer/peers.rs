@@ -8,6 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::peer::call_order::Sequences;
 use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
 use crate::peer::directory_claim::condemns;
 use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED, RollbackGuard};
@@ -22,6 +23,8 @@ pub(crate) struct Peers {
     pub(crate) node: u64,
     transport: Arc<dyn Transport>,
     pub(crate) guard: Arc<RollbackGuard>,
+    /// Of the calls whose order matters.
+    pub(crate) sequences: Sequences,
     /// Rejections already logged, by peer and code: once each, not once per heartbeat.
     logged: Arc<Mutex<BTreeSet<(u64, String)>>>,
     /// When a refused message of a (peer, kind) was last logged: bounded, since only members get this far.
@@ -36,7 +39,14 @@ const TRANSIENT_CODES: [&str; 4] = ["not_ready", "not_leading", CODE_GOING_DOWN,
 
 impl Peers {
     pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, guard: Arc<RollbackGuard>) -> Peers {
-        Peers { node, transport, guard, logged: Arc::default(), refusals_logged: Arc::default() }
+        Peers {
+            node,
+            transport,
+            guard,
+            sequences: Sequences::default(),
+            logged: Arc::default(),
+            refusals_logged: Arc::default(),
+        }
     }
 
     pub(crate) async fn call(

@@ -21,6 +21,7 @@ use crate::failure_detector::hold;
 use crate::leader_transfer::LeaderTransfer;
 use crate::log::log_store::LogStore;
 use crate::membership::MembershipChanges;
+use crate::peer::call_order::{CallOrder, in_turn};
 use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::Acknowledged;
 use crate::peer::peer_auth::PeerCaller;
@@ -85,6 +86,7 @@ pub(crate) struct RpcHandler {
     pub(crate) proposer: Arc<Proposer>,
     pub(crate) snapshots: SnapshotReceiver,
     pub(crate) transfer: Arc<LeaderTransfer>,
+    pub(crate) order: CallOrder,
     /// Held by each message while it is acted on: openraft logs an error for a message that comes after its stop.
     pub(crate) serving: RwLock<()>,
 }
@@ -125,7 +127,7 @@ impl RpcHandler {
                 let claim = wire::decode(&body).map_err(malformed)?;
                 answer(&self.claims.answer_claim(caller, claim).await?)
             }
-            PeerKind::Append | PeerKind::Heartbeat => self.append(from, body).await,
+            PeerKind::Append | PeerKind::Heartbeat => self.append(caller, body).await,
             PeerKind::Vote => {
                 let request = self.vote_request(from, &body)?;
                 let vote = request.vote;
@@ -156,7 +158,7 @@ impl RpcHandler {
                 let check: LivenessCheck = wire::decode(&body).map_err(malformed)?;
                 answer(&hold(&self.node, check).await.ok_or_else(going_down)?)
             }
-            PeerKind::Propose => self.command(from, wire::decode(&body).map_err(malformed)?).await,
+            PeerKind::Propose => self.command(caller, wire::decode(&body).map_err(malformed)?).await,
             PeerKind::Service => self
                 .service
                 .serve(from, body)
@@ -165,9 +167,9 @@ impl RpcHandler {
         }
     }
 
-    async fn append(&self, from: u64, body: Bytes) -> Answer {
-        let arrived = Instant::now();
-        let Append { mut request, clock_ms, durable } = wire::decode_append(body).map_err(malformed)?;
+    async fn append(&self, caller: PeerCaller, body: Bytes) -> Answer {
+        let (arrived, from) = (Instant::now(), caller.node);
+        let Append { mut request, clock_ms, durable, ticket } = wire::decode_append(body).map_err(malformed)?;
         check_sender(&request.vote, from)?;
         self.node.validator().check_append(&mut request).map_err(implausible)?;
         check_clock(clock_ms).map_err(implausible)?;
@@ -180,10 +182,14 @@ impl RpcHandler {
         if durable > MAX_INDEX {
             return Err(implausible(format!("no log is durable up to {durable}")));
         }
+        let turn = match ticket {
+            Some(ticket) => Some(self.order.turn(caller, PeerKind::Append, ticket).await),
+            None => None,
+        };
         self.log.check_append(&request).await.map_err(|why| ServeError::new("contradicts_applied", why.to_string()))?;
         let vote = request.vote;
         let last = request.entries.last().map(Entry::log_id).or(request.prev_log_id).map_or(0, |last| last.index());
-        let response = self.node.raft.append_entries(request).await.map_err(stopped)?;
+        let response = in_turn(turn, self.node.raft.append_entries(request)).await.map_err(stopped)?;
         if matches!(response, AppendEntriesResponse::Success) {
             self.acknowledged(from, &vote, durable.min(last));
         }
@@ -209,17 +215,19 @@ impl RpcHandler {
     }
 
     /// A command of a peer that takes this node for the leader. It is never forwarded again.
-    async fn command(&self, from: u64, command: Command) -> Answer {
+    async fn command(&self, caller: PeerCaller, command: Command) -> Answer {
         let leading = self.node.leads().leading;
         let closing = self.node.is_closing();
         match command {
-            Command::Propose(payload) => {
+            Command::Propose { payload, ticket } => {
                 let reply: ProposeReply = if closing || !leading {
                     Err(ProposeError::NoLeader)
                 } else if payload.len() > self.node.config.max_proposal_bytes {
                     Err(ProposeError::TooLarge { bytes: payload.len(), max_bytes: self.node.config.max_proposal_bytes })
                 } else {
-                    self.proposer.propose_here(from, payload).await.map(|position| (position.term, position.index))
+                    let turn = self.order.turn(caller, PeerKind::Propose, ticket).await;
+                    let outcome = in_turn(Some(turn), self.proposer.propose_here(caller.node, payload)).await;
+                    outcome.map(|position| (position.term, position.index))
                 };
                 answer(&reply)
             }

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use crate::application::ClockReport;
 use crate::error::{BarrierError, ChangeError, ProposeError};
 use crate::log::codec::{self, invalid};
+use crate::peer::call_order::Ticket;
 use crate::peer::directory_claim::DirectoryClaim;
 use crate::raft_types::{LogId, TypeConfig, Vote};
 use crate::status::{MemberAddresses, Members};
 
 /// First byte of every body: the version of what follows.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Payload bytes in one snapshot piece.
 pub(crate) const PIECE_BYTES: usize = 1024 * 1024;
 
@@ -42,6 +43,8 @@ struct AppendHead {
     clock_ms: u64,
     /// Up to where the leader's own log is durable.
     durable: u64,
+    /// None for a heartbeat.
+    ticket: Option<Ticket>,
 }
 
 /// An append, and the leader's replicated clock when it was sent.
@@ -50,6 +53,8 @@ pub(crate) struct Append {
     pub(crate) clock_ms: u64,
     /// Up to where its own log was durable.
     pub(crate) durable: u64,
+    /// Its place among the appends, unless it is a heartbeat.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// The answer to an append, and the follower's clocks.
@@ -64,6 +69,7 @@ pub(crate) fn encode_append(
     request: &AppendEntriesRequest<TypeConfig>,
     clock_ms: u64,
     durable: u64,
+    ticket: Option<Ticket>,
 ) -> io::Result<Bytes> {
     let records = request.entries.iter().map(codec::record_of).collect::<io::Result<Vec<_>>>()?;
     let head = AppendHead {
@@ -73,6 +79,7 @@ pub(crate) fn encode_append(
         entries: u32::try_from(records.len()).map_err(io::Error::other)?,
         clock_ms,
         durable,
+        ticket,
     };
     let head = encode(&head)?;
     let bytes = records.iter().map(|record| 20 + record.payload.len()).sum::<usize>();
@@ -109,13 +116,13 @@ pub(crate) fn decode_append(mut body: Bytes) -> io::Result<Append> {
         return Err(short());
     }
     let request = AppendEntriesRequest { vote: head.vote, prev_log_id: head.prev, entries, leader_commit: head.commit };
-    Ok(Append { request, clock_ms: head.clock_ms, durable: head.durable })
+    Ok(Append { request, clock_ms: head.clock_ms, durable: head.durable, ticket: head.ticket })
 }
 
 /// A command for the leader.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Command {
-    Propose(Bytes),
+    Propose { payload: Bytes, ticket: Ticket },
     AddLearner { node: u64, addresses: MemberAddresses },
     Promote { node: u64 },
     Remove { node: u64 },

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde::Serialize;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// (term, index) of an entry.
 pub(crate) type Id = (u64, u64);
@@ -70,7 +70,7 @@ pub(crate) fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: 
         rest.extend((payload.len() as u32).to_le_bytes());
         rest.extend(payload);
     }
-    framed(&(vote, prev, commit, entries.len() as u32, 1_000_u64, 0_u64), &rest)
+    framed(&(vote, prev, commit, entries.len() as u32, 1_000_u64, 0_u64, None::<(u64, u64)>), &rest)
 }
 
 /// A follower's clocks, before each answer to an append: wall clock and replicated clock.
@@ -104,5 +104,5 @@ pub(crate) fn transfer(vote: Vote, to: u64, last: Option<Id>) -> Bytes {
 }
 
 pub(crate) fn proposal(payload: &[u8]) -> Bytes {
-    body(&(0_u8, payload))
+    body(&(0_u8, payload, (0_u64, 0_u64)))
 }

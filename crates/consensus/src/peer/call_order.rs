@@ -1,0 +1,213 @@
+//! The order of a peer's calls: each call may come over a connection of its own, so a later one may come first. Calls
+//! that carry a [`Ticket`] are begun in the order of their numbers.
+//!
+//! The order is for speed alone. An append that comes before the one that it follows is refused, and so is a batch; a
+//! call whose predecessor is lost is therefore begun after a short wait.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::poll;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::peer::directory_claim::StartId;
+use crate::peer::peer_auth::PeerCaller;
+use crate::peer::transport::PeerKind;
+
+/// How long a call waits for the calls before it.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// The place of a call among those of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ticket {
+    /// Later sequences have higher numbers. Calls of an earlier one no longer matter.
+    pub(crate) sequence: u64,
+    /// From 0, without gaps.
+    pub(crate) number: u64,
+}
+
+/// The sequences of this node's calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sequences(Arc<AtomicU64>);
+
+impl Sequences {
+    /// Begins a sequence, later than all others.
+    pub(crate) fn begin(&self) -> Tickets {
+        Tickets(Ticket { sequence: self.0.fetch_add(1, Ordering::Relaxed), number: 0 })
+    }
+}
+
+/// The tickets of one sequence.
+#[derive(Debug)]
+pub(crate) struct Tickets(Ticket);
+
+impl Tickets {
+    pub(crate) fn take(&mut self) -> Ticket {
+        let ticket = self.0;
+        self.0.number += 1;
+        ticket
+    }
+}
+
+/// Where the calls of one kind from one peer stand.
+#[derive(Debug)]
+struct Line {
+    start: StartId,
+    sequence: u64,
+    /// The number whose turn it is.
+    next: u64,
+    moved: Arc<Notify>,
+}
+
+/// See the module's text. Of the receiver.
+#[derive(Debug, Default)]
+pub(crate) struct CallOrder(Mutex<BTreeMap<(u64, PeerKind), Line>>);
+
+/// The turn of a call; the next one has its turn when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'order> {
+    order: &'order CallOrder,
+    key: (u64, PeerKind),
+    ticket: Ticket,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut lines = self.order.0.lock();
+        if let Some(line) = lines.get_mut(&self.key)
+            && line.sequence == self.ticket.sequence
+            && line.next == self.ticket.number
+        {
+            line.next += 1;
+            line.moved.notify_waiters();
+        }
+    }
+}
+
+impl CallOrder {
+    /// Waits until the calls before this one have begun, or for as long as is worth it.
+    pub(crate) async fn turn(&self, caller: PeerCaller, kind: PeerKind, ticket: Ticket) -> Turn<'_> {
+        let key = (caller.node, kind);
+        let turn = || Turn { order: self, key, ticket };
+        let mut waited = pin!(tokio::time::sleep(PATIENCE));
+        loop {
+            let mut moved = pin!(self.place(caller, key, ticket).notified_owned());
+            // Enabled before the second look, so that no move is missed.
+            moved.as_mut().enable();
+            if self.is_due(key, ticket) {
+                return turn();
+            }
+            tokio::select! {
+                () = moved => {}
+                () = &mut waited => {
+                    self.skip_to(key, ticket);
+                    return turn();
+                }
+            }
+        }
+    }
+
+    /// The line of this caller, which begins anew with a later sequence, and with another start of the caller.
+    fn place(&self, caller: PeerCaller, key: (u64, PeerKind), ticket: Ticket) -> Arc<Notify> {
+        let mut lines = self.0.lock();
+        let new = || Line { start: caller.start, sequence: ticket.sequence, next: 0, moved: Arc::default() };
+        let line = lines.entry(key).or_insert_with(new);
+        if line.start != caller.start || line.sequence < ticket.sequence {
+            let before = std::mem::replace(line, new());
+            before.moved.notify_waiters();
+        }
+        line.moved.clone()
+    }
+
+    /// Whether nothing that matters comes before the call.
+    fn is_due(&self, key: (u64, PeerKind), ticket: Ticket) -> bool {
+        let lines = self.0.lock();
+        lines.get(&key).is_none_or(|line| line.sequence != ticket.sequence || line.next >= ticket.number)
+    }
+
+    fn skip_to(&self, key: (u64, PeerKind), ticket: Ticket) {
+        if let Some(line) = self.0.lock().get_mut(&key)
+            && line.sequence == ticket.sequence
+        {
+            line.next = line.next.max(ticket.number);
+        }
+    }
+}
+
+/// Runs a call that has its turn; the turn ends when the call has been begun, which its first poll does.
+pub(crate) async fn in_turn<T>(turn: Option<Turn<'_>>, call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    let begun = poll!(call.as_mut());
+    drop(turn);
+    match begun {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => call.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(boot: u64) -> PeerCaller {
+        PeerCaller { node: 2, start: StartId { number: 1, boot }, expects: None }
+    }
+
+    async fn turn(order: &CallOrder, sequence: u64, number: u64) -> Turn<'_> {
+        order.turn(caller(1), PeerKind::Append, Ticket { sequence, number }).await
+    }
+
+    #[tokio::test]
+    async fn calls_begin_in_the_order_of_their_numbers() {
+        let order = CallOrder::default();
+        let mut tickets = Sequences::default().begin();
+        let (zero, one, two) = (tickets.take(), tickets.take(), tickets.take());
+        let begun = Mutex::new(Vec::new());
+        let all_begun = Notify::new();
+        let run = |ticket: Ticket| {
+            let (order, begun, all_begun) = (&order, &begun, &all_begun);
+            async move {
+                let turn = order.turn(caller(1), PeerKind::Append, ticket).await;
+                in_turn(Some(turn), async {
+                    begun.lock().push(ticket.number);
+                    if ticket == two { all_begun.notify_waiters() } else { all_begun.notified().await }
+                })
+                .await;
+            }
+        };
+        tokio::join!(run(two), run(zero), run(one));
+        assert_eq!(*begun.lock(), [0, 1, 2], "none waited for the end of another");
+    }
+
+    #[tokio::test]
+    async fn a_lost_call_holds_up_the_next_ones_for_a_short_time() {
+        let order = CallOrder::default();
+        drop(turn(&order, 0, 0).await);
+        let (mut third, mut fourth) = (Box::pin(turn(&order, 0, 2)), Box::pin(turn(&order, 0, 3)));
+        assert!(poll!(&mut third).is_pending() && poll!(&mut fourth).is_pending());
+        drop(third.await);
+        assert!(poll!(&mut fourth).is_ready());
+        // The lost one comes after all: nothing waits for it, and it does not wait.
+        assert!(poll!(Box::pin(turn(&order, 0, 1))).is_ready());
+        assert!(poll!(Box::pin(turn(&order, 0, 4))).is_ready());
+    }
+
+    #[tokio::test]
+    async fn a_later_sequence_and_another_start_begin_anew() {
+        let order = CallOrder::default();
+        let begins = async |start, sequence, number| {
+            poll!(Box::pin(order.turn(caller(start), PeerKind::Append, Ticket { sequence, number }))).is_ready()
+        };
+        assert!(begins(1, 5, 0).await);
+        assert!(begins(1, 6, 0).await && !begins(1, 6, 2).await);
+        assert!(begins(1, 5, 7).await, "nothing waits for a call of an earlier sequence");
+        assert!(begins(1, 6, 1).await && begins(1, 6, 2).await);
+        assert!(begins(2, 0, 0).await && begins(2, 0, 1).await && !begins(2, 0, 3).await);
+    }
+}
