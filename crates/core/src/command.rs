@@ -17,6 +17,9 @@ use crate::rules::Rules;
 pub struct Batch {
     /// The sender. The state applies each origin once, so a batch with an unknown outcome may be sent again.
     pub origin: Origin,
+    /// The sequence of the batch that comes before this one, 0 for the first of an incarnation. The state applies a
+    /// batch only right after that one, so the batches of a node that are in flight together keep their order.
+    pub follows: u64,
     /// The proposing leader's replicated clock, in milliseconds since 1970. The state clamps it to be monotonic.
     pub clock_ms: u64,
     /// The configured bounds of the node that made the batch.
@@ -25,15 +28,16 @@ pub struct Batch {
     pub commands: Vec<Command>,
 }
 
-/// Identifies a batch. A node has one batch in flight at a time, so the state remembers only the last one of each
-/// node.
+/// Identifies a batch. A node has at most [`MAX_BATCHES_IN_FLIGHT`](crate::limits::MAX_BATCHES_IN_FLIGHT) batches in
+/// flight, so the state remembers that many of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin {
     /// The node whose proposer made the batch.
     pub node: NodeId,
     /// Counts the starts of that node, durably. A batch of an earlier incarnation has no effect.
     pub incarnation: u64,
-    /// Counts the batches of that incarnation from 1. The empty batch 0 only records that the node has started.
+    /// Rises from 1 with each batch of that incarnation; a batch that was given up leaves a gap. The empty batch 0 only
+    /// records that the node has started.
     pub sequence: u64,
 }
 

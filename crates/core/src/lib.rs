@@ -38,5 +38,5 @@ pub use reply::{Outcome, Refusal, Reply};
 pub use rules::{ForeignNames, Rules};
 pub use snapshot::SnapshotError;
 pub use stat::Stat;
-pub use state::{LockRequest, LockSummary, LockView, NodeView, Session, Standing, State};
+pub use state::{Applied, LockRequest, LockSummary, LockView, NodeView, Session, Standing, State};
 pub use wire::DecodeError;

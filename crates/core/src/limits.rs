@@ -3,6 +3,8 @@
 
 /// Longest path, in bytes.
 pub const MAX_PATH_BYTES: usize = 1024;
+/// Most batches of one node that may be in flight together; the state remembers the answers to as many.
+pub const MAX_BATCHES_IN_FLIGHT: usize = 8;
 /// Longest single part of a path, in bytes, sequence suffix included.
 pub const MAX_PART_BYTES: usize = 255;
 /// Largest data of one node, in bytes.

@@ -21,9 +21,9 @@ use thiserror::Error;
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
 /// The format that this program writes.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// The last format of unreleased programs; no longer read.
-const UNRELEASED: u32 = 4;
+const UNRELEASED: u32 = 5;
 /// Longest record, with room to spare for a node with the largest data and ACL or the outcome of the largest reap.
 const MAX_RECORD_BYTES: u32 = 4 * 1024 * 1024;
 

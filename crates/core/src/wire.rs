@@ -6,9 +6,9 @@ use thiserror::Error;
 use crate::command::Batch;
 
 /// The version that this program writes.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 /// The last version of unreleased programs; no longer read.
-const UNRELEASED: u8 = 3;
+const UNRELEASED: u8 = 4;
 
 /// Why bytes are not a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -70,7 +70,7 @@ mod tests {
         let origin = Origin { node: NodeId(1), incarnation: 2, sequence: 3 };
         let rules =
             Rules { max_ephemerals_per_session: 300, max_state_bytes: 1 << 20, foreign_names: ForeignNames::Refuse };
-        Batch { origin, clock_ms: 4, rules, commands }
+        Batch { origin, follows: 2, clock_ms: 4, rules, commands }
     }
 
     fn create(path: &str) -> NodeOp {
@@ -91,13 +91,13 @@ mod tests {
 
     /// Logs outlive programs: to change these bytes, change the version.
     #[test]
-    fn the_bytes_of_version_4_stay_what_they_are() {
+    fn the_bytes_of_version_5_stay_what_they_are() {
         for (sequential, byte) in [(Sequential::No, 0), (Sequential::Suffix, 1), (Sequential::Alone, 2)] {
             let mut op = create("/a");
             if let NodeOp::Create { sequential: kept, .. } = &mut op {
                 *kept = sequential;
             }
-            let mut expected = vec![4, 1, 2, 3, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 2];
+            let mut expected = vec![5, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 2];
             expected.extend(b"/a\x01\x04data\x03\x05");
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
@@ -121,7 +121,7 @@ mod tests {
         let batch = Batch { commands: vec![Command::Do { actor, op: op.into() }], ..batch(vec![]) };
         let expected =
             b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x01\x04\x02/a\0";
-        assert_eq!(batch.encode()[12..], expected[..]);
+        assert_eq!(batch.encode()[13..], expected[..]);
         assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
@@ -143,7 +143,7 @@ mod tests {
         ];
         for (command, expected) in commands {
             let batch = Batch { commands: vec![command], ..batch(vec![]) };
-            assert_eq!(batch.encode()[12..], expected);
+            assert_eq!(batch.encode()[13..], expected);
         }
     }
 
@@ -194,7 +194,7 @@ mod tests {
         ];
         for (op, expected) in ops {
             let bytes = batch(vec![op.clone()]).encode();
-            assert_eq!(&bytes[19..], expected, "{op:?}");
+            assert_eq!(&bytes[20..], expected, "{op:?}");
             assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
         }
     }
@@ -220,7 +220,7 @@ mod tests {
     /// At two bytes a level, 100,000 levels would overflow the stack of every node that reads the entry.
     #[test]
     fn nesting_is_bounded_when_read() {
-        let mut bytes = vec![VERSION, 1, 2, 3, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0];
+        let mut bytes = vec![VERSION, 1, 2, 3, 2, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0];
         bytes.extend([6, 1].repeat(100_000));
         assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
     }
@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn a_multi_is_read_only_with_operations_on_nodes() {
         let multi = batch(vec![Op::Multi(vec![NodeOp::Check { path: NodePath::root(), version: None }])]).encode();
-        assert_eq!(multi[19..], *b"\x06\x01\x04\x01/\0");
-        let (alone, within) = (&multi[..19], &multi[..21]);
+        assert_eq!(multi[20..], *b"\x06\x01\x04\x01/\0");
+        let (alone, within) = (&multi[..20], &multi[..22]);
         let others: [&[u8]; 11] = [
             b"\x06\0",
             b"\x07\x01\x01a\0\0\x09\0",

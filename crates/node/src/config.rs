@@ -1,7 +1,7 @@
 //! The settings of a node, checked once.
 
 use lockkeeper_core::Rules;
-use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
+use lockkeeper_core::limits::{MAX_BATCHES_IN_FLIGHT, MAX_SESSION_TIMEOUT_MS};
 
 /// Settings. [`NodeConfig::new`] has the defaults of a server.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct NodeConfig {
     pub max_batch_commands: usize,
     /// A batch of this size takes no further command.
     pub max_batch_bytes: usize,
+    /// Most batches in flight. With more than one, a command need not wait until the batch before it is decided.
+    pub max_batches_in_flight: usize,
     /// Largest single command.
     pub max_command_bytes: usize,
     /// Most keepalives and most reads that wait at once. More than the frontends let in, so that no keepalive is
@@ -61,6 +63,7 @@ impl NodeConfig {
             max_queued_bytes: 64 * 1024 * 1024,
             max_batch_commands: 1024,
             max_batch_bytes: 1024 * 1024,
+            max_batches_in_flight: 4,
             max_command_bytes: 2 * 1024 * 1024,
             max_waiting_calls: 1 << 20,
             max_lock_requests: 65_536,
@@ -101,6 +104,12 @@ impl NodeConfig {
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(format!("{name} must not be 0"));
+        }
+        if !(1..=MAX_BATCHES_IN_FLIGHT).contains(&self.max_batches_in_flight) {
+            return Err(format!(
+                "max_batches_in_flight is from 1 to {MAX_BATCHES_IN_FLIGHT}; it is {}",
+                self.max_batches_in_flight
+            ));
         }
         if self.session_tick_ms > 500 {
             return Err(format!(

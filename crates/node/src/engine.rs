@@ -176,7 +176,7 @@ impl Engine {
         self.replica.tasks.stop();
         self.replica.watches.close();
         self.replica.tasks.join().await;
-        drop(self.replica.inflight.take());
+        drop(self.replica.inflight.take_from(0));
     }
 }
 
@@ -248,7 +248,7 @@ fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, r
     let vital = replica.clone();
     let mut leadership = replication.leadership();
     let announcing = async move {
-        let payload = Bytes::from(Batch { origin, clock_ms: 0, rules, commands: Vec::new() }.encode());
+        let payload = Bytes::from(Batch { origin, follows: 0, clock_ms: 0, rules, commands: Vec::new() }.encode());
         let named = || Replica::start_named(&replica.state(), origin.node).is_some_and(|it| it >= origin.incarnation);
         while !named() {
             if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {

@@ -68,6 +68,7 @@ pub(crate) fn metrics_handle() -> Option<PrometheusHandle> {
                 .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS)
                 .and_then(|b| b.set_buckets_for_metric(Matcher::Suffix("_commands".into()), COUNTS))
                 .and_then(|b| b.set_buckets_for_metric(Matcher::Suffix("_records".into()), COUNTS))
+                .and_then(|b| b.set_buckets_for_metric(Matcher::Suffix("_batches_in_flight".into()), COUNTS))
                 .map(PrometheusBuilder::build_recorder)
                 .ok()?;
             let handle = recorder.handle();
@@ -289,6 +290,7 @@ fn describe_replication() {
         Unit::Seconds,
         "From a batch's proposal to its application here."
     );
+    describe_histogram!("lockkeeper_batches_in_flight", Unit::Count, "Batches in flight when one more is sent.");
     describe_histogram!("lockkeeper_batch_commands", Unit::Count, "Commands in a proposed batch.");
     describe_histogram!("lockkeeper_apply_seconds", Unit::Seconds, "Time to apply the entries handed over at once.");
     describe_histogram!(

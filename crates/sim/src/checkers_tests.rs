@@ -16,7 +16,13 @@ impl Log {
     fn entry(&mut self, sequence: u64, commands: Vec<Command>) {
         let index = self.records.len() as u64 + 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
-        let batch = Batch { origin, clock_ms: index, rules: Rules::default(), commands };
+        let batch = Batch {
+            origin,
+            follows: origin.sequence.saturating_sub(1),
+            clock_ms: index,
+            rules: Rules::default(),
+            commands,
+        };
         self.state.apply(Term(1), &batch);
         self.records.push(record(index, batch.encode().into()));
     }
@@ -131,7 +137,13 @@ fn a_batch_that_comes_twice_changes_nothing_and_zxids_leave_nothing_out() {
 
 fn batch_of(command: Command) -> Batch {
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
-    Batch { origin, clock_ms: 9, rules: Rules::default(), commands: vec![command] }
+    Batch {
+        origin,
+        follows: origin.sequence.saturating_sub(1),
+        clock_ms: 9,
+        rules: Rules::default(),
+        commands: vec![command],
+    }
 }
 
 /// What the state would let through if it forgot which batches it has applied.

@@ -118,6 +118,7 @@ struct Builder {
     part: Part,
     replies: u64,
     nodes: u64,
+    batches: u64,
     last_session: Option<SessionId>,
     last_path: Option<NodePath>,
     /// The origin whose outcomes follow, and how many are still to come.
@@ -135,6 +136,7 @@ impl Builder {
             part: Part::Sessions,
             replies: 0,
             nodes: 0,
+            batches: 0,
             last_session: None,
             last_path: None,
             origin: None,
@@ -230,11 +232,15 @@ impl Builder {
         if missing > 0 {
             return Err(damaged("outcomes of a batch are missing"));
         }
-        let after_last = self.state.origins.get_max().is_none_or(|(last, _)| *last < origin.node);
-        if !after_last {
-            return Err(damaged("its origins are out of order"));
+        let last = self.state.origins.get_max().and_then(|(_, recent)| recent.last()).map(|applied| applied.origin);
+        let same_start = |last: Origin| last.node == origin.node && last.incarnation == origin.incarnation;
+        let in_order =
+            last.is_none_or(|last| last.node < origin.node || same_start(last) && last.sequence < origin.sequence);
+        if !in_order {
+            return Err(damaged("its batches are out of order"));
         }
-        self.state.origins.insert(origin.node, Applied { origin, outcomes: outcomes.into() });
+        self.state.remember_batch(Applied { origin, outcomes: outcomes.into() });
+        self.batches += 1;
         Ok(())
     }
 
@@ -244,7 +250,7 @@ impl Builder {
             sessions: self.state.sessions.len() as u64,
             replies: self.replies,
             nodes: self.nodes,
-            origins: self.state.origins.len() as u64,
+            batches: self.batches,
             ..self.head
         };
         if found != self.head || self.nodes == 0 {

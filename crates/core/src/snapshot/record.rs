@@ -32,7 +32,7 @@ pub(super) struct Head {
     pub(super) sessions: u64,
     pub(super) replies: u64,
     pub(super) nodes: u64,
-    pub(super) origins: u64,
+    pub(super) batches: u64,
 }
 
 /// A session without the parts that other records have.

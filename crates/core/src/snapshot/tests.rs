@@ -15,7 +15,10 @@ fn state() -> State {
     ];
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };
     let mut state = State::new();
-    state.apply(Term(1), &Batch { origin, clock_ms: 5, rules: Rules::default(), commands });
+    state.apply(
+        Term(1),
+        &Batch { origin, follows: origin.sequence.saturating_sub(1), clock_ms: 5, rules: Rules::default(), commands },
+    );
     state
 }
 
@@ -38,10 +41,10 @@ fn a_snapshot_comes_back() {
 
 /// Snapshots outlive programs: to change these bytes, change the version.
 #[test]
-fn the_bytes_of_version_5_stay_what_they_are() {
+fn the_bytes_of_version_6_stay_what_they_are() {
     let bytes = bytes();
-    assert_eq!(&bytes[..12], b"LKSTATE\n\x05\0\0\0");
-    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (527, 3_164_685_922));
+    assert_eq!(&bytes[..12], b"LKSTATE\n\x06\0\0\0");
+    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (527, 3_932_406_206));
 }
 
 #[test]
@@ -68,9 +71,9 @@ fn errors_say_what_is_wrong() {
     let good = bytes();
     assert!(matches!(read(b"something else entirely"), Err(SnapshotError::Magic)));
     let mut later = good.clone();
-    later[8] = 6;
-    assert!(matches!(read(&later), Err(SnapshotError::Version(6))));
-    for unreleased in [1, 2, 3, 4] {
+    later[8] = 7;
+    assert!(matches!(read(&later), Err(SnapshotError::Version(7))));
+    for unreleased in 1..=UNRELEASED as u8 {
         later[8] = unreleased;
         let error = read(&later).unwrap_err();
         assert!(matches!(error, SnapshotError::Unreleased) && error.to_string().contains("unreleased"), "{error}");

@@ -28,7 +28,7 @@ impl State {
         for (path, node) in &self.tree.nodes {
             writer.record(&Record::Node(NodeRecord::of(path, node)))?;
         }
-        for applied in self.origins.values() {
+        for applied in self.origins.values().flat_map(|recent| recent.iter()) {
             writer.record(&Record::Origin { origin: applied.origin, outcomes: applied.outcomes.len() as u64 })?;
             for outcome in applied.outcomes.iter() {
                 writer.record(&Record::Outcome(outcome.clone()))?;
@@ -72,7 +72,7 @@ impl State {
                 false => self.sessions().map(|(_, session)| session.remembered_count() as u64).sum(),
             },
             nodes: self.tree.nodes.len() as u64,
-            origins: self.origins.len() as u64,
+            batches: self.origins.values().map(|recent| recent.len() as u64).sum(),
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::command::{Actor, Batch, Command, GateOp, LockOp, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
-    MAX_ACL_ID_BYTES, MAX_BULK, MAX_EXPIRED_EPHEMERALS, MAX_IDENTITIES, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES,
-    MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+    MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_EXPIRED_EPHEMERALS, MAX_IDENTITIES, MAX_LABEL_BYTES,
+    MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -24,31 +24,45 @@ use crate::rules::Rules;
 impl State {
     /// Applies a log entry: one outcome for each command, in order.
     ///
-    /// A batch that was applied before gets the same outcomes, without events and without any change. A batch older
-    /// than the last of its node has no effect and no outcomes: its sender has its answer, or is gone.
+    /// A batch that was applied before gets the same outcomes, without events and without any change; one that is no
+    /// longer remembered gets none, because its sender has its answer, or is gone. A batch that does not follow the
+    /// last one of its node has no effect and no outcomes: its sender sends the missing ones, and then this one again.
     pub fn apply(&mut self, entry_term: Term, batch: &Batch) -> Vec<Outcome> {
         let origin = batch.origin;
-        if let Some(applied) = self.origins.get(&origin.node) {
-            let (seen, new) = (rank(applied.origin), rank(origin));
-            if new == seen && !mutant!(ApplyBatchTwice) {
-                return applied.outcomes.to_vec();
-            }
-            if new < seen {
-                return Vec::new();
-            }
+        let recent = self.batches_applied(origin.node);
+        match recent.iter().find(|applied| applied.origin == origin) {
+            Some(repeated) if !mutant!(ApplyBatchTwice) => return repeated.outcomes.to_vec(),
+            None if !is_next(recent.last().map(|applied| applied.origin), batch) => return Vec::new(),
+            _ => {}
         }
         self.clock_ms = self.clock_ms.max(batch.clock_ms);
         let outcomes: Vec<Outcome> =
             batch.commands.iter().map(|command| self.apply_command(entry_term, &batch.rules, command)).collect();
         let kept = outcomes.iter().map(|o| Outcome { reply: o.reply.clone(), events: Vec::new(), ..*o });
-        self.origins.insert(origin.node, Applied { origin, outcomes: kept.collect() });
+        self.remember_batch(Applied { origin, outcomes: kept.collect() });
         outcomes
     }
 
-    /// The last batch of a node that was applied, and its outcomes without events. A replica that installed a
-    /// snapshot past its own batch finds its replies here.
-    pub fn origin_applied(&self, node: NodeId) -> Option<(Origin, Arc<[Outcome]>)> {
-        self.origins.get(&node).map(|applied| (applied.origin, applied.outcomes.clone()))
+    /// Remembers that a batch was applied, and forgets those that its node can no longer ask for.
+    pub(crate) fn remember_batch(&mut self, applied: Applied) {
+        let origin = applied.origin;
+        let recent = self.batches_applied(origin.node);
+        let earlier = recent.iter().filter(|earlier| earlier.origin.incarnation == origin.incarnation);
+        let earlier: Vec<_> = earlier.filter(|earlier| earlier.origin != origin).cloned().collect();
+        let forgotten = earlier.len().saturating_sub(MAX_BATCHES_IN_FLIGHT - 1);
+        let kept = earlier.into_iter().skip(forgotten).chain([applied]).collect();
+        self.origins.insert(origin.node, kept);
+    }
+
+    /// The last batches of a node that were applied, oldest first, and their outcomes without events. A replica that
+    /// installed a snapshot past its own batches finds its replies here.
+    pub fn batches_applied(&self, node: NodeId) -> Arc<[Applied]> {
+        self.origins.get(&node).cloned().unwrap_or_default()
+    }
+
+    /// The last batch of a node that was applied.
+    pub fn last_batch(&self, node: NodeId) -> Option<Origin> {
+        self.origins.get(&node).and_then(|recent| recent.last()).map(|applied| applied.origin)
     }
 
     fn apply_command(&mut self, entry_term: Term, rules: &Rules, command: &Command) -> Outcome {
@@ -212,9 +226,16 @@ fn is_for_now(refusal: &Refusal) -> bool {
     }
 }
 
-/// Orders the batches of one node.
-fn rank(origin: Origin) -> (u64, u64) {
-    (origin.incarnation, origin.sequence)
+/// Whether a batch comes right after the last one of its node that was applied.
+fn is_next(last: Option<Origin>, batch: &Batch) -> bool {
+    let origin = batch.origin;
+    let last = match last {
+        Some(last) if last.incarnation > origin.incarnation => return false,
+        Some(last) if last.incarnation == origin.incarnation => Some(last.sequence),
+        _ => None,
+    };
+    last.is_none_or(|last| last < origin.sequence)
+        && (batch.follows == last.unwrap_or(0) || mutant!(ApplyOutOfSequence))
 }
 
 fn open_session(

@@ -44,15 +44,17 @@ pub struct State {
     pub(crate) session_bytes: u64,
     /// The memory of the remembered replies. They have a bound per session and take no room from others.
     pub(crate) remembered_bytes: u64,
-    pub(crate) origins: OrdMap<NodeId, Applied>,
+    /// The last batches of each node, oldest first: at least one, at most `MAX_BATCHES_IN_FLIGHT`.
+    pub(crate) origins: OrdMap<NodeId, Arc<[Applied]>>,
 }
 
-/// The last batch of a node and its outcomes.
+/// A batch that was applied, and its outcomes.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Applied {
-    pub(crate) origin: Origin,
+pub struct Applied {
+    /// The batch.
+    pub origin: Origin,
     /// Without events: only the first application has them.
-    pub(crate) outcomes: Arc<[Outcome]>,
+    pub outcomes: Arc<[Outcome]>,
 }
 
 impl Default for State {

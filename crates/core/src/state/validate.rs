@@ -5,16 +5,17 @@ use std::collections::BTreeSet;
 
 use imbl::OrdSet;
 
-use super::State;
 use super::lock_queue::Queue;
 use super::ops::check_acl;
 use super::session::Session;
 use super::size;
 use super::tree::Node;
+use super::{Applied, State};
 use crate::command::NodeKind;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::{
-    MAX_DATA_BYTES, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+    MAX_BATCHES_IN_FLIGHT, MAX_DATA_BYTES, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS,
+    MIN_SESSION_TIMEOUT_MS,
 };
 use crate::lock::{LockName, is_delay, parse_name};
 use crate::path::NodePath;
@@ -192,11 +193,19 @@ impl State {
     }
 
     fn validate_origins(&self) -> Result<(), String> {
-        for (node, applied) in &self.origins {
-            ensure!(applied.origin.node == *node, "the origin of node {node} is {:?}", applied.origin);
-            for outcome in applied.outcomes.iter() {
-                ensure!(outcome.events.is_empty(), "the last batch of node {node} kept its events");
-                ensure!(outcome.zxid <= self.zxid, "the last batch of node {node} is of the future");
+        for (node, recent) in &self.origins {
+            ensure!((1..=MAX_BATCHES_IN_FLIGHT).contains(&recent.len()), "of node {node} are {} batches", recent.len());
+            let rising = |pair: &[Applied]| {
+                let (one, next) = (pair[0].origin, pair[1].origin);
+                one.incarnation == next.incarnation && one.sequence < next.sequence
+            };
+            ensure!(recent.windows(2).all(rising), "the batches of node {node} are out of order");
+            for applied in recent.iter() {
+                ensure!(applied.origin.node == *node, "the origin of node {node} is {:?}", applied.origin);
+                for outcome in applied.outcomes.iter() {
+                    ensure!(outcome.events.is_empty(), "a batch of node {node} kept its events");
+                    ensure!(outcome.zxid <= self.zxid, "a batch of node {node} is of the future");
+                }
             }
         }
         Ok(())

@@ -84,7 +84,14 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let origin = |sequence| Origin { node: NodeId(1), incarnation: 1, sequence };
     let batches = batches.into_iter().zip(1..);
     let batch = |(commands, sequence)| {
-        Batch { origin: origin(sequence), clock_ms: sequence * 10, rules: Rules::default(), commands }.encode()
+        Batch {
+            origin: origin(sequence),
+            follows: sequence.saturating_sub(1),
+            clock_ms: sequence * 10,
+            rules: Rules::default(),
+            commands,
+        }
+        .encode()
     };
     batches.map(batch).collect()
 }

@@ -1,15 +1,16 @@
-//! The one batch of this node that is in flight, and the callers that wait for its outcomes.
+//! The batches of this node that are in flight, and the callers that wait for their outcomes.
 //!
 //! A command is in one of three stages and moves between them atomically, so "it was never sent" is a fact, not a
 //! guess.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use lockkeeper_core::{Command, Origin, Outcome};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::error::NodeError;
 
@@ -106,30 +107,60 @@ impl Pending {
 struct InflightBatch {
     origin: Origin,
     pending: Vec<Pending>,
-    completed: oneshot::Sender<()>,
 }
 
-/// The batch on its way, if there is one.
+/// The batches on their way, in the order of their sequences.
 #[derive(Debug, Default)]
-pub(crate) struct Inflight(Mutex<Option<InflightBatch>>);
+pub(crate) struct Inflight {
+    batches: Mutex<VecDeque<InflightBatch>>,
+    progress: Arc<Notify>,
+    /// A batch was committed before one that it follows.
+    overtook: AtomicBool,
+}
 
 impl Inflight {
-    /// A batch goes out. What is returned completes once the batch has been applied here and its callers are answered.
-    pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>) -> oneshot::Receiver<()> {
-        let (completed, completion) = oneshot::channel();
-        *self.0.lock() = Some(InflightBatch { origin, pending, completed });
-        completion
+    /// A batch goes out, after those that are on their way.
+    pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>) {
+        self.batches.lock().push_back(InflightBatch { origin, pending });
     }
 
-    /// Takes the commands back, unless they are being answered already.
-    pub(crate) fn take(&self) -> Option<Vec<Pending>> {
-        self.0.lock().take().map(|batch| batch.pending)
+    /// Takes back the commands of this batch and of every later one, a list for each batch. Batches whose callers are
+    /// being answered are not here any more.
+    pub(crate) fn take_from(&self, sequence: u64) -> Vec<Vec<Pending>> {
+        let mut batches = self.batches.lock();
+        let first = batches.partition_point(|batch| batch.origin.sequence < sequence);
+        batches.drain(first..).map(|batch| batch.pending).collect()
+    }
+
+    /// The sequence of the first batch that has not been applied here.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.batches.lock().front().map(|batch| batch.origin.sequence)
+    }
+
+    /// Returns when a batch has been applied here, or was committed before one that it follows.
+    pub(crate) async fn progress(&self) {
+        self.progress.notified().await;
+    }
+
+    /// Whether a batch was committed before one that it follows, since the last call.
+    pub(crate) fn take_overtook(&self) -> bool {
+        self.overtook.swap(false, Ordering::SeqCst)
+    }
+
+    /// The batch of this origin is in the log and was not applied, because it does not follow the last one.
+    pub(crate) fn note_not_applied(&self, origin: Origin) {
+        if self.batches.lock().iter().any(|batch| batch.origin == origin) {
+            self.overtook.store(true, Ordering::SeqCst);
+            self.progress.notify_one();
+        }
     }
 
     /// The batch of this origin has been applied here: each caller gets its own outcome, one after the other.
     pub(crate) fn complete(&self, origin: Origin) -> Option<Completions> {
-        let batch = self.0.lock().take_if(|batch| batch.origin == origin)?;
-        Some(Completions { pending: batch.pending.into_iter(), completed: batch.completed })
+        let mut batches = self.batches.lock();
+        let index = batches.iter().position(|batch| batch.origin == origin)?;
+        let pending = batches.remove(index)?.pending.into_iter();
+        Some(Completions { pending, progress: self.progress.clone() })
     }
 }
 
@@ -137,7 +168,7 @@ impl Inflight {
 #[derive(Debug)]
 pub(crate) struct Completions {
     pending: std::vec::IntoIter<Pending>,
-    completed: oneshot::Sender<()>,
+    progress: Arc<Notify>,
 }
 
 impl Completions {
@@ -153,6 +184,6 @@ impl Completions {
     /// All callers have been answered.
     pub(crate) fn finish(self) {
         debug_assert_eq!(self.pending.len(), 0, "one outcome for each command");
-        let _ = self.completed.send(());
+        self.progress.notify_one();
     }
 }

@@ -23,6 +23,8 @@ enum Script {
     Refused(ProposeError),
     /// No answer comes.
     Hangs,
+    /// It is in the log after the next one.
+    Overtaken,
 }
 
 struct Order {
@@ -62,6 +64,14 @@ impl Replication for Order {
                 Err(ProposeError::Unknown("the connection broke".into()))
             }
             Script::Refused(error) => Err(error),
+            Script::Overtaken => {
+                while self.log.lock().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+                self.log.lock().push(payload.clone());
+                self.replica.apply(&[self.entry(&payload)]);
+                Ok(())
+            }
             Script::Hangs => std::future::pending().await,
         }
     }
@@ -195,6 +205,7 @@ async fn queues_are_bounded_and_size_is_checked() {
         || Script::Hangs,
         |config| {
             config.max_queued_commands = 2;
+            config.max_batches_in_flight = 1;
             config.max_command_bytes = 1_000;
         },
     );
@@ -216,7 +227,7 @@ async fn what_no_leader_takes_is_given_up_once_its_fate_is_known() {
     assert!(matches!(refused, Err(NodeError::Refused(Refusal::BadArguments(_)))), "{refused:?}");
     let sent: Vec<(u64, usize)> =
         order.attempts.lock().iter().map(|batch| (batch.origin.sequence, batch.commands.len())).collect();
-    assert_eq!(sent, [(1, 1), (1, 1), (2, 0), (3, 0)]);
+    assert_eq!(sent, [(1, 1), (1, 1), (2, 0), (2, 0)]);
     proposer.propose(make(false)).await.expect("the way is free").outcome.reply.expect("made");
     // It was in the log after all, and its caller gets its outcome.
     let (order, proposer) = stage(vec![Script::Vanishes, too_large(), Script::Vanishes], || Script::Hangs, |_| {});
@@ -228,7 +239,7 @@ async fn what_no_leader_takes_is_given_up_once_its_fate_is_known() {
 
 #[tokio::test]
 async fn what_waits_goes_together() {
-    let (order, proposer) = stage(vec![Script::Hangs], || Script::Commits, |_| {});
+    let (order, proposer) = stage(vec![Script::Hangs], || Script::Commits, |config| config.max_batches_in_flight = 1);
     let mut first = proposer.submit(make(true)).expect("taken");
     until(|| order.attempts.lock().len() == 1).await;
     let rest: Vec<_> = (0..100).map(|_| proposer.submit(make(true)).expect("taken")).collect();
@@ -250,4 +261,105 @@ async fn a_node_that_has_failed_says_so_and_reuses_no_sequence() {
     proposer.propose(make(true)).await.expect("done");
     let sequences: Vec<u64> = order.attempts.lock().iter().map(|batch| batch.origin.sequence).collect();
     assert_eq!(sequences, [1, 2]);
+}
+
+fn sequences(order: &Order) -> Vec<(u64, u64)> {
+    order.attempts.lock().iter().map(|batch| (batch.origin.sequence, batch.follows)).collect()
+}
+
+/// The path of the node that a command made.
+async fn made(submission: &mut Submission) -> String {
+    match submission.outcome().await.expect("done").outcome.reply {
+        Ok(Reply::Created { path, .. }) => path.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_batch_does_not_wait_for_the_one_before_it() {
+    let (order, proposer) = stage(vec![Script::Hangs, Script::Vanishes], || Script::Commits, |_| {});
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    let mut second = proposer.submit(make(true)).expect("taken");
+    // The second is in the log without the first, so both are sent again.
+    assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
+    order.apply_from(0);
+    assert_eq!(nodes(&order), 2);
+    assert_eq!(sequences(&order), [(1, 0), (2, 1), (1, 0), (2, 1)]);
+}
+
+#[tokio::test]
+async fn batches_that_overtook_each_other_are_sent_again() {
+    let (order, proposer) = stage(vec![Script::Overtaken], || Script::Commits, |_| {});
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    let mut second = proposer.submit(make(true)).expect("taken");
+    assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
+    order.apply_from(0);
+    assert_eq!(nodes(&order), 2);
+}
+
+#[tokio::test]
+async fn what_follows_a_batch_that_was_never_taken_is_sent_anew() {
+    let no_leader = || Script::Refused(ProposeError::NoLeader);
+    let (order, proposer) = stage(vec![Script::Overtaken, no_leader()], || Script::Commits, |_| {});
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    let mut second = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 2).await;
+    let mut third = proposer.submit(make(true)).expect("taken");
+    // The first is applied once there is something in the log.
+    order.log.lock().push(encode(Origin { node: NodeId(9), incarnation: 1, sequence: 1 }, 0, Rules::default(), &[]));
+    let made = [made(&mut first).await, made(&mut second).await, made(&mut third).await];
+    assert_eq!(made, ["/x0000000000", "/x0000000001", "/x0000000002"]);
+    order.apply_from(0);
+    assert_eq!(nodes(&order), 3, "{:?}", sequences(&order));
+    let sent = order.attempts.lock();
+    for batch in sent.iter() {
+        let same = sent.iter().find(|other| other.origin == batch.origin);
+        assert_eq!(same, Some(batch), "a sequence is never used for other contents");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_in_whose_place_another_came_is_sent_anew() {
+    let (order, proposer) = stage(vec![Script::Hangs], || Script::Commits, |_| {});
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    // As if a batch of this node that was given up had been in the log all the same.
+    let lost = Origin { node: NodeId(1), incarnation: 7, sequence: 9 };
+    order.replica.apply(&[order.entry(&encode(lost, 0, Rules::default(), &[]))]);
+    order.leadership.send_modify(|leadership| *leadership = Leadership { term: 2, leader: Some(3), leading: false });
+    assert_eq!(made(&mut first).await, "/x0000000000");
+    assert!(sequences(&order).contains(&(10, 9)), "{:?}", sequences(&order));
+}
+
+#[tokio::test]
+async fn a_snapshot_past_several_batches_brings_the_replies_of_each() {
+    let (order, proposer) = stage(vec![], || Script::Hangs, |_| {});
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    let mut second = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 2).await;
+    let mut elsewhere = State::new();
+    order.attempts.lock().iter().for_each(|batch| drop(elsewhere.apply(Term(1), batch)));
+    let mut snapshot = Vec::new();
+    elsewhere.write_snapshot(&mut snapshot).expect("written");
+    order.replica.clone().restore(LogPosition { term: 1, index: 9 }, &mut &snapshot[..]).expect("read")();
+    assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
+}
+
+#[tokio::test]
+async fn batches_in_flight_are_bounded() {
+    let (order, proposer) = stage(vec![], || Script::Hangs, |config| config.max_batches_in_flight = 3);
+    let mut submissions = Vec::new();
+    for sent in 1..=3 {
+        submissions.push(proposer.submit(make(true)).expect("taken"));
+        until(|| order.attempts.lock().len() == sent).await;
+    }
+    submissions.push(proposer.submit(make(true)).expect("taken"));
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(order.attempts.lock().len(), 3);
 }

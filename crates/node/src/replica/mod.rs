@@ -163,7 +163,7 @@ impl Replica {
 
     /// The highest start of this node's data directory that the state names.
     pub(crate) fn start_named(state: &State, node: NodeId) -> Option<u64> {
-        state.origin_applied(node).map(|(origin, _)| origin.incarnation)
+        state.last_batch(node).map(|origin| origin.incarnation)
     }
 
     /// The log may name earlier starts of this directory, and the present one. If it names a later one, either another
@@ -194,7 +194,13 @@ impl Replica {
         if batch.origin.node == self.node {
             count_releases(state, &outcomes);
         }
-        let mut completions = self.inflight.complete(batch.origin);
+        let was_applied = outcomes.len() == batch.commands.len();
+        let mut completions = if was_applied {
+            self.inflight.complete(batch.origin)
+        } else {
+            self.inflight.note_not_applied(batch.origin);
+            None
+        };
         if completions.is_some() {
             record_forced_deletions(batch, &outcomes);
         }
@@ -223,11 +229,11 @@ impl Replica {
     fn skip(&self, state: &State) {
         self.for_each_observer(|observer| observer.skipped(state));
         self.check_start(state);
-        if let Some((origin, outcomes)) = state.origin_applied(self.node)
-            && let Some(mut completions) = self.inflight.complete(origin)
-        {
-            outcomes.iter().cloned().for_each(|outcome| completions.resolve_next(Done::from_log(outcome)));
-            completions.finish();
+        for applied in state.batches_applied(self.node).iter() {
+            if let Some(mut completions) = self.inflight.complete(applied.origin) {
+                applied.outcomes.iter().cloned().for_each(|outcome| completions.resolve_next(Done::from_log(outcome)));
+                completions.finish();
+            }
         }
     }
 
@@ -263,8 +269,7 @@ impl StateMachine for Replica {
         if batch.origin.node != NodeId(proposer) {
             return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
         }
-        let known = self.state.read().origin_applied(batch.origin.node).map(|(origin, _)| origin);
-        check_origin(known, batch.origin)
+        check_origin(self.state.read().last_batch(batch.origin.node), batch.origin)
     }
 
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
@@ -432,7 +437,15 @@ mod tests {
             let (replica, mut heard) = replica_with(Arc::new(Mine(AtomicU32::new(looks))));
             let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
             let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
-            let payload = Batch { origin, clock_ms: 1, rules: Rules::default(), commands: vec![open] }.encode().into();
+            let payload = Batch {
+                origin,
+                follows: origin.sequence.saturating_sub(1),
+                clock_ms: 1,
+                rules: Rules::default(),
+                commands: vec![open],
+            }
+            .encode()
+            .into();
             let position = LogPosition { term: 1, index: 7 };
             let entry = Committed { position, clock_ms: 1, payload };
             let applied = catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry.clone(), entry])));

@@ -89,7 +89,13 @@ mod tests {
         let close = || Command::CloseSession { session: SessionId(1) };
         let commands = vec![close(), Command::Reap { paths: Vec::new() }, close()];
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };
-        let batch = Batch { origin, clock_ms: 1, rules: Rules::default(), commands };
+        let batch = Batch {
+            origin,
+            follows: origin.sequence.saturating_sub(1),
+            clock_ms: 1,
+            rules: Rules::default(),
+            commands,
+        };
         assert_eq!(contents(&batch), "close-session 2, reap 1");
         let slow = SlowApply::default();
         let at = |seconds| slow.record(&batch, Duration::from_millis(21), Duration::from_secs(seconds));

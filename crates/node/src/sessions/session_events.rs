@@ -257,7 +257,13 @@ mod tests {
         fn apply(&mut self, command: Command) -> Reply {
             self.sequence += 1;
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-            let batch = Batch { origin, clock_ms: self.sequence, rules: Rules::default(), commands: vec![command] };
+            let batch = Batch {
+                origin,
+                follows: origin.sequence.saturating_sub(1),
+                clock_ms: self.sequence,
+                rules: Rules::default(),
+                commands: vec![command],
+            };
             self.state.apply(Term(1), &batch).remove(0).reply.unwrap()
         }
 

@@ -62,6 +62,7 @@ async fn any_node_serves_any_client_and_all_agree() {
     for name in [
         "lockkeeper_lock_releases_total",
         "lockkeeper_lock_notifications_total",
+        "lockkeeper_batches_in_flight_bucket",
         "lockkeeper_batch_commands_bucket",
         "lockkeeper_store_sync_seconds_bucket",
     ] {

@@ -131,7 +131,16 @@ mod tests {
         fn entry(&mut self, commands: Vec<Command>) -> (u64, State) {
             self.index += 1;
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.index };
-            self.state.apply(Term(1), &Batch { origin, clock_ms: self.index, rules: Rules::default(), commands });
+            self.state.apply(
+                Term(1),
+                &Batch {
+                    origin,
+                    follows: origin.sequence.saturating_sub(1),
+                    clock_ms: self.index,
+                    rules: Rules::default(),
+                    commands,
+                },
+            );
             (self.index, self.state.clone())
         }
 

@@ -37,7 +37,13 @@ impl History {
         self.sequence += 1;
         self.clock_ms += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let batch = Batch { origin, clock_ms: self.clock_ms, rules: Rules::default(), commands: vec![command.clone()] };
+        let batch = Batch {
+            origin,
+            follows: origin.sequence.saturating_sub(1),
+            clock_ms: self.clock_ms,
+            rules: Rules::default(),
+            commands: vec![command.clone()],
+        };
         let outcome = self.state.apply(Term(1), &batch).remove(0);
         let zxid = outcome.zxid.0;
         self.pending.push((command, outcome));

@@ -158,7 +158,10 @@ impl Stage {
             "held" => self.held(words.plain[1]),
             "sessions" => self.sessions(),
             "remembered" => self.remembered(&words),
-            "applied" => format!("  {:?}\n", self.state.origin_applied(NodeId(words.plain[1].parse().unwrap()))),
+            "applied" => {
+                let recent = self.state.batches_applied(NodeId(words.plain[1].parse().unwrap()));
+                format!("  {:?}\n", recent.last().map(|last| (last.origin, last.outcomes.clone())))
+            }
             "reapable" => {
                 let limit = words.number("limit").unwrap_or(10) as usize;
                 format!("  {}\n", render::join(&self.state.reapable(words.number("now").unwrap(), limit)))
@@ -176,8 +179,16 @@ impl Stage {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
         let term = Term(words.number("entry").unwrap_or(1));
-        let text =
-            self.apply(term, Batch { origin, clock_ms: self.clock_ms, rules: self.rules, commands: vec![command] });
+        let text = self.apply(
+            term,
+            Batch {
+                origin,
+                follows: origin.sequence.saturating_sub(1),
+                clock_ms: self.clock_ms,
+                rules: self.rules,
+                commands: vec![command],
+            },
+        );
         if words.plain[0] == "open" && !text.contains("refused") {
             self.names.insert(words.plain[1].into(), SessionId(self.state.zxid().0));
         }
@@ -191,7 +202,8 @@ impl Stage {
             incarnation: words.number("incarnation").unwrap(),
             sequence: words.number("sequence").unwrap(),
         };
-        self.apply(Term(1), Batch { origin, clock_ms: self.clock_ms, rules: self.rules, commands })
+        let follows = words.number("follows").unwrap_or(origin.sequence.saturating_sub(1));
+        self.apply(Term(1), Batch { origin, follows, clock_ms: self.clock_ms, rules: self.rules, commands })
     }
 
     /// Applies what a log would hand over: the bytes of the batch, read back.

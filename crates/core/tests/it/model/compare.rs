@@ -52,11 +52,15 @@ pub(crate) fn states(state: &State, model: &Model) {
     locks(state, model);
     reapable(state, model);
     gates(state, model);
-    for (node, (incarnation, sequence, outcomes)) in &model.origins {
-        let (origin, mut kept) = state.origin_applied(NodeId(*node)).map(|(o, kept)| (o, kept.to_vec())).unwrap();
-        kept.iter_mut().for_each(without_words);
-        assert_eq!((origin.incarnation, origin.sequence), (*incarnation, *sequence));
-        assert_eq!(&kept, outcomes);
+    for (node, (incarnation, applied)) in &model.origins {
+        let recent = state.batches_applied(NodeId(*node));
+        assert_eq!(recent.len(), applied.len().min(8));
+        for (kept, (sequence, outcomes)) in recent.iter().rev().zip(applied.iter().rev()) {
+            assert_eq!((kept.origin.incarnation, kept.origin.sequence), (*incarnation, *sequence));
+            let mut kept = kept.outcomes.to_vec();
+            kept.iter_mut().for_each(without_words);
+            assert_eq!(&kept, outcomes);
+        }
     }
 }
 

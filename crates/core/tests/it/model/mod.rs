@@ -52,17 +52,21 @@ impl Pair {
         // Forth by up to 4 s, long enough for TTLs and containers within a run, and now and then back.
         self.clock_ms = (self.clock_ms + u64::from(shape[0] % 4000)).saturating_sub(u64::from(shape[1] % 8 / 7) * 3000);
         let node = usize::from(shape[2] % 3);
-        self.sequences[node] += 1;
-        let sequence = match shape[3] % 24 {
-            0 => self.sequences[node].saturating_sub(2), // comes too late
-            _ => self.sequences[node],
-        };
+        let is_late = shape[3].is_multiple_of(24);
+        let last = self.sequences[node];
+        let sequence = if is_late { last.saturating_sub(1) } else { last + 1 };
+        self.sequences[node] = last.max(sequence);
         let origin = Origin { node: NodeId(node as u64), incarnation: 1, sequence };
         let commands = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..])).collect();
         let foreign_names = if shape[5] % 4 < 3 { ForeignNames::Refuse } else { ForeignNames::Allow };
         let rules = Rules { foreign_names, ..rules(shape) };
-        let batch = Batch { origin, clock_ms: self.clock_ms, rules, commands };
+        let batch = Batch { origin, follows: sequence.saturating_sub(1), clock_ms: self.clock_ms, rules, commands };
         let term = Term(u64::from(shape[4] % 3));
+        if shape[3] % 24 == 2 {
+            // Before the one that it follows.
+            let early = Origin { sequence: sequence + 1, ..origin };
+            self.apply(term, &Batch { origin: early, follows: sequence, ..batch.clone() });
+        }
         self.apply(term, &batch);
         if shape[3] % 24 == 1 {
             self.apply(term, &batch);

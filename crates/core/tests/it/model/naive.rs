@@ -41,6 +41,9 @@ pub(crate) struct MSession {
 
 pub(crate) type Answer = Result<Reply, Refusal>;
 
+/// A batch by its sequence, and its outcomes.
+type AppliedBatch = (u64, Vec<Outcome>);
+
 #[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) zxid: u64,
@@ -53,7 +56,8 @@ pub(crate) struct Model {
     answered: BTreeMap<(u64, RequestId), u64>,
     /// When the command that runs was answered, if that was before.
     answered_before: Option<u64>,
-    pub(crate) origins: BTreeMap<u64, (u64, u64, Vec<Outcome>)>,
+    /// By node: its incarnation, and all batches of that incarnation with their outcomes.
+    pub(crate) origins: BTreeMap<u64, (u64, Vec<AppliedBatch>)>,
     /// What the bytes in gates' nodes mean.
     pub(crate) records: BTreeMap<Vec<u8>, Record>,
     events: Vec<Event>,
@@ -127,13 +131,21 @@ impl Model {
 
     pub(crate) fn apply(&mut self, entry_term: u64, batch: &Batch) -> Vec<Outcome> {
         let Origin { node, incarnation, sequence } = batch.origin;
-        if let Some((last_incarnation, last_sequence, outcomes)) = self.origins.get(&node.0) {
-            if incarnation < *last_incarnation || (incarnation == *last_incarnation && sequence < *last_sequence) {
-                return Vec::new();
-            }
-            if incarnation == *last_incarnation && sequence == *last_sequence {
-                return outcomes.clone();
-            }
+        let known = self.origins.get(&node.0).map_or(0, |(known, _)| *known);
+        if incarnation < known {
+            return Vec::new();
+        }
+        let mut applied = match self.origins.get(&node.0) {
+            Some((known, applied)) if *known == incarnation => applied.clone(),
+            _ => Vec::new(),
+        };
+        let answered = applied.iter().rev().take(8).find(|(known, _)| *known == sequence);
+        if let Some((_, outcomes)) = answered {
+            return outcomes.clone();
+        }
+        let last = applied.last().map(|(last, _)| *last);
+        if last.is_some_and(|last| sequence <= last) || batch.follows != last.unwrap_or(0) {
+            return Vec::new();
         }
         self.rules = batch.rules;
         if batch.clock_ms > self.clock {
@@ -151,7 +163,8 @@ impl Model {
         }
         let mut kept = outcomes.clone();
         kept.iter_mut().for_each(|outcome| outcome.events.clear());
-        self.origins.insert(node.0, (incarnation, sequence, kept));
+        applied.push((sequence, kept));
+        self.origins.insert(node.0, (incarnation, applied));
         outcomes
     }
 
