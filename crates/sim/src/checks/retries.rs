@@ -22,6 +22,8 @@ struct First {
 #[derive(Debug, Default)]
 pub struct Retries {
     first: BTreeMap<(u64, u128), First>,
+    /// The refusals that the state does not keep, because the request may be tried again under its id.
+    refused_for_now: BTreeMap<(u64, u128), Vec<(Op, Answer)>>,
     /// Requests that found an answer there.
     repeated: u64,
 }
@@ -36,10 +38,14 @@ impl Retries {
             return Ok(());
         };
         let Outcome { zxid, reply, changed, events } = change.outcome;
+        let name = (session.0, key.id.0);
+        if reply.as_ref().is_err_and(is_for_now) && !self.first.contains_key(&name) {
+            self.refused_for_now.entry(name).or_default().push((op.clone(), reply.clone()));
+            return Ok(());
+        }
         if *reply == Err(Refusal::SessionExpired(*session)) || !is_kept(op, change.outcome) {
             return Ok(());
         }
-        let name = (session.0, key.id.0);
         let Some(first) = self.first.get(&name) else {
             let first = First { op: op.clone(), answer: reply.clone(), zxid: zxid.0 };
             self.first.insert(name, first);
@@ -76,6 +82,10 @@ impl Retries {
         // The state keeps a gate's permission to proceed, and computes any other answer to begin each time.
         let is_computed =
             matches!((op, answer), (Op::Gate(GateOp::Begin { .. }), Ok(Reply::Gate(standing))) if !is_leave(standing));
+        let for_now = self.refused_for_now.get(&(session, id));
+        if for_now.is_some_and(|refused| refused.iter().any(|(refused, why)| refused == op && why == answer)) {
+            return Ok(());
+        }
         match self.first.get(&(session, id)) {
             None if is_computed => Ok(()),
             None => Err(format!(
@@ -105,6 +115,14 @@ fn is_leave(standing: &GateStanding) -> bool {
 /// The state keeps no answer of a gate that only says how it stands.
 fn is_kept(op: &Op, outcome: &Outcome) -> bool {
     !matches!(op, Op::Gate(GateOp::Begin { .. })) || outcome.changed || outcome.reply.is_err()
+}
+
+fn is_for_now(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. } => true,
+        Refusal::MultiFailed { cause, .. } => is_for_now(cause),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
