@@ -39,8 +39,6 @@ mutants! {
     SkipReadIndex = "skip-read-index",
     /// The leader gives out a read index without a quorum round that confirms its leadership.
     ReadIndexWithoutQuorum = "read-index-without-quorum",
-    /// The leader counts an append as answered when a later answer covers its entries.
-    CreditUnansweredAppend = "credit-unanswered-append",
     /// A keepalive is acknowledged without a quorum round.
     KeepaliveWithoutQuorum = "keepalive-without-quorum",
     /// A deposed leader continues to expire sessions.

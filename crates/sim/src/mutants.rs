@@ -61,7 +61,7 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
             (&[F::PowerAll, F::PowerMajority, F::PowerLeader, F::PartitionHalves], &[Work::Data])
         }
         Mutant::AcceptRolledBackDirectory => (&[F::Rollback, F::KillOne, F::KillLeader], &[Work::Data]),
-        Mutant::SkipReadIndex | Mutant::ReadIndexWithoutQuorum | Mutant::CreditUnansweredAppend => {
+        Mutant::SkipReadIndex | Mutant::ReadIndexWithoutQuorum => {
             (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data])
         }
         Mutant::BusyWithoutWithdrawal | Mutant::LoseWakeup => (&[], &[Work::Lock, Work::ReadWrite]),

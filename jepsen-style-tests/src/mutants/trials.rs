@@ -124,7 +124,6 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         | Mutant::ForeignNamesAllowed
         | Mutant::CopyWithoutQuorum
         | Mutant::ApplyOutOfSequence
-        | Mutant::CreditUnansweredAppend
         | Mutant::CountForgetfulTables
         | Mutant::ExpiredBeforeApplied => &[],
         Mutant::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
@@ -175,7 +174,6 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::TrustWallClock
         | Mutant::CopyWithoutQuorum
         | Mutant::ApplyOutOfSequence
-        | Mutant::CreditUnansweredAppend
         | Mutant::CountForgetfulTables
         | Mutant::BusyWithoutWithdrawal
         | Mutant::IgnoreHangUp

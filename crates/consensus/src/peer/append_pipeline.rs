@@ -15,7 +15,6 @@ use std::task::{Context, Poll};
 
 use futures::Stream;
 use futures::future::BoxFuture;
-use lockkeeper_mutants::mutant;
 use openraft::entry::RaftEntry;
 use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult};
@@ -97,13 +96,11 @@ where
             Some(_) => return self.take(0, true),
         };
         let credited = self.in_flight.iter().skip(1).take_while(|later| later.is_credited(matching)).count();
-        if !mutant!(CreditUnansweredAppend) {
-            for index in 1..=credited {
-                match &self.in_flight[index].outcome {
-                    None => return Poll::Pending,
-                    Some(Ok(Ok(_))) => {}
-                    Some(_) => return self.take(index, true),
-                }
+        for index in 1..=credited {
+            match &self.in_flight[index].outcome {
+                None => return Poll::Pending,
+                Some(Ok(Ok(_))) => {}
+                Some(_) => return self.take(index, true),
             }
         }
         self.take(0, !is_whole)
