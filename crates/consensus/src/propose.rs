@@ -55,7 +55,7 @@ impl Proposer {
         let leads = self.node.leads();
         let outcome = match leads.leader {
             _ if leads.leading => self.propose_here(self.node.config.node, payload).await,
-            Some(leader) if leader != self.node.config.node => self.forward(leader, leads.term, payload).await,
+            Some(leader) if leader != self.node.config.node => self.forward_in_order(leader, leads.term, payload).await,
             _ => Err(ProposeError::NoLeader),
         };
         let result = match &outcome {
@@ -126,10 +126,20 @@ impl Proposer {
         }
     }
 
-    async fn forward(&self, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+    /// After the proposals that were made before. If this one fails, the leader may never begin it: later ones begin a
+    /// new sequence, so that they do not wait for it.
+    async fn forward_in_order(&self, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+        let ticket = self.ticket(term);
+        let outcome = self.forward(leader, term, Command::Propose { payload, ticket }).await;
+        if outcome.is_err() {
+            self.order.lock().take_if(|(_, tickets)| tickets.are_of(ticket));
+        }
+        outcome
+    }
+
+    async fn forward(&self, leader: u64, term: u64, proposal: Command) -> Result<LogPosition, ProposeError> {
         let unknown = |what: String| ProposeError::Unknown(format!("node {leader}, which led, gave no answer: {what}"));
-        let body = wire::encode(&Command::Propose { payload, ticket: self.ticket(term) })
-            .map_err(|error| unknown(error.to_string()))?;
+        let body = wire::encode(&proposal).map_err(|error| unknown(error.to_string()))?;
         // The leader's own limit, and a little more for the network.
         let deadline = self.node.propose_timeout() + Duration::from_millis(500);
         let answer = tokio::select! {

@@ -15,14 +15,17 @@ use std::task::{Context, Poll};
 
 use futures::Stream;
 use futures::future::BoxFuture;
+use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult};
 
-use crate::raft_types::{LogId, TypeConfig};
+use crate::raft_types::{Entry, LogId, TypeConfig};
 
 /// Most appends to one peer in flight. More of them make batches smaller, and a follower's disk takes them in turn.
 const MAX_IN_FLIGHT: usize = 4;
+/// Beyond this many bytes in flight no append is sent: a follower that catches up over a slow link gets one at a time.
+const MAX_BYTES_IN_FLIGHT: usize = 256 * 1024;
 
 /// The peer did not have the entry before, though this node sent it first. That entry may have come since, so a
 /// conflict would be taken for the loss of an acknowledged entry.
@@ -31,7 +34,8 @@ const OVERTOOK: &str = "an append came before the one that it follows";
 pub(crate) type AppendOutcome = Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>>;
 pub(crate) type AppendItem = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 
-/// See the module's text. The items are the answers; the first failure is the last item.
+/// See the module's text. The items are the answers. The first failure that is told is the last item; it may be that of
+/// a later append.
 pub(crate) struct AppendPipeline<S, F> {
     send: F,
     /// The appends to send, until there are no more.
@@ -46,6 +50,7 @@ struct Append {
     last: Option<LogId>,
     /// The append with the entry `prev` was sent in this stream.
     follows_another: bool,
+    bytes: usize,
     call: BoxFuture<'static, AppendOutcome>,
     outcome: Option<AppendItem>,
 }
@@ -70,6 +75,14 @@ impl Append {
     }
 }
 
+/// About how many bytes an entry takes on the way.
+fn bytes_of(entry: &Entry) -> usize {
+    match &entry.payload {
+        EntryPayload::Normal(stamped) => stamped.payload.len(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+    }
+}
+
 impl<S, F> AppendPipeline<S, F>
 where
     F: FnMut(AppendEntriesRequest<TypeConfig>) -> BoxFuture<'static, AppendOutcome>,
@@ -82,9 +95,15 @@ where
     fn send(&mut self, request: AppendEntriesRequest<TypeConfig>) {
         let prev = request.prev_log_id;
         let last = request.entries.last().map(RaftEntry::log_id).or(prev);
+        let bytes = request.entries.iter().map(bytes_of).sum();
         let call = (self.send)(request);
         let follows_another = !std::mem::replace(&mut self.is_first, false);
-        self.in_flight.push_back(Append { prev, last, follows_another, call, outcome: None });
+        self.in_flight.push_back(Append { prev, last, follows_another, bytes, call, outcome: None });
+    }
+
+    fn has_room(&self) -> bool {
+        let bytes: usize = self.in_flight.iter().map(|append| append.bytes).sum();
+        self.in_flight.len() < MAX_IN_FLIGHT && bytes <= MAX_BYTES_IN_FLIGHT
     }
 
     /// The answer of the first append, once it may be credited; and whether it is the last.
@@ -123,7 +142,7 @@ where
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AppendItem>> {
         let this = &mut *self;
-        while this.in_flight.len() < MAX_IN_FLIGHT
+        while this.has_room()
             && let Some(input) = &mut this.input
         {
             match Pin::new(input).poll_next(context) {
@@ -151,11 +170,10 @@ where
 mod tests {
     use futures::channel::{mpsc, oneshot};
     use futures::{FutureExt, StreamExt};
-    use openraft::EntryPayload;
     use openraft::vote::{RaftLeaderId, RaftVote};
 
     use super::*;
-    use crate::raft_types::{Entry, Vote};
+    use crate::raft_types::{Stamped, Vote};
 
     fn vote(term: u64) -> Vote {
         Vote::from_leader_id(RaftLeaderId::new(term, 1), true)
@@ -226,6 +244,26 @@ mod tests {
         assert_eq!((1..=4).map(|_| matching(stage.told())).collect::<Vec<_>>(), [1, 2, 3, 4]);
         assert!(stage.told().is_none());
         assert_eq!(std::iter::from_fn(|| stage.begun()).count(), 2, "the others follow");
+    }
+
+    #[test]
+    fn large_appends_go_one_at_a_time() {
+        let mut stage = stage();
+        let entry = |index| {
+            let payload = vec![0; MAX_BYTES_IN_FLIGHT + 1].into();
+            Entry { log_id: id(index), payload: EntryPayload::Normal(Stamped { clock_ms: 1, payload }) }
+        };
+        for index in 1..=2 {
+            let (prev_log_id, entries) = (Some(id(index - 1)), vec![entry(index)]);
+            let request = AppendEntriesRequest { vote: vote(1), prev_log_id, entries, leader_commit: None };
+            stage.input.unbounded_send(request).unwrap();
+        }
+        assert!(stage.told().is_none());
+        let first = stage.begun().unwrap();
+        assert!(stage.begun().is_none());
+        first.send(Ok(AppendEntriesResponse::Success)).unwrap();
+        assert_eq!(matching(stage.told()), 1);
+        assert!(stage.told().is_none() && stage.begun().is_some());
     }
 
     /// The commit notice went out long after the entries: were the old answer credited with its time, it would confirm

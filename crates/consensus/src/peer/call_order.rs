@@ -21,7 +21,14 @@ use crate::peer::peer_auth::PeerCaller;
 use crate::peer::transport::PeerKind;
 
 /// How long a call waits for the calls before it.
-const PATIENCE: Duration = Duration::from_millis(50);
+fn patience(kind: PeerKind) -> Duration {
+    match kind {
+        // Its answer is of no use before those of the earlier ones. If one of these is lost, the sender begins a new
+        // sequence.
+        PeerKind::Append => Duration::from_secs(2),
+        _ => Duration::from_millis(50),
+    }
+}
 
 /// The place of a call among those of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +59,11 @@ impl Tickets {
         let ticket = self.0;
         self.0.number += 1;
         ticket
+    }
+
+    /// Whether the ticket is one of these.
+    pub(crate) fn are_of(&self, ticket: Ticket) -> bool {
+        self.0.sequence == ticket.sequence
     }
 }
 
@@ -84,7 +96,7 @@ impl Drop for Turn<'_> {
             && line.sequence == self.ticket.sequence
             && line.next == self.ticket.number
         {
-            line.next += 1;
+            line.next = line.next.saturating_add(1);
             line.moved.notify_waiters();
         }
     }
@@ -95,7 +107,7 @@ impl CallOrder {
     pub(crate) async fn turn(&self, caller: PeerCaller, kind: PeerKind, ticket: Ticket) -> Turn<'_> {
         let key = (caller.node, kind);
         let turn = || Turn { order: self, key, ticket };
-        let mut waited = pin!(tokio::time::sleep(PATIENCE));
+        let mut waited = pin!(tokio::time::sleep(patience(kind)));
         loop {
             let mut moved = pin!(self.place(caller, key, ticket).notified_owned());
             // Enabled before the second look, so that no move is missed.
@@ -160,7 +172,7 @@ mod tests {
     }
 
     async fn turn(order: &CallOrder, sequence: u64, number: u64) -> Turn<'_> {
-        order.turn(caller(1), PeerKind::Append, Ticket { sequence, number }).await
+        order.turn(caller(1), PeerKind::Propose, Ticket { sequence, number }).await
     }
 
     #[tokio::test]

@@ -114,8 +114,8 @@ struct InflightBatch {
 pub(crate) struct Inflight {
     batches: Mutex<VecDeque<InflightBatch>>,
     progress: Arc<Notify>,
-    /// A batch was committed before one that it follows.
-    overtook: AtomicBool,
+    /// A batch has to be sent again: it was committed before one that it follows, or that may have happened unseen.
+    send_again: AtomicBool,
 }
 
 impl Inflight {
@@ -137,20 +137,28 @@ impl Inflight {
         self.batches.lock().front().map(|batch| batch.origin.sequence)
     }
 
-    /// Returns when a batch has been applied here, or was committed before one that it follows.
+    /// Returns when a batch has been applied here, or has to be sent again.
     pub(crate) async fn progress(&self) {
         self.progress.notified().await;
     }
 
-    /// Whether a batch was committed before one that it follows, since the last call.
-    pub(crate) fn take_overtook(&self) -> bool {
-        self.overtook.swap(false, Ordering::SeqCst)
+    /// Whether a batch has to be sent again, for all that was known before this call.
+    pub(crate) fn take_send_again(&self) -> bool {
+        self.send_again.swap(false, Ordering::SeqCst)
+    }
+
+    /// This replica skipped ahead by a snapshot. What is still in flight may have been in the log that it skipped.
+    pub(crate) fn note_skipped(&self) {
+        if self.first().is_some() {
+            self.send_again.store(true, Ordering::SeqCst);
+            self.progress.notify_one();
+        }
     }
 
     /// The batch of this origin is in the log and was not applied, because it does not follow the last one.
     pub(crate) fn note_not_applied(&self, origin: Origin) {
         if self.batches.lock().iter().any(|batch| batch.origin == origin) {
-            self.overtook.store(true, Ordering::SeqCst);
+            self.send_again.store(true, Ordering::SeqCst);
             self.progress.notify_one();
         }
     }

@@ -100,8 +100,9 @@ impl Proposer {
         Ok(Submission { stage, reply })
     }
 
-    /// Submits a command whose outcome is passed to `tell` in the order of the log. Commands submitted one after the
-    /// other enter the log in that order. Never waits; on an error `tell` is not called.
+    /// Submits a command whose outcome is passed to `tell` in the order of the log; an error may be passed earlier than
+    /// the outcome of a command before it. Commands submitted one after the other enter the log in that order. Never
+    /// waits; on an error `tell` is not called.
     pub(crate) fn submit_in_order(
         &self,
         command: Command,
@@ -248,7 +249,7 @@ impl BatchSender {
             let has_room = self.has_room();
             let next = tokio::select! {
                 biased;
-                () = self.replica.inflight.progress() => self.overtaken(),
+                () = self.replica.inflight.progress() => self.check_order(),
                 Some((sequence, result)) = self.answers.next() => self.note(sequence, result),
                 () = leader_changed(&mut self.leadership, self.sent_under), if !self.open.is_empty() => {
                     self.send_again();
@@ -280,8 +281,8 @@ impl BatchSender {
         applied > 0
     }
 
-    fn overtaken(&self) -> Next {
-        if self.replica.inflight.take_overtook() { Next::Retry } else { Next::GoOn }
+    fn check_order(&self) -> Next {
+        if self.replica.inflight.take_send_again() { Next::Retry } else { Next::GoOn }
     }
 
     /// Sends a new batch, unless the callers of all its commands have withdrawn.
@@ -335,6 +336,7 @@ impl BatchSender {
 
     /// Sends the open batches again, unchanged and in order.
     fn send_again(&mut self) {
+        self.replica.inflight.take_send_again();
         self.sent_under = *self.leadership.borrow_and_update();
         self.open.iter_mut().for_each(|batch| attempt(batch, &self.replication, &self.answers));
     }

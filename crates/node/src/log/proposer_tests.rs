@@ -363,3 +363,19 @@ async fn batches_in_flight_are_bounded() {
     }
     assert_eq!(order.attempts.lock().len(), 3);
 }
+
+#[tokio::test]
+async fn a_batch_that_was_not_applied_in_the_log_that_a_snapshot_skips_is_sent_again() {
+    let (order, proposer) = stage(vec![Script::Hangs, Script::Hangs], || Script::Commits, |_| {});
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    let mut second = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 2).await;
+    // The second came first, so it was not applied; nobody here sees that.
+    let mut elsewhere = State::new();
+    order.attempts.lock().iter().rev().for_each(|batch| drop(elsewhere.apply(Term(1), batch)));
+    let mut snapshot = Vec::new();
+    elsewhere.write_snapshot(&mut snapshot).expect("written");
+    order.replica.clone().restore(LogPosition { term: 1, index: 9 }, &mut &snapshot[..]).expect("read")();
+    assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
+}

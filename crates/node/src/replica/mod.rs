@@ -235,6 +235,7 @@ impl Replica {
                 completions.finish();
             }
         }
+        self.inflight.note_skipped();
     }
 
     /// A copy of the state as it is now. O(1).
