@@ -117,13 +117,11 @@ impl Proposer {
     /// For a proposal to the leader of this term.
     fn ticket(&self, term: u64) -> Ticket {
         let mut order = self.order.lock();
-        match &mut *order {
-            Some((of, tickets)) if *of == term => tickets.take(),
-            other => {
-                let (_, tickets) = other.insert((term, self.peers.sequences.begin()));
-                tickets.take()
-            }
-        }
+        let (_, tickets) = match &mut *order {
+            Some(known) if known.0 == term => known,
+            other => other.insert((term, self.peers.sequences.begin())),
+        };
+        tickets.take()
     }
 
     /// After the proposals that were made before. If this one fails, the leader may never begin it: later ones begin a

@@ -15,13 +15,14 @@ use futures::poll;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 
 use crate::peer::directory_claim::StartId;
 use crate::peer::peer_auth::PeerCaller;
 use crate::peer::transport::PeerKind;
 
 /// How long a call waits for the calls before it.
-fn patience(kind: PeerKind) -> Duration {
+fn wait_limit(kind: PeerKind) -> Duration {
     match kind {
         // Its answer is of no use before those of the earlier ones. If one of these is lost, the sender begins a new
         // sequence.
@@ -106,41 +107,31 @@ impl CallOrder {
     /// Waits until the calls before this one have begun, or for as long as is worth it.
     pub(crate) async fn turn(&self, caller: PeerCaller, kind: PeerKind, ticket: Ticket) -> Turn<'_> {
         let key = (caller.node, kind);
-        let turn = || Turn { order: self, key, ticket };
-        let mut waited = pin!(tokio::time::sleep(patience(kind)));
-        loop {
-            let mut moved = pin!(self.place(caller, key, ticket).notified_owned());
-            // Enabled before the second look, so that no move is missed.
-            moved.as_mut().enable();
-            if self.is_due(key, ticket) {
-                return turn();
-            }
+        let mut limit = pin!(tokio::time::sleep(wait_limit(kind)));
+        while let Some(moved) = self.earlier_calls(caller, key, ticket) {
             tokio::select! {
                 () = moved => {}
-                () = &mut waited => {
+                () = &mut limit => {
                     self.skip_to(key, ticket);
-                    return turn();
+                    break;
                 }
             }
         }
+        Turn { order: self, key, ticket }
     }
 
-    /// The line of this caller, which begins anew with a later sequence, and with another start of the caller.
-    fn place(&self, caller: PeerCaller, key: (u64, PeerKind), ticket: Ticket) -> Arc<Notify> {
+    /// Completes when one more of the calls before this one has begun; `None` if there is none that matters. The line
+    /// of a caller begins anew with a later sequence, and with another start of the caller.
+    fn earlier_calls(&self, caller: PeerCaller, key: (u64, PeerKind), ticket: Ticket) -> Option<OwnedNotified> {
         let mut lines = self.0.lock();
         let new = || Line { start: caller.start, sequence: ticket.sequence, next: 0, moved: Arc::default() };
         let line = lines.entry(key).or_insert_with(new);
         if line.start != caller.start || line.sequence < ticket.sequence {
-            let before = std::mem::replace(line, new());
-            before.moved.notify_waiters();
+            std::mem::replace(line, new()).moved.notify_waiters();
         }
-        line.moved.clone()
-    }
-
-    /// Whether nothing that matters comes before the call.
-    fn is_due(&self, key: (u64, PeerKind), ticket: Ticket) -> bool {
-        let lines = self.0.lock();
-        lines.get(&key).is_none_or(|line| line.sequence != ticket.sequence || line.next >= ticket.number)
+        let is_due = line.sequence != ticket.sequence || line.next >= ticket.number;
+        // Made under the lock under which the line moves, so that it misses no move.
+        (!is_due).then(|| line.moved.clone().notified_owned())
     }
 
     fn skip_to(&self, key: (u64, PeerKind), ticket: Ticket) {
