@@ -16,10 +16,7 @@ impl Bench {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
         let rules = Rules { max_ephemerals_per_session: 100_000, ..Rules::default() };
-        self.state.apply(
-            Term(1),
-            &Batch { origin, follows: origin.sequence.saturating_sub(1), clock_ms: self.sequence, rules, commands },
-        )
+        self.state.apply(Term(1), &Batch { rules, ..Batch::consecutive(origin, self.sequence, commands) })
     }
 
     fn ask(&mut self, session: SessionId, op: Op) -> Outcome {

@@ -15,16 +15,7 @@ impl Bench {
     fn apply(&mut self, commands: Vec<Command>) -> Vec<Outcome> {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        self.state.apply(
-            Term(1),
-            &Batch {
-                origin,
-                follows: origin.sequence.saturating_sub(1),
-                clock_ms: self.sequence,
-                rules: Rules::default(),
-                commands,
-            },
-        )
+        self.state.apply(Term(1), &Batch::consecutive(origin, self.sequence, commands))
     }
 
     fn ask(&mut self, op: impl Into<Op>) -> Outcome {

@@ -28,6 +28,14 @@ pub struct Batch {
     pub commands: Vec<Command>,
 }
 
+impl Batch {
+    /// A batch that follows the one with the sequence before its own, with the default bounds.
+    pub fn consecutive(origin: Origin, clock_ms: u64, commands: Vec<Command>) -> Self {
+        let follows = origin.sequence.saturating_sub(1);
+        Self { origin, follows, clock_ms, rules: Rules::default(), commands }
+    }
+}
+
 /// Identifies a batch. A node has at most [`MAX_BATCHES_IN_FLIGHT`](crate::limits::MAX_BATCHES_IN_FLIGHT) batches in
 /// flight, so the state remembers that many of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

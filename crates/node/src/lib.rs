@@ -26,6 +26,7 @@ mod locks {
 /// Commands on their way into the log: queued, sent as batches, answered in the order of the log; and reads that wait
 /// for it.
 mod log {
+    pub(crate) mod batch_sender;
     pub(crate) mod in_order;
     pub(crate) mod inflight;
     pub(crate) mod proposer;

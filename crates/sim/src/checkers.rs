@@ -225,9 +225,9 @@ impl Checkers {
             }
             return;
         }
-        let before_it = if last.0 == rank.0 { last.1 } else { 0 };
-        if batch.follows != before_it {
-            if self.state.zxid() != before || outcomes.len() == batch.commands.len() && !outcomes.is_empty() {
+        let due = if last.0 == rank.0 { last.1 } else { 0 };
+        if batch.follows != due {
+            if self.state.zxid() != before || !outcomes.is_empty() {
                 let what = format!("the batch {:?} was applied before {}", batch.origin, batch.follows);
                 self.broken(Check::Retries, what);
             }

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use lockkeeper_core::{Actor, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, Rules, SessionId};
+use lockkeeper_core::{Actor, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, SessionId};
 use lockkeeper_store::LogPosition;
 
 use super::*;
@@ -16,13 +16,7 @@ impl Log {
     fn entry(&mut self, sequence: u64, commands: Vec<Command>) {
         let index = self.records.len() as u64 + 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
-        let batch = Batch {
-            origin,
-            follows: origin.sequence.saturating_sub(1),
-            clock_ms: index,
-            rules: Rules::default(),
-            commands,
-        };
+        let batch = Batch::consecutive(origin, index, commands);
         self.state.apply(Term(1), &batch);
         self.records.push(record(index, batch.encode().into()));
     }
@@ -137,13 +131,7 @@ fn a_batch_that_comes_twice_changes_nothing_and_zxids_leave_nothing_out() {
 
 fn batch_of(command: Command) -> Batch {
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
-    Batch {
-        origin,
-        follows: origin.sequence.saturating_sub(1),
-        clock_ms: 9,
-        rules: Rules::default(),
-        commands: vec![command],
-    }
+    Batch::consecutive(origin, 9, vec![command])
 }
 
 /// What the state would let through if it forgot which batches it has applied.

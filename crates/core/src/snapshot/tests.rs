@@ -15,10 +15,7 @@ fn state() -> State {
     ];
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };
     let mut state = State::new();
-    state.apply(
-        Term(1),
-        &Batch { origin, follows: origin.sequence.saturating_sub(1), clock_ms: 5, rules: Rules::default(), commands },
-    );
+    state.apply(Term(1), &Batch::consecutive(origin, 5, commands));
     state
 }
 

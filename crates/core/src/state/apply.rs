@@ -32,7 +32,7 @@ impl State {
         let recent = self.batches_applied(origin.node);
         match recent.iter().find(|applied| applied.origin == origin) {
             Some(repeated) if !mutant!(ApplyBatchTwice) => return repeated.outcomes.to_vec(),
-            None if !is_next(recent.last().map(|applied| applied.origin), batch) => return Vec::new(),
+            None if !is_next(self.last_batch(origin.node), batch) => return Vec::new(),
             _ => {}
         }
         self.clock_ms = self.clock_ms.max(batch.clock_ms);
@@ -47,11 +47,13 @@ impl State {
     pub(crate) fn remember_batch(&mut self, applied: Applied) {
         let origin = applied.origin;
         let recent = self.batches_applied(origin.node);
-        let earlier = recent.iter().filter(|earlier| earlier.origin.incarnation == origin.incarnation);
-        let earlier: Vec<_> = earlier.filter(|earlier| earlier.origin != origin).cloned().collect();
-        let forgotten = earlier.len().saturating_sub(MAX_BATCHES_IN_FLIGHT - 1);
-        let kept = earlier.into_iter().skip(forgotten).chain([applied]).collect();
-        self.origins.insert(origin.node, kept);
+        let is_kept = |earlier: &&Applied| {
+            earlier.origin.incarnation == origin.incarnation && earlier.origin.sequence < origin.sequence
+        };
+        let mut kept: Vec<Applied> = recent.iter().filter(is_kept).cloned().collect();
+        kept.push(applied);
+        let forgotten = kept.len().saturating_sub(MAX_BATCHES_IN_FLIGHT);
+        self.origins.insert(origin.node, kept.drain(forgotten..).collect());
     }
 
     /// The last batches of a node that were applied, oldest first, and their outcomes without events. A replica that

@@ -22,16 +22,8 @@ impl Bench {
     fn run(&mut self, command: Command) -> Result<Reply, Refusal> {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let mut outcomes = self.state.apply(
-            Term(1),
-            &Batch {
-                origin,
-                follows: origin.sequence.saturating_sub(1),
-                clock_ms: 1,
-                rules: self.rules,
-                commands: vec![command],
-            },
-        );
+        let mut outcomes =
+            self.state.apply(Term(1), &Batch { rules: self.rules, ..Batch::consecutive(origin, 1, vec![command]) });
         outcomes.remove(0).reply
     }
 
@@ -351,16 +343,7 @@ fn the_checksum_is_of_what_the_zxid_determines() {
     // A refusal, a repeated request, another node, another time: no zxid, and the same checksum.
     assert!(bench.ask_as(1, vec![], create("/a", false)).is_err());
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
-    bench.state.apply(
-        Term(1),
-        &Batch {
-            origin,
-            follows: origin.sequence.saturating_sub(1),
-            clock_ms: 99,
-            rules: Rules::default(),
-            commands: vec![],
-        },
-    );
+    bench.state.apply(Term(1), &Batch::consecutive(origin, 99, vec![]));
     assert_eq!(bench.state.checksum(), checksum);
     bench.ask(create("/b", false)).unwrap();
     assert_ne!(bench.state.checksum(), checksum);
@@ -500,10 +483,7 @@ fn what_a_session_owned_in_one_directory_goes_together_and_the_directory_is_told
     bench.sequence += 1;
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: bench.sequence };
     let commands = vec![Command::CloseSession { session }];
-    let outcomes = bench.state.apply(
-        Term(1),
-        &Batch { origin, follows: origin.sequence.saturating_sub(1), clock_ms: 9, rules: Rules::default(), commands },
-    );
+    let outcomes = bench.state.apply(Term(1), &Batch::consecutive(origin, 9, commands));
     let told = outcomes[0].events.iter().map(|event| match event {
         Event::Node { kind, path, .. } => format!("{kind:?} {path}"),
         other => format!("{:?}", std::mem::discriminant(other)),

@@ -43,13 +43,7 @@ impl Bench {
     fn apply(&mut self, command: Command) -> Outcome {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let batch = Batch {
-            origin,
-            follows: origin.sequence.saturating_sub(1),
-            clock_ms: self.sequence,
-            rules: Rules::default(),
-            commands: vec![command],
-        };
+        let batch = Batch::consecutive(origin, self.sequence, vec![command]);
         let outcome = self.state.apply(Term(1), &batch).remove(0);
         assert!(outcome.reply.is_ok(), "{:?}", outcome.reply);
         outcome

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{
     Actor, Batch, Command, GateKey, GateOp, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp, NodePath, Op, Origin,
-    RequestId, RequestKey, Rules, Sequential, SessionId, State, Term,
+    RequestId, RequestKey, Sequential, SessionId, State, Term,
 };
 
 pub(super) fn examine(input: &[u8]) {
@@ -83,15 +83,6 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     ];
     let origin = |sequence| Origin { node: NodeId(1), incarnation: 1, sequence };
     let batches = batches.into_iter().zip(1..);
-    let batch = |(commands, sequence)| {
-        Batch {
-            origin: origin(sequence),
-            follows: sequence.saturating_sub(1),
-            clock_ms: sequence * 10,
-            rules: Rules::default(),
-            commands,
-        }
-        .encode()
-    };
+    let batch = |(commands, sequence)| Batch::consecutive(origin(sequence), sequence * 10, commands).encode();
     batches.map(batch).collect()
 }

@@ -147,17 +147,19 @@ impl Inflight {
         self.send_again.swap(false, Ordering::SeqCst)
     }
 
-    /// This replica skipped ahead by a snapshot. What is still in flight may have been in the log that it skipped.
-    pub(crate) fn note_skipped(&self) {
-        if self.first().is_some() {
-            self.send_again.store(true, Ordering::SeqCst);
-            self.progress.notify_one();
-        }
-    }
-
     /// The batch of this origin is in the log and was not applied, because it does not follow the last one.
     pub(crate) fn note_not_applied(&self, origin: Origin) {
-        if self.batches.lock().iter().any(|batch| batch.origin == origin) {
+        self.ask_again_if(|batch| batch.origin == origin);
+    }
+
+    /// This replica skipped ahead by a snapshot. What is still in flight may have been in the log that it skipped.
+    pub(crate) fn note_skipped(&self) {
+        self.ask_again_if(|_| true);
+    }
+
+    /// Has the batches sent again if there is such a one.
+    fn ask_again_if(&self, is_one: impl Fn(&InflightBatch) -> bool) {
+        if self.batches.lock().iter().any(is_one) {
             self.send_again.store(true, Ordering::SeqCst);
             self.progress.notify_one();
         }

@@ -5,12 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkeeper_consensus::{BarrierError, Committed, Config, LogPosition, Members, StateMachine, TransportError};
-use lockkeeper_core::{AclEntry, NodeKind, NodeOp, NodePath, Reply, State, Term};
+use bytes::Bytes;
+use lockkeeper_consensus::{
+    BarrierError, Committed, Config, Leadership, LogPosition, Members, ProposeError, StateMachine, TransportError,
+};
+use lockkeeper_core::{AclEntry, Batch, NodeId, NodeKind, NodePath, Origin, Reply, Rules, State, Term};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::*;
 use crate::error::Bound;
+use crate::log::batch_sender::encode;
 use crate::time::clock::SystemClock;
 
 /// The outcome of one attempt.
@@ -267,6 +272,15 @@ fn sequences(order: &Order) -> Vec<(u64, u64)> {
     order.attempts.lock().iter().map(|batch| (batch.origin.sequence, batch.follows)).collect()
 }
 
+/// Submits two commands, the second once the first has been sent: a batch for each.
+async fn two_in_flight(order: &Order, proposer: &Proposer) -> (Submission, Submission) {
+    let first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    let second = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() >= 2).await;
+    (first, second)
+}
+
 /// The path of the node that a command made.
 async fn made(submission: &mut Submission) -> String {
     match submission.outcome().await.expect("done").outcome.reply {
@@ -278,9 +292,7 @@ async fn made(submission: &mut Submission) -> String {
 #[tokio::test]
 async fn a_batch_does_not_wait_for_the_one_before_it() {
     let (order, proposer) = stage(vec![Script::Hangs, Script::Vanishes], || Script::Commits, |_| {});
-    let mut first = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 1).await;
-    let mut second = proposer.submit(make(true)).expect("taken");
+    let (mut first, mut second) = two_in_flight(&order, &proposer).await;
     // The second is in the log without the first, so both are sent again.
     assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
     order.apply_from(0);
@@ -291,9 +303,7 @@ async fn a_batch_does_not_wait_for_the_one_before_it() {
 #[tokio::test]
 async fn batches_that_overtook_each_other_are_sent_again() {
     let (order, proposer) = stage(vec![Script::Overtaken], || Script::Commits, |_| {});
-    let mut first = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 1).await;
-    let mut second = proposer.submit(make(true)).expect("taken");
+    let (mut first, mut second) = two_in_flight(&order, &proposer).await;
     assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
     order.apply_from(0);
     assert_eq!(nodes(&order), 2);
@@ -303,10 +313,7 @@ async fn batches_that_overtook_each_other_are_sent_again() {
 async fn what_follows_a_batch_that_was_never_taken_is_sent_anew() {
     let no_leader = || Script::Refused(ProposeError::NoLeader);
     let (order, proposer) = stage(vec![Script::Overtaken, no_leader()], || Script::Commits, |_| {});
-    let mut first = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 1).await;
-    let mut second = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 2).await;
+    let (mut first, mut second) = two_in_flight(&order, &proposer).await;
     let mut third = proposer.submit(make(true)).expect("taken");
     // The first is applied once there is something in the log.
     order.log.lock().push(encode(Origin { node: NodeId(9), incarnation: 1, sequence: 1 }, 0, Rules::default(), &[]));
@@ -337,10 +344,7 @@ async fn a_batch_in_whose_place_another_came_is_sent_anew() {
 #[tokio::test]
 async fn a_snapshot_past_several_batches_brings_the_replies_of_each() {
     let (order, proposer) = stage(vec![], || Script::Hangs, |_| {});
-    let mut first = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 1).await;
-    let mut second = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 2).await;
+    let (mut first, mut second) = two_in_flight(&order, &proposer).await;
     let mut elsewhere = State::new();
     order.attempts.lock().iter().for_each(|batch| drop(elsewhere.apply(Term(1), batch)));
     let mut snapshot = Vec::new();
@@ -367,10 +371,7 @@ async fn batches_in_flight_are_bounded() {
 #[tokio::test]
 async fn a_batch_that_was_not_applied_in_the_log_that_a_snapshot_skips_is_sent_again() {
     let (order, proposer) = stage(vec![Script::Hangs, Script::Hangs], || Script::Commits, |_| {});
-    let mut first = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 1).await;
-    let mut second = proposer.submit(make(true)).expect("taken");
-    until(|| order.attempts.lock().len() == 2).await;
+    let (mut first, mut second) = two_in_flight(&order, &proposer).await;
     // The second came first, so it was not applied; nobody here sees that.
     let mut elsewhere = State::new();
     order.attempts.lock().iter().rev().for_each(|batch| drop(elsewhere.apply(Term(1), batch)));

@@ -388,7 +388,7 @@ mod tests {
     use bytes::Bytes;
     use tokio::sync::mpsc;
 
-    use lockkeeper_core::{Origin, Rules};
+    use lockkeeper_core::Origin;
 
     use super::*;
     use crate::time::clock::SystemClock;
@@ -438,15 +438,7 @@ mod tests {
             let (replica, mut heard) = replica_with(Arc::new(Mine(AtomicU32::new(looks))));
             let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
             let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
-            let payload = Batch {
-                origin,
-                follows: origin.sequence.saturating_sub(1),
-                clock_ms: 1,
-                rules: Rules::default(),
-                commands: vec![open],
-            }
-            .encode()
-            .into();
+            let payload = Batch::consecutive(origin, 1, vec![open]).encode().into();
             let position = LogPosition { term: 1, index: 7 };
             let entry = Committed { position, clock_ms: 1, payload };
             let applied = catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry.clone(), entry])));

@@ -80,7 +80,7 @@ fn kind_of(command: &Command) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{NodeId, Origin, Rules, SessionId};
+    use lockkeeper_core::{NodeId, Origin, SessionId};
 
     use super::*;
 
@@ -89,13 +89,7 @@ mod tests {
         let close = || Command::CloseSession { session: SessionId(1) };
         let commands = vec![close(), Command::Reap { paths: Vec::new() }, close()];
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };
-        let batch = Batch {
-            origin,
-            follows: origin.sequence.saturating_sub(1),
-            clock_ms: 1,
-            rules: Rules::default(),
-            commands,
-        };
+        let batch = Batch::consecutive(origin, 1, commands);
         assert_eq!(contents(&batch), "close-session 2, reap 1");
         let slow = SlowApply::default();
         let at = |seconds| slow.record(&batch, Duration::from_millis(21), Duration::from_secs(seconds));

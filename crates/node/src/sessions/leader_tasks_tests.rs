@@ -2,7 +2,7 @@
 
 use lockkeeper_consensus::{Committed, Config, LogPosition, Members, ProposeError, StateMachine, TransportError};
 use lockkeeper_core::limits::MAX_EXPIRED_EPHEMERALS;
-use lockkeeper_core::{Actor, Batch, NodeId, Origin, Rules, Term, Zxid};
+use lockkeeper_core::{Actor, Batch, NodeId, Origin, Term, Zxid};
 use parking_lot::Mutex;
 
 use super::*;
@@ -72,15 +72,7 @@ fn stage() -> Fixture {
     let replica = Replica::new(&config, 1, clock.clone(), Arc::new(|why| panic!("{why}")));
     let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1_000, label: "test".into() };
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
-    let payload = Batch {
-        origin,
-        follows: origin.sequence.saturating_sub(1),
-        clock_ms: 0,
-        rules: Rules::default(),
-        commands: vec![open],
-    }
-    .encode()
-    .into();
+    let payload = Batch::consecutive(origin, 0, vec![open]).encode().into();
     replica.apply(&[Committed { position: LogPosition { term: 2, index: 1 }, clock_ms: 1, payload }]);
     let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(1), leading: true });
     let members = watch::Sender::new(Members { voters: [(1, "here".into())].into(), ..Members::default() });
@@ -197,15 +189,7 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     assert_eq!(named, [MINE]);
     let apply = |sequence, command| {
         let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
-        let payload = Batch {
-            origin,
-            follows: origin.sequence.saturating_sub(1),
-            clock_ms: 0,
-            rules: Rules::default(),
-            commands: vec![command],
-        }
-        .encode()
-        .into();
+        let payload = Batch::consecutive(origin, 0, vec![command]).encode().into();
         stage.replica.apply(&[Committed { position: LogPosition { term: 3, index: sequence }, clock_ms: 1, payload }]);
     };
     let op = lockkeeper_core::LockOp::Acquire {

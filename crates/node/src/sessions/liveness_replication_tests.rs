@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use lockkeeper_consensus::{
     Committed, Config, Leadership, LogPosition, Members, ProposeError, StateMachine, TransportError,
 };
-use lockkeeper_core::{Batch, Command, NodeId, Origin, Rules};
+use lockkeeper_core::{Batch, Command, NodeId, Origin};
 use tokio::sync::watch;
 
 use super::*;
@@ -94,15 +94,7 @@ impl ThreeNodes {
         let replica = Replica::new(&config, 1, clock, Arc::new(|why| panic!("{why}")));
         let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "test".into() };
         let origin = Origin { node: NodeId(9), incarnation: 1, sequence: 1 };
-        let payload = Batch {
-            origin,
-            follows: origin.sequence.saturating_sub(1),
-            clock_ms: 0,
-            rules: Rules::default(),
-            commands: vec![open],
-        }
-        .encode()
-        .into();
+        let payload = Batch::consecutive(origin, 0, vec![open]).encode().into();
         replica.apply(&[Committed { position: LogPosition { term: 1, index: 1 }, clock_ms: 1, payload }]);
         let wire = Arc::new(FixedLeadership {
             node: id,

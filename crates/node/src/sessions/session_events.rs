@@ -242,7 +242,7 @@ impl Drop for SessionEvents {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{Actor, Batch, Command, LockMode, LockOp, NodeId, Origin, Reply, RequestId, Rules, Term};
+    use lockkeeper_core::{Actor, Batch, Command, LockMode, LockOp, NodeId, Origin, Reply, RequestId, Term};
 
     use super::*;
 
@@ -257,13 +257,7 @@ mod tests {
         fn apply(&mut self, command: Command) -> Reply {
             self.sequence += 1;
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-            let batch = Batch {
-                origin,
-                follows: origin.sequence.saturating_sub(1),
-                clock_ms: self.sequence,
-                rules: Rules::default(),
-                commands: vec![command],
-            };
+            let batch = Batch::consecutive(origin, self.sequence, vec![command]);
             self.state.apply(Term(1), &batch).remove(0).reply.unwrap()
         }
 

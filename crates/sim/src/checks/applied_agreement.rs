@@ -114,7 +114,7 @@ impl AppliedAgreement {
 #[cfg(test)]
 mod tests {
     use lockkeeper_core::{
-        Actor, Batch, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, Rules, SessionId, Term,
+        Actor, Batch, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, SessionId, Term,
     };
 
     use super::super::test_history::create;
@@ -131,16 +131,7 @@ mod tests {
         fn entry(&mut self, commands: Vec<Command>) -> (u64, State) {
             self.index += 1;
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.index };
-            self.state.apply(
-                Term(1),
-                &Batch {
-                    origin,
-                    follows: origin.sequence.saturating_sub(1),
-                    clock_ms: self.index,
-                    rules: Rules::default(),
-                    commands,
-                },
-            );
+            self.state.apply(Term(1), &Batch::consecutive(origin, self.index, commands));
             (self.index, self.state.clone())
         }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockkeeper_core::{
     AclEntry, Actor, Batch, Command, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp, NodePath, Op, Origin,
-    Outcome, RequestId, RequestKey, Rules, Sequential, SessionId, State, Term,
+    Outcome, RequestId, RequestKey, Sequential, SessionId, State, Term,
 };
 
 use super::change::Change;
@@ -37,13 +37,7 @@ impl History {
         self.sequence += 1;
         self.clock_ms += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let batch = Batch {
-            origin,
-            follows: origin.sequence.saturating_sub(1),
-            clock_ms: self.clock_ms,
-            rules: Rules::default(),
-            commands: vec![command.clone()],
-        };
+        let batch = Batch::consecutive(origin, self.clock_ms, vec![command.clone()]);
         let outcome = self.state.apply(Term(1), &batch).remove(0);
         let zxid = outcome.zxid.0;
         self.pending.push((command, outcome));

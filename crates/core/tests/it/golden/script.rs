@@ -179,16 +179,8 @@ impl Stage {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
         let term = Term(words.number("entry").unwrap_or(1));
-        let text = self.apply(
-            term,
-            Batch {
-                origin,
-                follows: origin.sequence.saturating_sub(1),
-                clock_ms: self.clock_ms,
-                rules: self.rules,
-                commands: vec![command],
-            },
-        );
+        let text =
+            self.apply(term, Batch { rules: self.rules, ..Batch::consecutive(origin, self.clock_ms, vec![command]) });
         if words.plain[0] == "open" && !text.contains("refused") {
             self.names.insert(words.plain[1].into(), SessionId(self.state.zxid().0));
         }

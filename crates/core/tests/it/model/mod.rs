@@ -60,7 +60,7 @@ impl Pair {
         let commands = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..])).collect();
         let foreign_names = if shape[5] % 4 < 3 { ForeignNames::Refuse } else { ForeignNames::Allow };
         let rules = Rules { foreign_names, ..rules(shape) };
-        let batch = Batch { origin, follows: sequence.saturating_sub(1), clock_ms: self.clock_ms, rules, commands };
+        let batch = Batch { rules, ..Batch::consecutive(origin, self.clock_ms, commands) };
         let term = Term(u64::from(shape[4] % 3));
         if shape[3] % 24 == 2 {
             // Before the one that it follows.
