@@ -5,7 +5,8 @@
 //! [`Host::wake`] and [`Host::inside`], which the world calls in a fixed order.
 
 use std::cell::RefCell;
-use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -17,6 +18,10 @@ use crate::clock::HostClock;
 /// tokio_unstable`, which `.cargo/config.toml` sets and a `RUSTFLAGS` in the environment removes.
 pub const DETERMINISTIC: bool = cfg!(tokio_unstable);
 
+/// More polls of its tasks in one tick are a livelock, which the run would never leave. A busy tick has some thousands.
+#[cfg(tokio_unstable)]
+const MAX_POLLS: u64 = 1_000_000;
+
 /// See the module's text.
 pub(crate) struct Host {
     runtime: Option<Runtime>,
@@ -27,11 +32,21 @@ pub(crate) struct Host {
     due_ns: u64,
     /// Local time that has passed while frozen.
     missed_ns: u64,
+    /// Polls of its tasks in this tick.
+    polls: Arc<AtomicU64>,
 }
 
 impl Host {
     pub(crate) fn new() -> Host {
-        Host { runtime: None, clock: HostClock::new(), paused: false, boot: None, due_ns: 0, missed_ns: 0 }
+        Host {
+            runtime: None,
+            clock: HostClock::new(),
+            paused: false,
+            boot: None,
+            due_ns: 0,
+            missed_ns: 0,
+            polls: Arc::default(),
+        }
     }
 
     /// Begins a life. The seed decides everything that tokio leaves to chance.
@@ -39,7 +54,14 @@ impl Host {
         let mut builder = Builder::new_current_thread();
         builder.enable_time().start_paused(true);
         #[cfg(tokio_unstable)]
-        builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+        {
+            let polls = self.polls.clone();
+            builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+            builder.on_before_task_poll(move |_| {
+                let polled = polls.fetch_add(1, Ordering::Relaxed);
+                assert!(polled < MAX_POLLS, "livelock: tasks wake each other, {polled} polls while time stood still");
+            });
+        }
         #[cfg(not(tokio_unstable))]
         let _ = seed;
         let runtime = builder.build()?;
@@ -99,6 +121,7 @@ impl Host {
             return;
         }
         self.due_ns += local_ns;
+        self.polls.store(0, Ordering::Relaxed);
         if let (Some(runtime), Some(boot)) = (&self.runtime, self.boot) {
             let target = boot + Duration::from_millis(self.due_ns / 1_000_000);
             runtime.block_on(async { tokio::time::sleep_until(target).await });
@@ -146,4 +169,24 @@ pub(crate) fn watch_for_panics() {
 /// Those since the last call.
 pub(crate) fn panics() -> Vec<String> {
     PANICS.with_borrow_mut(|panics| panics.as_mut().map(std::mem::take).unwrap_or_default())
+}
+
+#[cfg(all(test, tokio_unstable))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "livelock")]
+    fn tasks_that_never_let_time_pass_fail_the_run() {
+        let mut host = Host::new();
+        host.boot(0).unwrap();
+        host.inside(|| {
+            tokio::spawn(async {
+                loop {
+                    tokio::task::yield_now().await;
+                }
+            })
+        });
+        host.run(Duration::from_millis(1));
+    }
 }

@@ -68,11 +68,24 @@ impl Tickets {
     }
 }
 
+/// The calls of one sequence, of one start of the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Calls {
+    start: StartId,
+    sequence: u64,
+}
+
+impl Calls {
+    /// Two processes on copies of one directory may have the same number: neither is later.
+    fn are_later_than(self, other: Self) -> bool {
+        (self.start.number, self.sequence) > (other.start.number, other.sequence)
+    }
+}
+
 /// Where the calls of one kind from one peer stand.
 #[derive(Debug)]
 struct Line {
-    start: StartId,
-    sequence: u64,
+    calls: Calls,
     /// The number whose turn it is.
     next: u64,
     moved: Arc<Notify>,
@@ -87,15 +100,16 @@ pub(crate) struct CallOrder(Mutex<BTreeMap<(u64, PeerKind), Line>>);
 pub(crate) struct Turn<'order> {
     order: &'order CallOrder,
     key: (u64, PeerKind),
-    ticket: Ticket,
+    calls: Calls,
+    number: u64,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut lines = self.order.0.lock();
         if let Some(line) = lines.get_mut(&self.key)
-            && line.sequence == self.ticket.sequence
-            && line.next == self.ticket.number
+            && line.calls == self.calls
+            && line.next == self.number
         {
             line.next = line.next.saturating_add(1);
             line.moved.notify_waiters();
@@ -107,38 +121,40 @@ impl CallOrder {
     /// Waits until the calls before this one have begun, or for as long as is worth it.
     pub(crate) async fn turn(&self, caller: PeerCaller, kind: PeerKind, ticket: Ticket) -> Turn<'_> {
         let key = (caller.node, kind);
+        let Ticket { sequence, number } = ticket;
+        let calls = Calls { start: caller.start, sequence };
         let mut limit = pin!(tokio::time::sleep(wait_limit(kind)));
-        while let Some(moved) = self.earlier_calls(caller, key, ticket) {
+        while let Some(moved) = self.earlier_calls(key, calls, number) {
             tokio::select! {
                 () = moved => {}
                 () = &mut limit => {
-                    self.skip_to(key, ticket);
+                    self.skip_to(key, calls, number);
                     break;
                 }
             }
         }
-        Turn { order: self, key, ticket }
+        Turn { order: self, key, calls, number }
     }
 
     /// Completes when one more of the calls before this one has begun; `None` if there is none that matters. The line
-    /// of a caller begins anew with a later sequence, and with another start of the caller.
-    fn earlier_calls(&self, caller: PeerCaller, key: (u64, PeerKind), ticket: Ticket) -> Option<OwnedNotified> {
+    /// of a caller begins anew with later calls, never with earlier ones: two that wait would begin it in turns forever.
+    fn earlier_calls(&self, key: (u64, PeerKind), calls: Calls, number: u64) -> Option<OwnedNotified> {
         let mut lines = self.0.lock();
-        let new = || Line { start: caller.start, sequence: ticket.sequence, next: 0, moved: Arc::default() };
+        let new = || Line { calls, next: 0, moved: Arc::default() };
         let line = lines.entry(key).or_insert_with(new);
-        if line.start != caller.start || line.sequence < ticket.sequence {
+        if calls.are_later_than(line.calls) {
             std::mem::replace(line, new()).moved.notify_waiters();
         }
-        let is_due = line.sequence != ticket.sequence || line.next >= ticket.number;
+        let is_due = line.calls != calls || line.next >= number;
         // Made under the lock under which the line moves, so that it misses no move.
         (!is_due).then(|| line.moved.clone().notified_owned())
     }
 
-    fn skip_to(&self, key: (u64, PeerKind), ticket: Ticket) {
+    fn skip_to(&self, key: (u64, PeerKind), calls: Calls, number: u64) {
         if let Some(line) = self.0.lock().get_mut(&key)
-            && line.sequence == ticket.sequence
+            && line.calls == calls
         {
-            line.next = line.next.max(ticket.number);
+            line.next = line.next.max(number);
         }
     }
 }
@@ -158,8 +174,8 @@ pub(crate) async fn in_turn<T>(turn: Option<Turn<'_>>, call: impl Future<Output 
 mod tests {
     use super::*;
 
-    fn caller(boot: u64) -> PeerCaller {
-        PeerCaller { node: 2, start: StartId { number: 1, boot }, expects: None }
+    fn caller(number: u64) -> PeerCaller {
+        PeerCaller { node: 2, start: StartId { number, boot: number }, expects: None }
     }
 
     async fn turn(order: &CallOrder, sequence: u64, number: u64) -> Turn<'_> {
@@ -212,5 +228,19 @@ mod tests {
         assert!(begins(1, 5, 7).await, "nothing waits for a call of an earlier sequence");
         assert!(begins(1, 6, 1).await && begins(1, 6, 2).await);
         assert!(begins(2, 0, 0).await && begins(2, 0, 1).await && !begins(2, 0, 3).await);
+    }
+
+    #[tokio::test]
+    async fn a_call_of_an_earlier_start_neither_waits_nor_displaces_the_line() {
+        let order = CallOrder::default();
+        let wait =
+            |start, number| Box::pin(order.turn(caller(start), PeerKind::Append, Ticket { sequence: 0, number }));
+        let (mut earlier, mut later) = (wait(1, 1), wait(2, 1));
+        assert!(poll!(&mut earlier).is_pending());
+        assert!(poll!(&mut later).is_pending());
+        // The earlier one was waiting already; the other one comes only now.
+        assert!(poll!(&mut earlier).is_ready() && poll!(wait(1, 2)).is_ready());
+        assert!(poll!(&mut later).is_pending());
+        assert!(poll!(wait(2, 0)).is_ready() && poll!(&mut later).is_ready());
     }
 }
