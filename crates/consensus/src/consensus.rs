@@ -219,8 +219,13 @@ impl Consensus {
         status_of(self.node(), &self.handler().peers.guard)
     }
 
-    /// Has this node take a snapshot of its applied state now. Returns before the snapshot is taken.
+    /// Has this node take a snapshot of its applied state now, if it has applied anything. Returns before the snapshot
+    /// is taken.
     pub async fn take_snapshot(&self) -> Result<(), BarrierError> {
+        // With a snapshot, a directory is not a fresh one: its next start would wait for a membership before it joins.
+        if self.status().applied.is_none() {
+            return Ok(());
+        }
         self.node().raft.trigger().snapshot().await.map_err(|fatal| BarrierError::Fatal(fatal.to_string()))
     }
 

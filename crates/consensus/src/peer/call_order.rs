@@ -137,7 +137,7 @@ impl CallOrder {
     }
 
     /// Completes when one more of the calls before this one has begun; `None` if there is none that matters. The line
-    /// of a caller begins anew with later calls, never with earlier ones: two that wait would begin it in turns forever.
+    /// begins anew with later calls of the caller, never with earlier ones: two that wait would do so in turns forever.
     fn earlier_calls(&self, key: (u64, PeerKind), calls: Calls, number: u64) -> Option<OwnedNotified> {
         let mut lines = self.0.lock();
         let new = || Line { calls, next: 0, moved: Arc::default() };

@@ -327,6 +327,11 @@ async fn members_come_and_go() {
     // The new node knows the others from its configuration, and joins by being added.
     cluster.peers.insert(4, "memory:4".into());
     cluster.boot(4).await;
+    // Found by the simulation: with a snapshot of nothing, its next start waited for a membership for good.
+    cluster.at(4).consensus.take_snapshot().await.unwrap();
+    let first_start = cluster.kill(4);
+    Cluster::bury(first_start).await;
+    cluster.boot(4).await;
     let refused = cluster.at(other).consensus.promote(4).await;
     assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
     let members = cluster.at(other).consensus.add_learner(4, "memory:4").await.unwrap();
