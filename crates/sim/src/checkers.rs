@@ -367,6 +367,11 @@ impl Checkers {
         self.hold(Check::SessionLate, checked);
     }
 
+    /// See [`Sessions::majority_down`].
+    pub fn majority_down(&mut self, now_us: u64) {
+        self.sessions.majority_down(now_us);
+    }
+
     /// A node says so; this is its state at that moment.
     pub fn told_ended_by(&mut self, session: u64, shown: &State) {
         let checked = self.ephemerals.told_ended_by(session, shown);

@@ -271,12 +271,16 @@ impl Run {
     /// Where nothing has been wrong for a while, nobody waits for what is due.
     fn look_at_the_clock(&mut self) {
         let (now, world) = (self.world.now(), &self.world);
+        let nodes = world.nodes();
         let runs = |node: &HostId| world.node(*node).is_some() && !world.is_paused(*node);
         let right = self.sound
             && self.faults.is_quiet()
             && world.changes_under_way() == 0
             && !world.is_paused(CLIENTS)
-            && world.nodes().iter().all(runs);
+            && nodes.iter().all(runs);
+        if nodes.iter().filter(|node| world.is_up(**node)).count() <= nodes.len() / 2 {
+            self.checkers.lock().majority_down(crate::clients::micros(now));
+        }
         self.right_since = right.then(|| self.right_since.unwrap_or(now));
         self.checkers.lock().time_passes(crate::clients::micros(now), right);
         if let Some(since) = self.right_since {
