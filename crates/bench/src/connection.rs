@@ -31,14 +31,24 @@ pub(crate) async fn connect(endpoint: &str) -> Result<(String, TcpStream), Strin
     Ok((host, stream))
 }
 
-/// See the module's text.
-pub(crate) struct Connection {
+/// One open HTTP/1.1 connection with a session.
+pub struct Connection {
     endpoint: String,
     host: String,
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
     credential: Option<String>,
     session_id: u64,
+}
+
+async fn handshake(endpoint: &str) -> Result<(String, SendRequest<Full<Bytes>>, JoinHandle<()>), String> {
+    let (host, stream) = connect(endpoint).await?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let driver = tokio::spawn(async move {
+        // The next request notices its end.
+        let _ = connection.await;
+    });
+    Ok((host, sender, driver))
 }
 
 impl Drop for Connection {
@@ -49,15 +59,12 @@ impl Drop for Connection {
 
 impl Connection {
     /// Connects and opens a session.
-    pub(crate) async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let (host, stream) = connect(endpoint).await.map_err(failed)?;
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|e| failed(e.to_string()))?;
-        let driver = tokio::spawn(async move {
-            // The next request notices its end.
-            let _ = connection.await;
-        });
+        let (host, sender, driver) = handshake(endpoint).await.map_err(failed)?;
         let mut opened = Self { endpoint: endpoint.to_owned(), host, sender, driver, credential: None, session_id: 0 };
         let open = OpenSession { timeout_ms: Some(SESSION_TIMEOUT_MS), label: Some(label.to_owned()) };
         let session: SessionOpened = opened.send(Method::POST, "/v1/sessions", Some(&open)).await.map_err(failed)?;
@@ -75,20 +82,36 @@ impl Connection {
     }
 
     /// Acquires a lock by its route and returns the token.
-    pub(crate) async fn acquire(&mut self, target: &str) -> Result<u64, String> {
+    ///
+    /// # Errors
+    /// The server's, or the connection is lost.
+    pub async fn acquire(&mut self, target: &str) -> Result<u64, String> {
         let ask = Acquire { wait_ms: WAIT_MS, ..Acquire::default() };
         let acquired: Acquired = self.send(Method::POST, target, Some(&ask)).await?;
         Ok(acquired.token)
     }
 
     /// Releases a lock by its route.
-    pub(crate) async fn release(&mut self, target: &str, token: u64) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The server's, or the connection is lost.
+    pub async fn release(&mut self, target: &str, token: u64) -> Result<(), String> {
         self.send::<serde::de::IgnoredAny>(Method::POST, target, Some(&Token { token })).await.map(|_| ())
     }
 
-    /// Closes the session.
-    pub(crate) async fn close(mut self) -> Result<(), BenchError> {
+    /// Closes the session, over a new connection if a request was cancelled on this one.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used, or the server's.
+    pub async fn close(&mut self) -> Result<(), BenchError> {
         let target = format!("/v1/sessions/{}", self.session_id);
+        if !self.sender.is_ready() {
+            let again = handshake(&self.endpoint).await;
+            let (_, sender, driver) =
+                again.map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })?;
+            self.sender = sender;
+            std::mem::replace(&mut self.driver, driver).abort();
+        }
         let closed = self.send::<serde::de::IgnoredAny>(Method::DELETE, &target, None::<&()>).await;
         closed.map(|_| ()).map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })
     }

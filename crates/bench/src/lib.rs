@@ -16,9 +16,11 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+pub use connection::Connection;
 pub use cpu::spent_us;
-pub use plot::{PlotError, svg};
+pub use plot::{Chart, Line, PlotError, charts, svg};
 pub use run::run;
+pub use stream::Stream;
 
 /// Prefix of the load generator's locks.
 pub const LOCK_PREFIX: &str = "lockkeeper-bench";

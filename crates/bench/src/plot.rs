@@ -1,5 +1,5 @@
-//! Plots measurements as SVG: throughput and latency over the number of clients, a row per kind of locks, a line per
-//! transport.
+//! Plots measurements as SVG: charts over the number of clients, one beside the other. The charts of this program are
+//! throughput and latency, a row per kind of locks, a line per transport.
 
 use std::ops::Range;
 
@@ -17,13 +17,74 @@ const FONT: &str = "sans-serif";
 #[error("cannot draw the plot: {0}")]
 pub struct PlotError(String);
 
+/// A line of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Its name in the legend.
+    pub name: String,
+    /// Numbers of clients, and values.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Values over the number of clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// What the values are.
+    pub title: String,
+    /// At most seven differ in color.
+    pub lines: Vec<Line>,
+}
+
+/// Colors of lines, in their order.
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0x36, 0x55, 0x7a),
+    RGBColor(0x2c, 0x7a, 0x3f),
+    RGBColor(0xb0, 0x3a, 0x2e),
+    RGBColor(0x8e, 0x5a, 0xa8),
+    RGBColor(0xc7, 0x85, 0x1d),
+    RGBColor(0x1f, 0x8a, 0x91),
+    RGBColor(0x6b, 0x6b, 0x6b),
+];
+
 /// Plots measurements as an SVG document. All axes are logarithmic.
 ///
 /// # Errors
 /// There is no measurement, or plotters fails.
 pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
-    let rows: Vec<Locks> =
-        [Locks::Own, Locks::One].into_iter().filter(|&locks| results.iter().any(|m| m.locks == locks)).collect();
+    let rows: Vec<[Chart; 2]> = [Locks::Own, Locks::One]
+        .into_iter()
+        .map(|locks| (locks, results.iter().filter(|measured| measured.locks == locks).collect::<Vec<_>>()))
+        .filter(|(_, of_row)| !of_row.is_empty())
+        .map(|(locks, of_row)| {
+            let title = match locks {
+                Locks::Own => "a lock for each client",
+                Locks::One => "one lock for all clients",
+            };
+            let rate = |measured: &Measured| measured.cycles_per_second;
+            let p50_ms = |measured: &Measured| measured.acquire.p50_us as f64 / 1e3;
+            [
+                Chart { title: format!("{title}: cycles per second"), lines: lines(&of_row, rate) },
+                Chart { title: format!("{title}: acquire, p50 in ms"), lines: lines(&of_row, p50_ms) },
+            ]
+        })
+        .collect();
+    charts(&rows)
+}
+
+fn lines(results: &[&Measured], value: impl Fn(&Measured) -> f64) -> Vec<Line> {
+    let named = [(Transport::Http, "HTTP"), (Transport::Stream, "stream"), (Transport::Library, "library")];
+    let lines = named.map(|(transport, name)| {
+        let of_line = results.iter().filter(|measured| measured.transport == transport);
+        Line { name: name.into(), points: of_line.map(|one| (f64::from(one.clients), value(one))).collect() }
+    });
+    lines.into()
+}
+
+/// Plots rows of two charts each as an SVG document. All axes are logarithmic.
+///
+/// # Errors
+/// There is no chart, or plotters fails.
+pub fn charts(rows: &[[Chart; 2]]) -> Result<String, PlotError> {
     if rows.is_empty() {
         return Err(PlotError("nothing was measured".into()));
     }
@@ -32,33 +93,22 @@ pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
         let height = ROW_HEIGHT * u32::try_from(rows.len()).unwrap_or(1);
         let area = SVGBackend::with_string(&mut document, (WIDTH, height)).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
-        for (part, locks) in area.split_evenly((rows.len(), 1)).iter().zip(rows) {
-            let of_row: Vec<&Measured> = results.iter().filter(|measured| measured.locks == locks).collect();
-            let title = match locks {
-                Locks::Own => "a lock for each client",
-                Locks::One => "one lock for all clients",
-            };
+        for (part, [one, other]) in area.split_evenly((rows.len(), 1)).iter().zip(rows) {
             let (left, right) = part.split_horizontally(WIDTH / 2);
-            chart(&left, &format!("{title}: cycles per second"), &of_row, |measured| measured.cycles_per_second)?;
-            chart(&right, &format!("{title}: acquire, p50 in ms"), &of_row, |measured| {
-                measured.acquire.p50_us as f64 / 1e3
-            })?;
+            draw(&left, one)?;
+            draw(&right, other)?;
         }
         area.present().map_err(failed)?;
     }
     Ok(document)
 }
 
-fn chart(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
-    title: &str,
-    results: &[&Measured],
-    value: impl Fn(&Measured) -> f64,
-) -> Result<(), PlotError> {
-    let clients = range(results.iter().map(|measured| f64::from(measured.clients)));
-    let values = range(results.iter().map(|measured| value(measured)));
+fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, of: &Chart) -> Result<(), PlotError> {
+    let points = || of.lines.iter().flat_map(|line| &line.points);
+    let clients = range(points().map(|(clients, _)| *clients));
+    let values = range(points().map(|(_, value)| *value));
     let mut chart = ChartBuilder::on(area)
-        .caption(title, (FONT, 15))
+        .caption(&of.title, (FONT, 15))
         .margin(10)
         .x_label_area_size(36)
         .y_label_area_size(52)
@@ -73,16 +123,8 @@ fn chart(
         .y_label_formatter(&label)
         .draw()
         .map_err(failed)?;
-    for (transport, name, color) in [
-        (Transport::Http, "HTTP", RGBColor(0x36, 0x55, 0x7a)),
-        (Transport::Stream, "stream", RGBColor(0x2c, 0x7a, 0x3f)),
-        (Transport::Library, "library", RGBColor(0xb0, 0x3a, 0x2e)),
-    ] {
-        let mut points: Vec<(f64, f64)> = results
-            .iter()
-            .filter(|measured| measured.transport == transport)
-            .map(|measured| (f64::from(measured.clients), value(measured)))
-            .collect();
+    for (line, color) in of.lines.iter().zip(COLORS.into_iter().cycle()) {
+        let mut points = line.points.clone();
         if points.is_empty() {
             continue;
         }
@@ -90,7 +132,7 @@ fn chart(
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))
             .map_err(failed)?
-            .label(name)
+            .label(&line.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
     }
     chart

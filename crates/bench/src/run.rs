@@ -187,8 +187,8 @@ enum ClientConnection {
 impl ClientConnection {
     async fn close(self) -> Result<(), BenchError> {
         match self {
-            Self::Http(connection) => connection.close().await,
-            Self::Stream(stream) => stream.close().await,
+            Self::Http(mut connection) => connection.close().await,
+            Self::Stream(mut stream) => stream.close().await,
             Self::Library(session) => close_shared_session(&session).await,
         }
     }

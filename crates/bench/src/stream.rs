@@ -19,8 +19,8 @@ use crate::connection::{Connection, WAIT_MS, connect};
 /// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
-/// See the module's text.
-pub(crate) struct Stream {
+/// One session stream.
+pub struct Stream {
     /// Opens and closes the session.
     session: Connection,
     socket: WebSocketStream<TcpStream>,
@@ -50,7 +50,10 @@ struct Granted {
 
 impl Stream {
     /// Opens a session and its stream.
-    pub(crate) async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
         let session = Connection::open(endpoint, label).await?;
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
         let (host, stream) = connect(endpoint).await.map_err(failed)?;
@@ -75,24 +78,36 @@ impl Stream {
     }
 
     /// Buffers an acquire.
-    pub(crate) async fn send_acquire(&mut self, lock: &str) -> Result<u64, String> {
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn send_acquire(&mut self, lock: &str) -> Result<u64, String> {
         let body = Acquire { wait_ms: WAIT_MS, ..Acquire::default() };
         self.send(Call::AcquireLock { name: lock.to_owned(), body }).await
     }
 
     /// Buffers a release.
-    pub(crate) async fn send_release(&mut self, lock: &str, token: u64) -> Result<u64, String> {
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn send_release(&mut self, lock: &str, token: u64) -> Result<u64, String> {
         let body = Release { token, also: Vec::new(), even_in_part: false };
         self.send(Call::ReleaseLock { name: lock.to_owned(), body }).await
     }
 
     /// Sends all buffered requests.
-    pub(crate) async fn flush(&mut self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn flush(&mut self) -> Result<(), String> {
         self.socket.flush().await.map_err(lost)
     }
 
     /// The next answer: its id, and the token or the error.
-    pub(crate) async fn next_answer(&mut self) -> Result<(u64, Result<u64, String>), String> {
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn next_answer(&mut self) -> Result<(u64, Result<u64, String>), String> {
         loop {
             let message = self.socket.next().await.ok_or("connection lost")?.map_err(lost)?;
             let Message::Text(text) = message else { continue };
@@ -113,7 +128,10 @@ impl Stream {
     }
 
     /// Closes the session.
-    pub(crate) async fn close(self) -> Result<(), BenchError> {
+    ///
+    /// # Errors
+    /// The endpoint cannot be used, or the server's.
+    pub async fn close(&mut self) -> Result<(), BenchError> {
         self.session.close().await
     }
 }

@@ -1,49 +1,49 @@
-//! Measures the cost of a lock for a ZooKeeper client, against Lockkeeper and against real ZooKeeper.
+//! Measures what a lock costs: the same work against Lockkeeper and its peers.
 //!
-//! Each client is a session of the crate `zookeeper-client` and follows ZooKeeper's recipe (`client`): create an
-//! ephemeral sequential node, list the queue, watch the preceding node, delete. `point` runs one measurement. The two
-//! systems take turns, point by point, so that both see the same state of the machine. `table` compares the results.
-//! This program starts no servers (`scripts/bench-zookeeper` does), never retries silently, and must never write
-//! outside a node that it created.
+//! Each client (`client`) follows its system's documented recipe. `point` runs one measurement. The systems take turns,
+//! point by point, so that all see the same state of the machine. `table` compares the results with those of one
+//! system, and `chart` plots them. This program starts no servers (`scripts/bench-peers` does), never retries silently,
+//! and must never write outside of what it created.
 
+mod chart;
 mod client;
 mod point;
+mod system;
 mod table;
+mod usage;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use lockkeeper_bench::BenchError;
+use lockkeeper_bench::{BenchError, PlotError};
 use serde::Serialize;
 
-use point::{Locks, Plan, Point, System};
+use point::{Locks, Plan, Point};
+use system::{Kind, System};
 use table::{PointFigures, Row};
 
-/// Measures cycles of ZooKeeper's lock recipe against Lockkeeper and against real ZooKeeper, side by side.
+/// Measures cycles of acquire and release against several systems, side by side.
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "A cycle: create an ephemeral sequential node, list the queue, watch the preceding node until it is \
-                  deleted, delete the own node.\nExit codes: 0 measured, 1 a point had errors, 2 the measurement failed"
+    after_help = "A cycle: acquire a lock, release it, wait for the answer. With one lock for all clients, each cycle \
+                  is a hand-over.\nExit codes: 0 measured, 1 a point had errors or the machine was too busy, 2 the \
+                  measurement failed"
 )]
 struct Arguments {
-    /// Addresses of Lockkeeper's ZooKeeper frontends
-    #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…", required_unless_present = "zookeeper")]
-    lockkeeper: Vec<SocketAddr>,
-    /// Its processes, whose CPU time is counted
-    #[arg(long, value_delimiter = ',', value_name = "PID,…")]
-    lockkeeper_pids: Vec<u32>,
-    /// Servers of a real ZooKeeper
-    #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…")]
-    zookeeper: Vec<SocketAddr>,
-    /// Its processes, whose CPU time is counted
-    #[arg(long, value_delimiter = ',', value_name = "PID,…")]
-    zookeeper_pids: Vec<u32>,
-    /// Numbers of clients, which are spread over the servers
-    #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 16, 64, 256])]
+    /// A system, given once for each: addresses of its servers, over which clients are spread, and its processes,
+    /// whose CPU time is counted. KIND is lockkeeper-http, lockkeeper-stream, lockkeeper-zookeeper, zookeeper, etcd,
+    /// redis or redlock
+    #[arg(long = "system", value_name = "KIND=ADDRESS,…[@PID,…]", required = true)]
+    systems: Vec<System>,
+    /// The system that others are compared with [default: zookeeper, or else the first]
+    #[arg(long, value_name = "KIND", value_enum)]
+    reference: Option<Kind>,
+    /// Numbers of clients
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 16, 64, 256, 1024])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: Vec<u32>,
     /// A separate lock per client, or one lock for all
@@ -55,19 +55,26 @@ struct Arguments {
     /// Warm-up before each measurement
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
-    /// Warm-up of each system before the first point, with the most clients: a Java server needs time to compile its
+    /// Warm-up of each system before the first point, with at most 64 clients: a Java server needs time to compile its
     /// code
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = seconds)]
     first_warm_up: Duration,
     /// Measurements per point; the printed values are medians
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    /// The share of the machine's CPU time that programs beside the measured ones may use. A system's point whose
+    /// median is above it is not compared
+    #[arg(long, value_name = "SHARE", default_value = "0.15", value_parser = share)]
+    busy_limit: f64,
     /// Write all values, including those of each round, to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the table to this file, as Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// Plot cycles per second and acquire p50 to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -77,13 +84,24 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share @ 0.0..=1.0) => Ok(share),
+        _ => Err("expected a share from 0 to 1".into()),
+    }
+}
+
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 enum MeasureError {
     #[error("{system}: {why}")]
-    Connect { system: &'static str, why: String },
+    Connect { system: String, why: String },
+    #[error("--reference: {0} is not measured")]
+    Reference(Kind),
     #[error(transparent)]
     Process(#[from] BenchError),
+    #[error(transparent)]
+    Plot(#[from] PlotError),
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot encode the results as JSON: {0}")]
@@ -97,6 +115,8 @@ struct Report {
     seconds_per_round: f64,
     warm_up_seconds: f64,
     rounds: u32,
+    reference: String,
+    busy_limit: f64,
     points: Vec<PointFigures>,
 }
 
@@ -104,8 +124,8 @@ struct Report {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
-        Ok(rows) if rows.iter().all(Row::is_valid) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(1),
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
         Err(trouble) => {
             eprintln!("lockkeeper-cycles: {trouble}");
             ExitCode::from(2)
@@ -113,65 +133,64 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: &Arguments) -> Result<Vec<Row>, MeasureError> {
-    let of = |name, addresses: &[SocketAddr], pids: &[u32]| System {
-        name,
-        addresses: addresses.iter().map(ToString::to_string).collect(),
-        pids: pids.to_owned(),
+/// Whether every point was measured without an error, on a machine that was not too busy.
+async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
+    let systems: Vec<Arc<System>> = arguments.systems.iter().cloned().map(Arc::new).collect();
+    let kinds: Vec<Kind> = systems.iter().map(|system| system.kind).collect();
+    let at = |kind: Kind| kinds.iter().position(|known| *known == kind);
+    let reference = match arguments.reference {
+        Some(kind) => at(kind).ok_or(MeasureError::Reference(kind))?,
+        None => at(Kind::Zookeeper).unwrap_or(0),
     };
-    let mut systems = vec![
-        of("Lockkeeper", &arguments.lockkeeper, &arguments.lockkeeper_pids),
-        of("ZooKeeper", &arguments.zookeeper, &arguments.zookeeper_pids),
-    ];
-    systems.retain(|system| !system.addresses.is_empty());
-    let points: Vec<Point> = arguments
+    let points = arguments
         .locks
         .iter()
-        .flat_map(|&locks| arguments.clients.iter().map(move |&clients| Point { locks, clients }))
-        .collect();
+        .flat_map(|&locks| arguments.clients.iter().map(move |&clients| Point { locks, clients }));
+    let mut rows: Vec<Row> = points.map(|point| Row::new(point, &kinds, reference, arguments.busy_limit)).collect();
 
     warm_up(arguments, &systems).await?;
-    let mut rows: Vec<Row> = points.iter().map(|&point| Row::new(point, systems.len())).collect();
     let plan = Plan { warm_up: arguments.warm_up, measure: arguments.seconds };
     for round in 1..=arguments.rounds {
         for row in &mut rows {
-            // Alternate which system is first, so that drift of the machine affects both.
+            // Alternate which system is first, so that drift of the machine affects all.
             let mut order: Vec<usize> = (0..systems.len()).collect();
             if round % 2 == 0 {
                 order.reverse();
             }
             for at in order {
                 let measured = point::measure(&systems[at], row.point, &plan).await?;
-                eprintln!("round {round}, {}, {}: {}", row.point, systems[at].name, measured.in_short());
+                eprintln!("round {round}, {}, {}: {}", row.point, kinds[at], measured.in_short());
                 row.add(at, &measured);
             }
         }
     }
-    show(arguments, &systems, &rows)?;
-    Ok(rows)
+    show(arguments, kinds[reference], &rows)?;
+    Ok(rows.iter().all(|row| row.remarks().is_empty()))
 }
 
-async fn warm_up(arguments: &Arguments, systems: &[System]) -> Result<(), MeasureError> {
+async fn warm_up(arguments: &Arguments, systems: &[Arc<System>]) -> Result<(), MeasureError> {
     let plan = Plan { warm_up: arguments.warm_up, measure: arguments.first_warm_up };
-    let clients = arguments.clients.iter().copied().max().unwrap_or(1);
+    let clients = arguments.clients.iter().copied().max().unwrap_or(1).min(64);
     for system in systems {
         let point = Point { locks: Locks::Own, clients };
         let measured = point::measure(system, point, &plan).await?;
-        eprintln!("first warm-up, {point}, {}: {}", system.name, measured.in_short());
+        eprintln!("first warm-up, {point}, {}: {}", system.kind, measured.in_short());
     }
     Ok(())
 }
 
-fn show(arguments: &Arguments, systems: &[System], rows: &[Row]) -> Result<(), MeasureError> {
-    let names: Vec<&str> = systems.iter().map(|system| system.name).collect();
-    println!("{}", table::for_people(&names, rows));
+fn show(arguments: &Arguments, reference: Kind, rows: &[Row]) -> Result<(), MeasureError> {
+    println!("{}", table::for_people(reference, rows));
     for row in rows {
-        for remark in row.remarks(&names) {
+        for remark in row.remarks() {
             println!("! {}: {remark}", row.point);
         }
     }
     if let Some(path) = &arguments.markdown {
-        write(path, table::markdown(&names, rows) + "\n")?;
+        write(path, table::markdown(reference, rows) + "\n")?;
+    }
+    if let Some(path) = &arguments.plot {
+        write(path, chart::svg(rows)?)?;
     }
     if let Some(path) = &arguments.json {
         let report = Report {
@@ -179,7 +198,9 @@ fn show(arguments: &Arguments, systems: &[System], rows: &[Row]) -> Result<(), M
             seconds_per_round: arguments.seconds.as_secs_f64(),
             warm_up_seconds: arguments.warm_up.as_secs_f64(),
             rounds: arguments.rounds,
-            points: rows.iter().map(|row| row.figures(&names)).collect(),
+            reference: reference.to_string(),
+            busy_limit: arguments.busy_limit,
+            points: rows.iter().map(Row::figures).collect(),
         };
         write(path, serde_json::to_string_pretty(&report)? + "\n")?;
     }

@@ -1,28 +1,23 @@
 //! One measurement of one system.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
-use lockkeeper_bench::spent_us;
+use lockkeeper_bench::LOCK_PREFIX;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::MeasureError;
-use crate::client::{self, ClientResult, Lock, Phase};
+use crate::client::{self, ClientResult, Lock, LockClient, Phase};
+use crate::system::System;
+use crate::usage::{Machine, Usage, resident_bytes};
 
 /// Time limit for all clients to connect.
 const LONGEST_OPENING: Duration = Duration::from_secs(60);
-
-/// The servers of one system.
-#[derive(Debug)]
-pub(crate) struct System {
-    pub(crate) name: &'static str,
-    pub(crate) addresses: Vec<String>,
-    pub(crate) pids: Vec<u32>,
-}
 
 /// The locks that clients acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
@@ -69,10 +64,14 @@ pub(crate) struct Plan {
 pub(crate) struct Measured {
     pub(crate) seconds: f64,
     pub(crate) result: ClientResult,
-    /// CPU time of all servers; `None` if their pids are not given.
-    pub(crate) servers_us: Option<u64>,
+    /// What all servers used; `None` if their pids are not given.
+    pub(crate) servers: Option<Usage>,
+    /// Memory of all servers at the end.
+    pub(crate) resident_bytes: u64,
     /// CPU time of this program.
     pub(crate) own_us: u64,
+    /// The share of the machine's CPU time that neither the servers nor this program used.
+    pub(crate) others: f64,
 }
 
 impl Measured {
@@ -90,24 +89,29 @@ impl Measured {
 }
 
 /// Runs one measurement.
-pub(crate) async fn measure(system: &System, point: Point, plan: &Plan) -> Result<Measured, MeasureError> {
+pub(crate) async fn measure(system: &Arc<System>, point: Point, plan: &Plan) -> Result<Measured, MeasureError> {
     let clients = open_all(system, point).await?;
     let (phases, phase) = watch::channel(Phase::WarmUp);
-    let working: Vec<_> = clients
-        .into_iter()
-        .map(|Opened { client, address, lock }| tokio::spawn(client::run(client, address, lock, phase.clone())))
+    let working: Vec<_> = (0..)
+        .zip(clients)
+        .map(|(number, (client, lock))| {
+            tokio::spawn(client::run(client, (system.clone(), number), lock, phase.clone()))
+        })
         .collect();
 
     sleep(plan.warm_up).await;
     let own = [std::process::id()];
-    let (servers_before, own_before) = (spent_us(&system.pids)?, spent_us(&own)?);
+    let used = || Ok::<_, MeasureError>((Usage::of(&system.pids)?, Usage::of(&own)?, Machine::now()));
+    let (servers_before, own_before, machine_before) = used()?;
     let began = Instant::now();
     phases.send_replace(Phase::Measure);
     sleep(plan.measure).await;
     phases.send_replace(Phase::Done);
     let seconds = began.elapsed().as_secs_f64();
-    let servers = spent_us(&system.pids)?.saturating_sub(servers_before);
-    let own_us = spent_us(&own)?.saturating_sub(own_before);
+    let (servers, own, machine) = used()?;
+    let (servers, own_us) = (servers.since(servers_before), own.since(own_before).cpu_us);
+    let others = machine.others_since(machine_before, servers.cpu_us + own_us);
+    let resident_bytes = resident_bytes(&system.pids);
 
     let mut result = ClientResult::new();
     for client in working {
@@ -116,35 +120,25 @@ pub(crate) async fn measure(system: &System, point: Point, plan: &Plan) -> Resul
             Err(error) => result.failed(format!("a client failed: {error}")),
         }
     }
-    Ok(Measured { seconds, result, servers_us: (!system.pids.is_empty()).then_some(servers), own_us })
-}
-
-struct Opened {
-    client: zookeeper_client::Client,
-    address: String,
-    lock: Lock,
+    let servers = (!system.pids.is_empty()).then_some(servers);
+    Ok(Measured { seconds, result, servers, resident_bytes, own_us, others })
 }
 
 /// Opens all sessions before the first cycle.
-async fn open_all(system: &System, point: Point) -> Result<Vec<Opened>, MeasureError> {
-    // New directories for each measurement, so that the queues are empty.
+async fn open_all(system: &System, point: Point) -> Result<Vec<(Box<dyn LockClient>, Lock)>, MeasureError> {
+    // New locks for each measurement, so that the queues are empty.
     static MEASUREMENTS: AtomicU32 = AtomicU32::new(0);
     let number = MEASUREMENTS.fetch_add(1, Ordering::Relaxed);
-    let top = format!("/lockkeeper-cycles/{}-{number}", std::process::id());
+    let top = format!("{LOCK_PREFIX}/cycles-{}-{number}", std::process::id());
     let the_one = Lock::new(format!("{top}/one"));
     let clients = (0..point.clients as usize).map(|at| {
-        let address = system.addresses[at % system.addresses.len()].clone();
         let lock = match point.locks {
             Locks::Own => Lock::new(format!("{top}/own-{at}")),
             Locks::One => the_one.clone(),
         };
-        async move {
-            let opened = client::open(&address, &lock).await;
-            let client = opened.map_err(|error| format!("no session at {address}: {error}"))?;
-            Ok(Opened { client, address, lock })
-        }
+        async move { client::open(system, at, &lock).await.map(|client| (client, lock)) }
     });
-    let failed = |why| MeasureError::Connect { system: system.name, why };
+    let failed = |why| MeasureError::Connect { system: system.kind.to_string(), why };
     match timeout(LONGEST_OPENING, try_join_all(clients)).await {
         Ok(opened) => opened.map_err(failed),
         Err(_) => Err(failed(format!("{} sessions are not open after {LONGEST_OPENING:?}", point.clients))),

@@ -8,29 +8,41 @@ use serde::Serialize;
 
 use crate::client::ClientResult;
 use crate::point::{Locks, Measured, Point};
+use crate::system::Kind;
 
 /// One point with each system's results.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) point: Point,
     systems: Vec<Total>,
+    /// The system that others are compared with.
+    reference: usize,
+    busy_limit: f64,
 }
 
 /// All rounds of one system. Values are medians, so that a stalled disk spoils a round but not the value.
 #[derive(Debug)]
 struct Total {
+    kind: Kind,
     /// Over all rounds.
     result: ClientResult,
     own_us: u64,
     rounds: Vec<Round>,
 }
 
-/// Result of one round.
-#[derive(Debug)]
+/// Result of one round. A value that cannot be had, such as a latency without a cycle, is `None`.
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Round {
-    rate: f64,
-    acquired: Option<[f64; 2]>,
-    server_cpu: Option<f64>,
+    cycles_per_second: f64,
+    acquire_p50_us: Option<f64>,
+    acquire_p99_us: Option<f64>,
+    acquire_p99_9_us: Option<f64>,
+    server_cpu_us_per_cycle: Option<f64>,
+    switches_per_cycle: Option<f64>,
+    written_bytes_per_cycle: Option<f64>,
+    resident_bytes: u64,
+    /// The share of the machine that others used.
+    others: f64,
 }
 
 /// One point as JSON.
@@ -39,97 +51,145 @@ pub(crate) struct PointFigures {
     locks: Locks,
     clients: u32,
     systems: BTreeMap<String, Figures>,
-    /// The first system's values divided by the second's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ratio: Option<Ratio>,
 }
 
 /// One system's results of one point as JSON.
 #[derive(Debug, Serialize)]
 struct Figures {
     cycles: u64,
-    cycles_per_second: f64,
-    cycles_per_second_of_rounds: Vec<f64>,
     /// Over all rounds.
     acquire: Latency,
     cycle: Latency,
-    server_cpu_us_per_cycle: Option<f64>,
     client_cpu_us_per_cycle: Option<f64>,
     errors: u64,
     first_error: Option<String>,
+    too_busy: bool,
+    rounds: Vec<Round>,
+    /// Relative to the reference.
+    cycles_ratio: Option<Ratio>,
+    acquire_p50_ratio: Option<Ratio>,
+    server_cpu_ratio: Option<Ratio>,
 }
 
-#[derive(Debug, Serialize)]
+/// Values of one system divided by those of another in the same round.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Ratio {
-    cycles_per_second: Option<f64>,
-    acquire_p50: Option<f64>,
-    acquire_p99: Option<f64>,
-    server_cpu_per_cycle: Option<f64>,
+    median: f64,
+    least: f64,
+    most: f64,
 }
 
 impl Row {
-    pub(crate) fn new(point: Point, systems: usize) -> Self {
-        let nothing = || Total { result: ClientResult::new(), own_us: 0, rounds: Vec::new() };
-        Self { point, systems: (0..systems).map(|_| nothing()).collect() }
+    pub(crate) fn new(point: Point, kinds: &[Kind], reference: usize, busy_limit: f64) -> Self {
+        let nothing = |kind: &Kind| Total { kind: *kind, result: ClientResult::new(), own_us: 0, rounds: Vec::new() };
+        Self { point, systems: kinds.iter().map(nothing).collect(), reference, busy_limit }
     }
 
     /// Adds a round of one system.
     pub(crate) fn add(&mut self, system: usize, measured: &Measured) {
         let total = &mut self.systems[system];
-        let (acquire, cycles) = (&measured.result.acquire, measured.result.cycle.len() as f64);
+        let acquire = &measured.result.acquire;
+        let cycles = measured.result.cycle.len() as f64;
+        let at = |quantile| (!acquire.is_empty()).then(|| acquire.value_at_quantile(quantile) as f64);
+        let per_cycle = |used: Option<u64>| used.filter(|_| cycles > 0.0).map(|used| used as f64 / cycles);
         total.rounds.push(Round {
-            rate: measured.cycles_per_second(),
-            acquired: (!acquire.is_empty())
-                .then(|| [0.5, 0.99].map(|quantile| acquire.value_at_quantile(quantile) as f64)),
-            server_cpu: divided(measured.servers_us.map(|us| us as f64), Some(cycles)),
+            cycles_per_second: measured.cycles_per_second(),
+            acquire_p50_us: at(0.5),
+            acquire_p99_us: at(0.99),
+            acquire_p99_9_us: at(0.999),
+            server_cpu_us_per_cycle: per_cycle(measured.servers.map(|used| used.cpu_us)),
+            switches_per_cycle: per_cycle(measured.servers.map(|used| used.switches)),
+            written_bytes_per_cycle: per_cycle(measured.servers.map(|used| used.written_bytes)),
+            resident_bytes: measured.resident_bytes,
+            others: measured.others,
         });
         total.result.add(&measured.result);
         total.own_us += measured.own_us;
     }
 
-    /// Whether every round succeeded.
-    pub(crate) fn is_valid(&self) -> bool {
-        self.systems.iter().all(Total::is_valid)
+    /// Why values of this point do not count.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let bad = self.systems.iter().filter(|total| !total.is_valid());
+        let errors = bad.map(|total| match &total.result.first_error {
+            Some(first) => format!("{} had {} errors, the first: {first}", total.kind, total.result.errors),
+            None => format!("{} finished no cycle in the measured time; measure longer", total.kind),
+        });
+        let busy = self.systems.iter().filter(|total| total.is_too_busy(self.busy_limit)).map(|total| {
+            let share = total.median(|round| Some(round.others)).unwrap_or_default() * 100.0;
+            format!("{share:.0} % of the machine beside {}", total.kind)
+        });
+        let busy: Vec<String> = busy.collect();
+        let not_compared = format!("not compared: other programs used {}", busy.join(", "));
+        errors.chain((!busy.is_empty()).then_some(not_compared)).collect()
     }
 
-    /// Descriptions of the point's errors.
-    pub(crate) fn remarks(&self, names: &[&str]) -> Vec<String> {
-        let bad = names.iter().zip(&self.systems).filter(|(_, total)| !total.is_valid());
-        bad.map(|(name, total)| match &total.result.first_error {
-            Some(first) => format!("{name} had {} errors, the first: {first}", total.result.errors),
-            None => format!("{name} finished no cycle in the measured time; measure longer"),
-        })
-        .collect()
+    /// Each system's name, cycles per second and acquire p50 in µs.
+    pub(crate) fn medians(&self) -> Vec<(String, f64, f64)> {
+        let medians = self.systems.iter().filter_map(|total| {
+            let rate = total.median(|round| Some(round.cycles_per_second))?;
+            Some((total.kind.to_string(), rate, total.median(|round| round.acquire_p50_us)?))
+        });
+        medians.collect()
     }
 
-    pub(crate) fn figures(&self, names: &[&str]) -> PointFigures {
-        let each = || names.iter().zip(&self.systems);
-        let ratio = match &self.systems[..] {
-            [one, other] => Some(Ratio {
-                cycles_per_second: divided(one.rate(), other.rate()),
-                acquire_p50: divided(one.acquired_p50(), other.acquired_p50()),
-                acquire_p99: divided(one.acquired_p99(), other.acquired_p99()),
-                server_cpu_per_cycle: divided(one.server_cpu(), other.server_cpu()),
-            }),
-            _ => None,
+    pub(crate) fn figures(&self) -> PointFigures {
+        let figures = |total: &Total| Figures {
+            cycles: total.result.cycle.len(),
+            acquire: Latency::of(&total.result.acquire),
+            cycle: Latency::of(&total.result.cycle),
+            client_cpu_us_per_cycle: divided(total.own_us as f64, total.result.cycle.len() as f64),
+            errors: total.result.errors,
+            first_error: total.result.first_error.clone(),
+            too_busy: total.is_too_busy(self.busy_limit),
+            rounds: total.rounds.clone(),
+            cycles_ratio: self.ratio(total, |round| Some(round.cycles_per_second)),
+            acquire_p50_ratio: self.ratio(total, |round| round.acquire_p50_us),
+            server_cpu_ratio: self.ratio(total, |round| round.server_cpu_us_per_cycle),
         };
         PointFigures {
             locks: self.point.locks,
             clients: self.point.clients,
-            systems: each().map(|(name, total)| ((*name).to_owned(), total.figures())).collect(),
-            ratio,
+            systems: self.systems.iter().map(|total| (total.kind.to_string(), figures(total))).collect(),
         }
     }
 
-    /// A value of each system, and their ratio.
-    fn cells(&self, of: fn(&Total) -> Option<f64>, as_text: fn(f64) -> String) -> Vec<String> {
-        let values: Vec<Option<f64>> = self.systems.iter().map(of).collect();
-        let text = |value: Option<f64>, as_text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), as_text);
-        let mut cells: Vec<String> = values.iter().map(|value| text(*value, as_text)).collect();
-        if let [one, other] = values[..] {
-            cells.push(text(divided(one, other), |ratio| format!("{ratio:.2}")));
+    /// The ratio of a system to the reference, round by round; `None` for the reference itself, and if the machine was
+    /// too busy beside one of them.
+    fn ratio(&self, total: &Total, of: fn(&Round) -> Option<f64>) -> Option<Ratio> {
+        let reference = &self.systems[self.reference];
+        if total.kind == reference.kind || [total, reference].iter().any(|one| one.is_too_busy(self.busy_limit)) {
+            return None;
         }
-        cells
+        let rounds = total.rounds.iter().zip(&reference.rounds);
+        let mut ratios: Vec<f64> = rounds.filter_map(|(one, other)| divided(of(one)?, of(other)?)).collect();
+        let median = median(&mut ratios)?;
+        Some(Ratio { median, least: *ratios.first()?, most: *ratios.last()? })
+    }
+
+    fn cells(&self, total: &Total) -> Vec<String> {
+        let value = |of: fn(&Round) -> Option<f64>, as_text: fn(f64) -> String| {
+            total.median(of).map_or_else(|| "-".to_owned(), as_text)
+        };
+        let ratio = |of| self.ratio(total, of).map_or_else(|| "-".to_owned(), |ratio| format!("{:.2}", ratio.median));
+        let spread = |of| match self.ratio(total, of) {
+            Some(Ratio { median, least, most }) => format!("{median:.2} ({least:.2}–{most:.2})"),
+            None => "-".to_owned(),
+        };
+        vec![
+            value(|round| Some(round.cycles_per_second), |rate| format!("{rate:.0}")),
+            spread(|round| Some(round.cycles_per_second)),
+            value(|round| round.acquire_p50_us, millis),
+            ratio(|round| round.acquire_p50_us),
+            value(|round| round.acquire_p99_us, millis),
+            value(|round| round.acquire_p99_9_us, millis),
+            value(|round| round.server_cpu_us_per_cycle, |us| format!("{us:.0} µs")),
+            ratio(|round| round.server_cpu_us_per_cycle),
+            value(|round| round.switches_per_cycle, |switches| format!("{switches:.1}")),
+            value(|round| round.written_bytes_per_cycle, |bytes| format!("{:.1} kB", bytes / 1e3)),
+            value(|round| Some(round.resident_bytes as f64), |bytes| format!("{:.0} MB", bytes / 1e6)),
+            value(|round| Some(round.others), |others| format!("{:.0} %", others * 100.0)),
+            total.result.errors.to_string() + if total.is_valid() { "" } else { " !" },
+        ]
     }
 }
 
@@ -138,92 +198,70 @@ impl Total {
         self.result.errors == 0 && !self.result.cycle.is_empty()
     }
 
-    fn rate(&self) -> Option<f64> {
-        self.middle(|round| Some(round.rate))
-    }
-
-    fn acquired_p50(&self) -> Option<f64> {
-        self.middle(|round| round.acquired.map(|[p50, _]| p50))
-    }
-
-    fn acquired_p99(&self) -> Option<f64> {
-        self.middle(|round| round.acquired.map(|[_, p99]| p99))
-    }
-
-    fn server_cpu(&self) -> Option<f64> {
-        self.middle(|round| round.server_cpu)
+    fn is_too_busy(&self, limit: f64) -> bool {
+        self.median(|round| Some(round.others)).is_some_and(|others| others > limit)
     }
 
     /// The median over the rounds that have the value.
-    fn middle(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
-        let mut figures: Vec<f64> = self.rounds.iter().filter_map(of).collect();
-        figures.sort_by(f64::total_cmp);
-        let upper = *figures.get(figures.len() / 2)?;
-        let lower = *figures.get(figures.len().checked_sub(1)? / 2)?;
-        Some(f64::midpoint(lower, upper))
-    }
-
-    fn figures(&self) -> Figures {
-        Figures {
-            cycles: self.result.cycle.len(),
-            cycles_per_second: self.rate().unwrap_or_default(),
-            cycles_per_second_of_rounds: self.rounds.iter().map(|round| round.rate).collect(),
-            acquire: Latency::of(&self.result.acquire),
-            cycle: Latency::of(&self.result.cycle),
-            server_cpu_us_per_cycle: self.server_cpu(),
-            client_cpu_us_per_cycle: divided(Some(self.own_us as f64), Some(self.result.cycle.len() as f64)),
-            errors: self.result.errors,
-            first_error: self.result.first_error.clone(),
-        }
+    fn median(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+        median(&mut self.rounds.iter().filter_map(of).collect::<Vec<f64>>())
     }
 }
 
-fn divided(one: Option<f64>, other: Option<f64>) -> Option<f64> {
-    one.zip(other).filter(|(_, other)| *other > 0.0).map(|(one, other)| one / other)
+/// Sorts the values.
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = *values.get(values.len().checked_sub(1)? / 2)?;
+    Some(f64::midpoint(lower, upper))
+}
+
+fn divided(one: f64, other: f64) -> Option<f64> {
+    (other > 0.0).then(|| one / other)
 }
 
 /// The table as text.
-pub(crate) fn for_people(names: &[&str], rows: &[Row]) -> String {
-    let mut table = filled(rows, headings(names, ":\n"));
+pub(crate) fn for_people(reference: Kind, rows: &[Row]) -> String {
+    let mut table = filled(reference, rows);
     table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     table.to_string()
 }
 
 /// The table as Markdown.
-pub(crate) fn markdown(names: &[&str], rows: &[Row]) -> String {
-    let mut table = filled(rows, headings(names, ": "));
+pub(crate) fn markdown(reference: Kind, rows: &[Row]) -> String {
+    let mut table = filled(reference, rows);
     table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
     table.to_string()
 }
 
-fn headings(names: &[&str], between: &str) -> Vec<String> {
-    let ratio = (names.len() == 2).then_some("ratio");
-    let mut headings = vec!["locks".to_owned(), "clients".to_owned()];
-    for figure in ["cycles/s", "acquire p50", "acquire p99", "server CPU per cycle"] {
-        for (at, column) in names.iter().copied().chain(ratio).enumerate() {
-            headings.push(if at == 0 { format!("{figure}{between}{column}") } else { column.to_owned() });
-        }
-    }
-    headings.push("errors".into());
-    headings
-}
-
-fn filled(rows: &[Row], headings: Vec<String>) -> Table {
+fn filled(reference: Kind, rows: &[Row]) -> Table {
     let mut table = Table::new();
-    table.set_header(headings);
+    let compared = format!("× {reference}");
+    table.set_header([
+        "locks",
+        "clients",
+        "system",
+        "cycles/s",
+        compared.as_str(),
+        "acquire p50",
+        "×",
+        "p99",
+        "p99.9",
+        "server CPU per cycle",
+        "×",
+        "context switches",
+        "written",
+        "resident",
+        "others' CPU",
+        "errors",
+    ]);
     for row in rows {
-        let mark = if row.is_valid() { "" } else { " !" };
-        let errors: Vec<String> = row.systems.iter().map(|total| total.result.errors.to_string()).collect();
-        let figures = [
-            vec![row.point.clients.to_string()],
-            row.cells(Total::rate, |rate| format!("{rate:.0}")),
-            row.cells(Total::acquired_p50, millis),
-            row.cells(Total::acquired_p99, millis),
-            row.cells(Total::server_cpu, |us| format!("{us:.0} µs")),
-            vec![errors.join(" / ") + mark],
-        ];
-        let numbers = figures.into_iter().flatten().map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
-        table.add_row(std::iter::once(Cell::new(row.point.locks)).chain(numbers));
+        for total in &row.systems {
+            let name = [row.point.locks.to_string(), row.point.clients.to_string(), total.kind.to_string()];
+            let numbers = row.cells(total).into_iter();
+            let numbers = numbers.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
+            table.add_row(name.map(Cell::new).into_iter().chain(numbers));
+        }
     }
     table
 }
@@ -240,16 +278,19 @@ fn millis(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::usage::Usage;
 
-    fn measured(cycles: u64, us: u64, servers_us: u64) -> Measured {
+    fn measured(cycles: u64, us: u64, cpu_us: u64) -> Measured {
         let mut result = ClientResult::new();
         result.acquire.record_n(us, cycles).unwrap();
         result.cycle.record_n(us, cycles).unwrap();
-        Measured { seconds: 1.0, result, servers_us: Some(servers_us), own_us: 1 }
+        let servers = Some(Usage { cpu_us, switches: cycles * 3, written_bytes: cycles * 500 });
+        Measured { seconds: 1.0, result, servers, resident_bytes: 5_000_000, own_us: 1, others: 0.01 }
     }
 
     fn row() -> Row {
-        let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, 2);
+        let kinds = [Kind::LockkeeperHttp, Kind::Zookeeper];
+        let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, &kinds, 1, 0.1);
         // The disk stalled in the second round.
         for (cycles, us) in [(200, 2_000), (1, 900_000), (400, 2_000)] {
             row.add(0, &measured(cycles, us, 30_000));
@@ -258,33 +299,40 @@ mod tests {
         row
     }
 
+    fn cells(row: Row) -> Vec<Vec<String>> {
+        let text = markdown(Kind::Zookeeper, &[row]);
+        let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect();
+        text.lines().skip(2).map(cells).collect()
+    }
+
     #[test]
-    fn figures_are_those_of_the_middle_round_and_the_ratio_is_the_first_systems_to_the_seconds() {
-        let text = markdown(&["Lockkeeper", "ZooKeeper"], &[row()]);
-        let cells: Vec<&str> = text.lines().last().unwrap().split('|').map(str::trim).collect();
-        let expected = ["one", "16", "200", "100", "2.00", "2.00 ms", "40.0 ms", "0.05"];
-        assert_eq!(cells[1..9], expected, "{text}");
-        assert_eq!(cells[12..16], ["150 µs", "200 µs", "0.75", "0 / 0"], "{text}");
+    fn figures_are_those_of_the_middle_round_and_ratios_are_to_the_reference() {
+        let lines = cells(row());
+        let expected = ["one", "16", "Lockkeeper, HTTP", "200", "2.00 (0.01–4.00)", "2.00 ms", "0.05", "2.00 ms"];
+        assert_eq!(lines[0][1..9], expected, "{lines:?}");
+        let expected = ["150 µs", "0.75", "3.0", "0.5 kB", "5 MB", "1 %", "0"];
+        assert_eq!(lines[0][10..17], expected, "{lines:?}");
+        assert_eq!(lines[1][3..7], ["ZooKeeper", "100", "-", "40.0 ms"], "{lines:?}");
     }
 
     #[test]
     fn a_point_with_errors_is_marked_and_explained() {
-        let names = ["Lockkeeper", "ZooKeeper"];
         let mut row = row();
-        assert!(row.is_valid() && row.remarks(&names).is_empty());
+        assert!(row.remarks().is_empty());
         let mut bad = measured(1, 1, 1);
         bad.result.failed("create: connection loss".into());
         row.add(1, &bad);
-        assert!(!row.is_valid());
-        assert_eq!(row.remarks(&names), ["ZooKeeper had 1 errors, the first: create: connection loss"]);
-        assert!(for_people(&names, &[row]).contains("0 / 1 !"));
+        assert_eq!(row.remarks(), ["ZooKeeper had 1 errors, the first: create: connection loss"]);
+        assert_eq!(cells(row)[1][16], "1 !");
     }
 
     #[test]
-    fn one_system_alone_has_no_ratio() {
-        let mut row = Row::new(Point { locks: Locks::Own, clients: 1 }, 1);
-        row.add(0, &measured(1, 1, 1));
-        assert!(row.figures(&["Lockkeeper"]).ratio.is_none());
-        assert!(!markdown(&["Lockkeeper"], &[row]).contains("ratio"));
+    fn a_machine_that_was_too_busy_beside_a_system_is_not_judged() {
+        let mut row = row();
+        for _ in 0..4 {
+            row.add(1, &Measured { others: 0.4, ..measured(100, 1, 1) });
+        }
+        assert_eq!(row.remarks(), ["not compared: other programs used 40 % of the machine beside ZooKeeper"]);
+        assert_eq!(cells(row)[0][5], "-");
     }
 }

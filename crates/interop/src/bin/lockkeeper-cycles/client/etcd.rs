@@ -1,0 +1,228 @@
+//! etcd's lock recipe, that of `clientv3/concurrency`: a lease, a key below the lock's prefix written by a transaction,
+//! a watch on the key before the own one until it is deleted.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::client::Grpc;
+use tonic::codec::Streaming;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{IntoRequest, IntoStreamingRequest, Status};
+use tonic_prost::ProstCodec;
+
+use super::LockClient;
+use super::etcd_messages::{
+    ASCEND, BY_CREATE_REVISION, CREATE_REVISION, Compare, DELETE_RANGE, DELETED, DESCEND, DeleteRangeRequest,
+    DeleteRangeResponse, Empty, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LeaseGrantRequest, LeaseGrantResponse,
+    OfLease, Operation, PutRequest, RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse, WATCH,
+    WatchAction, WatchCancel, WatchCreate, WatchRequest, WatchResponse,
+};
+
+/// The default of `concurrency.NewSession`.
+const LEASE_SECONDS: i64 = 60;
+/// A third of it, as etcd's client does.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(20);
+
+/// See the module's text.
+pub(super) struct Etcd {
+    channel: Channel,
+    lease: i64,
+    keep_alive: JoinHandle<()>,
+    /// All keys of the lock begin with it.
+    prefix: String,
+    own_key: Vec<u8>,
+    watches: Watches,
+}
+
+/// One stream for all watches, like etcd's client.
+struct Watches {
+    send: mpsc::UnboundedSender<WatchRequest>,
+    /// Until the first watch: a server answers the call with its first message.
+    unsent: Option<mpsc::UnboundedReceiver<WatchRequest>>,
+    answers: Option<Streaming<WatchResponse>>,
+}
+
+impl Watches {
+    fn new() -> Self {
+        let (send, unsent) = mpsc::unbounded_channel();
+        Self { send, unsent: Some(unsent), answers: None }
+    }
+
+    fn send(&self, action: WatchAction) -> Result<(), String> {
+        let request = WatchRequest { action: Some(action) };
+        self.send.send(request).map_err(|_| "the stream of watches has ended".to_owned())
+    }
+
+    async fn next(&mut self, channel: &Channel) -> Result<WatchResponse, String> {
+        if let Some(requests) = self.unsent.take() {
+            self.answers = Some(stream(channel, WATCH, requests).await?);
+        }
+        let answers = self.answers.as_mut().ok_or("there is no stream of watches")?;
+        answers.message().await.map_err(failed)?.ok_or_else(|| "the stream of watches has ended".to_owned())
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.keep_alive.abort();
+    }
+}
+
+impl Etcd {
+    pub(super) async fn open(address: &str, lock: &str) -> Result<Self, String> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
+        let channel = endpoint.tcp_nodelay(true).connect().await.map_err(|error| format!("{error:?}"))?;
+        let granted: LeaseGrantResponse = call(&channel, LEASE_GRANT, LeaseGrantRequest { ttl: LEASE_SECONDS }).await?;
+        if !granted.error.is_empty() {
+            return Err(granted.error);
+        }
+        let lease = granted.id;
+        let keep_alive = tokio::spawn(keep_alive(channel.clone(), lease));
+        let prefix = format!("{lock}/");
+        let own_key = format!("{prefix}{lease:x}").into_bytes();
+        Ok(Self { channel, lease, keep_alive, prefix, own_key, watches: Watches::new() })
+    }
+
+    /// Puts the own key into the queue: its create revision, that of the first key, and the revision of the answer.
+    async fn enqueue(&self) -> Result<(i64, Option<i64>), String> {
+        let key = self.own_key.clone();
+        let is_new = Compare { target: CREATE_REVISION, key: key.clone(), create_revision: Some(0) };
+        let put = Operation::Put(PutRequest { key: key.clone(), value: Vec::new(), lease: self.lease });
+        let get = Operation::Range(RangeRequest { key, ..RangeRequest::default() });
+        let first = || Operation::Range(RangeRequest { sort_order: ASCEND, ..self.oldest_or_newest() });
+        let both = |one| [one, first()].map(|operation| RequestOp { operation: Some(operation) }).to_vec();
+        let request = TxnRequest { compare: vec![is_new], success: both(put), failure: both(get) };
+        let answer: TxnResponse = call(&self.channel, TXN, request).await?;
+        let revision_of = |at: usize| Some(answer.responses.get(at)?.range.as_ref()?.kvs.first()?.create_revision);
+        let own = if answer.succeeded { answer.header.map(|header| header.revision) } else { revision_of(0) };
+        Ok((own.ok_or("the transaction's answer has no revision")?, revision_of(1)))
+    }
+
+    /// One key of the queue, by its create revision.
+    fn oldest_or_newest(&self) -> RangeRequest {
+        let key = self.prefix.clone().into_bytes();
+        let mut range_end = key.clone();
+        // The prefix ends with a slash, whose successor is the end of the range.
+        if let Some(last) = range_end.last_mut() {
+            *last += 1;
+        }
+        RangeRequest { key, range_end, limit: 1, sort_target: BY_CREATE_REVISION, ..RangeRequest::default() }
+    }
+
+    /// Waits until no key of the queue is older than the own one.
+    async fn wait_for_older(&mut self, own: i64) -> Result<(), String> {
+        loop {
+            let newest_before =
+                RangeRequest { sort_order: DESCEND, max_create_revision: own - 1, ..self.oldest_or_newest() };
+            let answer: RangeResponse = call(&self.channel, RANGE, newest_before).await?;
+            let Some(before) = answer.kvs.into_iter().next() else { return Ok(()) };
+            let start_revision = answer.header.map_or(0, |header| header.revision) + 1;
+            self.wait_deleted(before.key, start_revision).await?;
+        }
+    }
+
+    async fn wait_deleted(&mut self, key: Vec<u8>, start_revision: i64) -> Result<(), String> {
+        self.watches.send(WatchAction::Create(WatchCreate { key, start_revision }))?;
+        let mut own_watch = None;
+        loop {
+            let message = self.watches.next(&self.channel).await?;
+            if message.created {
+                own_watch = Some(message.watch_id);
+            }
+            if own_watch != Some(message.watch_id) {
+                // Of a watch that was cancelled.
+                continue;
+            }
+            if message.canceled {
+                return Err(format!("the watch was cancelled: {}", message.cancel_reason));
+            }
+            if message.events.iter().any(|event| event.kind == DELETED) {
+                return self.watches.send(WatchAction::Cancel(WatchCancel { watch_id: message.watch_id }));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl LockClient for Etcd {
+    async fn acquire(&mut self) -> Result<Option<i64>, String> {
+        let (own, first) = self.enqueue().await?;
+        if first.is_some_and(|first| first != own) {
+            self.wait_for_older(own).await?;
+            // The lease may have ended meanwhile.
+            let get = RangeRequest { key: self.own_key.clone(), ..RangeRequest::default() };
+            let answer: RangeResponse = call(&self.channel, RANGE, get).await?;
+            if answer.kvs.is_empty() {
+                return Err("the lease has ended".into());
+            }
+        }
+        Ok(Some(own))
+    }
+
+    async fn release(&mut self) -> Result<(), String> {
+        let request = DeleteRangeRequest { key: self.own_key.clone() };
+        let answer: DeleteRangeResponse = call(&self.channel, DELETE_RANGE, request).await?;
+        if answer.deleted == 1 { Ok(()) } else { Err("the own key was gone".into()) }
+    }
+
+    async fn close(&mut self) {
+        // The lease ends by itself if it cannot be revoked.
+        let _ = call::<_, Empty>(&self.channel, LEASE_REVOKE, OfLease { id: self.lease }).await;
+    }
+}
+
+async fn keep_alive(channel: Channel, lease: i64) {
+    let (send, requests) = mpsc::unbounded_channel();
+    let mut requests = Some(requests);
+    let mut answers: Option<Streaming<Empty>> = None;
+    loop {
+        tokio::time::sleep(KEEP_ALIVE_EVERY).await;
+        if send.send(OfLease { id: lease }).is_err() {
+            return;
+        }
+        // A server answers the call with its first message.
+        if let Some(requests) = requests.take() {
+            answers = stream(&channel, LEASE_KEEP_ALIVE, requests).await.ok();
+        }
+        let Some(answers) = &mut answers else { return };
+        if !matches!(answers.message().await, Ok(Some(_))) {
+            return;
+        }
+    }
+}
+
+async fn call<Q, A>(channel: &Channel, path: &'static str, request: Q) -> Result<A, String>
+where
+    Q: Message + Send + Sync + 'static,
+    A: Message + Default + Send + Sync + 'static,
+{
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.map_err(|error| error.to_string())?;
+    let answer = grpc.unary(request.into_request(), PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
+    answer.await.map(tonic::Response::into_inner).map_err(failed)
+}
+
+async fn stream<Q, A>(
+    channel: &Channel,
+    path: &'static str,
+    requests: mpsc::UnboundedReceiver<Q>,
+) -> Result<Streaming<A>, String>
+where
+    Q: Message + Send + Sync + 'static,
+    A: Message + Default + Send + Sync + 'static,
+{
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.map_err(|error| error.to_string())?;
+    let requests = UnboundedReceiverStream::new(requests).into_streaming_request();
+    let answers = grpc.streaming(requests, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
+    answers.await.map(tonic::Response::into_inner).map_err(failed)
+}
+
+fn failed(status: Status) -> String {
+    format!("etcd: {}", status.message())
+}

@@ -1,0 +1,216 @@
+//! The clients of each system. Each repeats acquire and release of one lock by its system's documented recipe, with a
+//! session of its own.
+
+mod etcd;
+mod etcd_messages;
+mod lockkeeper;
+mod redis;
+mod zookeeper;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use hdrhistogram::Histogram;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::system::{Kind, System};
+
+/// Pause of a client after a failed cycle.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+/// Time limit for the end of a client's session.
+const LONGEST_CLOSING: Duration = Duration::from_secs(10);
+/// Largest latency that the histogram distinguishes.
+const HIGHEST_US: u64 = 120_000_000;
+
+/// Phase of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    WarmUp,
+    Measure,
+    Done,
+}
+
+/// Result of one client or of several.
+#[derive(Debug)]
+pub(crate) struct ClientResult {
+    /// Latency from the request until the lock is held.
+    pub(crate) acquire: Histogram<u64>,
+    /// Latency from the request until the reply to the release.
+    pub(crate) cycle: Histogram<u64>,
+    pub(crate) errors: u64,
+    pub(crate) first_error: Option<String>,
+}
+
+impl ClientResult {
+    pub(crate) fn new() -> Self {
+        // The bounds are constants, so this cannot fail.
+        let empty = || Histogram::new_with_bounds(1, HIGHEST_US, 3).unwrap_or_else(|_| unreachable!("constant bounds"));
+        Self { acquire: empty(), cycle: empty(), errors: 0, first_error: None }
+    }
+
+    pub(crate) fn failed(&mut self, why: String) {
+        self.errors += 1;
+        self.first_error.get_or_insert(why);
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        // The bounds are the same, so this cannot fail.
+        let _ = self.acquire.add(&other.acquire);
+        let _ = self.cycle.add(&other.cycle);
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
+    }
+}
+
+/// A lock, and the check that its holders exclude each other.
+#[derive(Clone, Debug)]
+pub(crate) struct Lock {
+    name: String,
+    is_held: Arc<AtomicBool>,
+    last_token: Arc<AtomicI64>,
+}
+
+impl Lock {
+    /// A lock that no client has used, of this name.
+    pub(crate) fn new(name: String) -> Self {
+        Self { name, is_held: Arc::default(), last_token: Arc::new(AtomicI64::new(-1)) }
+    }
+
+    fn note_acquired(&self, token: Option<i64>) -> Result<(), String> {
+        if self.is_held.swap(true, Ordering::SeqCst) {
+            return Err(format!("two clients held {} at once", self.name));
+        }
+        let Some(token) = token else { return Ok(()) };
+        let last = self.last_token.fetch_max(token, Ordering::SeqCst);
+        if last >= token { Err(format!("{token} held {} after {last}", self.name)) } else { Ok(()) }
+    }
+
+    fn note_release(&self) {
+        self.is_held.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A client of some system.
+#[async_trait]
+pub(crate) trait LockClient: Send {
+    /// Waits for the lock. Gives the number that rises with each holder, if the system has one.
+    async fn acquire(&mut self) -> Result<Option<i64>, String>;
+
+    /// Gives the lock back, and waits for the answer.
+    async fn release(&mut self) -> Result<(), String>;
+
+    /// Ends the session, also in the middle of an acquire.
+    async fn close(&mut self);
+}
+
+/// Opens the session of the client of this number.
+pub(crate) async fn open(system: &System, number: usize, lock: &Lock) -> Result<Box<dyn LockClient>, String> {
+    let address = &system.addresses[number % system.addresses.len()];
+    let name = &lock.name;
+    let opened: Result<Box<dyn LockClient>, String> = match system.kind {
+        Kind::LockkeeperHttp => lockkeeper::Http::open(address, name).await.map(|client| Box::new(client) as _),
+        Kind::LockkeeperStream => lockkeeper::OverStream::open(address, name).await.map(|client| Box::new(client) as _),
+        Kind::LockkeeperZookeeper | Kind::Zookeeper => {
+            zookeeper::ZooKeeper::open(address, name).await.map(|client| Box::new(client) as _)
+        }
+        Kind::Etcd => etcd::Etcd::open(address, name).await.map(|client| Box::new(client) as _),
+        Kind::Redis | Kind::Redlock => {
+            redis::Redis::open(&system.addresses, name).await.map(|client| Box::new(client) as _)
+        }
+    };
+    opened.map_err(|why| format!("no session at {address}: {why}"))
+}
+
+/// Acquires and releases until the measurement ends. Counts a failure and continues with a new session, so that nothing
+/// of the old one stays in the queue.
+pub(crate) async fn run(
+    client: Box<dyn LockClient>,
+    (system, number): (Arc<System>, usize),
+    lock: Lock,
+    phase: watch::Receiver<Phase>,
+) -> ClientResult {
+    let mut result = ClientResult::new();
+    let mut client = Some(client);
+    let mut over = phase.clone();
+    // A client that is still waiting is cancelled; its session ends, and with it its place in the queue.
+    tokio::select! {
+        () = work(&mut client, (&system, number), &lock, &phase, &mut result) => {}
+        _ = over.wait_for(|phase| *phase == Phase::Done) => {}
+    }
+    if let Some(client) = &mut client {
+        let _ = timeout(LONGEST_CLOSING, client.close()).await;
+    }
+    result
+}
+
+async fn work(
+    client: &mut Option<Box<dyn LockClient>>,
+    (system, number): (&System, usize),
+    lock: &Lock,
+    phase: &watch::Receiver<Phase>,
+    result: &mut ClientResult,
+) {
+    loop {
+        let outcome = match client {
+            Some(client) => cycles(&mut **client, lock, phase, result).await,
+            None => open(system, number, lock).await.map(|opened| *client = Some(opened)),
+        };
+        if let Err(why) = outcome {
+            result.failed(why);
+            if let Some(mut failed) = client.take() {
+                let _ = timeout(LONGEST_CLOSING, failed.close()).await;
+            }
+            sleep(PAUSE_AFTER_ERROR).await;
+        }
+    }
+}
+
+async fn cycles(
+    client: &mut dyn LockClient,
+    lock: &Lock,
+    phase: &watch::Receiver<Phase>,
+    result: &mut ClientResult,
+) -> Result<(), String> {
+    loop {
+        let began = Instant::now();
+        let token = client.acquire().await?;
+        let acquired = began.elapsed();
+        if *phase.borrow() == Phase::Done {
+            // Another client may have been cancelled as the holder.
+            return Ok(());
+        }
+        lock.note_acquired(token)?;
+        // Other clients run meanwhile, so that a second holder is seen.
+        tokio::task::yield_now().await;
+        lock.note_release();
+        client.release().await?;
+        // A cycle counts if it ends in the measurement: those running at the start make up for those at the end.
+        if *phase.borrow() == Phase::Measure {
+            result.acquire.saturating_record(micros(acquired));
+            result.cycle.saturating_record(micros(began.elapsed()));
+        }
+    }
+}
+
+fn micros(elapsed: Duration) -> u64 {
+    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_holders_at_once_and_tokens_that_do_not_rise_are_errors() {
+        let lock = Lock::new("a".into());
+        lock.note_acquired(Some(3)).unwrap();
+        assert_eq!(lock.note_acquired(Some(4)).unwrap_err(), "two clients held a at once");
+        lock.note_release();
+        assert_eq!(lock.note_acquired(Some(3)).unwrap_err(), "3 held a after 3");
+        lock.note_release();
+        lock.note_acquired(None).unwrap();
+    }
+}
