@@ -1,5 +1,5 @@
-//! The load generator: clients that acquire and release locks in a closed loop, over HTTP, the session stream or the
-//! client library.
+//! The load generator: clients that acquire and release locks over HTTP, the session stream or the client library, each
+//! as fast as it can (closed loop), or all together at a given rate (open loop).
 //!
 //! It shares the machine with the servers that it measures, so it is lean: one open connection per client, and no
 //! retries. Every error is counted and reported, never retried silently. It must never touch a lock whose name does not
@@ -8,6 +8,7 @@
 mod connection;
 mod cpu;
 mod plot;
+mod rate;
 mod run;
 mod stream;
 
@@ -60,6 +61,9 @@ pub struct Plan {
     pub locks: Locks,
     /// Transport to use.
     pub transport: Transport,
+    /// Cycles begun each second by all clients together; each client begins as soon as it can if there is none. The
+    /// latency of a cycle that begins late, since all clients are busy, counts from when it was due.
+    pub rate: Option<f64>,
     /// Time before the measurement.
     pub warm_up: Duration,
     /// Duration of the measurement.
@@ -102,6 +106,9 @@ pub struct Measured {
     pub locks: Locks,
     /// Transport used.
     pub transport: Transport,
+    /// Cycles that were due each second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
     /// Duration of the measurement.
     pub seconds: f64,
     /// Completed cycles of acquire and release.
@@ -125,6 +132,13 @@ pub struct Measured {
     pub client_cpu_us_per_cycle: Option<f64>,
     /// Grants whose token was not larger than the client's previous token of the same lock. Must be 0.
     pub tokens_not_rising: u64,
+}
+
+impl Measured {
+    /// Whether as many cycles were completed as were due, but for a twentieth.
+    pub fn kept_rate(&self) -> bool {
+        self.rate.is_none_or(|rate| self.cycles_per_second >= 0.95 * rate)
+    }
 }
 
 /// Why a measurement could not be made.

@@ -1,5 +1,5 @@
-//! Plots measurements as SVG: charts over the number of clients, one beside the other. The charts of this program are
-//! throughput and latency, a row per kind of locks, a line per transport.
+//! Plots measurements as SVG: charts over the number of clients, or over the rate, two side by side. The charts of this
+//! program are throughput and latency, a row per kind of locks, a line per transport.
 
 use std::ops::Range;
 
@@ -22,15 +22,17 @@ pub struct PlotError(String);
 pub struct Line {
     /// Its name in the legend.
     pub name: String,
-    /// Numbers of clients, and values.
+    /// Numbers of clients or rates, and values.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Values over the number of clients.
+/// Values over the number of clients, or over the rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
     /// What the values are.
     pub title: String,
+    /// What they are over.
+    pub over: &'static str,
     /// At most seven differ in color.
     pub lines: Vec<Line>,
 }
@@ -60,11 +62,17 @@ pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
                 Locks::Own => "a lock for each client",
                 Locks::One => "one lock for all clients",
             };
-            let rate = |measured: &Measured| measured.cycles_per_second;
-            let p50_ms = |measured: &Measured| measured.acquire.p50_us as f64 / 1e3;
+            let rate: fn(&Measured) -> f64 = |measured| measured.cycles_per_second;
+            let is_ramp = of_row.iter().any(|measured| measured.rate.is_some());
+            // At a given rate, queueing shows in the slow ones first.
+            let (over, quantile, latency): (_, _, fn(&Measured) -> f64) = if is_ramp {
+                ("cycles due per second", "p99", |measured| measured.acquire.p99_us as f64 / 1e3)
+            } else {
+                ("clients", "p50", |measured| measured.acquire.p50_us as f64 / 1e3)
+            };
             [
-                Chart { title: format!("{title}: cycles per second"), lines: lines(&of_row, rate) },
-                Chart { title: format!("{title}: acquire, p50 in ms"), lines: lines(&of_row, p50_ms) },
+                Chart { title: format!("{title}: cycles per second"), over, lines: lines(&of_row, rate) },
+                Chart { title: format!("{title}: acquire, {quantile} in ms"), over, lines: lines(&of_row, latency) },
             ]
         })
         .collect();
@@ -75,7 +83,8 @@ fn lines(results: &[&Measured], value: impl Fn(&Measured) -> f64) -> Vec<Line> {
     let named = [(Transport::Http, "HTTP"), (Transport::Stream, "stream"), (Transport::Library, "library")];
     let lines = named.map(|(transport, name)| {
         let of_line = results.iter().filter(|measured| measured.transport == transport);
-        Line { name: name.into(), points: of_line.map(|one| (f64::from(one.clients), value(one))).collect() }
+        let x = |one: &Measured| one.rate.unwrap_or(f64::from(one.clients));
+        Line { name: name.into(), points: of_line.map(|one| (x(one), value(one))).collect() }
     });
     lines.into()
 }
@@ -105,21 +114,21 @@ pub fn charts(rows: &[[Chart; 2]]) -> Result<String, PlotError> {
 
 fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, of: &Chart) -> Result<(), PlotError> {
     let points = || of.lines.iter().flat_map(|line| &line.points);
-    let clients = range(points().map(|(clients, _)| *clients));
+    let over = range(points().map(|(over, _)| *over));
     let values = range(points().map(|(_, value)| *value));
     let mut chart = ChartBuilder::on(area)
         .caption(&of.title, (FONT, 15))
         .margin(10)
         .x_label_area_size(36)
         .y_label_area_size(52)
-        .build_cartesian_2d(clients.log_scale(), values.log_scale())
+        .build_cartesian_2d(over.log_scale(), values.log_scale())
         .map_err(failed)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
-        .x_desc("clients")
+        .x_desc(of.over)
         .label_style((FONT, 12))
-        .x_label_formatter(&|clients| format!("{clients:.0}"))
+        .x_label_formatter(&|over| format!("{over:.0}"))
         .y_label_formatter(&label)
         .draw()
         .map_err(failed)?;
@@ -169,6 +178,7 @@ mod tests {
             clients,
             locks,
             transport,
+            rate: None,
             seconds: 1.0,
             cycles: 1,
             cycles_per_second,
@@ -197,6 +207,15 @@ mod tests {
         assert!(document.contains("one lock for all clients: cycles per second"));
         // Three points for each of two transports, one for the single lock, in each of two charts.
         assert_eq!(document.matches("<circle").count(), 14);
+    }
+
+    #[test]
+    fn a_ramp_is_plotted_over_its_rates() {
+        let ramp: Vec<Measured> = [100.0, 200.0]
+            .map(|rate| Measured { rate: Some(rate), ..measured(Locks::Own, Transport::Http, 64, rate) })
+            .into();
+        let document = svg(&ramp).unwrap();
+        assert!(document.contains("cycles due per second") && document.contains("p99 in ms"), "{document}");
     }
 
     #[test]

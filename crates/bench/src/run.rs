@@ -1,15 +1,17 @@
 //! One measurement: open, warm up, measure, close.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use hdrhistogram::Histogram;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use lockkeeper_client::{Client, Options, Session, SessionOptions};
 
 use crate::connection::Connection;
+use crate::rate::Rate;
 use crate::stream::Stream;
 use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, Transport, cpu};
 
@@ -27,6 +29,33 @@ enum Phase {
     WarmUp,
     Measure,
     Done,
+}
+
+/// When clients begin cycles.
+#[derive(Clone)]
+struct Pace {
+    phase: watch::Receiver<Phase>,
+    /// As soon as they can if there is none.
+    rate: Option<Arc<Rate>>,
+}
+
+impl Pace {
+    /// Waits until the next cycle is due; gives when it begins, and the phase. `None` at the end of the measurement.
+    async fn next(&self) -> Option<(Phase, Instant)> {
+        let began = match &self.rate {
+            None => Instant::now(),
+            Some(rate) => {
+                let due = rate.take();
+                let mut over = self.phase.clone();
+                tokio::select! {
+                    () = sleep_until(due) => due,
+                    _ = over.wait_for(|phase| *phase == Phase::Done) => return None,
+                }
+            }
+        };
+        let started_in = *self.phase.borrow();
+        (started_in != Phase::Done).then_some((started_in, began))
+    }
 }
 
 /// Result of one client.
@@ -51,8 +80,8 @@ impl ClientResult {
     }
 
     /// Records a cycle if it started and ended during the measurement.
-    fn cycle_done(&mut self, started_in: Phase, phase: &watch::Receiver<Phase>, cycle: Duration, acquire: Duration) {
-        if started_in == Phase::Measure && *phase.borrow() == Phase::Measure {
+    fn cycle_done(&mut self, started_in: Phase, pace: &Pace, cycle: Duration, acquire: Duration) {
+        if started_in == Phase::Measure && *pace.phase.borrow() == Phase::Measure {
             self.cycle.saturating_record(micros(cycle));
             self.acquire.saturating_record(micros(acquire));
         }
@@ -80,6 +109,7 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
         why: format!("cannot open {} sessions within {} s", plan.clients, OPEN_TIMEOUT.as_secs()),
     })??;
     let (phases, phase) = watch::channel(Phase::WarmUp);
+    let pace = Pace { phase, rate: plan.rate.map(|per_second| Arc::new(Rate::from_now(per_second))) };
     let clients: Vec<_> = (0..)
         .zip(connections)
         .map(|(at, connection): (u32, _)| {
@@ -87,10 +117,10 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
                 Locks::Own => format!("{LOCK_PREFIX}/own-{at}"),
                 Locks::One => format!("{LOCK_PREFIX}/one"),
             };
-            tokio::spawn(client(connection, lock, phase.clone()))
+            tokio::spawn(client(connection, lock, pace.clone()))
         })
         .collect();
-    drop(phase);
+    drop(pace);
 
     sleep(plan.warm_up).await;
     let servers_before = cpu::spent_us(&plan.server_pids)?;
@@ -164,6 +194,7 @@ fn summarize(
         clients: plan.clients,
         locks: plan.locks,
         transport: plan.transport,
+        rate: plan.rate,
         seconds,
         cycles,
         cycles_per_second: cycles as f64 / seconds,
@@ -201,37 +232,28 @@ struct Routes {
     release: String,
 }
 
-async fn client(
-    mut connection: ClientConnection,
-    lock: String,
-    phase: watch::Receiver<Phase>,
-) -> (ClientResult, ClientConnection) {
+async fn client(mut connection: ClientConnection, lock: String, pace: Pace) -> (ClientResult, ClientConnection) {
     let encoded = lock.replace('/', "%2F");
     let (acquire, release) = (format!("/v1/locks/{encoded}/acquire"), format!("/v1/locks/{encoded}/release"));
     let routes = Routes { name: lock, acquire, release };
     let mut result = ClientResult::new();
     match &mut connection {
-        ClientConnection::Http(http) => over_http(http, &routes, &phase, &mut result).await,
+        ClientConnection::Http(http) => over_http(http, &routes, &pace, &mut result).await,
         ClientConnection::Stream(stream) => {
             // A broken stream is not reopened: its client stops, and the result has the error.
-            if let Err(why) = over_stream(stream, &routes, &phase, &mut result).await {
+            if let Err(why) = over_stream(stream, &routes, &pace, &mut result).await {
                 result.failed(why);
             }
         }
-        ClientConnection::Library(session) => over_library(session, &routes, &phase, &mut result).await,
+        ClientConnection::Library(session) => over_library(session, &routes, &pace, &mut result).await,
     }
     (result, connection)
 }
 
-async fn over_library(session: &Session, routes: &Routes, phase: &watch::Receiver<Phase>, result: &mut ClientResult) {
+async fn over_library(session: &Session, routes: &Routes, pace: &Pace, result: &mut ClientResult) {
     let lock = session.lock(&routes.name);
     let mut last_token = 0;
-    loop {
-        let started_in = *phase.borrow();
-        if started_in == Phase::Done {
-            return;
-        }
-        let began = Instant::now();
+    while let Some((started_in, began)) = pace.next().await {
         let turn = async {
             let guard = lock.lock().await?;
             let (token, acquired) = (guard.token(), began.elapsed());
@@ -241,7 +263,7 @@ async fn over_library(session: &Session, routes: &Routes, phase: &watch::Receive
             Ok((token, acquired)) => {
                 result.tokens_not_rising += u64::from(token <= last_token);
                 last_token = token;
-                result.cycle_done(started_in, phase, began.elapsed(), acquired);
+                result.cycle_done(started_in, pace, began.elapsed(), acquired);
             }
             Err(error) => {
                 result.failed(error.to_string());
@@ -251,19 +273,9 @@ async fn over_library(session: &Session, routes: &Routes, phase: &watch::Receive
     }
 }
 
-async fn over_http(
-    connection: &mut Connection,
-    routes: &Routes,
-    phase: &watch::Receiver<Phase>,
-    result: &mut ClientResult,
-) {
+async fn over_http(connection: &mut Connection, routes: &Routes, pace: &Pace, result: &mut ClientResult) {
     let mut last_token = 0;
-    loop {
-        let started_in = *phase.borrow();
-        if started_in == Phase::Done {
-            return;
-        }
-        let began = Instant::now();
+    while let Some((started_in, began)) = pace.next().await {
         let token = match connection.acquire(&routes.acquire).await {
             Ok(token) => token,
             Err(why) => {
@@ -280,7 +292,7 @@ async fn over_http(
             sleep(PAUSE_AFTER_ERROR).await;
             continue;
         }
-        result.cycle_done(started_in, phase, began.elapsed(), acquired);
+        result.cycle_done(started_in, pace, began.elapsed(), acquired);
     }
 }
 
@@ -293,26 +305,27 @@ struct Held {
 }
 
 /// Sends the release of each cycle together with the acquire of the next, and waits for both answers before the cycle
-/// after that.
+/// after that. At a given rate the release does not wait for the next cycle.
 async fn over_stream(
     stream: &mut Stream,
     routes: &Routes,
-    phase: &watch::Receiver<Phase>,
+    pace: &Pace,
     result: &mut ClientResult,
 ) -> Result<(), String> {
     let mut last_token = 0;
     let mut held: Option<Held> = None;
     loop {
-        let started_in = *phase.borrow();
+        let cycle = if held.is_some() && pace.rate.is_some() { None } else { pace.next().await };
+        if held.is_none() && cycle.is_none() {
+            return Ok(());
+        }
         let mut release = match &held {
             Some(held) => Some(stream.send_release(&routes.name, held.token).await?),
-            None if started_in == Phase::Done => return Ok(()),
             None => None,
         };
-        let began = Instant::now();
-        let mut acquire = match started_in {
-            Phase::Done => None,
-            _ => Some(stream.send_acquire(&routes.name).await?),
+        let mut acquire = match cycle {
+            Some(_) => Some(stream.send_acquire(&routes.name).await?),
+            None => None,
         };
         stream.flush().await?;
         let mut next = None;
@@ -324,13 +337,14 @@ async fn over_stream(
             match outcome {
                 Ok(_) if of_release => {
                     if let Some(Held { started_in, began, acquired, .. }) = held.take() {
-                        result.cycle_done(started_in, phase, began.elapsed(), acquired);
+                        result.cycle_done(started_in, pace, began.elapsed(), acquired);
                     }
                 }
                 Ok(token) if of_acquire => {
                     result.tokens_not_rising += u64::from(token <= last_token);
                     last_token = token;
-                    next = Some(Held { token, started_in, began, acquired: began.elapsed() });
+                    next =
+                        cycle.map(|(started_in, began)| Held { token, started_in, began, acquired: began.elapsed() });
                 }
                 Ok(_) => return Err(format!("an answer with the unknown id {id}")),
                 Err(why) => {
@@ -384,6 +398,7 @@ mod tests {
                     clients: 4,
                     locks,
                     transport,
+                    rate: None,
                     warm_up: Duration::from_millis(200),
                     measure: Duration::from_millis(500),
                     server_pids: Vec::new(),
@@ -392,6 +407,23 @@ mod tests {
                 assert_eq!((measured.errors, measured.tokens_not_rising), (0, 0), "{measured:?}");
                 assert!(measured.cycles > 0 && measured.transport == transport);
                 assert!(measured.acquire.p50_us <= measured.cycle.p50_us);
+            }
+            // One lock hands over some hundred times a second: a tenth of that is kept, a hundred times as much queues.
+            for (rate, kept) in [(20.0, true), (100_000.0, false)] {
+                let plan = Plan {
+                    endpoints: cluster.endpoints(),
+                    clients: 4,
+                    locks: Locks::One,
+                    transport,
+                    rate: Some(rate),
+                    warm_up: Duration::ZERO,
+                    measure: Duration::from_millis(500),
+                    server_pids: Vec::new(),
+                };
+                let measured = run(&plan).await.unwrap();
+                assert_eq!((measured.errors, measured.tokens_not_rising), (0, 0), "{measured:?}");
+                assert!(measured.cycles_per_second <= rate * 1.2, "{measured:?}");
+                assert!(kept || !measured.kept_rate(), "{measured:?}");
             }
         }
         let client = Client::connect(cluster.endpoints()).await.unwrap();

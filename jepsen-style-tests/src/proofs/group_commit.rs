@@ -44,6 +44,7 @@ pub(super) async fn measure(
         measure: Duration::from_secs(context.seconds.unwrap_or(seconds)),
         server_pids: Vec::new(),
         transport: Transport::Http,
+        rate: None,
     };
     let measured = lockkeeper_bench::run(&plan).await.map_err(|error| Failed::CannotRun(error.to_string()))?;
     context.log.say(format!(
@@ -89,6 +90,7 @@ mod tests {
         let latency = Latency { p50_us, p99_us: p50_us, p99_9_us: p50_us, max_us: p50_us };
         Measured {
             transport: Transport::Http,
+            rate: None,
             clients,
             locks: Locks::Own,
             seconds: 1.0,

@@ -363,8 +363,9 @@ pub(crate) enum BenchTransport {
 /// `bench`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each client has one session and one connection, and acquires and releases in a loop without pauses. `acquire` is the
-time of the acquire alone, `cycle` that of acquire and release. Clients are spread over the endpoints.
+Each client has one session and one connection, and acquires and releases in a loop, without pauses unless a rate is
+given. `acquire` is the time of the acquire alone, `cycle` that of acquire and release. Clients are spread over the
+endpoints.
 
 Over the stream, a client sends its release together with its next acquire. The client library does the same: dropping a
 guard sends the release without waiting. Over HTTP, each request waits for the previous reply.
@@ -373,6 +374,7 @@ Examples:
   lockkeeper bench
   lockkeeper bench --transport all --clients 64 --locks own --server-pids $(pgrep -d, -f 'lockkeeper serve')
   lockkeeper bench --transport all --plot bench.svg
+  lockkeeper bench --transport stream --clients 256 --locks own --rate 1000,2000,4000,8000 --plot ramp.svg
   lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json")]
 pub(crate) struct Bench {
     /// Numbers of concurrent clients, one measurement each
@@ -382,6 +384,11 @@ pub(crate) struct Bench {
     /// Locks to acquire
     #[arg(long, value_enum, default_value = "both")]
     pub(crate) locks: BenchLocks,
+    /// Cycles begun each second by all clients together (open loop), one measurement each. Several are a ramp, which
+    /// ends at the first rate that is not kept. The latency of a cycle that begins late, since all clients are busy,
+    /// counts from when it was due. Without this, each client begins its next cycle at once (closed loop)
+    #[arg(long, value_name = "R,R", value_delimiter = ',', value_parser = rate)]
+    pub(crate) rate: Vec<f64>,
     /// Transport
     #[arg(long, value_enum, default_value = "http")]
     pub(crate) transport: BenchTransport,
@@ -414,6 +421,14 @@ pub(crate) struct Exec {
     /// Program and arguments to execute
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Cycles per second.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate @ 0.1..=1_000_000.0) => Ok(rate),
+        _ => Err("expected a number from 0.1 to 1000000".into()),
+    }
 }
 
 /// `30s`, `1m 30s`, `250ms`, or `0`.

@@ -36,17 +36,27 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     for &locks in kinds {
         for &clients in &args.clients {
             for &transport in transports {
-                let plan = Plan {
-                    endpoints: endpoints.clone(),
-                    clients,
-                    locks,
-                    transport,
-                    warm_up: Duration::from_secs(args.warm_up.into()),
-                    measure: Duration::from_secs(args.seconds.into()),
-                    server_pids: args.server_pids.clone(),
-                };
-                print_error(&format!("{clients} clients, {}, {} …", locks_name(locks), transport_name(transport)));
-                results.push(runtime.block_on(measure(&plan)).map_err(failure)?);
+                for rate in rates(args) {
+                    let plan = Plan {
+                        endpoints: endpoints.clone(),
+                        clients,
+                        locks,
+                        transport,
+                        rate,
+                        warm_up: Duration::from_secs(args.warm_up.into()),
+                        measure: Duration::from_secs(args.seconds.into()),
+                        server_pids: args.server_pids.clone(),
+                    };
+                    let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
+                    let (kind, over) = (locks_name(locks), transport_name(transport));
+                    print_error(&format!("{clients} clients, {kind}, {over}{at} …"));
+                    let measured = runtime.block_on(measure(&plan)).map_err(failure)?;
+                    let kept = measured.kept_rate();
+                    results.push(measured);
+                    if !kept {
+                        break;
+                    }
+                }
             }
         }
     }
@@ -60,6 +70,11 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         print(&results)?
     }
     Ok(if results.iter().all(is_valid) { EXIT_OK } else { EXIT_FAILED })
+}
+
+/// The rates of a ramp; one closed loop without them.
+fn rates(args: &Bench) -> Vec<Option<f64>> {
+    if args.rate.is_empty() { vec![None] } else { args.rate.iter().copied().map(Some).collect() }
 }
 
 fn failure(error: BenchError) -> Failure {
@@ -105,6 +120,7 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
         "locks",
         "over",
         "clients",
+        "due/s",
         "cycles/s",
         "cycle p50",
         "p99",
@@ -121,6 +137,7 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
             locks_name(m.locks).into(),
             transport_name(m.transport).into(),
             number(m.clients),
+            number(m.rate.map_or("-".into(), |rate| rate.to_string())),
             number(format!("{:.0}", m.cycles_per_second)),
             number(millis(m.cycle.p50_us)),
             number(millis(m.cycle.p99_us)),
@@ -136,6 +153,17 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
     print_table(&table)?;
     let mut http = None;
     for measured in results {
+        if let Some(rate) = measured.rate.filter(|_| !measured.kept_rate()) {
+            print_line(&format!(
+                "{} clients, {}, {}: {rate} cycles/s were not kept: cycles queued",
+                measured.clients,
+                locks_name(measured.locks),
+                transport_name(measured.transport)
+            ))?;
+        }
+        if measured.rate.is_some() {
+            continue;
+        }
         match (measured.transport, http) {
             (Transport::Http, _) => http = Some(measured),
             (_, Some(http)) => print_line(&ratio(http, measured))?,

@@ -70,6 +70,13 @@ fn every_json_output_parses_and_tables_are_text() {
     assert!(bench[0]["cycles"].as_u64().unwrap() > 0 && bench[1]["tokens_not_rising"] == 0);
     let drawn = std::fs::read_to_string(plot.path()).unwrap();
     assert!(drawn.contains("one lock for all clients"), "{drawn}");
+    let rates = ["--rate", "20,1000000,1000000"];
+    let ramp =
+        [&["--json", "bench", "--clients", "2", "--seconds", "1", "--warm-up", "0", "--locks", "own"], &rates[..]];
+    let ramp = json(&dev.run(&ramp.concat()));
+    assert_eq!(ramp.as_array().unwrap().len(), 2, "a ramp ends at the first rate that is not kept: {ramp}");
+    let refused = dev.run(&["bench", "--rate", "0"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     let refused = dev.run(&["bench", "--plot", "/no/such/directory/plot.svg"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     a_watch_continues_at_another_node(&dev);

@@ -12,10 +12,11 @@ pub(crate) fn svg(rows: &[Row]) -> Result<String, PlotError> {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.point.locks == locks).collect();
         (title, rows)
     });
+    let over = "clients";
     let drawn = of_kind.iter().filter(|(_, rows)| !rows.is_empty()).map(|(title, rows)| {
         [
-            Chart { title: format!("{title}: cycles per second"), lines: lines(rows, |rate, _| rate) },
-            Chart { title: format!("{title}: acquire, p50 in ms"), lines: lines(rows, |_, p50_us| p50_us / 1e3) },
+            Chart { title: format!("{title}: cycles per second"), over, lines: lines(rows, |rate, _| rate) },
+            Chart { title: format!("{title}: acquire, p50 in ms"), over, lines: lines(rows, |_, p50_us| p50_us / 1e3) },
         ]
     });
     charts(&drawn.collect::<Vec<_>>())
