@@ -68,16 +68,16 @@ impl Tickets {
     }
 }
 
-/// The calls of one sequence, of one start of the caller.
+/// One sequence of calls, of one start of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Calls {
+struct CallSequence {
     start: StartId,
     sequence: u64,
 }
 
-impl Calls {
+impl CallSequence {
     /// Two processes on copies of one directory may have the same number: neither is later.
-    fn are_later_than(self, other: Self) -> bool {
+    fn is_later_than(self, other: Self) -> bool {
         (self.start.number, self.sequence) > (other.start.number, other.sequence)
     }
 }
@@ -85,7 +85,7 @@ impl Calls {
 /// Where the calls of one kind from one peer stand.
 #[derive(Debug)]
 struct Line {
-    calls: Calls,
+    calls: CallSequence,
     /// The number whose turn it is.
     next: u64,
     moved: Arc<Notify>,
@@ -100,7 +100,7 @@ pub(crate) struct CallOrder(Mutex<BTreeMap<(u64, PeerKind), Line>>);
 pub(crate) struct Turn<'order> {
     order: &'order CallOrder,
     key: (u64, PeerKind),
-    calls: Calls,
+    calls: CallSequence,
     number: u64,
 }
 
@@ -122,7 +122,7 @@ impl CallOrder {
     pub(crate) async fn turn(&self, caller: PeerCaller, kind: PeerKind, ticket: Ticket) -> Turn<'_> {
         let key = (caller.node, kind);
         let Ticket { sequence, number } = ticket;
-        let calls = Calls { start: caller.start, sequence };
+        let calls = CallSequence { start: caller.start, sequence };
         let mut limit = pin!(tokio::time::sleep(wait_limit(kind)));
         while let Some(moved) = self.earlier_calls(key, calls, number) {
             tokio::select! {
@@ -136,13 +136,13 @@ impl CallOrder {
         Turn { order: self, key, calls, number }
     }
 
-    /// Completes when one more of the calls before this one has begun; `None` if there is none that matters. The line
-    /// begins anew with later calls of the caller, never with earlier ones: two that wait would do so in turns forever.
-    fn earlier_calls(&self, key: (u64, PeerKind), calls: Calls, number: u64) -> Option<OwnedNotified> {
+    /// Completes when one more of the calls before this one has begun; `None` if there is none that matters. Later
+    /// calls of the caller reset the line. Earlier ones never do: two waiting calls would reset it in turns forever.
+    fn earlier_calls(&self, key: (u64, PeerKind), calls: CallSequence, number: u64) -> Option<OwnedNotified> {
         let mut lines = self.0.lock();
         let new = || Line { calls, next: 0, moved: Arc::default() };
         let line = lines.entry(key).or_insert_with(new);
-        if calls.are_later_than(line.calls) {
+        if calls.is_later_than(line.calls) {
             std::mem::replace(line, new()).moved.notify_waiters();
         }
         let is_due = line.calls != calls || line.next >= number;
@@ -150,7 +150,7 @@ impl CallOrder {
         (!is_due).then(|| line.moved.clone().notified_owned())
     }
 
-    fn skip_to(&self, key: (u64, PeerKind), calls: Calls, number: u64) {
+    fn skip_to(&self, key: (u64, PeerKind), calls: CallSequence, number: u64) {
         if let Some(line) = self.0.lock().get_mut(&key)
             && line.calls == calls
         {

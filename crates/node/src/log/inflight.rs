@@ -157,7 +157,7 @@ impl Inflight {
         self.ask_again_if(|_| true);
     }
 
-    /// Has the batches sent again if there is such a one.
+    /// Has the batches sent again if one of them is meant.
     fn ask_again_if(&self, is_one: impl Fn(&InflightBatch) -> bool) {
         if self.batches.lock().iter().any(is_one) {
             self.send_again.store(true, Ordering::SeqCst);

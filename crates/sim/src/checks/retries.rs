@@ -117,8 +117,8 @@ fn is_kept(op: &Op, outcome: &Outcome) -> bool {
     !matches!(op, Op::Gate(GateOp::Begin { .. })) || outcome.changed || outcome.reply.is_err()
 }
 
-/// Whether the request may be tried again under its id. A list of its own: a refusal that the state takes off its
-/// memory by mistake is found.
+/// Whether the request may be tried again under its id. Kept apart from the state's own list, so that a wrong entry
+/// there is found.
 fn is_for_now(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. } => true,
