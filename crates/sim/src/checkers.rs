@@ -367,9 +367,9 @@ impl Checkers {
         self.hold(Check::SessionLate, checked);
     }
 
-    /// See [`Sessions::majority_down`].
-    pub fn majority_down(&mut self, now_us: u64) {
-        self.sessions.majority_down(now_us);
+    /// See [`Sessions::no_majority_up`].
+    pub fn no_majority_up(&mut self, now_us: u64) {
+        self.sessions.no_majority_up(now_us);
     }
 
     /// A node says so; this is its state at that moment.

@@ -279,7 +279,7 @@ impl Run {
             && !world.is_paused(CLIENTS)
             && nodes.iter().all(runs);
         if nodes.iter().filter(|node| world.is_up(**node)).count() <= nodes.len() / 2 {
-            self.checkers.lock().majority_down(crate::clients::micros(now));
+            self.checkers.lock().no_majority_up(crate::clients::micros(now));
         }
         self.right_since = right.then(|| self.right_since.unwrap_or(now));
         self.checkers.lock().time_passes(crate::clients::micros(now), right);

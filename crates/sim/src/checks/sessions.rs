@@ -1,8 +1,7 @@
 //! Promises P5 and P11: a session does not end before the time promised to its client, and the client knows of the
 //! end before another can have what it held. And a dead session is gone within its timeout and a second after its
-//! last sign of life; time in which something was wrong with the world, and a while to recover, does not count. When a
-//! majority of the nodes has been down, the next leader may be one that remembers no sign of life: every timer starts
-//! anew.
+//! last sign of life; time in which something was wrong with the world, and a while to recover, does not count. When no
+//! majority of the nodes was up, the next leader may remember no sign of life, and every timer starts anew.
 //!
 //! A promise is kept by the clock of the node that made it. A clock that runs fast by a factor keeps it shorter by
 //! that factor in true time: the check allows for that factor and no more. The holder allows a margin of a tenth of
@@ -124,8 +123,8 @@ impl Sessions {
         }
     }
 
-    /// A majority of the nodes is down: who leads next may know of no session when it was last heard of.
-    pub fn majority_down(&mut self, now_us: u64) {
+    /// No majority of the nodes is up: the next leader may not know when a session was last heard of.
+    pub fn no_majority_up(&mut self, now_us: u64) {
         let lost_us = self.lost_us;
         for life in self.live.values_mut() {
             (life.last_us, life.lost_us) = (now_us.max(life.last_us), lost_us);
@@ -361,13 +360,14 @@ mod tests {
         let due_us = from_us + timeout_us + GONE_WITHIN_US + 1_000_000 + RECOVERY_US;
         sessions.pass(due_us, true).unwrap();
         sessions.pass(due_us + 1, true).unwrap_err();
-        // The timer starts anew when a majority has been down.
+        // The timer starts anew when no majority was up, also after quiet time.
         let mut sessions = begin();
         sessions.served(session, from_us);
         sessions.left(session, from_us);
         let down_us = from_us + timeout_us;
+        sessions.pass(down_us - 1, true).unwrap();
         sessions.pass(down_us, false).unwrap();
-        sessions.majority_down(down_us);
+        sessions.no_majority_up(down_us);
         let due_us = down_us + RECOVERY_US + timeout_us + GONE_WITHIN_US;
         sessions.pass(down_us + RECOVERY_US, true).unwrap();
         sessions.pass(due_us, true).unwrap();
