@@ -2,8 +2,8 @@
 
 use crate::BenchError;
 
-/// `/proc` counts in ticks of 10 ms (`USER_HZ` is part of Linux's ABI).
-const MICROSECONDS_PER_TICK: u64 = 10_000;
+/// Microseconds in a tick, in which `/proc` counts (`USER_HZ` is part of Linux's ABI).
+pub const US_PER_TICK: u64 = 10_000;
 
 /// Total CPU time of these processes so far, user and system, over all threads, in microseconds.
 ///
@@ -16,7 +16,7 @@ pub fn spent_us(pids: &[u32]) -> Result<u64, BenchError> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|e| failed(e.to_string()))?;
         ticks += ticks_of(&stat).ok_or_else(|| failed("unexpected format of its stat file".into()))?;
     }
-    Ok(ticks * MICROSECONDS_PER_TICK)
+    Ok(ticks * US_PER_TICK)
 }
 
 /// User and system time, the 14th and 15th field. The second field, the name, may contain blanks and parentheses.

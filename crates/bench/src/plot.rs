@@ -80,13 +80,28 @@ pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
 }
 
 fn lines(results: &[&Measured], value: impl Fn(&Measured) -> f64) -> Vec<Line> {
-    let named = [(Transport::Http, "HTTP"), (Transport::Stream, "stream"), (Transport::Library, "library")];
-    let lines = named.map(|(transport, name)| {
-        let of_line = results.iter().filter(|measured| measured.transport == transport);
-        let x = |one: &Measured| one.rate.unwrap_or(f64::from(one.clients));
-        Line { name: name.into(), points: of_line.map(|one| (x(one), value(one))).collect() }
-    });
-    lines.into()
+    let mut lines: Vec<Line> = Vec::new();
+    for measured in results {
+        let transport = match measured.transport {
+            Transport::Http => "HTTP",
+            Transport::Stream => "stream",
+            Transport::Library => "library",
+        };
+        let (name, over) = match measured.rate {
+            None => (transport.to_owned(), f64::from(measured.clients)),
+            Some(rate) => (format!("{transport}, {} clients", measured.clients), rate),
+        };
+        add_point(&mut lines, name, (over, value(measured)));
+    }
+    lines
+}
+
+/// Adds a point to the line of this name.
+pub fn add_point(lines: &mut Vec<Line>, name: String, point: (f64, f64)) {
+    match lines.iter_mut().find(|line| line.name == name) {
+        Some(line) => line.points.push(point),
+        None => lines.push(Line { name, points: vec![point] }),
+    }
 }
 
 /// Plots rows of two charts each as an SVG document. All axes are logarithmic.

@@ -79,9 +79,11 @@ impl ClientResult {
         self.first_error.get_or_insert(why);
     }
 
-    /// Records a cycle if it started and ended during the measurement.
+    /// Records a cycle if it started and ended during the measurement. At a rate, it only has to end in it, or the
+    /// cycles that take long would be missing.
     fn cycle_done(&mut self, started_in: Phase, pace: &Pace, cycle: Duration, acquire: Duration) {
-        if started_in == Phase::Measure && *pace.phase.borrow() == Phase::Measure {
+        let counts = started_in == Phase::Measure || pace.rate.is_some();
+        if counts && *pace.phase.borrow() == Phase::Measure {
             self.cycle.saturating_record(micros(cycle));
             self.acquire.saturating_record(micros(acquire));
         }
@@ -226,16 +228,27 @@ impl ClientConnection {
 }
 
 /// A lock's name and routes.
-struct Routes {
-    name: String,
-    acquire: String,
-    release: String,
+#[derive(Clone, Debug)]
+pub struct Routes {
+    /// The name.
+    pub name: String,
+    /// The route of an acquire.
+    pub acquire: String,
+    /// The route of a release.
+    pub release: String,
+}
+
+impl Routes {
+    /// The routes of the lock with this name.
+    pub fn of(name: String) -> Self {
+        let encoded = name.replace('/', "%2F");
+        let (acquire, release) = (format!("/v1/locks/{encoded}/acquire"), format!("/v1/locks/{encoded}/release"));
+        Self { name, acquire, release }
+    }
 }
 
 async fn client(mut connection: ClientConnection, lock: String, pace: Pace) -> (ClientResult, ClientConnection) {
-    let encoded = lock.replace('/', "%2F");
-    let (acquire, release) = (format!("/v1/locks/{encoded}/acquire"), format!("/v1/locks/{encoded}/release"));
-    let routes = Routes { name: lock, acquire, release };
+    let routes = Routes::of(lock);
     let mut result = ClientResult::new();
     match &mut connection {
         ClientConnection::Http(http) => over_http(http, &routes, &pace, &mut result).await,
@@ -408,8 +421,8 @@ mod tests {
                 assert!(measured.cycles > 0 && measured.transport == transport);
                 assert!(measured.acquire.p50_us <= measured.cycle.p50_us);
             }
-            // One lock hands over some hundred times a second: a tenth of that is kept, a hundred times as much queues.
-            for (rate, kept) in [(20.0, true), (100_000.0, false)] {
+            // A lock changes hands some hundred times a second.
+            for (rate, range) in [(20.0, 3.0..24.0), (100_000.0, 1.0..90_000.0)] {
                 let plan = Plan {
                     endpoints: cluster.endpoints(),
                     clients: 4,
@@ -422,8 +435,8 @@ mod tests {
                 };
                 let measured = run(&plan).await.unwrap();
                 assert_eq!((measured.errors, measured.tokens_not_rising), (0, 0), "{measured:?}");
-                assert!(measured.cycles_per_second <= rate * 1.2, "{measured:?}");
-                assert!(kept || !measured.kept_rate(), "{measured:?}");
+                assert!(range.contains(&measured.cycles_per_second), "{measured:?}");
+                assert!(rate < 100.0 || !measured.kept_rate(), "{measured:?}");
             }
         }
         let client = Client::connect(cluster.endpoints()).await.unwrap();
