@@ -1,6 +1,6 @@
 //! The plot: cycles per second and latency over the number of clients, a row per kind of locks, a line per system.
 
-use lockkeeper_bench::{Chart, Line, PlotError, charts};
+use lockkeeper_bench::{Chart, Line, PlotError, add_point, charts};
 
 use crate::point::Locks;
 use crate::table::Row;
@@ -15,21 +15,23 @@ pub(crate) fn svg(rows: &[Row]) -> Result<String, PlotError> {
     let over = "clients";
     let drawn = of_kind.iter().filter(|(_, rows)| !rows.is_empty()).map(|(title, rows)| {
         [
-            Chart { title: format!("{title}: cycles per second"), over, lines: lines(rows, |rate, _| rate) },
-            Chart { title: format!("{title}: acquire, p50 in ms"), over, lines: lines(rows, |_, p50_us| p50_us / 1e3) },
+            Chart { title: format!("{title}: cycles per second"), over, lines: lines(rows, |rate, _| Some(rate)) },
+            Chart {
+                title: format!("{title}: acquire, p50 in ms"),
+                over,
+                lines: lines(rows, |_, p50_us| Some(p50_us? / 1e3)),
+            },
         ]
     });
     charts(&drawn.collect::<Vec<_>>())
 }
 
-fn lines(rows: &[&Row], value: fn(f64, f64) -> f64) -> Vec<Line> {
+fn lines(rows: &[&Row], value: fn(f64, Option<f64>) -> Option<f64>) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
         for (name, rate, p50_us) in row.medians() {
-            let point = (f64::from(row.point.clients), value(rate, p50_us));
-            match lines.iter_mut().find(|line| line.name == name) {
-                Some(line) => line.points.push(point),
-                None => lines.push(Line { name, points: vec![point] }),
+            if let Some(value) = value(rate, p50_us) {
+                add_point(&mut lines, name, (f64::from(row.point.clients), value));
             }
         }
     }

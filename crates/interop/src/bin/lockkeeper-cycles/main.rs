@@ -29,8 +29,8 @@ use table::{PointFigures, Row};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "A cycle: acquire a lock, release it, wait for the answer. With one lock for all clients, each cycle \
-                  is a hand-over.\nExit codes: 0 measured, 1 a point had errors or the machine was too busy, 2 the \
+    after_help = "A cycle: acquire a lock, release it, wait for the answer. A hand-over: one whose lock another client \
+                  held before.\nExit codes: 0 measured, 1 a point had errors or the machine was too busy, 2 the \
                   measurement failed"
 )]
 struct Arguments {
@@ -102,6 +102,8 @@ enum MeasureError {
     Process(#[from] BenchError),
     #[error(transparent)]
     Plot(#[from] PlotError),
+    #[error("cannot read the CPU time of the machine: {0}")]
+    Machine(std::io::Error),
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot encode the results as JSON: {0}")]
@@ -148,6 +150,10 @@ async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
         .flat_map(|&locks| arguments.clients.iter().map(move |&clients| Point { locks, clients }));
     let mut rows: Vec<Row> = points.map(|point| Row::new(point, &kinds, reference, arguments.busy_limit)).collect();
 
+    // Fail before minutes of measuring if a file cannot be written.
+    for path in [&arguments.json, &arguments.markdown, &arguments.plot].into_iter().flatten() {
+        write(path, String::new())?;
+    }
     warm_up(arguments, &systems).await?;
     let plan = Plan { warm_up: arguments.warm_up, measure: arguments.seconds };
     for round in 1..=arguments.rounds {
@@ -158,9 +164,16 @@ async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
                 order.reverse();
             }
             for at in order {
-                let measured = point::measure(&systems[at], row.point, &plan).await?;
-                eprintln!("round {round}, {}, {}: {}", row.point, kinds[at], measured.in_short());
-                row.add(at, &measured);
+                match point::measure(&systems[at], row.point, &plan).await {
+                    Ok(measured) => {
+                        eprintln!("round {round}, {}, {}: {}", row.point, kinds[at], measured.in_short());
+                        row.add(at, &measured);
+                    }
+                    Err(trouble) => {
+                        eprintln!("round {round}, {}, {}: {trouble}", row.point, kinds[at]);
+                        row.add_failure(at, trouble.to_string());
+                    }
+                }
             }
         }
     }
@@ -198,7 +211,7 @@ fn show(arguments: &Arguments, reference: Kind, rows: &[Row]) -> Result<(), Meas
             seconds_per_round: arguments.seconds.as_secs_f64(),
             warm_up_seconds: arguments.warm_up.as_secs_f64(),
             rounds: arguments.rounds,
-            reference: reference.to_string(),
+            reference: reference.name(),
             busy_limit: arguments.busy_limit,
             points: rows.iter().map(Row::figures).collect(),
         };

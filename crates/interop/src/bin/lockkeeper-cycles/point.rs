@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::MeasureError;
 use crate::client::{self, ClientResult, Lock, LockClient, Phase};
 use crate::system::System;
-use crate::usage::{Machine, Usage, resident_bytes};
+use crate::usage::{Machine, Usage, Used};
 
 /// Time limit for all clients to connect.
 const LONGEST_OPENING: Duration = Duration::from_secs(60);
@@ -65,9 +65,7 @@ pub(crate) struct Measured {
     pub(crate) seconds: f64,
     pub(crate) result: ClientResult,
     /// What all servers used; `None` if their pids are not given.
-    pub(crate) servers: Option<Usage>,
-    /// Memory of all servers at the end.
-    pub(crate) resident_bytes: u64,
+    pub(crate) servers: Option<Used>,
     /// CPU time of this program.
     pub(crate) own_us: u64,
     /// The share of the machine's CPU time that neither the servers nor this program used.
@@ -101,17 +99,17 @@ pub(crate) async fn measure(system: &Arc<System>, point: Point, plan: &Plan) -> 
 
     sleep(plan.warm_up).await;
     let own = [std::process::id()];
-    let used = || Ok::<_, MeasureError>((Usage::of(&system.pids)?, Usage::of(&own)?, Machine::now()));
-    let (servers_before, own_before, machine_before) = used()?;
+    let (servers_before, own_before) = (Usage::of(&system.pids)?, Usage::of(&own)?);
+    let machine_before = Machine::now().map_err(MeasureError::Machine)?;
     let began = Instant::now();
     phases.send_replace(Phase::Measure);
     sleep(plan.measure).await;
     phases.send_replace(Phase::Done);
     let seconds = began.elapsed().as_secs_f64();
-    let (servers, own, machine) = used()?;
-    let (servers, own_us) = (servers.since(servers_before), own.since(own_before).cpu_us);
+    let servers = Usage::since(&servers_before, &system.pids)?;
+    let own_us = Usage::since(&own_before, &own)?.cpu_us;
+    let machine = Machine::now().map_err(MeasureError::Machine)?;
     let others = machine.others_since(machine_before, servers.cpu_us + own_us);
-    let resident_bytes = resident_bytes(&system.pids);
 
     let mut result = ClientResult::new();
     for client in working {
@@ -121,7 +119,7 @@ pub(crate) async fn measure(system: &Arc<System>, point: Point, plan: &Plan) -> 
         }
     }
     let servers = (!system.pids.is_empty()).then_some(servers);
-    Ok(Measured { seconds, result, servers, resident_bytes, own_us, others })
+    Ok(Measured { seconds, result, servers, own_us, others })
 }
 
 /// Opens all sessions before the first cycle.

@@ -39,6 +39,13 @@ impl fmt::Display for Kind {
     }
 }
 
+impl Kind {
+    /// Its name on the command line and in JSON.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
 /// The servers of a system: `KIND=ADDRESS,…`, and `@PID,…` for their processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct System {
@@ -53,8 +60,7 @@ impl FromStr for System {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, servers) = text.split_once('=').ok_or("expected KIND=ADDRESS,…[@PID,…]")?;
         let kind = Kind::from_str(kind, false).map_err(|_| {
-            let names = Kind::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-            let names: Vec<String> = names.map(|name| name.get_name().to_owned()).collect();
+            let names: Vec<String> = Kind::value_variants().iter().map(|kind| kind.name()).collect();
             format!("no kind `{kind}`; there are {}", names.join(", "))
         })?;
         let (addresses, pids) = servers.split_once('@').unwrap_or((servers, ""));

@@ -10,6 +10,9 @@ use crate::client::ClientResult;
 use crate::point::{Locks, Measured, Point};
 use crate::system::Kind;
 
+/// Each client's cycles in a round, on average, from which on latencies count.
+const TURNS: u64 = 2;
+
 /// One point with each system's results.
 #[derive(Debug)]
 pub(crate) struct Row {
@@ -26,7 +29,6 @@ struct Total {
     kind: Kind,
     /// Over all rounds.
     result: ClientResult,
-    own_us: u64,
     rounds: Vec<Round>,
 }
 
@@ -34,13 +36,16 @@ struct Total {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Round {
     cycles_per_second: f64,
+    /// Of one lock: how often another client than before got it.
+    hand_overs_per_second: Option<f64>,
     acquire_p50_us: Option<f64>,
     acquire_p99_us: Option<f64>,
     acquire_p99_9_us: Option<f64>,
     server_cpu_us_per_cycle: Option<f64>,
+    client_cpu_us_per_cycle: Option<f64>,
     switches_per_cycle: Option<f64>,
     written_bytes_per_cycle: Option<f64>,
-    resident_bytes: u64,
+    resident_bytes: Option<f64>,
     /// The share of the machine that others used.
     others: f64,
 }
@@ -60,7 +65,6 @@ struct Figures {
     /// Over all rounds.
     acquire: Latency,
     cycle: Latency,
-    client_cpu_us_per_cycle: Option<f64>,
     errors: u64,
     first_error: Option<String>,
     too_busy: bool,
@@ -81,7 +85,7 @@ struct Ratio {
 
 impl Row {
     pub(crate) fn new(point: Point, kinds: &[Kind], reference: usize, busy_limit: f64) -> Self {
-        let nothing = |kind: &Kind| Total { kind: *kind, result: ClientResult::new(), own_us: 0, rounds: Vec::new() };
+        let nothing = |kind: &Kind| Total { kind: *kind, result: ClientResult::new(), rounds: Vec::new() };
         Self { point, systems: kinds.iter().map(nothing).collect(), reference, busy_limit }
     }
 
@@ -90,21 +94,30 @@ impl Row {
         let total = &mut self.systems[system];
         let acquire = &measured.result.acquire;
         let cycles = measured.result.cycle.len() as f64;
-        let at = |quantile| (!acquire.is_empty()).then(|| acquire.value_at_quantile(quantile) as f64);
+        // With fewer, the clients' first turn is seen, whose length is that of the measurement.
+        let is_known = acquire.len() >= TURNS * u64::from(self.point.clients);
+        let at = |quantile| is_known.then(|| acquire.value_at_quantile(quantile) as f64);
         let per_cycle = |used: Option<u64>| used.filter(|_| cycles > 0.0).map(|used| used as f64 / cycles);
+        let hand_overs = measured.result.hand_overs as f64 / measured.seconds;
         total.rounds.push(Round {
             cycles_per_second: measured.cycles_per_second(),
+            hand_overs_per_second: (self.point.locks == Locks::One).then_some(hand_overs),
             acquire_p50_us: at(0.5),
             acquire_p99_us: at(0.99),
             acquire_p99_9_us: at(0.999),
             server_cpu_us_per_cycle: per_cycle(measured.servers.map(|used| used.cpu_us)),
+            client_cpu_us_per_cycle: per_cycle(Some(measured.own_us)),
             switches_per_cycle: per_cycle(measured.servers.map(|used| used.switches)),
             written_bytes_per_cycle: per_cycle(measured.servers.map(|used| used.written_bytes)),
-            resident_bytes: measured.resident_bytes,
+            resident_bytes: measured.servers.map(|used| used.resident_bytes as f64),
             others: measured.others,
         });
         total.result.add(&measured.result);
-        total.own_us += measured.own_us;
+    }
+
+    /// A round of one system could not be measured.
+    pub(crate) fn add_failure(&mut self, system: usize, why: String) {
+        self.systems[system].result.failed(why);
     }
 
     /// Why values of this point do not count.
@@ -123,11 +136,11 @@ impl Row {
         errors.chain((!busy.is_empty()).then_some(not_compared)).collect()
     }
 
-    /// Each system's name, cycles per second and acquire p50 in µs.
-    pub(crate) fn medians(&self) -> Vec<(String, f64, f64)> {
+    /// Each system's name, cycles per second and, where it is known, acquire p50 in µs.
+    pub(crate) fn medians(&self) -> Vec<(String, f64, Option<f64>)> {
         let medians = self.systems.iter().filter_map(|total| {
             let rate = total.median(|round| Some(round.cycles_per_second))?;
-            Some((total.kind.to_string(), rate, total.median(|round| round.acquire_p50_us)?))
+            Some((total.kind.to_string(), rate, total.median(|round| round.acquire_p50_us)))
         });
         medians.collect()
     }
@@ -137,7 +150,6 @@ impl Row {
             cycles: total.result.cycle.len(),
             acquire: Latency::of(&total.result.acquire),
             cycle: Latency::of(&total.result.cycle),
-            client_cpu_us_per_cycle: divided(total.own_us as f64, total.result.cycle.len() as f64),
             errors: total.result.errors,
             first_error: total.result.first_error.clone(),
             too_busy: total.is_too_busy(self.busy_limit),
@@ -149,7 +161,7 @@ impl Row {
         PointFigures {
             locks: self.point.locks,
             clients: self.point.clients,
-            systems: self.systems.iter().map(|total| (total.kind.to_string(), figures(total))).collect(),
+            systems: self.systems.iter().map(|total| (total.kind.name(), figures(total))).collect(),
         }
     }
 
@@ -177,6 +189,7 @@ impl Row {
         };
         vec![
             value(|round| Some(round.cycles_per_second), |rate| format!("{rate:.0}")),
+            value(|round| round.hand_overs_per_second, |rate| format!("{rate:.0}")),
             spread(|round| Some(round.cycles_per_second)),
             value(|round| round.acquire_p50_us, millis),
             ratio(|round| round.acquire_p50_us),
@@ -184,9 +197,10 @@ impl Row {
             value(|round| round.acquire_p99_9_us, millis),
             value(|round| round.server_cpu_us_per_cycle, |us| format!("{us:.0} µs")),
             ratio(|round| round.server_cpu_us_per_cycle),
+            value(|round| round.client_cpu_us_per_cycle, |us| format!("{us:.0} µs")),
             value(|round| round.switches_per_cycle, |switches| format!("{switches:.1}")),
             value(|round| round.written_bytes_per_cycle, |bytes| format!("{:.1} kB", bytes / 1e3)),
-            value(|round| Some(round.resident_bytes as f64), |bytes| format!("{:.0} MB", bytes / 1e6)),
+            value(|round| round.resident_bytes, |bytes| format!("{:.0} MB", bytes / 1e6)),
             value(|round| Some(round.others), |others| format!("{:.0} %", others * 100.0)),
             total.result.errors.to_string() + if total.is_valid() { "" } else { " !" },
         ]
@@ -242,6 +256,7 @@ fn filled(reference: Kind, rows: &[Row]) -> Table {
         "clients",
         "system",
         "cycles/s",
+        "hand-overs/s",
         compared.as_str(),
         "acquire p50",
         "×",
@@ -249,8 +264,9 @@ fn filled(reference: Kind, rows: &[Row]) -> Table {
         "p99.9",
         "server CPU per cycle",
         "×",
-        "context switches",
-        "written",
+        "client CPU",
+        "context switches per cycle",
+        "written per cycle",
         "resident",
         "others' CPU",
         "errors",
@@ -278,14 +294,16 @@ fn millis(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::usage::Usage;
+    use crate::usage::Used;
 
     fn measured(cycles: u64, us: u64, cpu_us: u64) -> Measured {
         let mut result = ClientResult::new();
         result.acquire.record_n(us, cycles).unwrap();
         result.cycle.record_n(us, cycles).unwrap();
-        let servers = Some(Usage { cpu_us, switches: cycles * 3, written_bytes: cycles * 500 });
-        Measured { seconds: 1.0, result, servers, resident_bytes: 5_000_000, own_us: 1, others: 0.01 }
+        result.hand_overs = cycles / 2;
+        let (switches, written_bytes) = (cycles * 3, cycles * 500);
+        let servers = Some(Used { cpu_us, switches, written_bytes, resident_bytes: 5_000_000 });
+        Measured { seconds: 1.0, result, servers, own_us: cycles * 7, others: 0.01 }
     }
 
     fn row() -> Row {
@@ -308,11 +326,18 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_middle_round_and_ratios_are_to_the_reference() {
         let lines = cells(row());
-        let expected = ["one", "16", "Lockkeeper, HTTP", "200", "2.00 (0.01–4.00)", "2.00 ms", "0.05", "2.00 ms"];
+        let expected = ["one", "16", "Lockkeeper, HTTP", "200", "100", "2.00 (0.01–4.00)", "2.00 ms", "0.05"];
         assert_eq!(lines[0][1..9], expected, "{lines:?}");
-        let expected = ["150 µs", "0.75", "3.0", "0.5 kB", "5 MB", "1 %", "0"];
-        assert_eq!(lines[0][10..17], expected, "{lines:?}");
-        assert_eq!(lines[1][3..7], ["ZooKeeper", "100", "-", "40.0 ms"], "{lines:?}");
+        let expected = ["150 µs", "0.75", "7 µs", "3.0", "0.5 kB", "5 MB", "1 %", "0"];
+        assert_eq!(lines[0][11..19], expected, "{lines:?}");
+        assert_eq!(lines[1][3..8], ["ZooKeeper", "100", "50", "-", "40.0 ms"], "{lines:?}");
+    }
+
+    #[test]
+    fn latencies_of_fewer_than_two_turns_do_not_count() {
+        let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, &[Kind::Etcd], 0, 0.1);
+        row.add(0, &measured(31, 40_000, 20_000));
+        assert_eq!(cells(row)[0][7], "-");
     }
 
     #[test]
@@ -323,7 +348,7 @@ mod tests {
         bad.result.failed("create: connection loss".into());
         row.add(1, &bad);
         assert_eq!(row.remarks(), ["ZooKeeper had 1 errors, the first: create: connection loss"]);
-        assert_eq!(cells(row)[1][16], "1 !");
+        assert_eq!(cells(row)[1][18], "1 !");
     }
 
     #[test]
@@ -333,6 +358,6 @@ mod tests {
             row.add(1, &Measured { others: 0.4, ..measured(100, 1, 1) });
         }
         assert_eq!(row.remarks(), ["not compared: other programs used 40 % of the machine beside ZooKeeper"]);
-        assert_eq!(cells(row)[0][5], "-");
+        assert_eq!(cells(row)[0][6], "-");
     }
 }

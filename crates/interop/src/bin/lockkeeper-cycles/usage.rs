@@ -1,15 +1,28 @@
 //! How much processes and the machine have used, from `/proc`.
 
-use lockkeeper_bench::{BenchError, spent_us};
+use std::collections::HashMap;
 
-/// What the servers of a system have used, of which differences are figures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use lockkeeper_bench::{BenchError, US_PER_TICK, spent_us};
+
+/// What processes have used since they began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    pub(crate) cpu_us: u64,
-    /// Context switches of all threads, voluntary and not.
-    pub(crate) switches: u64,
+    cpu_us: u64,
+    /// Context switches of each thread, voluntary and not.
+    switches: HashMap<String, u64>,
     /// Written to disk, or to be written.
+    written_bytes: u64,
+}
+
+/// What processes have used in a measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) cpu_us: u64,
+    /// Without those of threads that have ended.
+    pub(crate) switches: u64,
     pub(crate) written_bytes: u64,
+    /// Memory at the end.
+    pub(crate) resident_bytes: u64,
 }
 
 impl Usage {
@@ -18,31 +31,32 @@ impl Usage {
         for &pid in pids {
             let failed = |error: std::io::Error| BenchError::Process { pid, why: error.to_string() };
             for thread in std::fs::read_dir(format!("/proc/{pid}/task")).map_err(failed)? {
+                let thread = thread.map_err(failed)?;
                 // A thread may end meanwhile.
-                let status = std::fs::read_to_string(thread.map_err(failed)?.path().join("status")).unwrap_or_default();
-                usage.switches += sum(&status, &["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"]);
+                let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else { continue };
+                let switches = sum(&status, &["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"]);
+                usage.switches.insert(thread.file_name().to_string_lossy().into_owned(), switches);
             }
-            // Only the owner of a process may read it.
-            let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+            let io = std::fs::read_to_string(format!("/proc/{pid}/io")).map_err(failed)?;
             usage.written_bytes += sum(&io, &["write_bytes:"]);
         }
         Ok(usage)
     }
 
-    /// What was used since then.
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self {
-            cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
-            switches: self.switches.saturating_sub(earlier.switches),
-            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
-        }
+    /// What these processes have used since then.
+    pub(crate) fn since(earlier: &Self, pids: &[u32]) -> Result<Used, BenchError> {
+        let now = Self::of(pids)?;
+        let of_thread = |(thread, switches): (&String, &u64)| {
+            switches.saturating_sub(earlier.switches.get(thread).copied().unwrap_or_default())
+        };
+        let status = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        Ok(Used {
+            cpu_us: now.cpu_us.saturating_sub(earlier.cpu_us),
+            switches: now.switches.iter().map(of_thread).sum(),
+            written_bytes: now.written_bytes.saturating_sub(earlier.written_bytes),
+            resident_bytes: pids.iter().map(|pid| sum(&status(pid), &["VmRSS:"]) * 1024).sum(),
+        })
     }
-}
-
-/// Memory of processes that is resident now.
-pub(crate) fn resident_bytes(pids: &[u32]) -> u64 {
-    let status = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    pids.iter().map(|pid| sum(&status(pid), &["VmRSS:"]) * 1024).sum()
 }
 
 /// The sum of the lines with these names.
@@ -62,13 +76,10 @@ pub(crate) struct Machine {
     all: u64,
 }
 
-/// `/proc` counts in ticks of 10 ms (`USER_HZ` is part of Linux's ABI).
-const US_PER_TICK: f64 = 10_000.0;
-
 impl Machine {
-    /// All of it so far; nothing if it cannot be read.
-    pub(crate) fn now() -> Self {
-        Self::read(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+    /// Since the machine was started.
+    pub(crate) fn now() -> std::io::Result<Self> {
+        std::fs::read_to_string("/proc/stat").map(|stat| Self::read(&stat))
     }
 
     /// From the first line: user, nice, system, idle, iowait, irq, softirq, steal; what guests use is part of user.
@@ -83,7 +94,7 @@ impl Machine {
     /// The share of the machine's CPU time since then that something else than these used.
     pub(crate) fn others_since(self, earlier: Self, these_us: u64) -> f64 {
         let all = self.all.saturating_sub(earlier.all) as f64;
-        let busy = self.busy.saturating_sub(earlier.busy) as f64 - these_us as f64 / US_PER_TICK;
+        let busy = self.busy.saturating_sub(earlier.busy) as f64 - these_us as f64 / US_PER_TICK as f64;
         if all > 0.0 { (busy / all).max(0.0) } else { 0.0 }
     }
 }
@@ -97,9 +108,10 @@ mod tests {
         let own = [std::process::id()];
         let earlier = Usage::of(&own).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1));
-        let later = Usage::of(&own).unwrap();
-        assert!(later.switches > 0 && later.since(earlier).switches < later.switches);
-        assert!(resident_bytes(&own) > 1 << 20);
+        let used = Usage::since(&earlier, &own).unwrap();
+        assert!(used.switches > 0 && used.resident_bytes > 1 << 20, "{used:?}");
+        assert!(used.switches < earlier.switches.values().sum::<u64>() + 1_000_000);
+        assert!(Machine::now().unwrap().all > 0);
         assert!(Usage::of(&[u32::MAX]).is_err());
     }
 

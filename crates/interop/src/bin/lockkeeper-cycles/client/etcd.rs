@@ -1,5 +1,5 @@
-//! etcd's lock recipe, that of `clientv3/concurrency`: a lease, a key below the lock's prefix written by a transaction,
-//! a watch on the key before the own one until it is deleted.
+//! etcd's lock recipe, that of `clientv3/concurrency` in etcd 3.4: a lease, a key below the lock's prefix written by a
+//! transaction, a watch on the key before the own one until it is deleted.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::LockClient;
 use super::etcd_messages::{
     ASCEND, BY_CREATE_REVISION, CREATE_REVISION, Compare, DELETE_RANGE, DELETED, DESCEND, DeleteRangeRequest,
     DeleteRangeResponse, Empty, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LeaseGrantRequest, LeaseGrantResponse,
-    OfLease, Operation, PutRequest, RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse, WATCH,
+    LeaseId, Operation, PutRequest, RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse, WATCH,
     WatchAction, WatchCancel, WatchCreate, WatchRequest, WatchResponse,
 };
 
@@ -88,7 +88,7 @@ impl Etcd {
         Ok(Self { channel, lease, keep_alive, prefix, own_key, watches: Watches::new() })
     }
 
-    /// Puts the own key into the queue: its create revision, that of the first key, and the revision of the answer.
+    /// Puts the own key into the queue. Gives its create revision and that of the first key.
     async fn enqueue(&self) -> Result<(i64, Option<i64>), String> {
         let key = self.own_key.clone();
         let is_new = Compare { target: CREATE_REVISION, key: key.clone(), create_revision: Some(0) };
@@ -121,7 +121,7 @@ impl Etcd {
                 RangeRequest { sort_order: DESCEND, max_create_revision: own - 1, ..self.oldest_or_newest() };
             let answer: RangeResponse = call(&self.channel, RANGE, newest_before).await?;
             let Some(before) = answer.kvs.into_iter().next() else { return Ok(()) };
-            let start_revision = answer.header.map_or(0, |header| header.revision) + 1;
+            let start_revision = answer.header.map_or(0, |header| header.revision);
             self.wait_deleted(before.key, start_revision).await?;
         }
     }
@@ -154,12 +154,6 @@ impl LockClient for Etcd {
         let (own, first) = self.enqueue().await?;
         if first.is_some_and(|first| first != own) {
             self.wait_for_older(own).await?;
-            // The lease may have ended meanwhile.
-            let get = RangeRequest { key: self.own_key.clone(), ..RangeRequest::default() };
-            let answer: RangeResponse = call(&self.channel, RANGE, get).await?;
-            if answer.kvs.is_empty() {
-                return Err("the lease has ended".into());
-            }
         }
         Ok(Some(own))
     }
@@ -172,7 +166,7 @@ impl LockClient for Etcd {
 
     async fn close(&mut self) {
         // The lease ends by itself if it cannot be revoked.
-        let _ = call::<_, Empty>(&self.channel, LEASE_REVOKE, OfLease { id: self.lease }).await;
+        let _ = call::<_, Empty>(&self.channel, LEASE_REVOKE, LeaseId { id: self.lease }).await;
     }
 }
 
@@ -182,7 +176,7 @@ async fn keep_alive(channel: Channel, lease: i64) {
     let mut answers: Option<Streaming<Empty>> = None;
     loop {
         tokio::time::sleep(KEEP_ALIVE_EVERY).await;
-        if send.send(OfLease { id: lease }).is_err() {
+        if send.send(LeaseId { id: lease }).is_err() {
             return;
         }
         // A server answers the call with its first message.

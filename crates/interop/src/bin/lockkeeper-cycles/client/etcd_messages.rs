@@ -197,11 +197,26 @@ pub(super) struct LeaseGrantResponse {
 
 /// `LeaseKeepAliveRequest` and `LeaseRevokeRequest`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct OfLease {
+pub(super) struct LeaseId {
     #[prost(int64, tag = "1")]
     pub(super) id: i64,
 }
 
-/// An answer of which nothing is read.
+/// An answer whose fields are not read.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Empty {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes as `protoc` encodes them: a field of a `oneof` is sent with its default value as well.
+    #[test]
+    fn a_comparison_with_revision_zero_is_sent() {
+        let compare = Compare { target: CREATE_REVISION, key: b"k".to_vec(), create_revision: Some(0) };
+        assert_eq!(compare.encode_to_vec(), [0x10, 1, 0x1a, 1, b'k', 0x28, 0]);
+        let put = Operation::Put(PutRequest { key: b"k".to_vec(), value: Vec::new(), lease: 7 });
+        let request = TxnRequest { success: vec![RequestOp { operation: Some(put) }], ..TxnRequest::default() };
+        assert_eq!(request.encode_to_vec(), [0x12, 7, 0x12, 5, 0x0a, 1, b'k', 0x18, 7]);
+    }
+}

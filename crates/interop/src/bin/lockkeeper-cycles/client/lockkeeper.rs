@@ -1,36 +1,33 @@
 //! A session over HTTP, and one over the session stream: one request at a time, each release awaited.
 
 use async_trait::async_trait;
-use lockkeeper_bench::{Connection, Stream};
+use lockkeeper_bench::{Connection, Routes, Stream};
 
 use super::LockClient;
 
 /// One request at a time on an open HTTP connection.
-pub(super) struct Http {
+pub(super) struct HttpClient {
     connection: Connection,
-    acquire: String,
-    release: String,
+    routes: Routes,
     token: u64,
 }
 
-impl Http {
+impl HttpClient {
     pub(super) async fn open(address: &str, lock: &str) -> Result<Self, String> {
         let connection = Connection::open(&format!("http://{address}"), "cycles").await.map_err(|e| e.to_string())?;
-        let encoded = lock.replace('/', "%2F");
-        let (acquire, release) = (format!("/v1/locks/{encoded}/acquire"), format!("/v1/locks/{encoded}/release"));
-        Ok(Self { connection, acquire, release, token: 0 })
+        Ok(Self { connection, routes: Routes::of(lock.to_owned()), token: 0 })
     }
 }
 
 #[async_trait]
-impl LockClient for Http {
+impl LockClient for HttpClient {
     async fn acquire(&mut self) -> Result<Option<i64>, String> {
-        self.token = self.connection.acquire(&self.acquire).await?;
+        self.token = self.connection.acquire(&self.routes.acquire).await?;
         Ok(i64::try_from(self.token).ok())
     }
 
     async fn release(&mut self) -> Result<(), String> {
-        self.connection.release(&self.release, self.token).await
+        self.connection.release(&self.routes.release, self.token).await
     }
 
     async fn close(&mut self) {
@@ -40,13 +37,13 @@ impl LockClient for Http {
 }
 
 /// The session stream.
-pub(super) struct OverStream {
+pub(super) struct StreamClient {
     stream: Stream,
     lock: String,
     token: u64,
 }
 
-impl OverStream {
+impl StreamClient {
     pub(super) async fn open(address: &str, lock: &str) -> Result<Self, String> {
         let stream = Stream::open(&format!("http://{address}"), "cycles").await.map_err(|e| e.to_string())?;
         Ok(Self { stream, lock: lock.to_owned(), token: 0 })
@@ -59,7 +56,7 @@ impl OverStream {
 }
 
 #[async_trait]
-impl LockClient for OverStream {
+impl LockClient for StreamClient {
     async fn acquire(&mut self) -> Result<Option<i64>, String> {
         self.stream.send_acquire(&self.lock).await?;
         self.token = self.answer().await?;

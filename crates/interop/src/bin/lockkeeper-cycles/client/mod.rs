@@ -8,7 +8,7 @@ mod redis;
 mod zookeeper;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -40,6 +40,8 @@ pub(crate) struct ClientResult {
     pub(crate) acquire: Histogram<u64>,
     /// Latency from the request until the reply to the release.
     pub(crate) cycle: Histogram<u64>,
+    /// Cycles whose lock another client had held before.
+    pub(crate) hand_overs: u64,
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
 }
@@ -48,7 +50,7 @@ impl ClientResult {
     pub(crate) fn new() -> Self {
         // The bounds are constants, so this cannot fail.
         let empty = || Histogram::new_with_bounds(1, HIGHEST_US, 3).unwrap_or_else(|_| unreachable!("constant bounds"));
-        Self { acquire: empty(), cycle: empty(), errors: 0, first_error: None }
+        Self { acquire: empty(), cycle: empty(), hand_overs: 0, errors: 0, first_error: None }
     }
 
     pub(crate) fn failed(&mut self, why: String) {
@@ -60,6 +62,7 @@ impl ClientResult {
         // The bounds are the same, so this cannot fail.
         let _ = self.acquire.add(&other.acquire);
         let _ = self.cycle.add(&other.cycle);
+        self.hand_overs += other.hand_overs;
         self.errors += other.errors;
         self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
     }
@@ -71,21 +74,27 @@ pub(crate) struct Lock {
     name: String,
     is_held: Arc<AtomicBool>,
     last_token: Arc<AtomicI64>,
+    last_holder: Arc<AtomicUsize>,
 }
 
 impl Lock {
     /// A lock that no client has used, of this name.
     pub(crate) fn new(name: String) -> Self {
-        Self { name, is_held: Arc::default(), last_token: Arc::new(AtomicI64::new(-1)) }
+        let (last_token, last_holder) = (Arc::new(AtomicI64::new(-1)), Arc::new(AtomicUsize::new(usize::MAX)));
+        Self { name, is_held: Arc::default(), last_token, last_holder }
     }
 
-    fn note_acquired(&self, token: Option<i64>) -> Result<(), String> {
+    /// The client of this number holds it; whether another one held it before.
+    fn note_acquired(&self, client: usize, token: Option<i64>) -> Result<bool, String> {
         if self.is_held.swap(true, Ordering::SeqCst) {
             return Err(format!("two clients held {} at once", self.name));
         }
-        let Some(token) = token else { return Ok(()) };
-        let last = self.last_token.fetch_max(token, Ordering::SeqCst);
-        if last >= token { Err(format!("{token} held {} after {last}", self.name)) } else { Ok(()) }
+        let last = token.map_or(-1, |token| self.last_token.fetch_max(token, Ordering::SeqCst));
+        if let Some(token) = token.filter(|token| last >= *token) {
+            self.note_release();
+            return Err(format!("{token} held {} after {last}", self.name));
+        }
+        Ok(self.last_holder.swap(client, Ordering::SeqCst) != client)
     }
 
     fn note_release(&self) {
@@ -111,8 +120,10 @@ pub(crate) async fn open(system: &System, number: usize, lock: &Lock) -> Result<
     let address = &system.addresses[number % system.addresses.len()];
     let name = &lock.name;
     let opened: Result<Box<dyn LockClient>, String> = match system.kind {
-        Kind::LockkeeperHttp => lockkeeper::Http::open(address, name).await.map(|client| Box::new(client) as _),
-        Kind::LockkeeperStream => lockkeeper::OverStream::open(address, name).await.map(|client| Box::new(client) as _),
+        Kind::LockkeeperHttp => lockkeeper::HttpClient::open(address, name).await.map(|client| Box::new(client) as _),
+        Kind::LockkeeperStream => {
+            lockkeeper::StreamClient::open(address, name).await.map(|client| Box::new(client) as _)
+        }
         Kind::LockkeeperZookeeper | Kind::Zookeeper => {
             zookeeper::ZooKeeper::open(address, name).await.map(|client| Box::new(client) as _)
         }
@@ -155,7 +166,10 @@ async fn work(
 ) {
     loop {
         let outcome = match client {
-            Some(client) => cycles(&mut **client, lock, phase, result).await,
+            Some(client) => match cycles((&mut **client, number), lock, phase, result).await {
+                Ok(()) => return,
+                Err(why) => Err(why),
+            },
             None => open(system, number, lock).await.map(|opened| *client = Some(opened)),
         };
         if let Err(why) = outcome {
@@ -168,8 +182,9 @@ async fn work(
     }
 }
 
+/// Acquires and releases until the measurement ends.
 async fn cycles(
-    client: &mut dyn LockClient,
+    (client, number): (&mut dyn LockClient, usize),
     lock: &Lock,
     phase: &watch::Receiver<Phase>,
     result: &mut ClientResult,
@@ -182,7 +197,7 @@ async fn cycles(
             // Another client may have been cancelled as the holder.
             return Ok(());
         }
-        lock.note_acquired(token)?;
+        let is_hand_over = lock.note_acquired(number, token)?;
         // Other clients run meanwhile, so that a second holder is seen.
         tokio::task::yield_now().await;
         lock.note_release();
@@ -191,6 +206,7 @@ async fn cycles(
         if *phase.borrow() == Phase::Measure {
             result.acquire.saturating_record(micros(acquired));
             result.cycle.saturating_record(micros(began.elapsed()));
+            result.hand_overs += u64::from(is_hand_over);
         }
     }
 }
@@ -206,11 +222,12 @@ mod tests {
     #[test]
     fn two_holders_at_once_and_tokens_that_do_not_rise_are_errors() {
         let lock = Lock::new("a".into());
-        lock.note_acquired(Some(3)).unwrap();
-        assert_eq!(lock.note_acquired(Some(4)).unwrap_err(), "two clients held a at once");
+        assert!(lock.note_acquired(1, Some(3)).unwrap());
+        assert_eq!(lock.note_acquired(2, Some(4)).unwrap_err(), "two clients held a at once");
         lock.note_release();
-        assert_eq!(lock.note_acquired(Some(3)).unwrap_err(), "3 held a after 3");
+        assert_eq!(lock.note_acquired(2, Some(3)).unwrap_err(), "3 held a after 3");
+        assert!(!lock.note_acquired(1, None).unwrap());
         lock.note_release();
-        lock.note_acquired(None).unwrap();
+        assert!(lock.note_acquired(2, None).unwrap());
     }
 }
