@@ -66,7 +66,7 @@ struct Arguments {
     /// median is above it is not compared
     #[arg(long, value_name = "SHARE", default_value = "0.15", value_parser = share)]
     busy_limit: f64,
-    /// Write all values, including those of each round, to this file
+    /// Write all values, including those of each round, to this file. A round that could not be measured is null
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the table to this file, as Markdown

@@ -29,7 +29,8 @@ struct Total {
     kind: Kind,
     /// Over all rounds.
     result: ClientResult,
-    rounds: Vec<Round>,
+    /// `None` is a round that could not be measured. It keeps its place, as rounds of the same number are compared.
+    rounds: Vec<Option<Round>>,
 }
 
 /// Result of one round. A value that cannot be had, such as a latency without a cycle, is `None`.
@@ -68,7 +69,7 @@ struct Figures {
     errors: u64,
     first_error: Option<String>,
     too_busy: bool,
-    rounds: Vec<Round>,
+    rounds: Vec<Option<Round>>,
     /// Relative to the reference.
     cycles_ratio: Option<Ratio>,
     acquire_p50_ratio: Option<Ratio>,
@@ -99,7 +100,7 @@ impl Row {
         let at = |quantile| is_known.then(|| acquire.value_at_quantile(quantile) as f64);
         let per_cycle = |used: Option<u64>| used.filter(|_| cycles > 0.0).map(|used| used as f64 / cycles);
         let hand_overs = measured.result.hand_overs as f64 / measured.seconds;
-        total.rounds.push(Round {
+        total.rounds.push(Some(Round {
             cycles_per_second: measured.cycles_per_second(),
             hand_overs_per_second: (self.point.locks == Locks::One).then_some(hand_overs),
             acquire_p50_us: at(0.5),
@@ -111,13 +112,15 @@ impl Row {
             written_bytes_per_cycle: per_cycle(measured.servers.map(|used| used.written_bytes)),
             resident_bytes: measured.servers.map(|used| used.resident_bytes as f64),
             others: measured.others,
-        });
+        }));
         total.result.add(&measured.result);
     }
 
     /// A round of one system could not be measured.
     pub(crate) fn add_failure(&mut self, system: usize, why: String) {
-        self.systems[system].result.failed(why);
+        let total = &mut self.systems[system];
+        total.rounds.push(None);
+        total.result.failed(why);
     }
 
     /// Why values of this point do not count.
@@ -173,6 +176,7 @@ impl Row {
             return None;
         }
         let rounds = total.rounds.iter().zip(&reference.rounds);
+        let of = |round: &Option<Round>| round.as_ref().and_then(of);
         let mut ratios: Vec<f64> = rounds.filter_map(|(one, other)| divided(of(one)?, of(other)?)).collect();
         let median = median(&mut ratios)?;
         Some(Ratio { median, least: *ratios.first()?, most: *ratios.last()? })
@@ -218,7 +222,7 @@ impl Total {
 
     /// The median over the rounds that have the value.
     fn median(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
-        median(&mut self.rounds.iter().filter_map(of).collect::<Vec<f64>>())
+        median(&mut self.rounds.iter().flatten().filter_map(of).collect::<Vec<f64>>())
     }
 }
 
@@ -349,6 +353,20 @@ mod tests {
         row.add(1, &bad);
         assert_eq!(row.remarks(), ["ZooKeeper had 1 errors, the first: create: connection loss"]);
         assert_eq!(cells(row)[1][18], "1 !");
+    }
+
+    #[test]
+    fn a_round_that_could_not_be_measured_shifts_no_other() {
+        let kinds = [Kind::LockkeeperHttp, Kind::Zookeeper];
+        let mut row = Row::new(Point { locks: Locks::Own, clients: 1 }, &kinds, 1, 0.1);
+        for (cycles, reference) in [(200, Some(100)), (300, None), (400, Some(200)), (600, Some(300))] {
+            row.add(0, &measured(cycles, 1_000, 10_000));
+            match reference {
+                Some(cycles) => row.add(1, &measured(cycles, 1_000, 10_000)),
+                None => row.add_failure(1, "no session".into()),
+            }
+        }
+        assert_eq!(cells(row)[0][6], "2.00 (2.00–2.00)");
     }
 
     #[test]
