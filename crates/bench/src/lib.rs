@@ -4,14 +4,19 @@
 //! It shares the machine with the servers that it measures, so it is lean: one open connection per client, and no
 //! retries. Every error is counted and reported, never retried silently. It must never touch a lock whose name does not
 //! start with [`LOCK_PREFIX`].
+//!
+//! `lockkeeper-cycles`, which compares Lockkeeper with its peers, counts the same [`Cycles`] and draws the same
+//! [`charts`].
 
 mod connection;
 mod cpu;
+mod cycles;
 mod plot;
 mod rate;
 mod run;
 mod stream;
 
+use std::fmt;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -19,21 +24,41 @@ use serde::Serialize;
 
 pub use connection::Connection;
 pub use cpu::{US_PER_TICK, spent_us};
-pub use plot::{Chart, Line, PlotError, add_point, charts, svg};
+pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
+pub use plot::{Figures, PlotError, charts, svg};
 pub use run::{Routes, run};
 pub use stream::Stream;
 
 /// Prefix of the load generator's locks.
 pub const LOCK_PREFIX: &str = "lockkeeper-bench";
 
-/// The locks that clients acquire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The locks that clients acquire: own ones show the throughput without waiting, one the hand-over to a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Locks {
-    /// A separate lock per client: throughput without waiting.
+    /// A separate lock per client
     Own,
-    /// One lock for all clients: hand-over from holder to waiter.
+    /// One lock for all clients
     One,
+}
+
+impl Locks {
+    /// Title of their charts.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Own => "a lock for each client",
+            Self::One => "one lock for all clients",
+        }
+    }
+}
+
+impl fmt::Display for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "own locks",
+            Self::One => "one lock",
+        })
+    }
 }
 
 /// The transport that clients use.

@@ -1,5 +1,5 @@
-//! Plots measurements as SVG: charts over the number of clients, or over the rate, two side by side. The charts of this
-//! program are throughput and latency, a row per kind of locks, a line per transport.
+//! Plots measurements as SVG: throughput and latency side by side, over the number of clients or over the rate, and a
+//! row per kind of locks.
 
 use std::ops::Range;
 
@@ -17,24 +17,19 @@ const FONT: &str = "sans-serif";
 #[error("cannot draw the plot: {0}")]
 pub struct PlotError(String);
 
-/// A line of a chart.
+/// A measurement as a plot shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
-    /// Its name in the legend.
-    pub name: String,
-    /// Numbers of clients or rates, and values.
-    pub points: Vec<(f64, f64)>,
-}
-
-/// Values over the number of clients, or over the rate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Chart {
-    /// What the values are.
-    pub title: String,
-    /// What they are over.
-    pub over: &'static str,
-    /// At most seven differ in color.
-    pub lines: Vec<Line>,
+pub struct Figures {
+    /// The row of the plot.
+    pub locks: Locks,
+    /// Name of its line in the legend. At most seven lines differ in color.
+    pub line: String,
+    /// The number of clients, or the rate.
+    pub over: f64,
+    /// Completed cycles per second.
+    pub cycles_per_second: f64,
+    /// Some quantile of the latency of an acquire. It is not drawn if it is not known.
+    pub acquire_us: Option<f64>,
 }
 
 /// Colors of lines, in their order.
@@ -48,67 +43,42 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(0x6b, 0x6b, 0x6b),
 ];
 
-/// Plots measurements as an SVG document. All axes are logarithmic.
+/// Plots measurements as an SVG document, a line per transport.
 ///
 /// # Errors
 /// There is no measurement, or plotters fails.
 pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
-    let rows: Vec<[Chart; 2]> = [Locks::Own, Locks::One]
-        .into_iter()
-        .map(|locks| (locks, results.iter().filter(|measured| measured.locks == locks).collect::<Vec<_>>()))
-        .filter(|(_, of_row)| !of_row.is_empty())
-        .map(|(locks, of_row)| {
-            let title = match locks {
-                Locks::Own => "a lock for each client",
-                Locks::One => "one lock for all clients",
-            };
-            let rate: fn(&Measured) -> f64 = |measured| measured.cycles_per_second;
-            let is_ramp = of_row.iter().any(|measured| measured.rate.is_some());
-            // At a given rate, queueing shows in the slow ones first.
-            let (over, quantile, latency): (_, _, fn(&Measured) -> f64) = if is_ramp {
-                ("cycles due per second", "p99", |measured| measured.acquire.p99_us as f64 / 1e3)
-            } else {
-                ("clients", "p50", |measured| measured.acquire.p50_us as f64 / 1e3)
-            };
-            [
-                Chart { title: format!("{title}: cycles per second"), over, lines: lines(&of_row, rate) },
-                Chart { title: format!("{title}: acquire, {quantile} in ms"), over, lines: lines(&of_row, latency) },
-            ]
-        })
-        .collect();
-    charts(&rows)
-}
-
-fn lines(results: &[&Measured], value: impl Fn(&Measured) -> f64) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    for measured in results {
+    let is_ramp = results.iter().any(|measured| measured.rate.is_some());
+    let figures = |measured: &Measured| {
         let transport = match measured.transport {
             Transport::Http => "HTTP",
             Transport::Stream => "stream",
             Transport::Library => "library",
         };
-        let (name, over) = match measured.rate {
+        let (line, over) = match measured.rate {
             None => (transport.to_owned(), f64::from(measured.clients)),
             Some(rate) => (format!("{transport}, {} clients", measured.clients), rate),
         };
-        add_point(&mut lines, name, (over, value(measured)));
-    }
-    lines
+        let acquire_us = if is_ramp { measured.acquire.p99_us } else { measured.acquire.p50_us };
+        let (locks, cycles_per_second) = (measured.locks, measured.cycles_per_second);
+        Figures { locks, line, over, cycles_per_second, acquire_us: Some(acquire_us as f64) }
+    };
+    // At a given rate, queueing shows in the slow ones first.
+    let (over, quantile) = if is_ramp { ("cycles due per second", "p99") } else { ("clients", "p50") };
+    charts(&results.iter().map(figures).collect::<Vec<_>>(), over, quantile)
 }
 
-/// Adds a point to the line of this name.
-pub fn add_point(lines: &mut Vec<Line>, name: String, point: (f64, f64)) {
-    match lines.iter_mut().find(|line| line.name == name) {
-        Some(line) => line.points.push(point),
-        None => lines.push(Line { name, points: vec![point] }),
-    }
-}
-
-/// Plots rows of two charts each as an SVG document. All axes are logarithmic.
+/// Plots figures as an SVG document: a row per kind of locks, with the cycles per second and this quantile of the
+/// latency over the number of clients or the rate. All axes are logarithmic.
 ///
 /// # Errors
-/// There is no chart, or plotters fails.
-pub fn charts(rows: &[[Chart; 2]]) -> Result<String, PlotError> {
+/// There are no figures, or plotters fails.
+pub fn charts(figures: &[Figures], over: &str, quantile: &str) -> Result<String, PlotError> {
+    let rows: Vec<(Locks, Vec<&Figures>)> = [Locks::Own, Locks::One]
+        .into_iter()
+        .map(|locks| (locks, figures.iter().filter(|one| one.locks == locks).collect()))
+        .filter(|(_, of_row): &(Locks, Vec<&Figures>)| !of_row.is_empty())
+        .collect();
     if rows.is_empty() {
         return Err(PlotError("nothing was measured".into()));
     }
@@ -117,46 +87,59 @@ pub fn charts(rows: &[[Chart; 2]]) -> Result<String, PlotError> {
         let height = ROW_HEIGHT * u32::try_from(rows.len()).unwrap_or(1);
         let area = SVGBackend::with_string(&mut document, (WIDTH, height)).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
-        for (part, [one, other]) in area.split_evenly((rows.len(), 1)).iter().zip(rows) {
+        for (part, (locks, of_row)) in area.split_evenly((rows.len(), 1)).iter().zip(&rows) {
             let (left, right) = part.split_horizontally(WIDTH / 2);
-            draw(&left, one)?;
-            draw(&right, other)?;
+            let (throughput, title) = (lines(of_row, |one| Some(one.cycles_per_second)), locks.title());
+            draw(&left, &format!("{title}: cycles per second"), over, &throughput)?;
+            let latency = lines(of_row, |one| Some(one.acquire_us? / 1e3));
+            draw(&right, &format!("{title}: acquire, {quantile} in ms"), over, &latency)?;
         }
         area.present().map_err(failed)?;
     }
     Ok(document)
 }
 
-fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, of: &Chart) -> Result<(), PlotError> {
-    let points = || of.lines.iter().flat_map(|line| &line.points);
-    let over = range(points().map(|(over, _)| *over));
-    let values = range(points().map(|(_, value)| *value));
+/// Lines by their names, and their points.
+type Lines<'a> = Vec<(&'a str, Vec<(f64, f64)>)>;
+
+fn lines<'a>(of_row: &[&'a Figures], value: fn(&Figures) -> Option<f64>) -> Lines<'a> {
+    let mut lines = Lines::new();
+    for one in of_row {
+        let Some(value) = value(one) else { continue };
+        match lines.iter_mut().find(|(name, _)| *name == one.line) {
+            Some((_, points)) => points.push((one.over, value)),
+            None => lines.push((&one.line, vec![(one.over, value)])),
+        }
+    }
+    lines
+}
+
+fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, over: &str, of: &Lines<'_>) -> Result<(), PlotError> {
+    let points = || of.iter().flat_map(|(_, points)| points);
+    let (overs, values) = (range(points().map(|(over, _)| *over)), range(points().map(|(_, value)| *value)));
     let mut chart = ChartBuilder::on(area)
-        .caption(&of.title, (FONT, 15))
+        .caption(title, (FONT, 15))
         .margin(10)
         .x_label_area_size(36)
         .y_label_area_size(52)
-        .build_cartesian_2d(over.log_scale(), values.log_scale())
+        .build_cartesian_2d(overs.log_scale(), values.log_scale())
         .map_err(failed)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
-        .x_desc(of.over)
+        .x_desc(over)
         .label_style((FONT, 12))
         .x_label_formatter(&|over| format!("{over:.0}"))
         .y_label_formatter(&label)
         .draw()
         .map_err(failed)?;
-    for (line, color) in of.lines.iter().zip(COLORS.into_iter().cycle()) {
-        let mut points = line.points.clone();
-        if points.is_empty() {
-            continue;
-        }
+    for ((name, points), color) in of.iter().zip(COLORS.into_iter().cycle()) {
+        let mut points = points.clone();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))
             .map_err(failed)?
-            .label(&line.name)
+            .label(*name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
     }
     chart
@@ -168,9 +151,10 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, of: &Chart) -> Result<(), Plo
         .map_err(failed)
 }
 
-/// The range of the values with a margin. Logarithmic axes need values above 0.
+/// The range of the values with a margin, also if there are none: an axis with an infinite range is never finished.
+/// Logarithmic axes need values above 0.
 fn range(values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
-    let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-3);
+    let least = values.clone().reduce(f64::min).unwrap_or(1.0).max(1e-3);
     let most = values.fold(least, f64::max);
     least / 1.5..most * 1.5
 }
@@ -236,6 +220,13 @@ mod tests {
     #[test]
     fn a_value_of_zero_and_a_single_point_can_be_drawn() {
         svg(&[measured(Locks::One, Transport::Library, 1, 0.0)]).unwrap();
+    }
+
+    #[test]
+    fn a_chart_without_a_point_can_be_drawn() {
+        let line = String::new();
+        let figures = Figures { locks: Locks::One, line, over: 1.0, cycles_per_second: 1.0, acquire_us: None };
+        assert_eq!(charts(&[figures], "clients", "p50").unwrap().matches("<circle").count(), 1);
     }
 
     #[test]

@@ -4,32 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
-use hdrhistogram::Histogram;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use lockkeeper_client::{Client, Options, Session, SessionOptions};
 
 use crate::connection::Connection;
+use crate::cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
 use crate::rate::Rate;
 use crate::stream::Stream;
 use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, Transport, cpu};
 
-/// Pause of a client after a failed cycle.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// Time limit for all clients to connect and open their sessions.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the last cycles after the measurement.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
-/// Largest latency that the histogram distinguishes.
-const HIGHEST_US: u64 = 120_000_000;
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    WarmUp,
-    Measure,
-    Done,
-}
 
 /// When clients begin cycles.
 #[derive(Clone)]
@@ -58,44 +47,26 @@ impl Pace {
     }
 }
 
-/// Result of one client.
+/// Result of one client or of several.
+#[derive(Default)]
 struct ClientResult {
-    cycle: Histogram<u64>,
-    acquire: Histogram<u64>,
-    errors: u64,
-    first_error: Option<String>,
+    cycles: Cycles,
     tokens_not_rising: u64,
 }
 
 impl ClientResult {
-    fn new() -> Self {
-        // The bounds are constants, so this cannot fail.
-        let empty = || Histogram::new_with_bounds(1, HIGHEST_US, 3).unwrap_or_else(|_| unreachable!("constant bounds"));
-        Self { cycle: empty(), acquire: empty(), errors: 0, first_error: None, tokens_not_rising: 0 }
-    }
-
-    fn failed(&mut self, why: String) {
-        self.errors += 1;
-        self.first_error.get_or_insert(why);
-    }
-
-    /// Records a cycle if it started and ended during the measurement. At a rate, it only has to end in it, or the
+    /// Counts a cycle if it started and ended during the measurement. At a rate, it only has to end in it, or the
     /// cycles that take long would be missing.
-    fn cycle_done(&mut self, started_in: Phase, pace: &Pace, cycle: Duration, acquire: Duration) {
+    fn cycle_done(&mut self, started_in: Phase, pace: &Pace, acquire: Duration, cycle: Duration) {
         let counts = started_in == Phase::Measure || pace.rate.is_some();
         if counts && *pace.phase.borrow() == Phase::Measure {
-            self.cycle.saturating_record(micros(cycle));
-            self.acquire.saturating_record(micros(acquire));
+            self.cycles.succeeded(acquire, cycle);
         }
     }
 
-    fn add(&mut self, other: Self) {
-        // The bounds are the same, so this cannot fail.
-        let _ = self.cycle.add(&other.cycle);
-        let _ = self.acquire.add(&other.acquire);
-        self.errors += other.errors;
+    fn add(&mut self, other: &Self) {
+        self.cycles.add(&other.cycles);
         self.tokens_not_rising += other.tokens_not_rising;
-        self.first_error = self.first_error.take().or(other.first_error);
     }
 }
 
@@ -136,19 +107,19 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
     let servers = cpu::spent_us(&plan.server_pids)?.saturating_sub(servers_before);
     let own = own_before.and_then(|before| Some(cpu::spent_us(&[std::process::id()]).ok()?.saturating_sub(before)));
 
-    let mut total = ClientResult::new();
+    let mut total = ClientResult::default();
     let mut connections = Vec::new();
     let give_up_at = Instant::now() + END_TIMEOUT;
     for mut client in clients {
         match timeout_at(give_up_at, &mut client).await {
             Ok(Ok((result, connection))) => {
-                total.add(result);
+                total.add(&result);
                 connections.push(connection);
             }
-            Ok(Err(error)) => total.failed(format!("a client failed: {error}")),
+            Ok(Err(error)) => total.cycles.failed(format!("a client failed: {error}")),
             Err(_) => {
                 client.abort();
-                total.failed(format!("no answer within {} s of the end", END_TIMEOUT.as_secs()));
+                total.cycles.failed(format!("no answer within {} s of the end", END_TIMEOUT.as_secs()));
             }
         }
     }
@@ -182,14 +153,14 @@ async fn open_all(plan: &Plan) -> Result<Vec<ClientConnection>, BenchError> {
 
 fn summarize(
     plan: &Plan,
-    total: ClientResult,
+    ClientResult { cycles: counted, tokens_not_rising }: ClientResult,
     seconds: f64,
     servers_us: u64,
     own_us: Option<u64>,
 ) -> Result<Measured, BenchError> {
-    let cycles = total.cycle.len();
+    let cycles = counted.cycle.len();
     if cycles == 0 {
-        return Err(BenchError::NothingWorked(total.first_error.unwrap_or_else(|| "none finished in time".into())));
+        return Err(BenchError::NothingWorked(counted.first_error.unwrap_or_else(|| "none finished in time".into())));
     }
     let per_cycle = |us: u64| us as f64 / cycles as f64;
     Ok(Measured {
@@ -200,13 +171,13 @@ fn summarize(
         seconds,
         cycles,
         cycles_per_second: cycles as f64 / seconds,
-        cycle: Latency::of(&total.cycle),
-        acquire: Latency::of(&total.acquire),
-        errors: total.errors,
-        first_error: total.first_error,
+        cycle: Latency::of(&counted.cycle),
+        acquire: Latency::of(&counted.acquire),
+        errors: counted.errors,
+        first_error: counted.first_error,
         server_cpu_us_per_cycle: (!plan.server_pids.is_empty()).then(|| per_cycle(servers_us)),
         client_cpu_us_per_cycle: own_us.map(per_cycle),
-        tokens_not_rising: total.tokens_not_rising,
+        tokens_not_rising,
     })
 }
 
@@ -249,13 +220,13 @@ impl Routes {
 
 async fn client(mut connection: ClientConnection, lock: String, pace: Pace) -> (ClientResult, ClientConnection) {
     let routes = Routes::of(lock);
-    let mut result = ClientResult::new();
+    let mut result = ClientResult::default();
     match &mut connection {
         ClientConnection::Http(http) => over_http(http, &routes, &pace, &mut result).await,
         ClientConnection::Stream(stream) => {
             // A broken stream is not reopened: its client stops, and the result has the error.
             if let Err(why) = over_stream(stream, &routes, &pace, &mut result).await {
-                result.failed(why);
+                result.cycles.failed(why);
             }
         }
         ClientConnection::Library(session) => over_library(session, &routes, &pace, &mut result).await,
@@ -276,10 +247,10 @@ async fn over_library(session: &Session, routes: &Routes, pace: &Pace, result: &
             Ok((token, acquired)) => {
                 result.tokens_not_rising += u64::from(token <= last_token);
                 last_token = token;
-                result.cycle_done(started_in, pace, began.elapsed(), acquired);
+                result.cycle_done(started_in, pace, acquired, began.elapsed());
             }
             Err(error) => {
-                result.failed(error.to_string());
+                result.cycles.failed(error.to_string());
                 sleep(PAUSE_AFTER_ERROR).await;
             }
         }
@@ -292,7 +263,7 @@ async fn over_http(connection: &mut Connection, routes: &Routes, pace: &Pace, re
         let token = match connection.acquire(&routes.acquire).await {
             Ok(token) => token,
             Err(why) => {
-                result.failed(why);
+                result.cycles.failed(why);
                 sleep(PAUSE_AFTER_ERROR).await;
                 continue;
             }
@@ -301,11 +272,11 @@ async fn over_http(connection: &mut Connection, routes: &Routes, pace: &Pace, re
         result.tokens_not_rising += u64::from(token <= last_token);
         last_token = token;
         if let Err(why) = connection.release(&routes.release, token).await {
-            result.failed(why);
+            result.cycles.failed(why);
             sleep(PAUSE_AFTER_ERROR).await;
             continue;
         }
-        result.cycle_done(started_in, pace, began.elapsed(), acquired);
+        result.cycle_done(started_in, pace, acquired, began.elapsed());
     }
 }
 
@@ -350,7 +321,7 @@ async fn over_stream(
             match outcome {
                 Ok(_) if of_release => {
                     if let Some(Held { started_in, began, acquired, .. }) = held.take() {
-                        result.cycle_done(started_in, pace, began.elapsed(), acquired);
+                        result.cycle_done(started_in, pace, acquired, began.elapsed());
                     }
                 }
                 Ok(token) if of_acquire => {
@@ -361,7 +332,7 @@ async fn over_stream(
                 }
                 Ok(_) => return Err(format!("an answer with the unknown id {id}")),
                 Err(why) => {
-                    result.failed(why);
+                    result.cycles.failed(why);
                     failed = true;
                 }
             }
@@ -371,10 +342,6 @@ async fn over_stream(
             sleep(PAUSE_AFTER_ERROR).await;
         }
     }
-}
-
-fn micros(elapsed: Duration) -> u64 {
-    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Opens a session of the client library, which tasks share.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper_bench::{BenchError, Locks, Measured, Plan, Transport, run as measure, svg};
+use tokio::runtime::Runtime;
 
 use super::client;
 use crate::args::{Bench, BenchLocks, BenchTransport, Common};
@@ -36,27 +37,17 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     for &locks in kinds {
         for &clients in &args.clients {
             for &transport in transports {
-                for rate in rates(args) {
-                    let plan = Plan {
-                        endpoints: endpoints.clone(),
-                        clients,
-                        locks,
-                        transport,
-                        rate,
-                        warm_up: Duration::from_secs(args.warm_up.into()),
-                        measure: Duration::from_secs(args.seconds.into()),
-                        server_pids: args.server_pids.clone(),
-                    };
-                    let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
-                    let (kind, over) = (locks_name(locks), transport_name(transport));
-                    print_error(&format!("{clients} clients, {kind}, {over}{at} …"));
-                    let measured = runtime.block_on(measure(&plan)).map_err(failure)?;
-                    let kept = measured.kept_rate();
-                    results.push(measured);
-                    if !kept {
-                        break;
-                    }
-                }
+                let plan = Plan {
+                    endpoints: endpoints.clone(),
+                    clients,
+                    locks,
+                    transport,
+                    rate: None,
+                    warm_up: Duration::from_secs(args.warm_up.into()),
+                    measure: Duration::from_secs(args.seconds.into()),
+                    server_pids: args.server_pids.clone(),
+                };
+                results.extend(ramp(&runtime, &plan, &args.rate)?);
             }
         }
     }
@@ -72,9 +63,22 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     Ok(if results.iter().all(is_valid) { EXIT_OK } else { EXIT_FAILED })
 }
 
-/// The rates of a ramp; one closed loop without them.
-fn rates(args: &Bench) -> Vec<Option<f64>> {
-    if args.rate.is_empty() { vec![None] } else { args.rate.iter().copied().map(Some).collect() }
+/// Measures at each rate until one is not kept; one closed loop without rates.
+fn ramp(runtime: &Runtime, plan: &Plan, rates: &[f64]) -> Result<Vec<Measured>, Failure> {
+    let rates = if rates.is_empty() { vec![None] } else { rates.iter().copied().map(Some).collect() };
+    let mut results = Vec::new();
+    for rate in rates {
+        let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
+        let over = transport_name(plan.transport);
+        print_error(&format!("{} clients, {}, {over}{at} …", plan.clients, plan.locks));
+        let measured = runtime.block_on(measure(&Plan { rate, ..plan.clone() })).map_err(failure)?;
+        let is_kept = measured.kept_rate();
+        results.push(measured);
+        if !is_kept {
+            break;
+        }
+    }
+    Ok(results)
 }
 
 fn failure(error: BenchError) -> Failure {
@@ -108,13 +112,6 @@ fn transport_name(transport: Transport) -> &'static str {
     }
 }
 
-fn locks_name(locks: Locks) -> &'static str {
-    match locks {
-        Locks::Own => "own locks",
-        Locks::One => "one lock",
-    }
-}
-
 fn print(results: &[Measured]) -> Result<(), Failure> {
     let mut table = table(&[
         "locks",
@@ -134,7 +131,7 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
     ]);
     for m in results {
         table.add_row(vec![
-            locks_name(m.locks).into(),
+            m.locks.to_string().into(),
             transport_name(m.transport).into(),
             number(m.clients),
             number(m.rate.map_or("-".into(), |rate| rate.to_string())),
@@ -157,7 +154,7 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
             print_line(&format!(
                 "{} clients, {}, {}: {rate} cycles/s were not kept: cycles queued",
                 measured.clients,
-                locks_name(measured.locks),
+                measured.locks,
                 transport_name(measured.transport)
             ))?;
         }
@@ -190,7 +187,7 @@ fn ratio(http: &Measured, stream: &Measured) -> String {
     format!(
         "{} clients, {}: {} / http = {} cycles/s, {} server CPU per cycle, {} client CPU per cycle",
         stream.clients,
-        locks_name(stream.locks),
+        stream.locks,
         transport_name(stream.transport),
         of(Some(stream.cycles_per_second), Some(http.cycles_per_second)),
         of(stream.server_cpu_us_per_cycle, http.server_cpu_us_per_cycle),

@@ -2,10 +2,9 @@
 //!
 //! Each client (`client`) follows its system's documented recipe. `point` runs one measurement. The systems take turns,
 //! point by point, so that all see the same state of the machine. `table` compares the results with those of one
-//! system, and `chart` plots them. This program starts no servers (`scripts/bench-peers` does), never retries silently,
-//! and must never write outside of what it created.
+//! system. This program starts no servers (`scripts/bench-peers` does), never retries silently, and must never write
+//! outside of what it created.
 
-mod chart;
 mod client;
 mod point;
 mod system;
@@ -18,11 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use lockkeeper_bench::{BenchError, PlotError};
+use lockkeeper_bench::{BenchError, Locks, PlotError, charts};
 use serde::Serialize;
 
-use point::{Locks, Plan, Point};
-use system::{Kind, System};
+use point::{Plan, Point};
+use system::{Kind, System, name_of};
 use table::{PointFigures, Row};
 
 /// Measures cycles of acquire and release against several systems, side by side.
@@ -203,7 +202,8 @@ fn show(arguments: &Arguments, reference: Kind, rows: &[Row]) -> Result<(), Meas
         write(path, table::markdown(reference, rows) + "\n")?;
     }
     if let Some(path) = &arguments.plot {
-        write(path, chart::svg(rows)?)?;
+        let figures: Vec<_> = rows.iter().flat_map(Row::plotted).collect();
+        write(path, charts(&figures, "clients", "p50")?)?;
     }
     if let Some(path) = &arguments.json {
         let report = Report {
@@ -211,7 +211,7 @@ fn show(arguments: &Arguments, reference: Kind, rows: &[Row]) -> Result<(), Meas
             seconds_per_round: arguments.seconds.as_secs_f64(),
             warm_up_seconds: arguments.warm_up.as_secs_f64(),
             rounds: arguments.rounds,
-            reference: reference.name(),
+            reference: name_of(&reference),
             busy_limit: arguments.busy_limit,
             points: rows.iter().map(Row::figures).collect(),
         };

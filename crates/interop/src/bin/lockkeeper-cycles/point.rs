@@ -6,37 +6,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
-use lockkeeper_bench::LOCK_PREFIX;
-use serde::Serialize;
+use lockkeeper_bench::{LOCK_PREFIX, Locks, Phase, spent_us};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::MeasureError;
-use crate::client::{self, ClientResult, Lock, LockClient, Phase};
+use crate::client::{self, ClientResult, Lock, LockClient};
 use crate::system::System;
 use crate::usage::{Machine, Usage, Used};
 
 /// Time limit for all clients to connect.
 const LONGEST_OPENING: Duration = Duration::from_secs(60);
-
-/// The locks that clients acquire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Locks {
-    /// A separate lock per client
-    Own,
-    /// One lock for all clients
-    One,
-}
-
-impl fmt::Display for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Own => "own",
-            Self::One => "one",
-        })
-    }
-}
 
 /// A kind of locks and a number of clients.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +27,7 @@ pub(crate) struct Point {
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let locks = if self.locks == Locks::Own { "own locks" } else { "one lock" };
-        write!(f, "{locks}, clients: {}", self.clients)
+        write!(f, "{}, clients: {}", self.locks, self.clients)
     }
 }
 
@@ -74,12 +53,12 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn cycles_per_second(&self) -> f64 {
-        self.result.cycle.len() as f64 / self.seconds
+        self.result.cycles.cycle.len() as f64 / self.seconds
     }
 
     pub(crate) fn in_short(&self) -> String {
-        let errors = match &self.result.first_error {
-            Some(first) => format!(", {} errors, the first: {first}", self.result.errors),
+        let errors = match &self.result.cycles.first_error {
+            Some(first) => format!(", {} errors, the first: {first}", self.result.cycles.errors),
             None => String::new(),
         };
         format!("{:.0} cycles/s{errors}", self.cycles_per_second())
@@ -99,7 +78,7 @@ pub(crate) async fn measure(system: &Arc<System>, point: Point, plan: &Plan) -> 
 
     sleep(plan.warm_up).await;
     let own = [std::process::id()];
-    let (servers_before, own_before) = (Usage::of(&system.pids)?, Usage::of(&own)?);
+    let (servers_before, own_before) = (Usage::of(&system.pids)?, spent_us(&own)?);
     let machine_before = Machine::now().map_err(MeasureError::Machine)?;
     let began = Instant::now();
     phases.send_replace(Phase::Measure);
@@ -107,15 +86,15 @@ pub(crate) async fn measure(system: &Arc<System>, point: Point, plan: &Plan) -> 
     phases.send_replace(Phase::Done);
     let seconds = began.elapsed().as_secs_f64();
     let servers = Usage::since(&servers_before, &system.pids)?;
-    let own_us = Usage::since(&own_before, &own)?.cpu_us;
+    let own_us = spent_us(&own)?.saturating_sub(own_before);
     let machine = Machine::now().map_err(MeasureError::Machine)?;
     let others = machine.others_since(machine_before, servers.cpu_us + own_us);
 
-    let mut result = ClientResult::new();
+    let mut result = ClientResult::default();
     for client in working {
         match client.await {
             Ok(one) => result.add(&one),
-            Err(error) => result.failed(format!("a client failed: {error}")),
+            Err(error) => result.cycles.failed(format!("a client failed: {error}")),
         }
     }
     let servers = (!system.pids.is_empty()).then_some(servers);

@@ -39,11 +39,9 @@ impl fmt::Display for Kind {
     }
 }
 
-impl Kind {
-    /// Its name on the command line and in JSON.
-    pub(crate) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
+/// The name of a value on the command line and in JSON.
+pub(crate) fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// The servers of a system: `KIND=ADDRESS,…`, and `@PID,…` for their processes.
@@ -60,7 +58,7 @@ impl FromStr for System {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, servers) = text.split_once('=').ok_or("expected KIND=ADDRESS,…[@PID,…]")?;
         let kind = Kind::from_str(kind, false).map_err(|_| {
-            let names: Vec<String> = Kind::value_variants().iter().map(|kind| kind.name()).collect();
+            let names: Vec<String> = Kind::value_variants().iter().map(name_of).collect();
             format!("no kind `{kind}`; there are {}", names.join(", "))
         })?;
         let (addresses, pids) = servers.split_once('@').unwrap_or((servers, ""));

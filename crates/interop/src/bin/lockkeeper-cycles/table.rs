@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
-use lockkeeper_bench::Latency;
+use lockkeeper_bench::{Cycles, Figures, Latency, Locks};
 use serde::Serialize;
 
-use crate::client::ClientResult;
-use crate::point::{Locks, Measured, Point};
-use crate::system::Kind;
+use crate::point::{Measured, Point};
+use crate::system::{Kind, name_of};
 
 /// Each client's cycles in a round, on average, from which on latencies count.
 const TURNS: u64 = 2;
@@ -28,7 +27,7 @@ pub(crate) struct Row {
 struct Total {
     kind: Kind,
     /// Over all rounds.
-    result: ClientResult,
+    cycles: Cycles,
     /// `None` is a round that could not be measured. It keeps its place, as rounds of the same number are compared.
     rounds: Vec<Option<Round>>,
 }
@@ -56,12 +55,12 @@ struct Round {
 pub(crate) struct PointFigures {
     locks: Locks,
     clients: u32,
-    systems: BTreeMap<String, Figures>,
+    systems: BTreeMap<String, SystemFigures>,
 }
 
 /// One system's results of one point as JSON.
 #[derive(Debug, Serialize)]
-struct Figures {
+struct SystemFigures {
     cycles: u64,
     /// Over all rounds.
     acquire: Latency,
@@ -86,15 +85,15 @@ struct Ratio {
 
 impl Row {
     pub(crate) fn new(point: Point, kinds: &[Kind], reference: usize, busy_limit: f64) -> Self {
-        let nothing = |kind: &Kind| Total { kind: *kind, result: ClientResult::new(), rounds: Vec::new() };
+        let nothing = |kind: &Kind| Total { kind: *kind, cycles: Cycles::default(), rounds: Vec::new() };
         Self { point, systems: kinds.iter().map(nothing).collect(), reference, busy_limit }
     }
 
     /// Adds a round of one system.
     pub(crate) fn add(&mut self, system: usize, measured: &Measured) {
         let total = &mut self.systems[system];
-        let acquire = &measured.result.acquire;
-        let cycles = measured.result.cycle.len() as f64;
+        let acquire = &measured.result.cycles.acquire;
+        let cycles = measured.result.cycles.cycle.len() as f64;
         // With fewer, the clients' first turn is seen, whose length is that of the measurement.
         let is_known = acquire.len() >= TURNS * u64::from(self.point.clients);
         let at = |quantile| is_known.then(|| acquire.value_at_quantile(quantile) as f64);
@@ -113,21 +112,21 @@ impl Row {
             resident_bytes: measured.servers.map(|used| used.resident_bytes as f64),
             others: measured.others,
         }));
-        total.result.add(&measured.result);
+        total.cycles.add(&measured.result.cycles);
     }
 
     /// A round of one system could not be measured.
     pub(crate) fn add_failure(&mut self, system: usize, why: String) {
         let total = &mut self.systems[system];
         total.rounds.push(None);
-        total.result.failed(why);
+        total.cycles.failed(why);
     }
 
     /// Why values of this point do not count.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let bad = self.systems.iter().filter(|total| !total.is_valid());
-        let errors = bad.map(|total| match &total.result.first_error {
-            Some(first) => format!("{} had {} errors, the first: {first}", total.kind, total.result.errors),
+        let errors = bad.map(|total| match &total.cycles.first_error {
+            Some(first) => format!("{} had {} errors, the first: {first}", total.kind, total.cycles.errors),
             None => format!("{} finished no cycle in the measured time; measure longer", total.kind),
         });
         let busy = self.systems.iter().filter(|total| total.is_too_busy(self.busy_limit)).map(|total| {
@@ -139,22 +138,27 @@ impl Row {
         errors.chain((!busy.is_empty()).then_some(not_compared)).collect()
     }
 
-    /// Each system's name, cycles per second and, where it is known, acquire p50 in µs.
-    pub(crate) fn medians(&self) -> Vec<(String, f64, Option<f64>)> {
-        let medians = self.systems.iter().filter_map(|total| {
-            let rate = total.median(|round| Some(round.cycles_per_second))?;
-            Some((total.kind.to_string(), rate, total.median(|round| round.acquire_p50_us)))
+    /// A point of the plot for each system that was measured: the medians, acquire p50 where it is known.
+    pub(crate) fn plotted(&self) -> Vec<Figures> {
+        let figures = self.systems.iter().filter_map(|total| {
+            Some(Figures {
+                locks: self.point.locks,
+                line: total.kind.to_string(),
+                over: f64::from(self.point.clients),
+                cycles_per_second: total.median(|round| Some(round.cycles_per_second))?,
+                acquire_us: total.median(|round| round.acquire_p50_us),
+            })
         });
-        medians.collect()
+        figures.collect()
     }
 
     pub(crate) fn figures(&self) -> PointFigures {
-        let figures = |total: &Total| Figures {
-            cycles: total.result.cycle.len(),
-            acquire: Latency::of(&total.result.acquire),
-            cycle: Latency::of(&total.result.cycle),
-            errors: total.result.errors,
-            first_error: total.result.first_error.clone(),
+        let figures = |total: &Total| SystemFigures {
+            cycles: total.cycles.cycle.len(),
+            acquire: Latency::of(&total.cycles.acquire),
+            cycle: Latency::of(&total.cycles.cycle),
+            errors: total.cycles.errors,
+            first_error: total.cycles.first_error.clone(),
             too_busy: total.is_too_busy(self.busy_limit),
             rounds: total.rounds.clone(),
             cycles_ratio: self.ratio(total, |round| Some(round.cycles_per_second)),
@@ -164,7 +168,7 @@ impl Row {
         PointFigures {
             locks: self.point.locks,
             clients: self.point.clients,
-            systems: self.systems.iter().map(|total| (total.kind.name(), figures(total))).collect(),
+            systems: self.systems.iter().map(|total| (name_of(&total.kind), figures(total))).collect(),
         }
     }
 
@@ -206,14 +210,14 @@ impl Row {
             value(|round| round.written_bytes_per_cycle, |bytes| format!("{:.1} kB", bytes / 1e3)),
             value(|round| round.resident_bytes, |bytes| format!("{:.0} MB", bytes / 1e6)),
             value(|round| Some(round.others), |others| format!("{:.0} %", others * 100.0)),
-            total.result.errors.to_string() + if total.is_valid() { "" } else { " !" },
+            total.cycles.errors.to_string() + if total.is_valid() { "" } else { " !" },
         ]
     }
 }
 
 impl Total {
     fn is_valid(&self) -> bool {
-        self.result.errors == 0 && !self.result.cycle.is_empty()
+        self.cycles.errors == 0 && !self.cycles.cycle.is_empty()
     }
 
     fn is_too_busy(&self, limit: f64) -> bool {
@@ -277,7 +281,7 @@ fn filled(reference: Kind, rows: &[Row]) -> Table {
     ]);
     for row in rows {
         for total in &row.systems {
-            let name = [row.point.locks.to_string(), row.point.clients.to_string(), total.kind.to_string()];
+            let name = [name_of(&row.point.locks), row.point.clients.to_string(), total.kind.to_string()];
             let numbers = row.cells(total).into_iter();
             let numbers = numbers.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
             table.add_row(name.map(Cell::new).into_iter().chain(numbers));
@@ -298,13 +302,13 @@ fn millis(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::ClientResult;
     use crate::usage::Used;
 
     fn measured(cycles: u64, us: u64, cpu_us: u64) -> Measured {
-        let mut result = ClientResult::new();
-        result.acquire.record_n(us, cycles).unwrap();
-        result.cycle.record_n(us, cycles).unwrap();
-        result.hand_overs = cycles / 2;
+        let mut result = ClientResult { hand_overs: cycles / 2, ..ClientResult::default() };
+        result.cycles.acquire.record_n(us, cycles).unwrap();
+        result.cycles.cycle.record_n(us, cycles).unwrap();
         let (switches, written_bytes) = (cycles * 3, cycles * 500);
         let servers = Some(Used { cpu_us, switches, written_bytes, resident_bytes: 5_000_000 });
         Measured { seconds: 1.0, result, servers, own_us: cycles * 7, others: 0.01 }
@@ -349,7 +353,7 @@ mod tests {
         let mut row = row();
         assert!(row.remarks().is_empty());
         let mut bad = measured(1, 1, 1);
-        bad.result.failed("create: connection loss".into());
+        bad.result.cycles.failed("create: connection loss".into());
         row.add(1, &bad);
         assert_eq!(row.remarks(), ["ZooKeeper had 1 errors, the first: create: connection loss"]);
         assert_eq!(cells(row)[1][18], "1 !");

@@ -79,9 +79,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use lockkeeper_bench::Locks;
     use lockkeeper_server::local::Cluster;
 
-    use crate::point::{Locks, Plan, Point, measure};
+    use crate::point::{Plan, Point, measure};
     use crate::system::{Kind, System};
 
     #[tokio::test]
@@ -94,8 +95,9 @@ mod tests {
             let system = Arc::new(System { kind, addresses: addresses.clone(), pids: Vec::new() });
             for locks in [Locks::Own, Locks::One] {
                 let measured = measure(&system, Point { locks, clients: 4 }, &plan).await.unwrap();
-                assert_eq!(measured.result.errors, 0, "{:?}", measured.result.first_error);
-                assert!(!measured.result.cycle.is_empty());
+                let cycles = measured.result.cycles;
+                assert_eq!(cycles.errors, 0, "{:?}", cycles.first_error);
+                assert!(!cycles.cycle.is_empty());
             }
         }
         let client = lockkeeper_client::Client::connect(cluster.endpoints()).await.unwrap();

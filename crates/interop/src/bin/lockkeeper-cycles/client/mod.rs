@@ -12,59 +12,27 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use hdrhistogram::Histogram;
+use lockkeeper_bench::{Cycles, PAUSE_AFTER_ERROR, Phase};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::system::{Kind, System};
 
-/// Pause of a client after a failed cycle.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// Time limit for the end of a client's session.
 const LONGEST_CLOSING: Duration = Duration::from_secs(10);
-/// Largest latency that the histogram distinguishes.
-const HIGHEST_US: u64 = 120_000_000;
-
-/// Phase of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    WarmUp,
-    Measure,
-    Done,
-}
 
 /// Result of one client or of several.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ClientResult {
-    /// Latency from the request until the lock is held.
-    pub(crate) acquire: Histogram<u64>,
-    /// Latency from the request until the reply to the release.
-    pub(crate) cycle: Histogram<u64>,
+    pub(crate) cycles: Cycles,
     /// Cycles whose lock another client had held before.
     pub(crate) hand_overs: u64,
-    pub(crate) errors: u64,
-    pub(crate) first_error: Option<String>,
 }
 
 impl ClientResult {
-    pub(crate) fn new() -> Self {
-        // The bounds are constants, so this cannot fail.
-        let empty = || Histogram::new_with_bounds(1, HIGHEST_US, 3).unwrap_or_else(|_| unreachable!("constant bounds"));
-        Self { acquire: empty(), cycle: empty(), hand_overs: 0, errors: 0, first_error: None }
-    }
-
-    pub(crate) fn failed(&mut self, why: String) {
-        self.errors += 1;
-        self.first_error.get_or_insert(why);
-    }
-
     pub(crate) fn add(&mut self, other: &Self) {
-        // The bounds are the same, so this cannot fail.
-        let _ = self.acquire.add(&other.acquire);
-        let _ = self.cycle.add(&other.cycle);
+        self.cycles.add(&other.cycles);
         self.hand_overs += other.hand_overs;
-        self.errors += other.errors;
-        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
     }
 }
 
@@ -119,20 +87,21 @@ pub(crate) trait LockClient: Send {
 pub(crate) async fn open(system: &System, number: usize, lock: &Lock) -> Result<Box<dyn LockClient>, String> {
     let address = &system.addresses[number % system.addresses.len()];
     let name = &lock.name;
-    let opened: Result<Box<dyn LockClient>, String> = match system.kind {
-        Kind::LockkeeperHttp => lockkeeper::HttpClient::open(address, name).await.map(|client| Box::new(client) as _),
-        Kind::LockkeeperStream => {
-            lockkeeper::StreamClient::open(address, name).await.map(|client| Box::new(client) as _)
-        }
-        Kind::LockkeeperZookeeper | Kind::Zookeeper => {
-            zookeeper::ZooKeeper::open(address, name).await.map(|client| Box::new(client) as _)
-        }
-        Kind::Etcd => etcd::Etcd::open(address, name).await.map(|client| Box::new(client) as _),
-        Kind::Redis | Kind::Redlock => {
-            redis::Redis::open(&system.addresses, name).await.map(|client| Box::new(client) as _)
-        }
+    let opened = match system.kind {
+        Kind::LockkeeperHttp => boxed(lockkeeper::HttpClient::open(address, name)).await,
+        Kind::LockkeeperStream => boxed(lockkeeper::StreamClient::open(address, name)).await,
+        Kind::LockkeeperZookeeper | Kind::Zookeeper => boxed(zookeeper::ZooKeeper::open(address, name)).await,
+        Kind::Etcd => boxed(etcd::Etcd::open(address, name)).await,
+        Kind::Redis | Kind::Redlock => boxed(redis::Redis::open(&system.addresses, name)).await,
     };
     opened.map_err(|why| format!("no session at {address}: {why}"))
+}
+
+/// A client of any system, once it is open.
+async fn boxed<C: LockClient + 'static>(
+    opening: impl Future<Output = Result<C, String>>,
+) -> Result<Box<dyn LockClient>, String> {
+    Ok(Box::new(opening.await?))
 }
 
 /// Acquires and releases until the measurement ends. Counts a failure and continues with a new session, so that nothing
@@ -143,7 +112,7 @@ pub(crate) async fn run(
     lock: Lock,
     phase: watch::Receiver<Phase>,
 ) -> ClientResult {
-    let mut result = ClientResult::new();
+    let mut result = ClientResult::default();
     let mut client = Some(client);
     let mut over = phase.clone();
     // A client that is still waiting is cancelled; its session ends, and with it its place in the queue.
@@ -173,7 +142,7 @@ async fn work(
             None => open(system, number, lock).await.map(|opened| *client = Some(opened)),
         };
         if let Err(why) = outcome {
-            result.failed(why);
+            result.cycles.failed(why);
             if let Some(mut failed) = client.take() {
                 let _ = timeout(LONGEST_CLOSING, failed.close()).await;
             }
@@ -204,15 +173,10 @@ async fn cycles(
         client.release().await?;
         // A cycle counts if it ends in the measurement: those running at the start make up for those at the end.
         if *phase.borrow() == Phase::Measure {
-            result.acquire.saturating_record(micros(acquired));
-            result.cycle.saturating_record(micros(began.elapsed()));
+            result.cycles.succeeded(acquired, began.elapsed());
             result.hand_overs += u64::from(is_hand_over);
         }
     }
-}
-
-fn micros(elapsed: Duration) -> u64 {
-    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
