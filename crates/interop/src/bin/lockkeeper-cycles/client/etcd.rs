@@ -36,35 +36,8 @@ pub(super) struct Etcd {
     /// All keys of the lock begin with it.
     prefix: String,
     own_key: Vec<u8>,
-    watches: Watches,
-}
-
-/// One stream for all watches, like etcd's client.
-struct Watches {
-    send: mpsc::UnboundedSender<WatchRequest>,
-    /// Until the first watch: a server answers the call with its first message.
-    unsent: Option<mpsc::UnboundedReceiver<WatchRequest>>,
-    answers: Option<Streaming<WatchResponse>>,
-}
-
-impl Watches {
-    fn new() -> Self {
-        let (send, unsent) = mpsc::unbounded_channel();
-        Self { send, unsent: Some(unsent), answers: None }
-    }
-
-    fn send(&self, action: WatchAction) -> Result<(), String> {
-        let request = WatchRequest { action: Some(action) };
-        self.send.send(request).map_err(|_| "the stream of watches has ended".to_owned())
-    }
-
-    async fn next(&mut self, channel: &Channel) -> Result<WatchResponse, String> {
-        if let Some(requests) = self.unsent.take() {
-            self.answers = Some(stream(channel, WATCH, requests).await?);
-        }
-        let answers = self.answers.as_mut().ok_or("there is no stream of watches")?;
-        answers.message().await.map_err(failed)?.ok_or_else(|| "the stream of watches has ended".to_owned())
-    }
+    /// One stream for all watches, like etcd's client.
+    watches: Duplex<WatchRequest, WatchResponse>,
 }
 
 impl Drop for Etcd {
@@ -85,7 +58,8 @@ impl Etcd {
         let keep_alive = tokio::spawn(keep_alive(channel.clone(), lease));
         let prefix = format!("{lock}/");
         let own_key = format!("{prefix}{lease:x}").into_bytes();
-        Ok(Self { channel, lease, keep_alive, prefix, own_key, watches: Watches::new() })
+        let watches = Duplex::new(channel.clone(), WATCH);
+        Ok(Self { channel, lease, keep_alive, prefix, own_key, watches })
     }
 
     /// Puts the own key into the queue. Gives its create revision and that of the first key.
@@ -126,11 +100,15 @@ impl Etcd {
         }
     }
 
+    fn watch(&self, action: WatchAction) -> Result<(), String> {
+        self.watches.send(WatchRequest { action: Some(action) })
+    }
+
     async fn wait_deleted(&mut self, key: Vec<u8>, start_revision: i64) -> Result<(), String> {
-        self.watches.send(WatchAction::Create(WatchCreate { key, start_revision }))?;
+        self.watch(WatchAction::Create(WatchCreate { key, start_revision }))?;
         let mut own_watch = None;
         loop {
-            let message = self.watches.next(&self.channel).await?;
+            let message = self.watches.next().await?;
             if message.created {
                 own_watch = Some(message.watch_id);
             }
@@ -142,7 +120,7 @@ impl Etcd {
                 return Err(format!("the watch was cancelled: {}", message.cancel_reason));
             }
             if message.events.iter().any(|event| event.kind == DELETED) {
-                return self.watches.send(WatchAction::Cancel(WatchCancel { watch_id: message.watch_id }));
+                return self.watch(WatchAction::Cancel(WatchCancel { watch_id: message.watch_id }));
             }
         }
     }
@@ -171,23 +149,65 @@ impl LockClient for Etcd {
 }
 
 async fn keep_alive(channel: Channel, lease: i64) {
-    let (send, requests) = mpsc::unbounded_channel();
-    let mut requests = Some(requests);
-    let mut answers: Option<Streaming<Empty>> = None;
+    let mut stream = Duplex::<_, Empty>::new(channel, LEASE_KEEP_ALIVE);
     loop {
         tokio::time::sleep(KEEP_ALIVE_EVERY).await;
-        if send.send(LeaseId { id: lease }).is_err() {
-            return;
-        }
-        // A server answers the call with its first message.
-        if let Some(requests) = requests.take() {
-            answers = stream(&channel, LEASE_KEEP_ALIVE, requests).await.ok();
-        }
-        let Some(answers) = &mut answers else { return };
-        if !matches!(answers.message().await, Ok(Some(_))) {
+        if stream.send(LeaseId { id: lease }).is_err() || stream.next().await.is_err() {
             return;
         }
     }
+}
+
+/// A call with a stream of requests and one of answers. It begins with the first answer that is awaited, since a server
+/// answers the call itself with its first message.
+struct Duplex<Q, A> {
+    channel: Channel,
+    path: &'static str,
+    send: mpsc::UnboundedSender<Q>,
+    /// Until the call begins.
+    unsent: Option<mpsc::UnboundedReceiver<Q>>,
+    answers: Option<Streaming<A>>,
+}
+
+impl<Q, A> Duplex<Q, A>
+where
+    Q: Message + Send + Sync + 'static,
+    A: Message + Default + Send + Sync + 'static,
+{
+    fn new(channel: Channel, path: &'static str) -> Self {
+        let (send, unsent) = mpsc::unbounded_channel();
+        Self { channel, path, send, unsent: Some(unsent), answers: None }
+    }
+
+    fn send(&self, request: Q) -> Result<(), String> {
+        self.send.send(request).map_err(|_| self.ended())
+    }
+
+    async fn next(&mut self) -> Result<A, String> {
+        if let Some(requests) = self.unsent.take() {
+            let requests = UnboundedReceiverStream::new(requests).into_streaming_request();
+            let mut grpc = ready(&self.channel).await?;
+            let path = PathAndQuery::from_static(self.path);
+            let answers = grpc.streaming(requests, path, ProstCodec::<Q, A>::default()).await.map_err(failed)?;
+            self.answers = Some(answers.into_inner());
+        }
+        let answer = match &mut self.answers {
+            Some(answers) => answers.message().await.map_err(failed)?,
+            None => None,
+        };
+        answer.ok_or_else(|| self.ended())
+    }
+
+    fn ended(&self) -> String {
+        format!("the stream {} has ended", self.path)
+    }
+}
+
+/// A client of the channel, as soon as the channel can send.
+async fn ready(channel: &Channel) -> Result<Grpc<Channel>, String> {
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.map_err(|error| error.to_string())?;
+    Ok(grpc)
 }
 
 async fn call<Q, A>(channel: &Channel, path: &'static str, request: Q) -> Result<A, String>
@@ -195,26 +215,9 @@ where
     Q: Message + Send + Sync + 'static,
     A: Message + Default + Send + Sync + 'static,
 {
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.map_err(|error| error.to_string())?;
+    let mut grpc = ready(channel).await?;
     let answer = grpc.unary(request.into_request(), PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
     answer.await.map(tonic::Response::into_inner).map_err(failed)
-}
-
-async fn stream<Q, A>(
-    channel: &Channel,
-    path: &'static str,
-    requests: mpsc::UnboundedReceiver<Q>,
-) -> Result<Streaming<A>, String>
-where
-    Q: Message + Send + Sync + 'static,
-    A: Message + Default + Send + Sync + 'static,
-{
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.map_err(|error| error.to_string())?;
-    let requests = UnboundedReceiverStream::new(requests).into_streaming_request();
-    let answers = grpc.streaming(requests, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
-    answers.await.map(tonic::Response::into_inner).map_err(failed)
 }
 
 fn failed(status: Status) -> String {
