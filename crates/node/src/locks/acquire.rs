@@ -3,8 +3,9 @@
 //! A request for several locks waits for one of them at a time: it stands in every queue, so it loses no place
 //! meanwhile.
 //!
-//! A caller is told that it holds only when the state of this replica says so, after a read barrier if time has passed
-//! since the request was applied. A request whose caller has gone is cancelled, whether it waits or holds by then.
+//! A caller is told that it holds when the state of this replica says so. That needs no read barrier: the request came to
+//! hold at one entry of the log, during the call. Only if the cluster may have expired the session since is the state
+//! read again after a barrier. A request whose caller has gone is cancelled, whether it waits or holds by then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,9 +129,11 @@ impl Engine {
         let mut is_confirmed = true;
         loop {
             let (missing, mut waiting) = match self.check(queued) {
-                RequestStatus::Holds(at) if is_confirmed => return self.take(guard, queued, at).await,
+                RequestStatus::Holds(at) if is_confirmed || self.has_time_left(queued) => {
+                    return self.take(guard, queued, at).await;
+                }
                 RequestStatus::Holds(_) => {
-                    // It holds on a replica that may be behind: check again after a read barrier.
+                    // This replica may be behind the end of the session.
                     self.barrier.pass().await?;
                     is_confirmed = true;
                     continue;
@@ -192,6 +195,11 @@ impl Engine {
         let remaining_ms = self.remaining_since(queued.session, queued.asked_ms);
         let grant = Grant { paths: queued.paths.to_vec(), token: queued.token, remaining_ms };
         At { value: Acquired::Held(grant), zxid }
+    }
+
+    /// Whether the cluster cannot have expired the session yet (promise P5).
+    fn has_time_left(&self, queued: &QueuedRequest) -> bool {
+        self.remaining_since(queued.session, queued.asked_ms) > 0
     }
 
     /// What the session has left, counted from this request or the last sign of life that the leader acknowledged,

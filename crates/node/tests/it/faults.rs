@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
-use lockkeeper_core::{NodeKind, NodeOp, Reply, Zxid};
+use lockkeeper_consensus::PeerKind;
+use lockkeeper_core::{NodeKind, NodeOp, Refusal, Reply, Zxid};
 use lockkeeper_node::{Consistency, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
 
 use crate::common::*;
@@ -175,6 +177,45 @@ async fn a_replica_that_skips_ahead_looks_at_everything_again() {
     };
     assert!(oldest > last, "{oldest} {last}");
     assert_eq!(events.next().await, None);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_hand_over_needs_no_read_round() {
+    let cluster = Cluster::of_three().await;
+    let leader = cluster.leader().await;
+    let follower = cluster.but(leader)[0];
+    let (a, b) = (session(cluster.at(leader), 60_000).await, session(cluster.at(follower), 60_000).await);
+    let grant = granted(cluster.at(leader).acquire(caller(a), ask("next", 0)).await);
+    let node = cluster.at(follower).clone();
+    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), ask("next", 60_000)).await) });
+    until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    cluster.net.answer_with(leader, PeerKind::ReadIndex, Some(Bytes::from_static(b"no read index")));
+    release(cluster.at(leader), a, "next", grant.token).await;
+    assert!(waiter.await.unwrap().token > grant.token);
+    cluster.net.answer_with(leader, PeerKind::ReadIndex, None);
+    cluster.finish().await;
+}
+
+/// The replica applies the grant long before the end of the session, which came in between.
+#[tokio::test]
+async fn a_replica_that_is_behind_grants_nothing_to_an_expired_session() {
+    let cluster = Cluster::start(3, |config| config.consensus.max_payload_entries = 1).await;
+    let leader = cluster.leader().await;
+    let [behind, other] = cluster.but(leader)[..] else { panic!("two others") };
+    let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(behind), 1_000).await);
+    let grant = granted(cluster.at(other).acquire(caller(a), ask("late", 0)).await);
+    let node = cluster.at(behind).clone();
+    let waiter = tokio::spawn(async move { node.acquire(caller(b), ask("late", 60_000)).await });
+    until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    cluster.net.cut(behind);
+    release(cluster.at(other), a, "late", grant.token).await;
+    for number in 0..50 {
+        make(cluster.at(other), &format!("/l{number}")).await;
+    }
+    until("the session to expire", || (cluster.at(other).status().sessions == 1).then_some(())).await;
+    cluster.net.heal(behind);
+    assert_eq!(waiter.await.unwrap(), Err(NodeError::Refused(Refusal::SessionExpired(b.session))));
     cluster.finish().await;
 }
 
