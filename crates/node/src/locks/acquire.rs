@@ -3,9 +3,9 @@
 //! A request for several locks waits for one of them at a time: it stands in every queue, so it loses no place
 //! meanwhile.
 //!
-//! A caller is told that it holds when the state of this replica says so. That needs no read barrier: the request came to
-//! hold at one entry of the log, during the call. Only if the cluster may have expired the session since is the state
-//! read again after a barrier. A request whose caller has gone is cancelled, whether it waits or holds by then.
+//! A caller is told that it holds when the state of this replica says so. That needs no read barrier: the request came
+//! to hold at one entry of the log, during the call. Only if the cluster may have expired the session since is the
+//! state read again after a barrier. A request whose caller has gone is cancelled, whether it waits or holds by then.
 
 use std::sync::Arc;
 use std::time::Duration;
