@@ -45,10 +45,9 @@ use crate::status::MemberAddresses;
 const BULK_DEADLINE: Duration = Duration::from_secs(2);
 /// For one piece of a snapshot.
 const PIECE_DEADLINE: Duration = Duration::from_secs(10);
-/// For the last piece of a snapshot of no size. It is answered when the snapshot is installed.
-const INSTALL_DEADLINE: Duration = Duration::from_secs(3);
-/// Bytes of a snapshot that add a second to that. A million nodes take some 4 s.
-const INSTALLED_PER_SECOND: u64 = 8 * 1024 * 1024;
+/// For the last piece, which is answered when the snapshot is installed: some 4 s for a million nodes. A call lost in a
+/// partition delays the follower for as long.
+const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Makes clients.
 #[derive(Clone)]
@@ -266,7 +265,7 @@ impl PeerClient {
                 }
             }
             let head = PieceHead { vote, meta: meta.clone(), offset, last };
-            let deadline = if last { install_deadline(total) } else { PIECE_DEADLINE };
+            let deadline = if last { INSTALL_DEADLINE } else { PIECE_DEADLINE };
             let body = wire::encode_piece(&head, &piece);
             let reply = self.call(PeerKind::Snapshot, RPCTypes::InstallSnapshot, body, deadline).await?;
             offset += piece.len() as u64;
@@ -287,12 +286,6 @@ impl PeerClient {
             }
         }
     }
-}
-
-/// A call that is lost in a partition delays the follower for as long. A call that is given up too early costs only
-/// that the snapshot is sent again, unless the follower has installed it by then.
-fn install_deadline(snapshot_bytes: u64) -> Duration {
-    INSTALL_DEADLINE + Duration::from_secs(snapshot_bytes / INSTALLED_PER_SECOND)
 }
 
 fn read_piece<R: Read>(mut reader: R) -> io::Result<(Vec<u8>, R)> {
