@@ -138,19 +138,25 @@ impl LeaderTasks {
     }
 
     /// Takes silent sessions, and the zxid that was applied then: every session that proposed something by then counts
-    /// as heard.
+    /// as heard. Sessions that were heard of since they were named, but whose expiry may have been proposed, come with
+    /// zxid 0: that proposal expires none of them, and decides whether an earlier one did.
     pub(super) fn take_silent(&self, term: u64) -> Option<(Vec<SessionId>, Zxid)> {
         let state = self.replica.state();
         let now_ms = self.replica.now_ms();
         let owned = |session| state.session(session).map_or(0, |session| session.ephemerals().len());
-        let silent = self.replica.sessions.with(|records| {
-            let leader = records.leader_of(term)?;
-            let mut silent = leader.tracker.take_silent(now_ms, MAX_BULK);
+        self.replica.sessions.with(|records| {
+            let tracker = &mut records.leader_of(term)?.tracker;
+            let named = tracker.take_silent(now_ms, MAX_BULK);
+            let (mut silent, heard): (Vec<_>, Vec<_>) =
+                named.into_iter().partition(|session| tracker.is_silent(*session, now_ms));
+            if silent.is_empty() {
+                return Some((heard, Zxid(0)));
+            }
             let later = silent.split_off(one_entry(&silent, owned));
-            leader.tracker.propose_again(later);
-            Some(silent)
-        })?;
-        Some((silent, state.zxid()))
+            tracker.propose_again(later);
+            tracker.propose_again(heard);
+            Some((silent, state.zxid()))
+        })
     }
 }
 

@@ -179,6 +179,31 @@ async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
     assert!(stage.silent().is_empty());
 }
 
+impl Fixture {
+    /// Applies a command of node 2.
+    fn apply(&self, sequence: u64, command: Command) {
+        let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
+        let payload = Batch::consecutive(origin, 0, vec![command]).encode().into();
+        self.replica.apply(&[Committed { position: LogPosition { term: 3, index: sequence }, clock_ms: 1, payload }]);
+    }
+
+    /// Applies the session's request for a lock that is free.
+    fn apply_acquire(&self, sequence: u64) {
+        let op = lockkeeper_core::LockOp::Acquire {
+            locks: vec![lockkeeper_core::LockName::parse("l").expect("valid")],
+            mode: lockkeeper_core::LockMode::Exclusive,
+            delay_ms: 0,
+            uuid: lockkeeper_core::RequestId(1),
+            label: "".into(),
+        };
+        self.apply(sequence, Command::Do { actor: Actor::of(MINE), op: op.into() });
+    }
+
+    fn spared(&self, named: &[SessionId]) -> usize {
+        with_tracker(&self.replica, |tracker, now_ms| tracker.spared(named, now_ms))
+    }
+}
+
 /// A session that was found silent asks for a lock before its expiry is decided, and is told that it holds.
 #[tokio::test]
 async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
@@ -187,27 +212,39 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     stage.pass(SILENT);
     let (named, seen) = stage.tasks.take_silent(3).expect("leads");
     assert_eq!(named, [MINE]);
-    let apply = |sequence, command| {
-        let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
-        let payload = Batch::consecutive(origin, 0, vec![command]).encode().into();
-        stage.replica.apply(&[Committed { position: LogPosition { term: 3, index: sequence }, clock_ms: 1, payload }]);
-    };
-    let op = lockkeeper_core::LockOp::Acquire {
-        locks: vec![lockkeeper_core::LockName::parse("l").expect("valid")],
-        mode: lockkeeper_core::LockMode::Exclusive,
-        delay_ms: 0,
-        uuid: lockkeeper_core::RequestId(1),
-        label: "".into(),
-    };
-    apply(2, Command::Do { actor: Actor::of(MINE), op: op.into() });
+    stage.apply_acquire(2);
     assert_eq!(stage.ask().await, Some(Verdict::Expiring), "not before it is decided");
-    apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
-    assert_eq!(with_tracker(&stage.replica, |tracker, now_ms| tracker.spared(&named, now_ms)), 1);
+    stage.apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
+    assert_eq!(stage.spared(&named), 1);
     assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
     // The next silence counts anew.
     stage.pass(SILENT);
     let (named, seen) = stage.tasks.take_silent(3).expect("leads");
-    apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: named });
+    stage.apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: named });
+    assert_eq!(stage.ask().await, Some(Verdict::Gone));
+}
+
+/// The same, but the session is proposed only afterwards: its group was too large, or its expiry was not decided.
+#[tokio::test]
+async fn a_grant_that_comes_before_the_expiry_is_proposed_again_keeps_the_session() {
+    let stage = stage();
+    stage.tasks.start_term().await.expect("leads");
+    stage.pass(SILENT);
+    let (named, _) = stage.tasks.take_silent(3).expect("leads");
+    assert_eq!(named, [MINE]);
+    with_tracker(&stage.replica, |tracker, _| tracker.propose_again(named));
+    stage.apply_acquire(2);
+    let (again, seen) = stage.tasks.take_silent(3).expect("leads");
+    assert_eq!(again, [MINE]);
+    stage.apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: again.clone() });
+    assert_eq!(stage.spared(&again), 1);
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    // The same again, but the session falls silent once more before it is decided.
+    stage.pass(SILENT);
+    let (named, _) = stage.tasks.take_silent(3).expect("leads");
+    with_tracker(&stage.replica, |tracker, _| tracker.propose_again(named));
+    let (again, seen) = stage.tasks.take_silent(3).expect("leads");
+    stage.apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: again });
     assert_eq!(stage.ask().await, Some(Verdict::Gone));
 }
 

@@ -103,6 +103,12 @@ impl SessionTracker {
         }
     }
 
+    /// Whether nothing was heard of the session for its timeout until now; a named session may have been heard since.
+    pub(crate) fn is_silent(&self, session: SessionId, now_ms: u64) -> bool {
+        let entry = self.entries.get(&session);
+        entry.is_some_and(|entry| entry.deadline_ms() < now_ms.saturating_sub(self.grace_ms))
+    }
+
     /// Milliseconds that the session has left if it stays silent; `None` if it is unknown or named.
     pub(crate) fn remaining_ms(&self, session: SessionId, now_ms: u64) -> Option<u64> {
         let entry = self.entries.get(&session).filter(|entry| entry.stands_at_ms.is_some())?;

@@ -190,6 +190,7 @@ async fn a_hand_over_needs_no_read_round() {
     let node = cluster.at(follower).clone();
     let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), ask("next", 60_000)).await) });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    until("a keepalive of b", || cluster.at(follower).session_remaining(b.session)).await;
     cluster.net.answer_with(leader, PeerKind::ReadIndex, Some(Bytes::from_static(b"no read index")));
     release(cluster.at(leader), a, "next", grant.token).await;
     assert!(waiter.await.unwrap().token > grant.token);
