@@ -21,6 +21,7 @@ use lockkeeper_consensus::{
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::common::{Recorder, WallTime};
@@ -181,8 +182,19 @@ impl Processes {
         child.wait().unwrap();
     }
 
-    fn signal(&self, node: u64, signal: Signal) {
-        kill(Pid::from_raw(self.children[&node].id() as i32), signal).unwrap();
+    fn pid(&self, node: u64) -> Pid {
+        Pid::from_raw(self.children[&node].id() as i32)
+    }
+
+    /// Returns when every thread stands still: the signal alone lets them run on for a moment.
+    fn freeze(&self, node: u64) {
+        kill(self.pid(node), Signal::SIGSTOP).unwrap();
+        let stopped = waitpid(self.pid(node), Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert!(matches!(stopped, WaitStatus::Stopped(..)), "{stopped:?}");
+    }
+
+    fn thaw(&self, node: u64) {
+        kill(self.pid(node), Signal::SIGCONT).unwrap();
     }
 
     async fn view(&self, node: u64) -> Option<(u64, u64)> {
@@ -248,10 +260,10 @@ async fn a_killed_leader_is_replaced_at_once_and_a_frozen_one_after_its_lease() 
         if processes.agreed().await != (term, leader) {
             continue;
         }
+        processes.freeze(leader);
         let since = Instant::now();
-        processes.signal(leader, Signal::SIGSTOP);
         let took = processes.until_taken(other, since).await;
-        processes.signal(leader, Signal::SIGCONT);
+        processes.thaw(leader);
         frozen.push(took);
         // The lease of a living leader is respected.
         let after = processes.agreed().await;
