@@ -197,13 +197,12 @@ impl Engine {
         At { value: Acquired::Held(grant), zxid }
     }
 
-    /// Whether the cluster cannot have expired the session yet, by its last acknowledged keepalive (promise P5).
+    /// Whether the cluster cannot have expired the session yet.
     fn has_time_left(&self, queued: &QueuedRequest) -> bool {
-        let acknowledged = self.replica.sessions.with(|records| records.delegated.acknowledged_ms(queued.session));
-        acknowledged.is_some_and(|at_ms| self.remaining_since(queued.session, at_ms) > 0)
+        self.acknowledged_remaining_ms(queued.session).is_some_and(|remaining_ms| remaining_ms > 0)
     }
 
-    /// What the session has left, counted from this moment or the last sign of life that the leader acknowledged,
+    /// What the session has left, counted from this request or the last sign of life that the leader acknowledged,
     /// whichever is later.
     fn remaining_since(&self, session: SessionId, asked_ms: u64) -> u64 {
         let timeout_ms = self.replica.state().session(session).map_or(0, |session| u64::from(session.timeout_ms));

@@ -239,7 +239,7 @@ async fn a_grant_that_comes_before_the_expiry_is_proposed_again_keeps_the_sessio
     stage.apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: again.clone() });
     assert_eq!(stage.spared(&again), 1);
     assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
-    // The same again, but the session falls silent once more before it is decided.
+    // Proposed again without a sign of life in between, it ends.
     stage.pass(SILENT);
     let (named, _) = stage.tasks.take_silent(3).expect("leads");
     with_tracker(&stage.replica, |tracker, _| tracker.propose_again(named));

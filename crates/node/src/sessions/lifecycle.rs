@@ -87,16 +87,21 @@ impl Engine {
 
     /// What a session has left if it stays silent, as far as this node knows: never more than by the leader's record.
     pub(crate) fn session_remaining_ms(&self, session: SessionId) -> Option<u64> {
-        let timeout_ms = u64::from(self.replica.state().session(session)?.timeout_ms);
         let now_ms = self.replica.now_ms();
         let is_leading = self.replication.leadership().borrow().leading;
-        self.replica.sessions.with(|records| match &records.leader {
-            Some(leader) if is_leading => leader.tracker.remaining_ms(session, now_ms),
-            _ => {
-                let sent_ms = records.delegated.acknowledged_ms(session)?;
-                Some(sent_ms.saturating_add(timeout_ms).saturating_sub(now_ms))
-            }
-        })
+        let by_record = self.replica.sessions.with(|records| {
+            let leader = records.leader.as_ref().filter(|_| is_leading)?;
+            Some(leader.tracker.remaining_ms(session, now_ms))
+        });
+        by_record.unwrap_or_else(|| self.acknowledged_remaining_ms(session))
+    }
+
+    /// What a session has left since its last sign of life that the leader acknowledged through this node. The cluster
+    /// cannot have expired it while this is above 0 (promise P5).
+    pub(crate) fn acknowledged_remaining_ms(&self, session: SessionId) -> Option<u64> {
+        let timeout_ms = u64::from(self.replica.state().session(session)?.timeout_ms);
+        let sent_ms = self.replica.sessions.with(|records| records.delegated.acknowledged_ms(session))?;
+        Some(sent_ms.saturating_add(timeout_ms).saturating_sub(self.replica.now_ms()))
     }
 }
 

@@ -28,6 +28,11 @@ impl Entry {
     fn deadline_ms(&self) -> u64 {
         self.heard_ms.saturating_add(u64::from(self.timeout_ms))
     }
+
+    /// Whether its deadline has passed, and the grace after it.
+    fn is_silent(&self, now_ms: u64, grace_ms: u64) -> bool {
+        self.deadline_ms() < now_ms.saturating_sub(grace_ms)
+    }
 }
 
 /// Whether a keepalive may be acknowledged.
@@ -105,8 +110,7 @@ impl SessionTracker {
 
     /// Whether nothing was heard of the session for its timeout until now; a named session may have been heard since.
     pub(crate) fn is_silent(&self, session: SessionId, now_ms: u64) -> bool {
-        let entry = self.entries.get(&session);
-        entry.is_some_and(|entry| entry.deadline_ms() < now_ms.saturating_sub(self.grace_ms))
+        self.entries.get(&session).is_some_and(|entry| entry.is_silent(now_ms, self.grace_ms))
     }
 
     /// Milliseconds that the session has left if it stays silent; `None` if it is unknown or named.
@@ -137,15 +141,15 @@ impl SessionTracker {
     }
 
     fn name_silent(&mut self, now_ms: u64) {
-        let now_ms = now_ms.saturating_sub(self.grace_ms);
-        while let Some(&(at, session)) = self.deadlines.first().filter(|(at, _)| *at < now_ms) {
+        let due_ms = now_ms.saturating_sub(self.grace_ms);
+        while let Some(&(at, session)) = self.deadlines.first().filter(|(at, _)| *at < due_ms) {
             self.deadlines.remove(&(at, session));
             let Some(entry) = self.entries.get_mut(&session) else { continue };
-            let deadline_ms = entry.deadline_ms();
-            if deadline_ms < now_ms {
+            if entry.is_silent(now_ms, self.grace_ms) {
                 entry.stands_at_ms = None;
                 self.to_expire.push_back(session);
             } else {
+                let deadline_ms = entry.deadline_ms();
                 entry.stands_at_ms = Some(deadline_ms);
                 self.deadlines.insert((deadline_ms, session));
             }
@@ -160,8 +164,8 @@ impl SessionTracker {
             let Some(entry) = self.entries.get_mut(session).filter(|entry| entry.stands_at_ms.is_none()) else {
                 continue;
             };
-            let deadline_ms = entry.deadline_ms();
-            if now_ms.saturating_sub(self.grace_ms) <= deadline_ms {
+            if !entry.is_silent(now_ms, self.grace_ms) {
+                let deadline_ms = entry.deadline_ms();
                 entry.stands_at_ms = Some(deadline_ms);
                 self.deadlines.insert((deadline_ms, *session));
                 spared += 1;
