@@ -1,4 +1,4 @@
-//! Measures consensus on this machine: three nodes in one process with real stores, over HTTP on loopback. Proposals
+//! Measures consensus on this machine: three nodes in one process with real stores, over loopback. Proposals
 //! per second, read barriers per second. `cargo bench -p lockkeeper-consensus --bench measure [SECONDS]`
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,19 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, ClockReport, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Parts, PeerAuth,
-    PeerBook, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, StartId, StateMachine,
-    Timekeeper,
+    BlockingPool, ClockReport, Committed, Config, Consensus, FramedTransport, LogPosition, Parts, PeerAuth, PeerBook,
+    PeerIdentity, PeerService, Restored, ServiceError, SnapshotEncoder, StartId, StateMachine, Timekeeper,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
+
+#[path = "../tests/it/listener.rs"]
+mod listener;
 
 struct Counter(AtomicU64);
 
@@ -77,29 +73,6 @@ impl PeerService for Silent {
     }
 }
 
-#[derive(Clone)]
-struct PeerListener {
-    auth: PeerAuth,
-    consensus: Consensus,
-}
-
-async fn peer_call(
-    State(listener): State<PeerListener>,
-    Path(kind): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    let admitted = listener.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
-    match (admitted.await, PeerKind::parse(&kind)) {
-        (Ok(from), Some(kind)) => match listener.consensus.serve(from, kind, body).await {
-            Ok(answer) => answer.into_response(),
-            Err(no) => (StatusCode::CONFLICT, [(HEADER_CODE, no.code)], no.detail).into_response(),
-        },
-        (Err(no), _) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
-        (_, None) => StatusCode::NOT_FOUND.into_response(),
-    }
-}
-
 async fn node(
     dir: &std::path::Path,
     node: u64,
@@ -128,7 +101,7 @@ async fn node(
         blocking: Arc::new(BlockingPool),
         machine: Arc::new(Counter(AtomicU64::new(0))),
         service: Arc::new(Silent),
-        transport: Arc::new(HttpTransport::new(book.clone()).expect("a transport")),
+        transport: Arc::new(FramedTransport::new(book.clone()).expect("a transport")),
         memory: book.clone(),
         boot,
         time: Arc::new(WallTime),
@@ -136,14 +109,11 @@ async fn node(
     })
     .await
     .expect("consensus");
-    let app = Router::new()
-        .route("/peer/v1/{kind}", post(peer_call))
-        .layer(DefaultBodyLimit::max(40 << 20))
-        .with_state(PeerListener { auth: PeerAuth::new(book), consensus: consensus.clone() });
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    let serving = consensus.clone();
+    tokio::spawn(listener::listen(listener, PeerAuth::new(book), move |caller, kind, body| {
+        let consensus = serving.clone();
+        async move { consensus.serve(caller, kind, body).await }
+    }));
     consensus
 }
 

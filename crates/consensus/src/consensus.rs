@@ -75,8 +75,6 @@ struct Running {
     /// It has the parts that calls of peers use; so do those of this node.
     handler: RpcHandler,
     read_rounds: ReadRounds,
-    /// Calls to peers, which end after openraft.
-    calls: Tasks,
 }
 
 impl Consensus {
@@ -105,9 +103,8 @@ impl Consensus {
         };
         let busy = LogLimits { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);
-        let (tasks, calls) = (Tasks::default(), Tasks::default());
-        let network =
-            Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), log.durable(), calls.clone());
+        let tasks = Tasks::default();
+        let network = Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), log.durable());
         let raft = Raft::new(config.node, raft_config, network, log.clone(), replica)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
@@ -165,7 +162,7 @@ impl Consensus {
             order: CallOrder::default(),
             serving: RwLock::default(),
         };
-        Ok(Consensus { running: Arc::new(Running { handler, read_rounds, calls }) })
+        Ok(Consensus { running: Arc::new(Running { handler, read_rounds }) })
     }
 
     /// Puts `payload` into the log, on any node. Returns once it is committed and applied at the leader; this node's
@@ -289,7 +286,6 @@ impl Consensus {
         if let Err(error) = self.node().raft.shutdown().await {
             tracing::warn!(%error, "consensus did not stop cleanly");
         }
-        self.running.calls.end().await;
     }
 
     fn handler(&self) -> &RpcHandler {

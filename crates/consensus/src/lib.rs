@@ -27,12 +27,15 @@ mod openraft_suite_tests;
 /// Everything between two nodes: calls and their bytes, authentication, and validation of messages.
 mod peer {
     pub(crate) mod append_pipeline;
+    pub(crate) mod call_frame;
     pub(crate) mod call_order;
+    pub(crate) mod call_server;
     pub(crate) mod claim_exchange;
     pub(crate) mod directory_claim;
-    pub(crate) mod http_transport;
+    pub(crate) mod framed_transport;
     pub(crate) mod network;
     pub(crate) mod peer_auth;
+    pub(crate) mod peer_connection;
     pub(crate) mod peers;
     pub(crate) mod rollback_guard;
     pub(crate) mod rpc_handler;
@@ -60,15 +63,18 @@ pub use consensus::{Consensus, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 pub use lockkeeper_store::LogPosition;
 pub use log::codec::{proposal_of, record_of_proposal};
+pub use peer::call_frame::PEER_PROTOCOL;
+pub use peer::call_server::serve_calls;
 pub use peer::directory_claim::{
     Acknowledged, CODE_CLONED, CODE_DIRECTORY_CHANGED, CODE_ROLLED_BACK, KnownPeer, PeerMemory, PeerRejection, Start,
     StartId,
 };
-pub use peer::http_transport::{HEADER_CODE, HttpTransport};
+pub use peer::framed_transport::FramedTransport;
 pub use peer::peer_auth::{
     CODE_BAD_IDENTITY, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY, HEADER_CLUSTER, HEADER_DIRECTORY,
     HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START, PeerAuth, PeerBook, PeerCaller, PeerIdentity,
 };
+pub use peer::peer_connection::{HEADER_CODE, PEER_PATH};
 pub use peer::transport::{PeerKind, Transport, TransportError};
 pub use read_index::{Coalescer, JoinError};
 pub use runtime::seed_this_thread;

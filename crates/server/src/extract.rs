@@ -51,7 +51,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Context>> for Json<T> {
         let json = is_json(request.headers());
         let at_work = request.extensions().get::<AtWork>().cloned();
         let mut room = Room::new(&context.admission, admission::address_of(request.extensions().get()));
-        let bytes = read_body(request, context.body, Some(&mut room)).await?;
+        let bytes = read_body(request, context.body, &mut room).await?;
         if let (Some(at_work), Some(taken)) = (at_work, room.taken) {
             at_work.keep(taken);
         }
@@ -130,12 +130,8 @@ impl Room {
     }
 }
 
-/// Reads a body within its bounds of size and time, and within `room` if given.
-pub(crate) async fn read_body(
-    request: Request,
-    bounds: BodyBounds,
-    mut room: Option<&mut Room>,
-) -> Result<Bytes, Failure> {
+/// Reads a body within its bounds of size and time, and within `room`.
+async fn read_body(request: Request, bounds: BodyBounds, room: &mut Room) -> Result<Bytes, Failure> {
     let announced = request
         .headers()
         .get(header::CONTENT_LENGTH)
@@ -147,7 +143,7 @@ pub(crate) async fn read_body(
         return Err(too_large(bounds.max_bytes));
     }
     let announced = announced.unwrap_or(0);
-    let fits = room.as_deref_mut().map_or(Ok(()), |room| room.fit(announced.min(bounds.max_bytes)));
+    let fits = room.fit(announced.min(bounds.max_bytes));
     if asks_first {
         fits.clone()?;
     }
@@ -164,7 +160,7 @@ pub(crate) async fn read_body(
 async fn collect(
     body: Body,
     (announced, max_bytes): (usize, usize),
-    mut room: Option<&mut Room>,
+    room: &mut Room,
     mut fits: Result<(), Exceeded>,
 ) -> Result<Bytes, Failure> {
     let mut stream = body.into_data_stream();
@@ -186,7 +182,7 @@ async fn collect(
         if seen > DISCARD_BYTES {
             break;
         }
-        if let (Ok(()), Some(room)) = (&fits, &mut room) {
+        if fits.is_ok() {
             fits = room.fit(seen.min(max_bytes));
         }
         if seen > max_bytes || fits.is_err() {

@@ -1,55 +1,57 @@
-//! The peer listener: `POST /peer/v1/{kind}` with a binary body. `PeerAuth` checks every call before its body is read.
+//! The peer listener: `GET /peer/v1/calls`, upgraded to frames of calls. `PeerAuth` checks the caller at the handshake
+//! and at every call: a member may be removed while it is connected.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::io::Cursor;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::Request;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
+use bytes::Bytes;
 use hyper::body::Incoming;
-use lockkeeper_consensus::{HEADER_CODE, PeerKind};
+use lockkeeper_consensus::{
+    HEADER_CODE, PEER_PATH, PEER_PROTOCOL, PeerCaller, PeerKind, PeerRejection, ServeError, serve_calls,
+};
+use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::extract::{BodyBounds, read_body};
-use crate::http::connection::{Front, Proved};
+use crate::http::connection::Front;
+use crate::http::upgrade::{Upgradable, asks_for};
 
-const PREFIX: &str = "/peer/v1/";
-/// Longest time for a peer to send one message; after that it has to send it again.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most connections of a member; a new one displaces the oldest. It needs one for each purpose, and more for a while
+/// after a silence of the network.
+const MOST_OF_A_MEMBER: usize = 32;
 
 /// Serves the peer listener.
 #[derive(Clone)]
 pub(crate) struct PeerFront {
-    pub(crate) context: Arc<Context>,
+    context: Arc<Context>,
+    /// Cancelled when connections shall end.
+    finish: CancellationToken,
+    /// The ends of the connections of each member, the oldest first.
+    open: Arc<Mutex<BTreeMap<u64, VecDeque<CancellationToken>>>>,
 }
 
 impl Front for PeerFront {
-    async fn answer(&self, request: axum::http::Request<Incoming>) -> Response {
-        match self.call(request.map(Body::new)).await {
-            Ok(body) => {
-                let mut response = Response::new(Body::from(body));
-                response
-                    .headers_mut()
-                    .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-                response.extensions_mut().insert(Proved);
-                response
-            }
-            Err(rejection) => rejection.into_response(),
-        }
+    async fn answer(&self, request: Request<Incoming>) -> Response {
+        self.upgrade(request.map(Body::new)).await.unwrap_or_else(Rejection::into_response)
     }
 }
 
-/// Why a peer's call was not carried out: a status and a stable code that the calling transport reads.
+/// Why a connection is not upgraded: a status and a stable code that the calling transport reads.
 struct Rejection {
     status: StatusCode,
-    code: String,
+    code: &'static str,
     detail: String,
 }
 
 impl Rejection {
-    fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
-        Self { status, code: code.into(), detail: detail.into() }
+    fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, code, detail: detail.into() }
     }
 
     /// The text is the body; the header marks it as the answer of a peer and not of a proxy.
@@ -58,42 +60,88 @@ impl Rejection {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        if let Ok(code) = HeaderValue::try_from(self.code) {
-            headers.insert(HEADER_CODE, code);
-        }
+        headers.insert(HEADER_CODE, HeaderValue::from_static(self.code));
         response
     }
 }
 
 impl PeerFront {
-    async fn call(&self, request: Request) -> Result<axum::body::Bytes, Rejection> {
+    pub(crate) fn new(context: Arc<Context>, finish: CancellationToken) -> Self {
+        Self { context, finish, open: Arc::default() }
+    }
+
+    /// Makes room for a connection of a member. The token is cancelled when a later one displaces it.
+    fn displace_oldest(&self, member: u64) -> CancellationToken {
+        let mut open = self.open.lock();
+        let of_member = open.entry(member).or_default();
+        of_member.retain(|displaced| !displaced.is_cancelled());
+        if of_member.len() >= MOST_OF_A_MEMBER
+            && let Some(oldest) = of_member.pop_front()
+        {
+            oldest.cancel();
+        }
+        let displaced = CancellationToken::new();
+        of_member.push_back(displaced.clone());
+        displaced
+    }
+
+    async fn upgrade(&self, mut request: Request<Body>) -> Result<Response, Rejection> {
         let path = request.uri().path();
-        let Some(kind) = path.strip_prefix(PREFIX).and_then(PeerKind::parse) else {
+        if path != PEER_PATH {
             let detail = format!(
                 "this is the peer listener, for members of the cluster; clients connect to listen.client (asked for: \
                  {path:?})"
             );
             return Err(Rejection::new(StatusCode::NOT_FOUND, "not_found", detail));
-        };
-        if request.method() != Method::POST {
-            return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "peer calls are POST"));
         }
-        let headers = request.headers();
+        if request.method() != Method::GET {
+            let detail = "peers connect with GET and an upgrade";
+            return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail));
+        }
+        let headers = Arc::new(std::mem::take(request.headers_mut()));
+        let caller = self
+            .authenticate(&headers)
+            .await
+            .map_err(|no| Rejection::new(StatusCode::MISDIRECTED_REQUEST, no.code, no.detail))?;
+        let connection = Upgradable::of(&mut request).filter(|_| asks_for(&headers, PEER_PROTOCOL));
+        let connection = connection.ok_or_else(|| {
+            let detail = format!(
+                "this node speaks {PEER_PROTOCOL} with its peers; upgrade to it, or run the same version on all nodes"
+            );
+            Rejection::new(StatusCode::UPGRADE_REQUIRED, "other_protocol", detail)
+        })?;
+        let (front, displaced) = (self.clone(), self.displace_oldest(caller.node));
+        // No later connection need displace one that has ended.
+        let ended = displaced.clone().drop_guard();
+        let response = connection.accept(PEER_PROTOCOL, move |socket, read| async move {
+            let _ended = ended;
+            let (reading, writing) = socket.into_split();
+            let socket = tokio::io::join(Cursor::new(read).chain(reading), writing);
+            let stop = front.finish.clone();
+            let serving = serve_calls(socket, |kind, body| front.call(headers.clone(), kind, body), stop);
+            let why = displaced.run_until_cancelled(serving).await;
+            tracing::debug!(?why, peer = caller.node, "a peer's connection ended");
+        });
+        Ok(response)
+    }
+
+    /// The caller, by the headers of its handshake.
+    fn authenticate<'h>(
+        &self,
+        headers: &'h HeaderMap,
+    ) -> impl Future<Output = Result<PeerCaller, PeerRejection>> + use<'_, 'h> {
         let admitted = self.context.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
-        let caller = admitted.await.map_err(|rejection| {
-            metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
-            tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer call was turned away");
-            Rejection::new(StatusCode::MISDIRECTED_REQUEST, rejection.code, rejection.detail)
-        })?;
-        let bounds = BodyBounds { max_bytes: kind.max_body_bytes(), timeout: BODY_TIMEOUT };
-        let body = read_body(request, bounds, None).await.map_err(|failure| {
-            let problem = failure.into_problem();
-            let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
-            Rejection::new(status, &problem.code.to_string(), problem.detail)
-        })?;
-        self.context.node.serve_peer(caller, kind, body).await.map_err(|refused| {
-            // A refusal: the caller must not take it for an outage.
-            Rejection::new(StatusCode::CONFLICT, &refused.code, refused.detail)
-        })
+        async {
+            admitted.await.inspect_err(|rejection| {
+                metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
+                tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer was turned away");
+            })
+        }
+    }
+
+    async fn call(&self, headers: Arc<HeaderMap>, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
+        let rejected = |rejection: PeerRejection| ServeError { code: rejection.code.into(), detail: rejection.detail };
+        let caller = self.authenticate(&headers).await.map_err(rejected)?;
+        self.context.node.serve_peer(caller, kind, body).await
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::{BlockingPool, HttpTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
+use lockkeeper_consensus::{BlockingPool, FramedTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
 use lockkeeper_node::{Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use rand::rngs::OsRng;
@@ -190,7 +190,7 @@ impl Server {
         let client_listener = listen("listen.client", client, client_address)?;
         let peers = tokio::spawn(accept(
             peer_listener,
-            PeerFront { context: context.clone() },
+            PeerFront::new(context.clone(), peers_stop.clone()),
             peer_policy(&config, peers_stop.clone()),
         ));
         let front = ClientFront { context: context.clone(), router: routes::router(context.clone()) };
@@ -295,7 +295,7 @@ async fn start_node(
         start,
     };
     let book = PeerBook::open(&config.storage.directory, identity, &checked.peers).map_err(ServeError::Peers)?;
-    let transport = HttpTransport::new(book.clone()).map_err(|error| ServeError::Start(error.to_string()))?;
+    let transport = FramedTransport::new(book.clone()).map_err(|error| ServeError::Start(error.to_string()))?;
     let sealing = fate.clone();
     let parts = Parts {
         config: node_config(config, checked),
@@ -372,10 +372,10 @@ fn client_policy(config: &Config, connections: usize, finish: CancellationToken)
 
 fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
     let bounds = ConnectionBounds {
-        buffer_bytes: 512 * 1024,
+        buffer_bytes: 16 * 1024,
         header_read_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
-        // Peers keep their connections; TCP keepalive detects a peer that vanished.
-        idle_timeout: Duration::from_secs(24 * 3600),
+        // A member's connection is upgraded at once.
+        idle_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         once: false,
     };

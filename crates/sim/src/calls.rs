@@ -123,7 +123,9 @@ impl Transport for PeerLink {
             state.trace_line(from, format_args!("asks {to} #{call} {kind} {} bytes {crc:08x}", body.len()));
             state.request(from, to, call, once, Some(again));
         });
-        match outcome(&mut pending, deadline, receiver).await {
+        // The peer works on it until the deadline, even if the caller is dropped before.
+        let waiting = tokio::spawn(async move { outcome(&mut pending, deadline, receiver).await });
+        match waiting.await.unwrap_or(Err(CallError::Reset)) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(refused)) => Err(TransportError::Rejected { code: refused.code, detail: refused.detail }),
             Err(CallError::Refused) => Err(TransportError::Refused),

@@ -25,7 +25,7 @@ const CHUNK: usize = 16 * 1024;
 /// Chunks on their way in one direction of one connection; more is left to the sender's kernel.
 const UNDER_WAY: usize = 64;
 const NAME_WITHIN_BYTES: usize = 8 * 1024;
-/// What every call between peers carries.
+/// What every connection between peers begins with.
 const NAME: &[u8] = b"\r\nlockkeeper-from: ";
 
 /// The two directions of a connection.

@@ -3,7 +3,7 @@
 //! connections that A opened *and* on those that B opened.
 //!
 //! Each founding member has an address of its own for each peer. A node that joins later has one address for all peers,
-//! from the membership; the proxy tells its callers apart by the name that each call between peers carries.
+//! from the membership; the proxy tells its callers apart by the name with which each connection begins.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -188,7 +188,7 @@ async fn one_that_joined_later_is_reached_by_name_and_cut_off_by_name() {
     let address = net.address(A, 3, Listener::Peer);
     assert_eq!(address, net.address(B, 3, Listener::Peer));
     net.set(A, 3, LinkFault::Cut).await.unwrap();
-    let hello = |from: u64| format!("POST /peer/v1/append HTTP/1.1\r\nLockkeeper-From: {from}\r\n\r\n");
+    let hello = |from: u64| format!("GET /peer/v1/calls HTTP/1.1\r\nLockkeeper-From: {from}\r\n\r\n");
     let mut open = Vec::new();
     for from in [1, 2] {
         let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,5 +1,5 @@
-//! The order of a peer's calls: each call may come over a connection of its own, so a later one may come first. Calls
-//! that carry a [`Ticket`] are begun in the order of their numbers.
+//! The order of a peer's calls: a later one may come first, over the connection that takes the place of a broken one.
+//! Calls that carry a [`Ticket`] are begun in the order of their numbers.
 //!
 //! The order is for speed alone. An append that comes before the one that it follows is refused, and so is a batch; a
 //! call whose predecessor is lost is therefore begun after a short wait.

@@ -1,7 +1,4 @@
 //! openraft's network on top of the transport: encoding, deadlines, and what a failure means to openraft.
-//!
-//! openraft drops a call's future at its own, sometimes short, deadline. Calls therefore run in tasks of their own, so
-//! that a late answer does not cost the connection.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -36,7 +33,6 @@ use crate::peer::peers::Peers;
 use crate::peer::transport::{PeerKind, TransportError};
 use crate::peer::validation::{Validator, check_clocks};
 use crate::peer::wire::{self, AppendReply, PIECE_BYTES, PieceHead, PieceReply};
-use crate::raft_node::Tasks;
 use crate::raft_types::{LogId, TypeConfig, Vote};
 use crate::state_machine::{SnapshotData, encode_meta};
 use crate::status::MemberAddresses;
@@ -60,8 +56,6 @@ pub(crate) struct Network {
     blocking: Arc<dyn Blocking>,
     /// See [`LogStore::durable`](crate::log::log_store::LogStore::durable).
     durable: Arc<AtomicU64>,
-    /// Calls under way.
-    calls: Tasks,
 }
 
 #[derive(Clone, Copy)]
@@ -78,9 +72,8 @@ impl Network {
         snapshots: Arc<dyn SnapshotStorage>,
         blocking: Arc<dyn Blocking>,
         durable: Arc<AtomicU64>,
-        calls: Tasks,
     ) -> Network {
-        Network { peers, time, matched: Arc::default(), snapshots, blocking, durable, calls }
+        Network { peers, time, matched: Arc::default(), snapshots, blocking, durable }
     }
 
     fn matched(&self, peer: u64, vote: &Vote) -> Option<LogId> {
@@ -133,14 +126,7 @@ impl PeerClient {
         deadline: Duration,
     ) -> Result<T, RPCError<TypeConfig>> {
         let body = body.map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
-        let (peers, target) = (self.network.peers.clone(), self.target);
-        let answer = self
-            .network
-            .calls
-            .spawn(async move { peers.call(target, kind, body, deadline).await })
-            .await
-            .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?
-            .ok_or_else(|| RPCError::Unreachable(Unreachable::from_string("this node has stopped")))?;
+        let answer = self.network.peers.call(self.target, kind, body, deadline).await;
         let answer = answer.map_err(|error| self.rpc_error(action, deadline, &error))?;
         wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
     }

@@ -1,6 +1,6 @@
-//! Identity of peers. Every peer call carries the cluster, the sender's node id, data-directory id and start, and the
-//! directory id and start that the sender expects of the receiver. [`PeerAuth`] checks them before Raft sees the call;
-//! [`crate::peer::rollback_guard`] checks the starts.
+//! Identity of peers. A connection begins with headers that carry the cluster, the caller's node id, data-directory id
+//! and start, and the directory id and start that it expects of its peer. [`PeerAuth`] checks them then and at each
+//! call; [`crate::peer::rollback_guard`] checks the starts.
 //!
 //! A voter whose directory was wiped would vote a second time in a term it has forgotten. It cannot come back under its
 //! old identity: its peers durably remember the directory they first saw it with, refuse its calls, and address theirs
@@ -54,6 +54,29 @@ pub struct PeerIdentity {
     pub start: StartId,
 }
 
+/// A peer as a connection to it expects it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerTarget {
+    pub(crate) address: String,
+    /// None when it has not been seen yet.
+    directory: Option<u128>,
+    /// The latest start of it that has been seen.
+    start: Option<StartId>,
+}
+
+/// The headers with which a node proves its own identity, and says which one it expects.
+pub(crate) fn identity_headers(own: &PeerIdentity, target: &PeerTarget) -> Vec<(&'static str, String)> {
+    let mut headers = vec![
+        (HEADER_CLUSTER, own.cluster.clone()),
+        (HEADER_FROM, own.node.to_string()),
+        (HEADER_DIRECTORY, format!("{:032x}", own.directory)),
+        (HEADER_START, format_start(own.start)),
+    ];
+    headers.extend(target.directory.map(|directory| (HEADER_TO_DIRECTORY, format!("{directory:032x}"))));
+    headers.extend(target.start.map(|start| (HEADER_TO_START, format_start(start))));
+    headers
+}
+
 /// An authenticated caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCaller {
@@ -66,7 +89,7 @@ pub struct PeerCaller {
 }
 
 /// As in the headers.
-pub(crate) fn format_start(start: StartId) -> String {
+fn format_start(start: StartId) -> String {
     format!("{}.{:016x}", start.number, start.boot)
 }
 
@@ -173,6 +196,18 @@ impl PeerBook {
         self.inner.lock().addresses.get(&node).cloned()
     }
 
+    /// A peer to call, as far as it is known.
+    pub(crate) fn target(&self, node: u64) -> Option<PeerTarget> {
+        let book = self.inner.lock();
+        let address = book.addresses.get(&node)?.clone();
+        let known = book.known.get(&node);
+        Some(PeerTarget {
+            address,
+            directory: known.map(|known| known.directory),
+            start: known.and_then(|known| known.start),
+        })
+    }
+
     /// The membership names a peer's address; the configuration's own, if it has one, stays.
     pub fn learn(&self, node: u64, address: &str) {
         let mut book = self.inner.lock();
@@ -258,8 +293,8 @@ impl PeerAuth {
         PeerAuth { book }
     }
 
-    /// Checks a call by its headers (`header` looks one up by its lower-case name); returns the caller. The directory
-    /// of a new peer is remembered durably before.
+    /// Checks a caller by the headers of its connection (`header` looks one up by its lower-case name); returns the
+    /// caller. The directory of a new peer is remembered durably before.
     pub async fn authenticate<'h>(
         &self,
         header: impl Fn(&str) -> Option<&'h str>,

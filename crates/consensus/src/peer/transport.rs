@@ -1,6 +1,6 @@
 //! The network as consensus uses it: one bounded request and its answer, to a peer named by its node id.
 //!
-//! Handed in from outside: [`crate::HttpTransport`] in production, an in-memory one in tests and simulation. An
+//! Handed in from outside: [`crate::FramedTransport`] in production, an in-memory one in tests and simulation. An
 //! implementation must never retry, queue without bound, or report [`TransportError::Refused`] or
 //! [`TransportError::Unreachable`] for a request that may have reached the peer: the outcome of a write is judged by
 //! that difference.
@@ -14,12 +14,12 @@ use bytes::Bytes;
 /// The code with which a node that is going down rejects a probe, a transfer of leadership, or any call.
 pub(crate) const CODE_GOING_DOWN: &str = "going_down";
 
-/// What a peer call is about. The route is `POST /peer/v1/{kind}` with [`PeerKind::as_str`].
+/// What a peer call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerKind {
     /// Log entries.
     Append,
-    /// An append without entries, on a connection of its own.
+    /// An append without entries, on another connection.
     Heartbeat,
     /// A vote request.
     Vote,
@@ -42,7 +42,7 @@ pub enum PeerKind {
 }
 
 impl PeerKind {
-    /// Every kind.
+    /// Every kind, in the order of declaration, which is their number in a frame.
     pub const ALL: [PeerKind; 11] = [
         PeerKind::Append,
         PeerKind::Heartbeat,
@@ -57,7 +57,7 @@ impl PeerKind {
         PeerKind::Admission,
     ];
 
-    /// The last part of the route.
+    /// The name, as in metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             PeerKind::Append => "append",
@@ -74,15 +74,13 @@ impl PeerKind {
         }
     }
 
-    /// The kind that a route names.
-    pub fn parse(name: &str) -> Option<PeerKind> {
-        PeerKind::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
+    pub(crate) const MAX_BODY_BYTES: usize = 40 * 1024 * 1024;
+    pub(crate) const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-    /// Largest body that a peer may send for this kind; the listener refuses a longer one.
+    /// Largest body that a peer may send for this kind; a longer one is refused.
     pub fn max_body_bytes(self) -> usize {
         match self {
-            PeerKind::Append | PeerKind::Propose | PeerKind::Service => 40 * 1024 * 1024,
+            PeerKind::Append | PeerKind::Propose | PeerKind::Service => PeerKind::MAX_BODY_BYTES,
             PeerKind::Snapshot => 2 * 1024 * 1024,
             _ => 64 * 1024,
         }
@@ -91,7 +89,7 @@ impl PeerKind {
     /// Largest answer that a peer may give; the transport refuses a longer one.
     pub fn max_answer_bytes(self) -> usize {
         match self {
-            PeerKind::Service => 4 * 1024 * 1024,
+            PeerKind::Service => PeerKind::MAX_ANSWER_BYTES,
             _ => 64 * 1024,
         }
     }

@@ -163,7 +163,7 @@ async fn a_snapshot_that_cannot_be_read_or_cannot_be_is_refused() {
     let (cluster, leader) = at_work().await;
     let to = cluster.followers(leader)[0];
     let now = term(&cluster, to);
-    let applied = cluster.at(to).consensus.status().applied.unwrap().index;
+    let applied = until("an applied entry", || cluster.at(to).consensus.status().applied).await.index;
     let vote = forged::leader(now, leader);
     let three: (&[&[u64]], &[u64]) = (&[&[1, 2, 3]], &[1, 2, 3]);
     let empty = [0; 8];

@@ -1,4 +1,4 @@
-//! Three real processes over HTTP: what a kill -9 and a SIGSTOP of the leader look like through real sockets. The
+//! Three real processes over real sockets: what a kill -9 and a SIGSTOP of the leader look like to the others. The
 //! processes are this very test binary, started again.
 
 use std::collections::BTreeMap;
@@ -8,16 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerAuth, PeerBook, PeerIdentity, PeerKind,
-    PeerService, ServiceError, StartId, Transport,
+    BlockingPool, Config, Consensus, FramedTransport, Parts, PeerAuth, PeerBook, PeerIdentity, PeerKind, PeerService,
+    ServeError, ServiceError, StartId, Transport,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 use nix::sys::signal::{Signal, kill};
@@ -25,6 +19,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::common::{Recorder, WallTime};
+use crate::listener::listen;
 
 /// The test itself speaks as this node; it is known to the gates and no member.
 const TESTER: u64 = 9;
@@ -44,26 +39,6 @@ impl PeerService for Commands {
         let refused = |error: String| ServiceError { code: "not_taken".into(), detail: error };
         consensus.propose(body).await.map_err(|error| refused(error.to_string()))?;
         Ok(Bytes::new())
-    }
-}
-
-async fn peer_call(
-    State((auth, consensus, commands)): State<(PeerAuth, Consensus, Commands)>,
-    path: axum::extract::Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    match auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok())).await {
-        Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
-        // No member, and with nothing to admit.
-        Ok(from) if from.node == TESTER => match commands.serve(from.node, body).await {
-            Ok(answer) => answer.into_response(),
-            Err(no) => (StatusCode::CONFLICT, [(HEADER_CODE, no.code)], no.detail).into_response(),
-        },
-        Ok(from) => match consensus.serve(from, PeerKind::parse(&path).unwrap(), body).await {
-            Ok(answer) => answer.into_response(),
-            Err(no) => (StatusCode::CONFLICT, [(HEADER_CODE, no.code)], no.detail).into_response(),
-        },
     }
 }
 
@@ -108,7 +83,7 @@ fn process() {
             blocking: Arc::new(BlockingPool),
             machine: Arc::new(Recorder::default()),
             service: Arc::new(commands.clone()),
-            transport: Arc::new(HttpTransport::new(book.clone()).unwrap()),
+            transport: Arc::new(FramedTransport::new(book.clone()).unwrap()),
             memory: book.clone(),
             boot,
             time: Arc::new(WallTime),
@@ -117,12 +92,18 @@ fn process() {
         .await
         .unwrap();
         assert!(commands.0.set(consensus.clone()).is_ok());
-        let app = Router::new()
-            .route("/peer/v1/{kind}", post(peer_call))
-            .layer(DefaultBodyLimit::max(40 << 20))
-            .with_state((PeerAuth::new(book), consensus, commands));
-        let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
-        axum::serve(listener, app).await.unwrap();
+        listen(listener, PeerAuth::new(book), move |caller, kind, body| {
+            let (consensus, commands) = (consensus.clone(), commands.clone());
+            async move {
+                // No member, and with nothing to admit.
+                if caller.node != TESTER {
+                    return consensus.serve(caller, kind, body).await;
+                }
+                let answer = commands.serve(caller.node, body).await;
+                answer.map_err(|no| ServeError { code: no.code, detail: no.detail })
+            }
+        })
+        .await;
     });
 }
 
@@ -130,7 +111,7 @@ struct Processes {
     dir: tempfile::TempDir,
     ports: String,
     children: BTreeMap<u64, Child>,
-    transport: HttpTransport,
+    transport: FramedTransport,
 }
 
 impl Drop for Processes {
@@ -156,7 +137,7 @@ impl Processes {
             start: StartId { number: 1, boot: 1 },
         };
         let book = PeerBook::open(dir.path(), identity, &peers_of(&ports)).unwrap();
-        let transport = HttpTransport::new(book).unwrap();
+        let transport = FramedTransport::new(book).unwrap();
         let mut processes = Processes { dir, ports, children: BTreeMap::new(), transport };
         for node in 1..=3 {
             processes.boot(node);

@@ -151,7 +151,8 @@ pub struct Limits {
     /// Most of them from one address (one /64 of IPv6); 0 for half of `connections`. Once several addresses have taken
     /// three quarters of all, an address has at most as many as are free.
     pub connections_per_address: usize,
-    /// Most connections of peers at a time; for one more, the node closes an idle one, strangers' first.
+    /// Most connections of peers at a time; for one more, the node closes an idle one, which is not a member's. A
+    /// member has at most 32.
     pub peer_connections: usize,
     /// Most requests of clients at work at a time; one more gets 429, and one address has at most half. Keepalives,
     /// releases, verifications and closes of sessions need no place among them.

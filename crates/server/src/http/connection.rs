@@ -101,9 +101,6 @@ pub(crate) async fn serve(
         async move {
             phase_clock.enter(Phase::Busy);
             let response = front.answer(request).await;
-            if response.extensions().get::<Proved>().is_some() {
-                phase_clock.prove();
-            }
             // A stream of events ends by itself, when its client or this node goes.
             let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !goes_on && response.extensions().get::<Endless>().is_none() {
@@ -162,10 +159,6 @@ impl Default for ClientAddress {
         Self(SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 }
-
-/// Marks a reply to a member of the cluster.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Proved;
 
 /// Marks a reply whose body goes on until the client or the node ends it.
 #[derive(Clone, Copy, Debug)]

@@ -167,7 +167,7 @@ impl Registry {
             .filter_map(|(id, connection)| {
                 let idle_for = connection.idle_for(young)?;
                 let neighbours = self.by_address.get(&connection.address).copied().unwrap_or(0);
-                Some((connection.phase_clock.is_proved(), Reverse(neighbours), Reverse(idle_for), *id))
+                Some((Reverse(neighbours), Reverse(idle_for), *id))
             })
             .collect();
         if idle.len() > NOTED {
@@ -286,16 +286,5 @@ mod tests {
         drop(one);
         assert!(enter(1).is_ok());
         assert_eq!(connections.open.lock().all.len(), 2, "those that went are forgotten");
-    }
-
-    #[test]
-    fn who_has_proved_to_be_a_member_makes_way_last() {
-        let connections = Connections::new(Most { all: 2, of_address: 2, young: YOUNG, young_of_own: YOUNG });
-        let phase_clock = PhaseClock::new();
-        phase_clock.prove();
-        let member = connections.enter(from(1), phase_clock).unwrap();
-        let stranger = connections.enter(from(1), PhaseClock::new()).unwrap();
-        let _next = connections.enter(from(1), busy()).unwrap();
-        assert!(stranger.make_way.is_cancelled() && !member.make_way.is_cancelled());
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -28,30 +28,16 @@ pub(crate) struct PhaseClock {
     opened: Instant,
     /// Milliseconds since `opened`, times four, plus the phase.
     word: AtomicU64,
-    /// Whether the other end has proved to be a member of the cluster.
-    proved: AtomicBool,
 }
 
 impl PhaseClock {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            opened: Instant::now(),
-            word: AtomicU64::new(Phase::Idle as u64),
-            proved: AtomicBool::new(false),
-        })
+        Arc::new(Self { opened: Instant::now(), word: AtomicU64::new(Phase::Idle as u64) })
     }
 
     pub(crate) fn enter(&self, phase: Phase) {
         let since_ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX / 8);
         self.word.store(since_ms * 4 + phase as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn prove(&self) {
-        self.proved.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_proved(&self) -> bool {
-        self.proved.load(Ordering::Relaxed)
     }
 
     fn phase_in(word: u64) -> Phase {

@@ -1,5 +1,6 @@
-//! Upgrade from HTTP to a WebSocket (RFC 6455, section 4.2) on the same connection. The WebSocket runs in the
-//! connection's own task, so that caps, counters and shutdown hold for it as for any connection.
+//! Upgrade from HTTP to another protocol on the same connection: a WebSocket (RFC 6455, section 4.2), or the frames of
+//! peer calls. It runs in the connection's own task, so that caps, counters and shutdown hold for it as for any
+//! connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,20 +32,57 @@ impl Handover {
     }
 }
 
-/// A valid handshake.
-pub(crate) struct Upgrade {
-    accept: HeaderValue,
+/// A connection that can leave HTTP.
+pub(crate) struct Upgradable {
     socket: OnUpgrade,
     handover: Handover,
+}
+
+impl Upgradable {
+    /// `None` if the request did not ask for an upgrade, or came over no connection of its own.
+    pub(crate) fn of(request: &mut Request<Body>) -> Option<Self> {
+        let handover = request.extensions().get::<Handover>().cloned()?;
+        let socket = request.extensions_mut().remove::<OnUpgrade>()?;
+        Some(Self { socket, handover })
+    }
+
+    /// The reply, after which `next` takes over the socket and the bytes that the other end sent meanwhile.
+    pub(crate) fn accept<F>(
+        self,
+        protocol: &'static str,
+        next: impl FnOnce(TcpStream, Bytes) -> F + Send + 'static,
+    ) -> Response<Body>
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let Self { socket, handover } = self;
+        handover.leave(async move {
+            if let Ok(upgraded) = socket.await
+                && let Ok(parts) = upgraded.downcast::<TokioIo<PhasedSocket>>()
+            {
+                next(parts.io.into_inner().into_stream(), parts.read_buf).await;
+            }
+        });
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static(protocol));
+        response
+    }
+}
+
+/// A valid handshake of a WebSocket.
+pub(crate) struct Upgrade {
+    accept: HeaderValue,
+    connection: Upgradable,
 }
 
 impl Upgrade {
     /// Checks the handshake.
     pub(crate) fn of(request: &mut Request<Body>) -> Result<Self, Failure> {
         let headers = request.headers();
-        let upgrades =
-            has_word(headers, header::CONNECTION, "upgrade") && has_word(headers, header::UPGRADE, "websocket");
-        if !upgrades || request.version() != Version::HTTP_11 {
+        if !asks_for(headers, "websocket") || request.version() != Version::HTTP_11 {
             return Err(Failure::bad_request(
                 "this resource is a WebSocket; send the headers Connection: Upgrade and Upgrade: websocket over \
                  HTTP/1.1",
@@ -59,14 +97,10 @@ impl Upgrade {
         })?;
         let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()))
             .map_err(|error| Failure::bad_request(format!("header Sec-WebSocket-Key: {error}")))?;
-        let handover = request.extensions().get::<Handover>().cloned();
-        let socket = request.extensions_mut().remove::<OnUpgrade>();
-        let (Some(handover), Some(socket)) = (handover, socket) else {
-            return Err(Failure::bad_request(
-                "this request did not come over a connection that can become a WebSocket",
-            ));
-        };
-        Ok(Self { accept, socket, handover })
+        let connection = Upgradable::of(request).ok_or_else(|| {
+            Failure::bad_request("this request did not come over a connection that can become a WebSocket")
+        })?;
+        Ok(Self { accept, connection })
     }
 
     /// The reply, after which `next` takes over the socket and the bytes that the client sent meanwhile.
@@ -74,22 +108,15 @@ impl Upgrade {
     where
         F: Future<Output = ()> + Send,
     {
-        let Self { accept, socket, handover } = self;
-        handover.leave(async move {
-            if let Ok(upgraded) = socket.await
-                && let Ok(parts) = upgraded.downcast::<TokioIo<PhasedSocket>>()
-            {
-                next(parts.io.into_inner().into_stream(), parts.read_buf).await;
-            }
-        });
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        let headers = response.headers_mut();
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        let mut response = self.connection.accept("websocket", next);
+        response.headers_mut().insert(header::SEC_WEBSOCKET_ACCEPT, self.accept);
         response
     }
+}
+
+/// Whether the headers ask for an upgrade to the protocol.
+pub(crate) fn asks_for(headers: &HeaderMap, protocol: &str) -> bool {
+    has_word(headers, header::CONNECTION, "upgrade") && has_word(headers, header::UPGRADE, protocol)
 }
 
 /// Gives a client more time to read than other connections have: a stream announces its end before it is cut off.

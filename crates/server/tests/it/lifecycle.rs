@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquired, Lock};
+use lockkeeper_consensus::{PEER_PATH, PEER_PROTOCOL};
 use lockkeeper_server::{Config, ServeError, Server};
 use reqwest::StatusCode;
 use serde_json::json;
@@ -70,9 +71,10 @@ async fn directories_of_others_and_full_disks_are_one_line() {
 async fn strangers_at_the_peer_door() {
     let node = Cluster::start(3).await;
     let before = node.zxid().await;
+    let upgrade = [("connection", "upgrade"), ("upgrade", PEER_PROTOCOL)];
     let call = async |path: &str, headers: &[(&str, &str)]| {
-        let mut request = node.http.post(format!("http://{}{path}", node.peer)).body("garbage");
-        for (name, value) in headers {
+        let mut request = node.http.get(format!("http://{}{path}", node.peer));
+        for (name, value) in headers.iter().chain(&upgrade) {
             request = request.header(*name, *value);
         }
         let got = Got::of(request.send().await.unwrap()).await;
@@ -88,22 +90,16 @@ async fn strangers_at_the_peer_door() {
             ("lockkeeper-start", "1.7"),
         ]
     };
-    for kind in ["append", "vote", "pre-vote", "snapshot", "propose", "service", "transfer-leader"] {
-        let path = format!("/peer/v1/{kind}");
-        let (status, code, text) = call(&path, &of("theirs", "2")).await;
-        assert_eq!((status, code.as_str()), (421, "wrong_cluster"), "{text}");
-        assert!(text.contains("theirs") && text.contains("test"), "{text}");
-        assert_eq!(call(&path, &[]).await.1, "bad_identity");
-        assert_eq!(call(&path, &of("test", "9")).await.1, "unknown_node");
-        assert_eq!(call(&path, &of("test", "1")).await.1, "bad_identity", "says that it is me");
-        assert_eq!(call(&path, &of("test", "2")).await.1, "directory_changed", "a wiped voter");
-    }
+    let (status, code, text) = call(PEER_PATH, &of("theirs", "2")).await;
+    assert_eq!((status, code.as_str()), (421, "wrong_cluster"), "{text}");
+    assert!(text.contains("theirs") && text.contains("test"), "{text}");
+    assert_eq!(call(PEER_PATH, &[]).await.1, "bad_identity");
+    assert_eq!(call(PEER_PATH, &of("test", "9")).await.1, "unknown_node");
+    assert_eq!(call(PEER_PATH, &of("test", "1")).await.1, "bad_identity", "says that it is me");
+    assert_eq!(call(PEER_PATH, &of("test", "2")).await.1, "directory_changed", "a wiped voter");
     assert_eq!(call("/peer/v1/explode", &of("test", "2")).await.0, 404);
     assert_eq!(call("/v1/sessions", &[]).await.0, 404, "clients have a listener of their own");
-    assert_eq!(
-        node.http.get(format!("http://{}/peer/v1/vote", node.peer)).send().await.unwrap().status().as_u16(),
-        405
-    );
+    assert_eq!(node.http.post(format!("http://{}{PEER_PATH}", node.peer)).send().await.unwrap().status().as_u16(), 405);
     assert_eq!(node.zxid().await, before, "nothing changed");
 }
 

@@ -1,13 +1,23 @@
-//! Raw HTTP to the peer port under a member's name, as anyone who reaches the port can send it. None of it may end the
+//! Calls to the peer port under a member's name, as anyone who reaches the port can send them. None of them may end the
 //! cluster, now or at the next start.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
+use bytes::Bytes;
+use lockkeeper_consensus::{
+    CODE_UNKNOWN_NODE, FramedTransport, PEER_PATH, PEER_PROTOCOL, PeerBook, PeerIdentity, PeerKind, StartId, Transport,
+    TransportError,
+};
 use lockkeeper_server::{Config, Server};
-use reqwest::StatusCode;
+use reqwest::Method;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use crate::harness::{Cluster, Running, spawn};
+use crate::harness::{Cluster, PATIENCE, Running, eventually, spawn};
 
 /// A number as the peers' messages have it.
 fn number(mut value: u64) -> Vec<u8> {
@@ -20,7 +30,7 @@ fn number(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 fn vote(term: u64, node: u64, committed: bool) -> Vec<u8> {
     [&[VERSION], &number(term)[..], &[1], &number(node), &[u8::from(committed)]].concat()
@@ -31,39 +41,45 @@ fn framed(head: Vec<u8>, rest: &[u8]) -> Vec<u8> {
 }
 
 /// Bodies that once ended a cluster or a node.
-fn forgeries(from: u64) -> Vec<(&'static str, Vec<u8>)> {
+fn forgeries(from: u64) -> Vec<(PeerKind, Vec<u8>)> {
     let none = [0_u8];
     let mut all = Vec::new();
     for payload in [&b""[..], b"\xff", b"not a batch", b"\x03\x01", &[3; 4096]] {
-        all.push(("propose", [&[VERSION, 0], &number(payload.len() as u64)[..], payload].concat()));
+        all.push((PeerKind::Propose, [&[VERSION, 0], &number(payload.len() as u64)[..], payload].concat()));
     }
     for term in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 40] {
         let ask = [vote(term, from, false), vec![1], number(1), number(1 << 40), vec![0]].concat();
-        all.push(("vote", ask.clone()));
-        all.push(("pre-vote", ask));
-        let heartbeat = [&vote(term, from, true)[..], &none, &none, &[0, 9, 0]].concat();
-        all.push(("append", framed(heartbeat.clone(), &[])));
-        all.push(("heartbeat", framed(heartbeat, &[])));
-        all.push(("transfer-leader", [vote(term, from, true), number(from % 3 + 1), none.to_vec()].concat()));
+        all.push((PeerKind::Vote, ask.clone()));
+        all.push((PeerKind::PreVote, ask));
+        let heartbeat = [&vote(term, from, true)[..], &none, &none, &[0, 9, 0, 0]].concat();
+        all.push((PeerKind::Append, framed(heartbeat.clone(), &[])));
+        all.push((PeerKind::Heartbeat, framed(heartbeat, &[])));
+        all.push((PeerKind::TransferLeader, [vote(term, from, true), number(from % 3 + 1), none.to_vec()].concat()));
         // Metadata of a snapshot without entries and members.
         let snapshot = [&vote(term, from, true)[..], &[4, 0, 0, 0, 0, 0, 1]].concat();
-        all.push(("snapshot", framed(snapshot, b"nothing")));
+        all.push((PeerKind::Snapshot, framed(snapshot, b"nothing")));
     }
-    all.push(("service", vec![0xff; 64]));
+    all.push((PeerKind::Service, vec![0xff; 64]));
     all
 }
 
-async fn send(to: &Running, data: &Path, from: u64, kind: &str, body: Vec<u8>) -> (StatusCode, String) {
-    let own = if from == 1 { 2 } else { 1 };
-    let book = std::fs::read_to_string(data.join(format!("node{own}/peers"))).unwrap();
-    let known = book.lines().find_map(|line| line.strip_prefix(&format!("{from} "))).unwrap();
+/// The identity of node `of`, as another node knows it.
+fn identity(data: &Path, of: u64) -> PeerIdentity {
+    let knows = if of == 1 { 2 } else { 1 };
+    let book = std::fs::read_to_string(data.join(format!("node{knows}/peers"))).unwrap();
+    let known = book.lines().find_map(|line| line.strip_prefix(&format!("{of} "))).unwrap();
     let fields: Vec<&str> = known.split(' ').collect();
-    let (directory, start) = (fields[0].to_owned(), fields[1].to_owned());
-    let call = to.http.post(format!("http://{}/peer/v1/{kind}", to.peer)).body(body);
-    let call = call.header("lockkeeper-cluster", "test").header("lockkeeper-from", from.to_string());
-    let call = call.header("lockkeeper-start", start);
-    let answer = call.header("lockkeeper-directory", directory).send().await.unwrap();
-    (answer.status(), answer.text().await.unwrap_or_default())
+    let (number, boot) = fields[1].split_once('.').unwrap();
+    let start = StartId { number: number.parse().unwrap(), boot: u64::from_str_radix(boot, 16).unwrap() };
+    let directory = u128::from_str_radix(fields[0], 16).unwrap();
+    PeerIdentity { cluster: "test".into(), node: of, directory, start }
+}
+
+/// Calls to node `to` in the name of node `from`.
+fn forger(to: (u64, &Running), data: &Path, from: u64) -> FramedTransport {
+    let own = tempfile::tempdir().unwrap();
+    let peers = BTreeMap::from([(to.0, to.1.peer.to_string())]);
+    FramedTransport::new(PeerBook::open(own.path(), identity(data, from), &peers).unwrap()).unwrap()
 }
 
 async fn works(nodes: &[Running]) {
@@ -81,11 +97,12 @@ async fn no_message_to_the_peer_port_ends_the_cluster() {
     works(&cluster.nodes).await;
     for (to, node) in (1..).zip(&cluster.nodes) {
         for from in (1..=3).filter(|from| *from != to) {
+            let forger = forger((to, node), cluster.directory.path(), from);
             for (kind, body) in forgeries(from) {
-                let (status, text) = send(node, cluster.directory.path(), from, kind, body).await;
+                let answer = forger.call(to, kind, body.into(), PATIENCE).await;
                 // A proposal is answered in the peers' format; everything else is refused.
-                let proposal = kind == "propose" && status == StatusCode::OK;
-                assert!(proposal || status == StatusCode::CONFLICT, "{kind} from {from} to {to}: {status} {text}");
+                let is_refused = matches!(answer, Err(TransportError::Rejected { .. }));
+                assert!(is_refused || kind == PeerKind::Propose, "{kind} from {from} to {to}: {answer:?}");
             }
         }
     }
@@ -98,4 +115,47 @@ async fn no_message_to_the_peer_port_ends_the_cluster() {
     let again: Vec<Running> = configs.into_inner().into_iter().map(again).collect();
     works(&again).await;
     drop(directory);
+}
+
+#[tokio::test]
+async fn a_removed_member_that_stays_connected_is_turned_away() {
+    let mut cluster = Cluster::start(3).await;
+    works(&cluster.nodes).await;
+    let former = forger((1, &cluster.nodes[0]), cluster.directory.path(), 3);
+    let code = async || match former.call(1, PeerKind::Service, Bytes::new(), PATIENCE).await {
+        Err(TransportError::Rejected { code, .. }) => code,
+        other => panic!("{other:?}"),
+    };
+    assert_ne!(code().await, CODE_UNKNOWN_NODE);
+    cluster.nodes.pop().unwrap().stop().await.unwrap();
+    cluster.nodes[0].call(Method::DELETE, "/v1/cluster/members/3", None, None).await;
+    eventually("it to be turned away", async || code().await == CODE_UNKNOWN_NODE).await;
+}
+
+#[tokio::test]
+async fn a_member_that_connects_again_and_again_keeps_the_latest_connections() {
+    let cluster = Cluster::start(3).await;
+    works(&cluster.nodes).await;
+    let PeerIdentity { directory, start, .. } = identity(cluster.directory.path(), 3);
+    let handshake = format!(
+        "GET {PEER_PATH} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: {PEER_PROTOCOL}\r\n\
+         lockkeeper-cluster: test\r\nlockkeeper-from: 3\r\nlockkeeper-directory: {directory:032x}\r\n\
+         lockkeeper-start: {}.{:016x}\r\n\r\n",
+        start.number, start.boot
+    );
+    let mut connections = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(cluster.nodes[0].peer).await.unwrap();
+        stream.write_all(handshake.as_bytes()).await.unwrap();
+        let mut reply = Vec::new();
+        while !reply.ends_with(b"\r\n\r\n") {
+            reply.push(stream.read_u8().await.unwrap());
+        }
+        assert!(reply.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&reply));
+        connections.push(stream);
+    }
+    let displaced = timeout(PATIENCE, connections[0].read(&mut [0])).await.expect("it ends");
+    assert!(matches!(displaced, Ok(0) | Err(_)), "{displaced:?}");
+    assert!(connections[63].try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+    works(&cluster.nodes).await;
 }

@@ -1,0 +1,126 @@
+//! Peer calls over long-lived connections in frames (see `call_frame.rs`): one connection per peer and channel, so that
+//! heartbeats and votes never queue behind bulk data.
+//!
+//! A connection belongs to one start of the peer's process, with which it has proved both identities. Calls to a later
+//! start, or to another address, go over a new one. So do calls after a silence: a network that swallows packets would
+//! hold a connection for minutes. The calls under way keep theirs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use reqwest::Client;
+
+use crate::error::StartError;
+use crate::peer::peer_auth::PeerBook;
+use crate::peer::peer_connection::PeerConnection;
+use crate::peer::transport::{PeerKind, Transport, TransportError};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// What was sent may stay unacknowledged for so long.
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Which connection a call uses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Channel {
+    /// Small and urgent: heartbeats, votes, read indexes.
+    Control,
+    Log,
+    Snapshot,
+    Proposals,
+    /// Messages of the layer above.
+    Service,
+    /// Held open for long.
+    LivenessCheck,
+}
+
+impl Channel {
+    fn of(kind: PeerKind) -> Channel {
+        match kind {
+            PeerKind::Heartbeat
+            | PeerKind::Vote
+            | PeerKind::PreVote
+            | PeerKind::TransferLeader
+            | PeerKind::Admission
+            | PeerKind::ReadIndex => Channel::Control,
+            PeerKind::Append => Channel::Log,
+            PeerKind::Snapshot => Channel::Snapshot,
+            PeerKind::Propose => Channel::Proposals,
+            PeerKind::Service => Channel::Service,
+            PeerKind::LivenessCheck => Channel::LivenessCheck,
+        }
+    }
+
+    /// A connection is given up when nothing has come for so long in spite of a call: beyond the time that a healthy
+    /// peer takes for an answer.
+    fn longest_silence(self) -> Duration {
+        match self {
+            Channel::Control => Duration::from_millis(300),
+            Channel::Log | Channel::Proposals | Channel::Service => Duration::from_secs(1),
+            Channel::Snapshot | Channel::LivenessCheck => Duration::from_secs(30),
+        }
+    }
+}
+
+/// The production transport.
+pub struct FramedTransport {
+    book: Arc<PeerBook>,
+    http: Client,
+    connections: Mutex<BTreeMap<(u64, Channel), Arc<PeerConnection>>>,
+}
+
+impl FramedTransport {
+    /// A transport that takes the peers' addresses and its own identity from the book. Addresses are `host:port`, or
+    /// URLs with a scheme.
+    pub fn new(book: Arc<PeerBook>) -> Result<FramedTransport, StartError> {
+        let http = Client::builder()
+            .no_proxy()
+            .http1_only()
+            .tcp_nodelay(true)
+            .tcp_keepalive(Duration::from_secs(15))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_user_timeout(UNACKNOWLEDGED_TIMEOUT)
+            .pool_max_idle_per_host(0)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| StartError::Config(format!("cannot make an HTTP client for peers: {error}")))?;
+        Ok(FramedTransport { book, http, connections: Mutex::default() })
+    }
+
+    /// The connection for a call; a new one where there is none. `None` if no address of the peer is known.
+    fn connection(&self, to: u64, channel: Channel) -> Option<Arc<PeerConnection>> {
+        let mut connections = self.connections.lock();
+        let target = self.book.target(to)?;
+        if let Some(connection) = connections.get(&(to, channel))
+            && connection.is_open()
+            && connection.target == target
+            && connection.silent_for() < channel.longest_silence()
+        {
+            return Some(connection.clone());
+        }
+        let connection = Arc::new(PeerConnection::open(&self.http, self.book.identity(), target));
+        connections.insert((to, channel), connection.clone());
+        Some(connection)
+    }
+}
+
+#[async_trait]
+impl Transport for FramedTransport {
+    async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
+        let connection = self.connection(to, Channel::of(kind));
+        let connection = connection.ok_or_else(|| TransportError::Unreachable(format!("no address of node {to}")))?;
+        connection.call(kind, body, deadline).await
+    }
+
+    fn learn(&self, node: u64, address: &str) {
+        self.book.learn(node, address);
+    }
+
+    fn forget(&self, node: u64) {
+        self.book.forget(node);
+        self.connections.lock().retain(|(peer, _), _| *peer != node);
+    }
+}
