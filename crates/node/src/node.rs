@@ -105,7 +105,16 @@ impl Node {
     /// # Errors
     /// See [`NodeError`].
     pub async fn keepalive(&self, credential: &Credential) -> Result<At<KeepaliveAck>, NodeError> {
-        self.engine.keepalive(credential).await
+        self.engine.keepalive(credential, false).await
+    }
+
+    /// As [`keepalive`](Self::keepalive), but it may wait for up to 30 ms to go to the leader along with others, if its
+    /// session has more than half of its timeout left.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn keepalive_with_others(&self, credential: &Credential) -> Result<At<KeepaliveAck>, NodeError> {
+        self.engine.keepalive(credential, true).await
     }
 
     /// Closes a session and deletes everything it owned.
@@ -191,7 +200,7 @@ impl Node {
     /// # Errors
     /// See [`NodeError`].
     pub async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
-        self.engine.keep_alive(session).await
+        self.engine.keep_alive(session, false).await
     }
 
     /// Notes a sign of life of a session whose secret was verified. This node reports it to the leader in time.

@@ -1,5 +1,6 @@
 //! Sends keepalives to the leader in groups: one is in flight while the next fills (`ARCHITECTURE.md`, Sessions). The
-//! delegated keepalives of this node go with them, each with its age.
+//! delegated keepalives of this node go with them, each with its age. Keepalives are not urgent, so a group gathers for
+//! a while: what it costs the leader hardly depends on its size.
 //!
 //! This node must never acknowledge a keepalive by itself: the leader does, after a quorum round that began after the
 //! keepalive arrived. During a change of leader, keepalives wait.
@@ -104,10 +105,17 @@ struct PendingKeepalive {
     reply: oneshot::Sender<KeepaliveOutcome>,
 }
 
-/// The keepalives that wait for the next group.
+/// The keepalives that wait for the next group, and when it is to be sent, by the clock.
+#[derive(Default)]
+struct NextGroup {
+    asks: Vec<PendingKeepalive>,
+    send_by: Duration,
+}
+
+/// The keepalives of this node.
 #[derive(Default)]
 pub(crate) struct Keepalives {
-    asks: Mutex<Vec<PendingKeepalive>>,
+    next: Mutex<NextGroup>,
     arrived: Notify,
     max_waiting: usize,
 }
@@ -135,17 +143,31 @@ impl Keepalives {
         this
     }
 
-    /// Puts a keepalive into the next group.
-    pub(crate) fn ask(&self, session: SessionId) -> Result<oneshot::Receiver<KeepaliveOutcome>, NodeError> {
+    /// Puts a keepalive into the next group, which is sent by then, a time of the clock.
+    pub(crate) fn ask(
+        &self,
+        session: SessionId,
+        send_by: Duration,
+    ) -> Result<oneshot::Receiver<KeepaliveOutcome>, NodeError> {
         let (reply, heard) = oneshot::channel();
-        let mut asks = self.asks.lock();
-        if asks.len() >= self.max_waiting {
+        let mut next = self.next.lock();
+        if next.asks.len() >= self.max_waiting {
             return Err(NodeError::overloaded(Bound::Keepalives));
         }
-        asks.push(PendingKeepalive { session, reply });
-        drop(asks);
-        self.arrived.notify_one();
+        let is_sooner = next.asks.is_empty() || send_by < next.send_by;
+        next.asks.push(PendingKeepalive { session, reply });
+        if is_sooner {
+            next.send_by = send_by;
+            drop(next);
+            self.arrived.notify_one();
+        }
         Ok(heard)
+    }
+
+    /// When the next group is to be sent; `None` while it is empty.
+    fn send_by(&self) -> Option<Duration> {
+        let next = self.next.lock();
+        (!next.asks.is_empty()).then_some(next.send_by)
     }
 }
 
@@ -175,12 +197,16 @@ impl KeepaliveSender {
                 self.due.extend(self.replica.sessions.with(|records| records.delegated.take_due(now_ms, room)));
                 self.forget_the_ended();
             }
-            let asks = self.take_asks();
-            if asks.is_empty() && self.due.is_empty() {
+            let send_by = self.keepalives.send_by();
+            if self.due.is_empty() && send_by.is_none_or(|at| at > now) {
                 tokio::select! {
                     () = self.keepalives.arrived.notified() => {}
-                    () = self.replica.clock.sleep_until(next_tick) => {}
+                    () = self.replica.clock.sleep_until(send_by.unwrap_or(next_tick).min(next_tick)) => {}
                 }
+                continue;
+            }
+            let asks = self.take_asks();
+            if asks.is_empty() && self.due.is_empty() {
                 continue;
             }
             match self.deliver(asks).await {
@@ -219,16 +245,17 @@ impl KeepaliveSender {
     }
 
     fn take_asks(&self) -> Vec<PendingKeepalive> {
-        let mut asks = self.keepalives.asks.lock();
+        let asks = &mut self.keepalives.next.lock().asks;
         asks.retain(|ask| !ask.reply.is_closed());
         let count = asks.len().min(MAX_GROUP);
         asks.drain(..count).collect()
     }
 
+    /// They are sent again at once.
     fn put_back(&self, mut asks: Vec<PendingKeepalive>) {
-        let mut waiting = self.keepalives.asks.lock();
-        asks.append(&mut waiting);
-        *waiting = asks;
+        let mut next = self.keepalives.next.lock();
+        asks.append(&mut next.asks);
+        *next = NextGroup { asks, send_by: Duration::ZERO };
     }
 
     async fn deliver(&mut self, asks: Vec<PendingKeepalive>) -> Delivery {
@@ -301,3 +328,7 @@ enum Delivery {
 
 /// About how long an expiry takes to be applied.
 const EXPIRY_PAUSE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+#[path = "keepalive_tests.rs"]
+mod tests;

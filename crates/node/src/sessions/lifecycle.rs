@@ -2,6 +2,7 @@
 //! has the timers, in `tracker` and `expiry`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_core::{Command, Refusal, Reply, SessionId};
 use lockkeeper_mutants::mutant;
@@ -12,6 +13,14 @@ use crate::engine::{Engine, reply_of};
 use crate::error::{Bound, NodeError};
 use crate::request::{At, Credential, KeepaliveAck, OpenedSession};
 use crate::sessions::keepalive::KeepaliveOutcome;
+
+/// How long a keepalive waits for others to go to the leader with it: not where its session has less than half of its
+/// timeout left, and a short part of the time after which a client asks another node.
+fn gathers_for(left_ms: u64, timeout_ms: u32) -> Duration {
+    const LONGEST_MS: u64 = 30;
+    let timeout_ms = u64::from(timeout_ms);
+    Duration::from_millis(if left_ms < timeout_ms / 2 { 0 } else { (timeout_ms / 50).min(LONGEST_MS) })
+}
 
 impl Engine {
     pub(crate) async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
@@ -47,19 +56,26 @@ impl Engine {
         Some(if right { Ok(session.timeout_ms) } else { Err(NodeError::WrongSecret) })
     }
 
-    pub(crate) async fn keepalive(&self, credential: &Credential) -> Result<At<KeepaliveAck>, NodeError> {
+    /// One that `may_gather` waits for others for a moment, if its session has time.
+    pub(crate) async fn keepalive(
+        &self,
+        credential: &Credential,
+        may_gather: bool,
+    ) -> Result<At<KeepaliveAck>, NodeError> {
         self.authorise(credential).await?;
-        self.keep_alive(credential.session).await
+        self.keep_alive(credential.session, may_gather).await
     }
 
     /// The caller must have verified the session's secret.
-    pub(crate) async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
+    pub(crate) async fn keep_alive(&self, session: SessionId, may_gather: bool) -> Result<At<KeepaliveAck>, NodeError> {
         self.refuse_when_closing()?;
-        let deadline = self.replica.clock.now() + self.request_timeout();
-        if let Some(timeout_ms) = self.replica.state().session(session).map(|session| session.timeout_ms) {
-            self.replica.sessions.touch(session, timeout_ms);
-        }
-        let heard = self.keepalives.ask(session)?;
+        let now = self.replica.clock.now();
+        let deadline = now + self.request_timeout();
+        let timeout_ms = self.replica.state().session(session).map(|session| session.timeout_ms);
+        timeout_ms.into_iter().for_each(|timeout_ms| self.replica.sessions.touch(session, timeout_ms));
+        let left_ms = self.acknowledged_remaining_ms(session).filter(|_| may_gather);
+        let gathers = left_ms.zip(timeout_ms).map_or(Duration::ZERO, |(left_ms, of_ms)| gathers_for(left_ms, of_ms));
+        let heard = self.keepalives.ask(session, now + gathers)?;
         let heard = tokio::select! {
             biased;
             heard = heard => heard.map_err(|_| NodeError::ShuttingDown)?,
@@ -112,4 +128,18 @@ fn hash_of(secret: &[u8; 16]) -> [u8; 32] {
 /// A reply of the wrong kind, which is a defect of this program.
 pub(crate) fn unexpected(reply: &Reply) -> NodeError {
     NodeError::Fatal(format!("the state gave an answer of the wrong kind: {reply:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keepalive_gathers_only_while_its_session_has_time() {
+        for (left_ms, timeout_ms, expected_ms) in
+            [(10_000, 10_000, 30), (5_000, 10_000, 30), (4_999, 10_000, 0), (0, 10_000, 0), (400, 500, 10)]
+        {
+            assert_eq!(gathers_for(left_ms, timeout_ms), Duration::from_millis(expected_ms), "{left_ms} {timeout_ms}");
+        }
+    }
 }

@@ -171,8 +171,9 @@ impl Unfinished {
 
 pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
     let session = session.clone();
-    let work =
-        async move { Finished::Keepalive { number, heard: session.context.node.keepalive(&session.credential).await } };
+    let work = async move {
+        Finished::Keepalive { number, heard: session.context.node.keepalive_with_others(&session.credential).await }
+    };
     Open::new(OnStreamEnd::Dropped, work)
 }
 

@@ -169,7 +169,7 @@ impl Session {
         let serve = move |node: Node| async move {
             let caller = Caller { credential: Some(credential), ..Caller::default() };
             let _served = ServeGuard::begin(lab, &caller);
-            node.keepalive(&credential).await
+            node.keepalive_with_others(&credential).await
         };
         let told = client.ask(deadline, serve).await;
         if let Attempt::Done(ack) = &told {
