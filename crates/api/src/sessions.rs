@@ -30,6 +30,9 @@ pub struct SessionOpened {
     pub timeout_ms: u32,
     /// The replicated order when the session opened.
     pub zxid: u64,
+    /// Where clients reach the leader, `host:port`; left out where the node does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
 }
 
 /// `POST /v1/sessions/{id}/keepalive`: the cluster will not expire the session before `timeout_ms` have passed since

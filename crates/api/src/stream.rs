@@ -81,6 +81,9 @@ pub enum FromServer {
         zxid: u64,
         /// The locks that the session holds, in no particular order; the stream reports their loss.
         held: Vec<Held>,
+        /// Where clients reach the leader, `host:port`; left out where the node does not know.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        leader: Option<String>,
     },
     /// The answer to a request.
     Answer(StreamAnswer),
@@ -90,6 +93,9 @@ pub enum FromServer {
         number: u64,
         /// The session's timeout.
         timeout_ms: u32,
+        /// Where clients reach the leader, if the stream has not named that leader yet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        leader: Option<String>,
     },
     /// The keepalive with this number was not acknowledged; retry. This says nothing about the session.
     NotConfirmed {

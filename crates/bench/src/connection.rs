@@ -39,6 +39,7 @@ pub struct Connection {
     driver: JoinHandle<()>,
     credential: Option<String>,
     session_id: u64,
+    leader: Option<String>,
 }
 
 async fn handshake(endpoint: &str) -> Result<(String, SendRequest<Full<Bytes>>, JoinHandle<()>), String> {
@@ -65,12 +66,39 @@ impl Connection {
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
         let (host, sender, driver) = handshake(endpoint).await.map_err(failed)?;
-        let mut opened = Self { endpoint: endpoint.to_owned(), host, sender, driver, credential: None, session_id: 0 };
+        let mut opened =
+            Self { endpoint: endpoint.to_owned(), host, sender, driver, credential: None, session_id: 0, leader: None };
         let open = OpenSession { timeout_ms: Some(SESSION_TIMEOUT_MS), label: Some(label.to_owned()) };
         let session: SessionOpened = opened.send(Method::POST, "/v1/sessions", Some(&open)).await.map_err(failed)?;
         opened.credential = Some(session.credential);
         opened.session_id = session.session_id;
+        opened.leader = session.leader;
         Ok(opened)
+    }
+
+    /// Moves to the leader's endpoint, as the client library does, if the opening of the session named one of these.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub async fn move_to_leader(&mut self, addresses: &[String]) -> Result<(), BenchError> {
+        if let Some(leader) = self.leader.take().filter(|leader| addresses.contains(leader)) {
+            self.endpoint = format!("http://{leader}");
+            self.connect_again().await?;
+        }
+        Ok(())
+    }
+
+    async fn connect_again(&mut self) -> Result<(), BenchError> {
+        let again = handshake(&self.endpoint).await;
+        let (host, sender, driver) =
+            again.map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })?;
+        (self.host, self.sender) = (host, sender);
+        std::mem::replace(&mut self.driver, driver).abort();
+        Ok(())
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     pub(crate) fn session_id(&self) -> u64 {
@@ -106,11 +134,7 @@ impl Connection {
     pub async fn close(&mut self) -> Result<(), BenchError> {
         let target = format!("/v1/sessions/{}", self.session_id);
         if !self.sender.is_ready() {
-            let again = handshake(&self.endpoint).await;
-            let (_, sender, driver) =
-                again.map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })?;
-            self.sender = sender;
-            std::mem::replace(&mut self.driver, driver).abort();
+            self.connect_again().await?;
         }
         let closed = self.send::<serde::de::IgnoredAny>(Method::DELETE, &target, None::<&()>).await;
         closed.map(|_| ()).map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })

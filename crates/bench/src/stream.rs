@@ -54,9 +54,16 @@ impl Stream {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
-        let session = Connection::open(endpoint, label).await?;
-        let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let (host, stream) = connect(endpoint).await.map_err(failed)?;
+        Self::of(Connection::open(endpoint, label).await?).await
+    }
+
+    /// Opens the stream of a session, at the session's endpoint.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub async fn of(session: Connection) -> Result<Self, BenchError> {
+        let failed = |why: String| BenchError::Endpoint { endpoint: session.endpoint().to_owned(), why };
+        let (host, stream) = connect(session.endpoint()).await.map_err(failed)?;
         let url = format!("ws://{host}/v1/sessions/{}/stream", session.session_id());
         let mut request = url.into_client_request().map_err(|e| failed(e.to_string()))?;
         let credential = HeaderValue::from_str(session.credential()).map_err(|e| failed(e.to_string()))?;

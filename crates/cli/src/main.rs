@@ -67,7 +67,7 @@ fn typed_command() -> Option<String> {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     loop {
         match words.next()? {
-            option if matches!(option.as_str(), "--endpoints" | "--patience") => drop(words.next()),
+            option if matches!(option.as_str(), "--endpoints" | "--patience" | "--prefer") => drop(words.next()),
             option if option.starts_with('-') => {}
             command => return Some(command),
         }

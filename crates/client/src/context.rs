@@ -7,17 +7,20 @@ use std::time::Duration;
 
 use lockkeeper_api::{Code, Credential};
 use parking_lot::Mutex;
+use rand::Rng;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::endpoints::{Endpoint, EndpointError, Endpoints};
+use crate::endpoints::{Endpoint, EndpointError, Endpoints, PreferredNode};
 use crate::error::Error;
 
-/// Timeouts of a client.
+/// Timeouts of a client, and the node that it prefers.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The node at which a session has its stream.
+    pub prefer: PreferredNode,
     /// How long to wait for a connection to one endpoint.
     pub connect_timeout: Duration,
     /// How long to wait for the answer of one endpoint, on top of the time that the request itself asks to wait.
@@ -32,6 +35,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            prefer: PreferredNode::default(),
             connect_timeout: Duration::from_secs(1),
             attempt_timeout: Duration::from_secs(3),
             patience: Duration::from_secs(10),
@@ -95,6 +99,9 @@ impl Context {
         options: Options,
     ) -> Result<Self, EndpointError> {
         let endpoints = Arc::new(Endpoints::new(endpoints)?);
+        if options.prefer == PreferredNode::Spread {
+            endpoints.prefer(rand::rng().random_range(0..endpoints.all().len()));
+        }
         let http = reqwest::Client::builder()
             // A proxy between a holder and its cluster would be one more thing that can lie about who is alive.
             .no_proxy()
@@ -125,6 +132,11 @@ impl Context {
     pub(crate) fn unacknowledging(&self) -> Self {
         let identity = self.identity.clone().map(|identity| Identity { acknowledgements: Arc::default(), ..identity });
         Self { identity, ..self.clone() }
+    }
+
+    /// The index of the leader's endpoint, if this client prefers the leader and has an endpoint with that address.
+    pub(crate) fn leader_to_prefer(&self, address: &str) -> Option<usize> {
+        (self.options.prefer == PreferredNode::Leader).then(|| self.endpoints.position(address)).flatten()
     }
 
     /// Lets the cluster forget the answer to that request, with the next change.
@@ -160,6 +172,20 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_client_that_prefers_the_leader_asks_where_it_is() {
+        for (prefer, index) in [
+            (PreferredNode::Leader, Some(1)),
+            (PreferredNode::Nearest, None),
+            (PreferredNode::First, None),
+            (PreferredNode::Spread, None),
+        ] {
+            let context = Context::new(["a:1", "b:1"], Options { prefer, ..Options::default() }).unwrap();
+            assert_eq!(context.leader_to_prefer("b:1"), index);
+            assert_eq!(context.leader_to_prefer("c:1"), None);
+        }
+    }
 
     #[test]
     fn acknowledgements_are_bounded_and_the_oldest_go_first() {

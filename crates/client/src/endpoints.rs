@@ -1,7 +1,7 @@
 //! The endpoints of the cluster, and which one to ask first.
 //!
 //! Endpoints form a ring. All calls of a client go to the same endpoint until it fails, then to the next one: so a
-//! caller reads its own writes without waiting for another replica.
+//! caller reads its own writes without waiting for another replica. [`PreferredNode`] says which endpoint that is.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,6 +76,25 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// The node at which a session has its stream, as long as that node serves. Calls over HTTP go to the endpoint that
+/// served last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreferredNode {
+    /// The leader: a call makes no detour by another node. A stream learns of a new leader with its next keepalive and
+    /// moves after a random part of a third of the session's timeout, at most once in 30 s, so that not all clients
+    /// meet the new leader at once. An endpoint is the leader's if it is the client address that the cluster has for
+    /// the leader (`lockkeeper status` shows it); a client that has no such endpoint stays where it is.
+    #[default]
+    Leader,
+    /// The node that opens the stream first when all are asked at the same time.
+    Nearest,
+    /// The first of the endpoints at the beginning, and the next one each time that a node fails.
+    First,
+    /// A random endpoint at the beginning, and the next one each time that a node fails: clients spread their streams
+    /// over all nodes, and so the work of connections and watches.
+    Spread,
+}
+
 /// The ring.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
@@ -112,13 +131,19 @@ impl Endpoints {
         &self.ring[index % self.ring.len()]
     }
 
+    /// The index of the endpoint at that address.
+    pub(crate) fn position(&self, address: &str) -> Option<usize> {
+        let endpoint = Endpoint::parse(address).ok()?;
+        self.ring.iter().position(|known| *known == endpoint)
+    }
+
     /// The endpoint at index `failed` could not serve: prefer the next one, unless another caller has already moved on.
     pub(crate) fn move_on_from(&self, failed: usize) {
         let next = (failed + 1) % self.ring.len();
         let _ = self.preferred.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The endpoint at `index` has served where the preferred one did not: prefer it.
+    /// Prefers the endpoint at `index`: it has served where the preferred one did not, or is to be the first.
     pub(crate) fn prefer(&self, index: usize) {
         self.preferred.store(index % self.ring.len(), Ordering::Relaxed);
     }
@@ -156,6 +181,7 @@ mod tests {
         assert_eq!(ring.preferred(), 0);
         ring.prefer(2);
         assert_eq!(ring.at(ring.preferred()).as_str(), "http://c:1");
+        assert_eq!((ring.position("b:1"), ring.position("d:1"), ring.position("://")), (Some(1), None, None));
         assert_eq!(Endpoints::new(Vec::<String>::new()).unwrap_err(), EndpointError::None);
     }
 }

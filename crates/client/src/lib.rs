@@ -29,7 +29,7 @@ mod watch;
 pub use client::Client;
 pub use clock::Moment;
 pub use context::Options;
-pub use endpoints::{Endpoint, EndpointError};
+pub use endpoints::{Endpoint, EndpointError, PreferredNode};
 pub use error::{Error, Tried};
 pub use lease::safety_margin;
 pub use lockkeeper_api as api;

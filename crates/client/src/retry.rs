@@ -105,8 +105,9 @@ impl Client {
         }
     }
 
-    /// The same client, sending its session's requests over a new stream. `timeout` is the session's.
-    pub(crate) fn with_stream(self, timeout: Duration) -> Self {
+    /// The same client, sending its session's requests over a new stream. `timeout` is the session's; `first` is the
+    /// index of the endpoint to begin with, if that is not the preferred one.
+    pub(crate) fn with_stream(self, timeout: Duration, first: Option<usize>) -> Self {
         let http_only = self.clone();
         let retry_detached = move |stream: &Arc<StreamHandle>, request: DetachedRequest| {
             let client = Self { stream: Some(stream.clone()), ..http_only.clone() };
@@ -115,7 +116,7 @@ impl Client {
                 client.retry_until_decided(&request.spec, request.request_id, request.outcome_unknown).await;
             });
         };
-        let stream = StreamHandle::start(&self.context, timeout, Box::new(retry_detached));
+        let stream = StreamHandle::start(&self.context, timeout, first, Box::new(retry_detached));
         Self { stream: Some(stream), ..self }
     }
 }

@@ -159,7 +159,8 @@ impl Session {
         let lease = Lease::new(sent, Duration::from_millis(opened.timeout_ms.into()));
         let mut client = client.as_session(credential);
         if options.transport == Transport::Stream {
-            client = client.with_stream(lease.timeout());
+            let leader = opened.leader.and_then(|address| client.context.leader_to_prefer(&address));
+            client = client.with_stream(lease.timeout(), leader);
         }
         let stream = client.stream.clone();
         let shared = Arc::new(SessionShared {

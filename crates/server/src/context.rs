@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub(crate) node: Node,
     pub(crate) auth: PeerAuth,
     pub(crate) cluster: String,
-    /// The client addresses of the members that have one.
+    /// The client addresses of members by the configuration file; see [`Context::client_address`].
     pub(crate) clients: BTreeMap<u64, String>,
     /// The origins whose web pages may make changes.
     pub(crate) origins: Origins,
@@ -75,6 +75,19 @@ impl Context {
             tasks: TaskTracker::new(),
             admission: Admission::new(limits),
         })
+    }
+
+    /// The leader, as far as this node knows.
+    pub(crate) fn leader(&self) -> Option<u64> {
+        self.node.consensus().leadership().borrow().leader
+    }
+
+    /// Where clients reach a member: by the membership, or else by the configuration file.
+    pub(crate) fn client_address(&self, node: u64) -> Option<String> {
+        let members = self.node.consensus().members();
+        let members = members.borrow();
+        let member = members.voters.get(&node).or_else(|| members.learners.get(&node));
+        member.and_then(|addresses| addresses.client.as_ref()).or_else(|| self.clients.get(&node)).cloned()
     }
 
     /// The reason why this node should get no requests now. It asks a majority: for a while a leader that was cut off,

@@ -47,7 +47,7 @@ pub(super) async fn run(common: &Common, work: Clients) -> Result<(), String> {
     let mut told_to_end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let stop = CancellationToken::new();
     let context = |client: u32| {
-        // Each begins with another endpoint, so that all nodes serve some.
+        // Each begins with another endpoint, so that all nodes serve some; half of them move to the leader.
         let rotated = |of: &[String]| {
             let mut endpoints = of.to_vec();
             let count = endpoints.len().max(1);

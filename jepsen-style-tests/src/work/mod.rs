@@ -18,7 +18,7 @@ pub use gate::result_of;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Options, PreferredNode, Session, SessionOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::record::{WorkerEvent, tell};
@@ -96,7 +96,8 @@ impl Common {
         let mut endpoints = self.endpoints.clone();
         let count = endpoints.len().max(1);
         endpoints.rotate_left(client as usize % count);
-        Client::new(&endpoints, Options::default()).map_err(|error| error.to_string())
+        let options = Options { prefer: PreferredNode::First, ..Options::default() };
+        Client::new(&endpoints, options).map_err(|error| error.to_string())
     }
 
     async fn open(&self, client: u32) -> Result<Session, String> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper_client::api::Code;
 use lockkeeper_client::api::nodes::Create;
 use lockkeeper_client::recipes::RecipeError;
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Options, PreferredNode, Session, SessionOptions};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
@@ -43,7 +43,10 @@ pub(super) enum Certainty {
 
 impl ClientKit {
     pub(super) fn new(context: ClientContext) -> Result<Self, String> {
+        // Both clients that follow the leader and clients that stay where they are meet the faults.
+        let prefer = if context.seed.is_multiple_of(2) { PreferredNode::Leader } else { PreferredNode::First };
         let options = Options {
+            prefer,
             connect_timeout: ATTEMPT / 2,
             attempt_timeout: ATTEMPT,
             patience: PATIENCE,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use lockkeeper_client::api::Code;
 use lockkeeper_client::api::locks::Acquire;
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Options, PreferredNode, Session, SessionOptions};
 
 /// Contends for one lock and increments a counter in a file under it
 #[derive(Parser)]
@@ -76,7 +76,8 @@ async fn one_contender(arguments: Arc<Arguments>, number: u64, tokens: Arc<Mutex
     let mut endpoints = arguments.endpoints.clone();
     let count = endpoints.len().max(1);
     endpoints.rotate_left(usize::try_from(number).unwrap_or(0) % count);
-    let client = Client::new(&endpoints, Options::default()).map_err(|error| error.to_string())?;
+    let options = Options { prefer: PreferredNode::First, ..Options::default() };
+    let client = Client::new(&endpoints, options).map_err(|error| error.to_string())?;
     let options = SessionOptions { label: format!("contender {number}"), ..SessionOptions::default() };
     let session = Session::open(&client, &options).await.map_err(failed)?;
     let acquire = Acquire { wait_ms: 120_000, label: Some(format!("contender {number}")), ..Acquire::default() };

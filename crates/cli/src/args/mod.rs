@@ -47,6 +47,33 @@ pub(crate) struct Common {
     /// How long to retry while no endpoint can serve
     #[arg(long, global = true, value_name = "TIME", default_value = "3s", value_parser = humantime::parse_duration)]
     pub(crate) patience: Duration,
+    /// The node at which a session stays while that node serves
+    #[arg(long, global = true, env = "LOCKKEEPER_PREFER", value_enum, default_value_t = PreferredNode::Leader)]
+    pub(crate) prefer: PreferredNode,
+}
+
+/// Values of `--prefer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PreferredNode {
+    /// The leader, if its client address is one of the endpoints
+    Leader,
+    /// The node that answers first
+    Nearest,
+    /// The first of the endpoints that serves
+    First,
+    /// A random node
+    Spread,
+}
+
+impl From<PreferredNode> for lockkeeper_client::PreferredNode {
+    fn from(node: PreferredNode) -> Self {
+        match node {
+            PreferredNode::Leader => Self::Leader,
+            PreferredNode::Nearest => Self::Nearest,
+            PreferredNode::First => Self::First,
+            PreferredNode::Spread => Self::Spread,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

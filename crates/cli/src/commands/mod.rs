@@ -25,6 +25,7 @@ use crate::output::print_bytes;
 pub(crate) fn client(common: &Common) -> Result<Client, Failure> {
     let endpoints = common.endpoints.iter().map(String::as_str).filter(|text| !text.trim().is_empty());
     let options = Options {
+        prefer: common.prefer.into(),
         patience: common.patience,
         attempt_timeout: common.patience.max(Duration::from_millis(100)),
         ..Options::default()

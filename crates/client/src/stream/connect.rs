@@ -1,23 +1,28 @@
-//! Finds a node that serves the stream: the preferred endpoint first, the next one too as soon as that one is slow; the
-//! first that is ready wins. A node that is frozen, or accepts connections and stays silent, costs a fraction of the
-//! session's timeout.
+//! Finds a node that serves the stream: the preferred endpoint first, the next one too as soon as that one is slow, or
+//! all at once to find the nearest; the first that is ready wins. A node that is frozen, or accepts connections and
+//! stays silent, costs a fraction of the session's timeout.
 
-use futures::StreamExt;
+use std::time::Duration;
+
 use futures::stream::FuturesUnordered;
+use futures::{Sink, SinkExt, StreamExt};
 use lockkeeper_api::{Code, Problem, SESSION_HEADER};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Response};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::protocol::frame::Utf8Bytes;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::handle::StreamHandle;
 use crate::clock::Moment;
 use crate::context::Context;
-use crate::endpoints::Endpoint;
+use crate::endpoints::{Endpoint, PreferredNode};
 use crate::error::Tried;
 use crate::lease::hedge_after;
 use crate::request_spec::MAX_ANSWER_BYTES;
@@ -35,6 +40,20 @@ pub(super) struct OpenedStream {
     pub(super) sent: Moment,
     /// The grants that guards watched then.
     pub(super) watched: Vec<(String, u64)>,
+}
+
+impl OpenedStream {
+    /// Closes a stream that was opened to see whether the node serves it.
+    pub(super) async fn close(mut self) {
+        close_away(&mut *self.socket, "the client only tried it").await;
+    }
+}
+
+/// Sends a close frame with the code "away", for a client that goes on elsewhere, where that is quick.
+pub(super) async fn close_away(sink: &mut (impl Sink<Message> + Unpin), why: &'static str) {
+    const LONGEST: Duration = Duration::from_millis(200);
+    let away = CloseFrame { code: CloseCode::Away, reason: Utf8Bytes::from_static(why) };
+    let _ = timeout(LONGEST, sink.send(Message::Close(Some(away)))).await;
 }
 
 /// Why an endpoint gave no stream.
@@ -55,18 +74,19 @@ pub(super) enum SearchResult {
     Over(String),
 }
 
-/// Asks all endpoints once, from the preferred one on.
-pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
+/// Asks all endpoints once, from that one on, or from the preferred one.
+pub(super) async fn connect_any(stream: &StreamHandle, first: Option<usize>) -> SearchResult {
     let context = &stream.context;
-    let first = context.endpoints.preferred();
+    let first = first.unwrap_or_else(|| context.endpoints.preferred());
     let count = context.endpoints.all().len();
     let (mut next, mut tried, mut some_answer_without) = (0, Vec::new(), false);
+    let at_once = asked_at_once(context.options.prefer, count);
     let mut asked = FuturesUnordered::new();
     loop {
-        if asked.is_empty() {
-            if next == count {
-                return SearchResult::Nothing { tried, some_answer_without };
-            }
+        if asked.is_empty() && next == count {
+            return SearchResult::Nothing { tried, some_answer_without };
+        }
+        while next < count && (asked.is_empty() || next < at_once) {
             asked.push(connect_one(stream, (first + next) % count));
             next += 1;
         }
@@ -89,6 +109,22 @@ pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
             }
         }
     }
+}
+
+/// How many endpoints a search asks before it waits for any.
+fn asked_at_once(prefer: PreferredNode, count: usize) -> usize {
+    match prefer {
+        PreferredNode::Nearest => count,
+        PreferredNode::Leader | PreferredNode::First | PreferredNode::Spread => 1,
+    }
+}
+
+/// Opens a stream at one endpoint.
+pub(super) async fn connect_at(stream: &StreamHandle, index: usize) -> Result<OpenedStream, String> {
+    let (_, opened) = connect_one(stream, index).await;
+    opened.map_err(|failure| match failure {
+        ConnectFailure::Now(why) | ConnectFailure::NoStream(why) | ConnectFailure::Over(why) => why,
+    })
 }
 
 async fn connect_one(stream: &StreamHandle, index: usize) -> (usize, Result<OpenedStream, ConnectFailure>) {
@@ -149,5 +185,18 @@ fn refusal(response: &Response<Option<Vec<u8>>>) -> ConnectFailure {
             429 | 503 | 504 => ConnectFailure::Now(format!("status {status}")),
             _ => ConnectFailure::NoStream(format!("status {status} in answer to the upgrade")),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_node_is_found_by_asking_all_at_the_same_time() {
+        assert_eq!(asked_at_once(PreferredNode::Nearest, 5), 5);
+        for prefer in [PreferredNode::Leader, PreferredNode::First, PreferredNode::Spread] {
+            assert_eq!(asked_at_once(prefer, 5), 1);
+        }
     }
 }

@@ -13,15 +13,15 @@ use futures::{FutureExt, SinkExt, StreamExt};
 use lockkeeper_api::stream::{FromServer, StreamAnswer, VERSION, close};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_mutants::mutant;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
-use super::connect::{OpenedStream, Socket};
+use super::connect::{OpenedStream, Socket, close_away};
 use super::frames;
 use super::handle::{Phase, StreamHandle};
+use super::leader_move::LeaderMove;
 use super::pending::{Outgoing, Reply, is_service};
 use crate::clock::Moment;
 
@@ -41,6 +41,8 @@ pub(super) enum CloseReason {
     Over(String),
     /// The connection broke, or the node closed it.
     Broken(String),
+    /// The stream moves to the leader's node, at the endpoint with that index.
+    MovesToLeader(usize),
     /// Another part of this client asked for a new connection.
     ReconnectRequested(String),
     /// The other side does not follow Lockkeeper's protocol, or does not understand this client.
@@ -59,6 +61,9 @@ pub(super) struct StreamConnection<'a> {
     /// When the handshake was begun, and the grants that guards watched then.
     sent: Moment,
     watched: Vec<(String, u64)>,
+    leader_move: &'a mut LeaderMove,
+    /// The endpoint that the stream moves to, once everything written has reached the operating system.
+    moves_to: Option<usize>,
     /// Some written messages have not reached the operating system yet.
     flushing: bool,
     /// Whether the node has served the session.
@@ -72,7 +77,12 @@ pub(super) struct StreamConnection<'a> {
 
 impl<'a> StreamConnection<'a> {
     /// Sends all unanswered requests again, in the order of submission; watches go first.
-    pub(super) fn begin(stream: &'a Arc<StreamHandle>, opened: OpenedStream, generation: u64) -> Self {
+    pub(super) fn begin(
+        stream: &'a Arc<StreamHandle>,
+        opened: OpenedStream,
+        generation: u64,
+        leader_move: &'a mut LeaderMove,
+    ) -> Self {
         let OpenedStream { index, socket, sent, watched } = opened;
         let (sink, source) = (*socket).split();
         {
@@ -92,6 +102,8 @@ impl<'a> StreamConnection<'a> {
             generation,
             sent,
             watched,
+            leader_move,
+            moves_to: None,
             flushing: false,
             served: false,
             last_received: Instant::now(),
@@ -113,6 +125,10 @@ impl<'a> StreamConnection<'a> {
             if let Err(reason) = self.write() {
                 return reason;
             }
+            // Cancels that were not sent would be forgotten.
+            if let Some(leader) = self.moves_to.filter(|_| !self.flushing) {
+                return CloseReason::MovesToLeader(leader);
+            }
             let step = tokio::select! {
                 message = self.source.next() => self.read(message),
                 done = self.sink.flush(), if self.flushing => {
@@ -121,6 +137,10 @@ impl<'a> StreamConnection<'a> {
                 }
                 () = self.stream.wake.notified() => Ok(()),
                 _ = ticks.tick() => self.check(every),
+                leader = self.leader_move.due(), if stopping_since.is_none() => {
+                    self.moves_to = Some(leader);
+                    Ok(())
+                }
             };
             if let Err(reason) = step {
                 return reason;
@@ -278,12 +298,16 @@ impl<'a> StreamConnection<'a> {
         }
         self.served |= is_service(&message);
         match message {
-            FromServer::Hello { timeout_ms, zxid, held, .. } => {
+            FromServer::Hello { timeout_ms, zxid, held, leader, .. } => {
                 self.stream.note_lease(self.sent, timeout_ms);
+                self.on_leader(leader.as_deref());
                 self.stream.loss_reports.compare(&std::mem::take(&mut self.watched), &held, zxid);
             }
             FromServer::Answer(answer) => self.answered(answer)?,
-            FromServer::Alive { number, timeout_ms } => self.stream.note_alive(number, timeout_ms),
+            FromServer::Alive { number, timeout_ms, leader } => {
+                self.stream.note_alive(number, timeout_ms);
+                self.on_leader(leader.as_deref());
+            }
             FromServer::NotConfirmed { number, problem } => {
                 let _ = self.stream.inner.lock().pending.kept_alive(number, Err(problem.to_string()));
             }
@@ -301,6 +325,13 @@ impl<'a> StreamConnection<'a> {
             }
         }
         Ok(())
+    }
+
+    fn on_leader(&mut self, address: Option<&str>) {
+        if let Some(address) = address {
+            self.moves_to = None;
+            self.leader_move.on_leader(self.stream, self.index, address);
+        }
     }
 
     fn answered(&self, answer: StreamAnswer) -> Result<(), CloseReason> {
@@ -357,10 +388,13 @@ impl<'a> StreamConnection<'a> {
     /// Closes the connection with a close frame where that is quick. The code is "away", since the client may repeat
     /// over HTTP what it asked here.
     pub(super) async fn close(mut self, reason: &CloseReason) {
-        const LONGEST: Duration = Duration::from_millis(200);
-        if matches!(reason, CloseReason::Stopped) {
-            let away = CloseFrame { code: CloseCode::Away, reason: Utf8Bytes::from_static("the client is done") };
-            let _ = timeout(LONGEST, self.sink.send(Message::Close(Some(away)))).await;
+        let why = match reason {
+            CloseReason::Stopped => Some("the client is done"),
+            CloseReason::MovesToLeader(_) => Some("the client moves to the leader"),
+            _ => None,
+        };
+        if let Some(why) = why {
+            close_away(&mut self.sink, why).await;
         }
     }
 }

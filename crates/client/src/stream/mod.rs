@@ -12,6 +12,7 @@ mod connect;
 mod connection;
 mod frames;
 mod handle;
+mod leader_move;
 mod loss_reports;
 mod pending;
 #[cfg(test)]

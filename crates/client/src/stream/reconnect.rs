@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use super::connect::{OpenedStream, SearchResult, connect_any};
 use super::connection::{CloseReason, StreamConnection};
 use super::handle::{Phase, RetryDetached, StreamHandle};
+use super::leader_move::LeaderMove;
 use super::pending::Reply;
 use crate::context::Context;
 use crate::error::Tried;
@@ -23,10 +24,15 @@ const LARGEST_SCATTER: Duration = Duration::from_millis(20);
 
 impl StreamHandle {
     /// Starts a stream whose task runs on the current runtime until [`stop`](Self::stop) is called or the session is
-    /// over.
-    pub(crate) fn start(context: &Context, timeout: Duration, retry_detached: RetryDetached) -> Arc<Self> {
+    /// over. It begins at the endpoint with index `first`, or at the preferred one.
+    pub(crate) fn start(
+        context: &Context,
+        timeout: Duration,
+        first: Option<usize>,
+        retry_detached: RetryDetached,
+    ) -> Arc<Self> {
         let stream = Arc::new(Self::new(context, timeout, retry_detached));
-        context.tasks.spawn(reconnect(stream.clone()));
+        context.tasks.spawn(reconnect(stream.clone(), first));
         stream
     }
 }
@@ -53,19 +59,24 @@ impl Drop for CompleteOnDrop {
     }
 }
 
-async fn reconnect(stream: Arc<StreamHandle>) {
+async fn reconnect(stream: Arc<StreamHandle>, mut first: Option<usize>) {
     let _complete = CompleteOnDrop(stream.clone());
     let (mut generation, mut pause) = (0, FIRST_PAUSE);
+    let mut leader_move = LeaderMove::default();
     loop {
-        let Some(opened) = search(&stream, &mut pause).await else { return };
+        let Some(opened) = search(&stream, first.take(), &mut pause).await else { return };
         generation += 1;
         let index = opened.index;
-        let mut connection = StreamConnection::begin(&stream, opened, generation);
+        let mut connection = StreamConnection::begin(&stream, opened, generation, &mut leader_move);
         let reason = connection.run().await;
         let served = connection.served;
         connection.close(&reason).await;
         tracing::debug!(?reason, endpoint = %stream.context.endpoints.at(index), "stream ended");
+        leader_move.cancel();
         let rest = rest_after(&reason, served, pause);
+        if let CloseReason::MovesToLeader(leader) = reason {
+            first = Some(leader);
+        }
         if !prepare_reconnect(&stream, index, reason) {
             return;
         }
@@ -79,6 +90,7 @@ async fn reconnect(stream: Arc<StreamHandle>) {
 fn rest_after(reason: &CloseReason, served: bool, pause: Duration) -> Duration {
     match reason {
         CloseReason::OtherVersion(_) => PAUSE_WITHOUT_STREAM,
+        CloseReason::MovesToLeader(_) => Duration::ZERO,
         _ if served => LARGEST_SCATTER,
         _ => pause,
     }
@@ -86,6 +98,8 @@ fn rest_after(reason: &CloseReason, served: bool, pause: Duration) -> Duration {
 
 /// Prepares for the next connection; false if there is to be none.
 fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReason) -> bool {
+    let endpoints = &stream.context.endpoints;
+    let moves = matches!(reason, CloseReason::MovesToLeader(_));
     let (fails, why) = match reason {
         CloseReason::Stopped => return false,
         CloseReason::Over(why) => {
@@ -93,21 +107,24 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReas
             return false;
         }
         CloseReason::OtherVersion(why) => {
-            stream.context.endpoints.move_on_from(index);
-            let tried = Tried { endpoint: stream.context.endpoints.at(index).to_string(), why };
+            endpoints.move_on_from(index);
+            let tried = Tried { endpoint: endpoints.at(index).to_string(), why };
             use_http(stream, vec![tried]);
             return true;
         }
         CloseReason::NotLockkeeper(why) => (true, why),
         CloseReason::Broken(why) | CloseReason::ReconnectRequested(why) => (false, why),
+        CloseReason::MovesToLeader(_) => (false, "the stream moves to the leader".into()),
     };
-    stream.context.endpoints.move_on_from(index);
+    if !moves {
+        endpoints.move_on_from(index);
+    }
     let failed = {
         let mut inner = stream.inner.lock();
         stream.enter(Phase::Connecting);
         let failed = if fails { inner.pending.drain_sent_callers() } else { Vec::new() };
         inner.pending.connection_lost();
-        inner.tried = vec![Tried { endpoint: stream.context.endpoints.at(index).to_string(), why: why.clone() }];
+        inner.tried = vec![Tried { endpoint: endpoints.at(index).to_string(), why: why.clone() }];
         failed
     };
     for request in failed {
@@ -129,11 +146,11 @@ fn use_http(stream: &Arc<StreamHandle>, tried: Vec<Tried>) {
 }
 
 /// Looks for a node that serves the stream; `None` when the stream is stopped or the session is over.
-async fn search(stream: &Arc<StreamHandle>, pause: &mut Duration) -> Option<OpenedStream> {
+async fn search(stream: &Arc<StreamHandle>, mut first: Option<usize>, pause: &mut Duration) -> Option<OpenedStream> {
     loop {
         let mut phase = stream.phase.subscribe();
         let found = tokio::select! {
-            found = connect_any(stream) => found,
+            found = connect_any(stream, first.take()) => found,
             // Detached requests then go over HTTP.
             _ = phase.wait_for(Phase::is_final) => return None,
         };

@@ -58,6 +58,7 @@ pub(super) async fn open(scope: CallScope, ask: OpenSession) -> Answered {
         credential: credential_text(&session.credential),
         timeout_ms: session.timeout_ms,
         zxid: opened.zxid.0,
+        leader: context.leader().and_then(|leader| context.client_address(leader)),
     };
     Ok(Reply::created(opened.zxid, Answer::SessionOpened(body)))
 }

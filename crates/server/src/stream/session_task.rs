@@ -63,6 +63,8 @@ pub(super) struct SessionTask {
     /// Room taken for unread output, and the refusal of more.
     unread: Option<Taken>,
     no_room: Option<Exceeded>,
+    /// The leader that the stream named last.
+    leader: Option<u64>,
     heard_at: Instant,
     silence: Pin<Box<Sleep>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -95,6 +97,7 @@ impl SessionTask {
             unflushed_bytes: 0,
             unread: None,
             no_room: None,
+            leader: None,
             heard_at: now,
             silence,
             stopping,
@@ -113,7 +116,16 @@ impl SessionTask {
                 self.grants.note(request.token.0, request.path);
             }
         }
-        self.send(&FromServer::Hello { version: VERSION, timeout_ms: self.session.timeout_ms, zxid: zxid.0, held });
+        let (timeout_ms, leader) = (self.session.timeout_ms, self.new_leader());
+        self.send(&FromServer::Hello { version: VERSION, timeout_ms, zxid: zxid.0, held, leader });
+    }
+
+    /// Where clients reach the leader, if it is another than the one that the stream named last.
+    fn new_leader(&mut self) -> Option<String> {
+        let leader = self.session.context.leader().filter(|leader| self.leader != Some(*leader))?;
+        let address = self.session.context.client_address(leader)?;
+        self.leader = Some(leader);
+        Some(address)
     }
 
     /// Serves until the end.
@@ -448,7 +460,8 @@ impl SessionTask {
                     self.grants.follow(&self.session_events, effect);
                 }
                 Finished::Keepalive { number, heard: Ok(kept) } => {
-                    self.send(&FromServer::Alive { number, timeout_ms: kept.value.timeout_ms });
+                    let leader = self.new_leader();
+                    self.send(&FromServer::Alive { number, timeout_ms: kept.value.timeout_ms, leader });
                 }
                 Finished::Keepalive { heard: Err(NodeError::Refused(Refusal::SessionExpired(_))), .. } => {
                     self.end_session(None);

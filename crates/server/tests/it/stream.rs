@@ -1,10 +1,15 @@
 //! The session stream: its messages, their order, and what happens when something breaks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::SinkExt;
+use lockkeeper_api::cluster::{Status, Transferred};
 use lockkeeper_api::locks::Lock;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use uuid::Uuid;
 
 use crate::harness::{Cluster, Running, eventually};
@@ -421,4 +426,54 @@ async fn several_locks_and_a_downgrade_are_listened_for() {
         assert_eq!((&lost["lock"], &lost["token"]), (&json!(lock), &json!(token)));
     }
     assert!(!wire.seen.iter().any(|message| message.get("lock_lost").is_some()), "{:?}", wire.seen);
+}
+
+#[tokio::test]
+async fn a_stream_names_the_leader_and_each_new_one_once() {
+    let cluster = Cluster::start(3).await;
+    let address = |leader: u64| json!(cluster.nodes[usize::try_from(leader).unwrap() - 1].client.to_string());
+    let first = cluster.get("/v1/cluster").await.json::<Status>().leader.unwrap();
+    let session = cluster.session(20_000).await;
+    assert_eq!(json!(session.leader), address(first));
+    let (mut wire, hello) = StreamClient::greeted(&cluster, &session.credential).await;
+    assert_eq!(hello["leader"], address(first));
+    wire.send(json!({ "keepalive": 1 })).await;
+    assert_eq!(wire.kind("alive").await, json!({ "number": 1, "timeout_ms": 20_000 }));
+
+    let moved: Transferred = cluster.post("/v1/cluster/transfer", None, json!({})).await.json();
+    assert_ne!(moved.leader, first);
+    let mut number = 1;
+    // Until its node hears of the new leader.
+    let named = loop {
+        number += 1;
+        assert!(number < 1_000, "no keepalive has named the new leader");
+        wire.send(json!({ "keepalive": number })).await;
+        let message =
+            wire.find(|message| message.get("alive").is_some() || message.get("not_confirmed").is_some()).await;
+        if !message["alive"]["leader"].is_null() {
+            break message["alive"]["leader"].clone();
+        }
+    };
+    assert_eq!(named, address(moved.leader));
+    wire.send(json!({ "keepalive": number + 1 })).await;
+    assert_eq!(wire.kind("alive").await, json!({ "number": number + 1, "timeout_ms": 20_000 }));
+}
+
+#[tokio::test]
+async fn a_request_that_was_cancelled_keeps_no_place_when_the_client_moves() {
+    let node = Cluster::start(1).await;
+    let (holder, waiter) = (node.session(20_000).await, node.session(20_000).await);
+    let (mut held, _) = StreamClient::greeted(&node, &holder.credential).await;
+    acquire(&mut held, "a").await;
+    let (mut wire, _) = StreamClient::greeted(&node, &waiter.credential).await;
+    let id = wire.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
+    waiting(&node, "a", 1).await;
+    let away = CloseFrame { code: CloseCode::Away, reason: "elsewhere".into() };
+    // The node reads both in one turn.
+    wire.socket.feed(Message::text(json!({ "cancel": id }).to_string())).await.unwrap();
+    wire.socket.feed(Message::Close(Some(away))).await.unwrap();
+    wire.socket.flush().await.unwrap();
+    let began = Instant::now();
+    waiting(&node, "a", 0).await;
+    assert!(began.elapsed() < Duration::from_secs(4), "its place was kept for {:?}", began.elapsed());
 }

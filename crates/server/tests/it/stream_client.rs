@@ -108,7 +108,7 @@ impl StreamClient {
     }
 
     /// The first message that `wanted` takes; those before it are kept.
-    async fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.seen.iter().position(&wanted) {
             return self.seen.remove(at).unwrap();
         }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Options, PreferredNode, Session, SessionOptions};
 use tokio::task::JoinSet;
 
 use super::counter::{Caller, ContenderKind, Counter, Who};
@@ -128,7 +128,8 @@ impl Contenders {
             let mut endpoints = cluster.endpoints();
             let count = endpoints.len().max(1);
             endpoints.rotate_left(number as usize % count);
-            let client = Client::new(&endpoints, Options::default()).map_err(|e| Failed::CannotRun(e.to_string()))?;
+            let options = Options { prefer: PreferredNode::First, ..Options::default() };
+            let client = Client::new(&endpoints, options).map_err(|e| Failed::CannotRun(e.to_string()))?;
             let (address, lock, hold) = (counter.address(), task.lock.to_owned(), task.hold);
             self.natives.spawn(native(client, address, number, lock, hold));
         }

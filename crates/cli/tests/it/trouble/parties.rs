@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper_client::{Client, Options, Session, SessionOptions, Transport};
+use lockkeeper_client::{Client, Options, PreferredNode, Session, SessionOptions, Transport};
 
 use crate::support::Dev;
 use crate::support::proxy::eventually_async;
@@ -16,6 +16,8 @@ const UNTIL_NOTICED: Duration = Duration::from_secs(3);
 /// Patient enough for an election, and quick to leave a node that does not answer.
 pub(crate) fn options() -> Options {
     Options {
+        // The faults are at the first.
+        prefer: PreferredNode::First,
         connect_timeout: Duration::from_millis(500),
         attempt_timeout: Duration::from_secs(1),
         patience: Duration::from_secs(10),

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::TRANSPORTS;
-use crate::test_cluster::{TestCluster, soon};
+use crate::test_cluster::{SOON, TestCluster, soon};
 use crate::wire::{Wire, impatient};
 
 /// A session over a wire that then swallows what the node says.
@@ -234,4 +234,66 @@ fn nobody_gets_a_lock_before_the_delay_of_its_dead_holder_has_passed() {
         next.release().await.unwrap();
     });
     drop((lock, held));
+}
+
+/// The endpoint of the leader, as node 1 knows it.
+async fn leader_endpoint(cluster: &TestCluster) -> String {
+    leader_endpoint_but(cluster, "").await
+}
+
+/// The same once it is another one.
+async fn leader_endpoint_but(cluster: &TestCluster, before: &str) -> String {
+    let give_up_at = Instant::now() + SOON;
+    loop {
+        let status = cluster.client.status_of(&cluster.client.endpoints()[0], false, SOON).await;
+        if let Some(leader) = status.unwrap().leader {
+            let endpoint = cluster.cluster.endpoints()[usize::try_from(leader).unwrap() - 1].clone();
+            if endpoint != before {
+                return endpoint;
+            }
+        }
+        assert!(Instant::now() < give_up_at, "no leader");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_follows_the_leader_with_its_lock_and_its_place() {
+    let setting = TestCluster::of(3).await;
+    // Another endpoint is asked when the first is silent for half a second.
+    let options = SessionOptions { timeout: Duration::from_secs(6), ..SessionOptions::default() };
+    let opened = || {
+        let client = Client::new(setting.cluster.endpoints(), Options::default()).unwrap();
+        let options = &options;
+        async move { Session::open(&client, options).await.unwrap() }
+    };
+    let (holder, waiter, last) = (opened().await, opened().await, opened().await);
+    let first = leader_endpoint(&setting).await;
+    let guard = holder.lock("a").lock().await.unwrap();
+    let wait = |session: &Session| {
+        let lock = session.lock("a");
+        tokio::spawn(async move { lock.lock().await })
+    };
+    let waiting = wait(&waiter);
+    setting.until("a", 1, 1).await;
+    let waiting_last = wait(&last);
+    setting.until("a", 1, 2).await;
+
+    setting.client.transfer_leadership(None).await.unwrap();
+    leader_endpoint_but(&setting, &first).await;
+    // A stream that has moved already moves again after half a minute.
+    let give_up_at = Instant::now() + Duration::from_secs(60);
+    for session in [&holder, &waiter, &last] {
+        while session.client().preferred().as_str() != leader_endpoint(&setting).await {
+            assert!(Instant::now() < give_up_at, "the session has not moved");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(!guard.is_lost());
+    let token = guard.token();
+    guard.release().await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.token() > token && !waiting_last.is_finished());
+    next.release().await.unwrap();
+    soon(waiting_last).await.unwrap().unwrap().release().await.unwrap();
 }

@@ -3,6 +3,7 @@
 
 mod breaks;
 mod endings;
+mod leader;
 mod lease;
 pub(crate) mod node;
 mod requests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use lockkeeper_client::api::{Code, Credential, Problem};
-use lockkeeper_client::{Client, Options, Session, SessionOptions};
+use lockkeeper_client::{Client, Options, PreferredNode, Session, SessionOptions};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -221,6 +221,11 @@ pub(crate) fn hello(held: Value) -> Do {
     Do::Say(json!({"hello": {"version": 2, "timeout_ms": TIMEOUT_MS, "zxid": 100, "held": held}}))
 }
 
+/// A hello that names the leader.
+pub(crate) fn hello_of(leader: &str, timeout_ms: u32) -> Do {
+    Do::Say(json!({"hello": {"version": 2, "timeout_ms": timeout_ms, "zxid": 100, "held": [], "leader": leader}}))
+}
+
 pub(crate) fn answer(id: &Value, body: Value) -> Do {
     Do::Say(json!({"answer": {"id": id, "status": 200, "zxid": 9, "body": body}}))
 }
@@ -312,6 +317,12 @@ pub(crate) fn client(nodes: &[&str]) -> Client {
 pub(crate) async fn open_impatient(nodes: &[&str]) -> Session {
     let options = Options { patience: Duration::from_secs(1), ..options() };
     Session::open(&Client::new(nodes, options).unwrap(), &SessionOptions::default()).await.unwrap()
+}
+
+/// A session whose client prefers that node.
+pub(crate) async fn open_at(nodes: &[&str], prefer: PreferredNode) -> Session {
+    let client = Client::new(nodes, Options { prefer, ..options() }).unwrap();
+    Session::open(&client, &SessionOptions::default()).await.unwrap()
 }
 
 pub(crate) async fn open(nodes: &[&str]) -> Session {

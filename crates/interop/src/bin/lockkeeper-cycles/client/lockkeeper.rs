@@ -1,9 +1,17 @@
-//! A session over HTTP, and one over the session stream: one request at a time, each release awaited.
+//! A session over HTTP, and one over the session stream: one request at a time, each release awaited. Both are at the
+//! leader, where the client library keeps its sessions.
 
 use async_trait::async_trait;
-use lockkeeper_bench::{Connection, Routes, Stream};
+use lockkeeper_bench::{BenchError, Connection, Routes, Stream};
 
 use super::LockClient;
+use crate::system::System;
+
+async fn connection(system: &System, address: &str) -> Result<Connection, BenchError> {
+    let mut connection = Connection::open(&format!("http://{address}"), "cycles").await?;
+    connection.move_to_leader(&system.addresses).await?;
+    Ok(connection)
+}
 
 /// One request at a time on an open HTTP connection.
 pub(super) struct HttpClient {
@@ -13,8 +21,8 @@ pub(super) struct HttpClient {
 }
 
 impl HttpClient {
-    pub(super) async fn open(address: &str, lock: &str) -> Result<Self, String> {
-        let connection = Connection::open(&format!("http://{address}"), "cycles").await.map_err(|e| e.to_string())?;
+    pub(super) async fn open(system: &System, address: &str, lock: &str) -> Result<Self, String> {
+        let connection = connection(system, address).await.map_err(|e| e.to_string())?;
         Ok(Self { connection, routes: Routes::of(lock.to_owned()), token: 0 })
     }
 }
@@ -44,8 +52,9 @@ pub(super) struct StreamClient {
 }
 
 impl StreamClient {
-    pub(super) async fn open(address: &str, lock: &str) -> Result<Self, String> {
-        let stream = Stream::open(&format!("http://{address}"), "cycles").await.map_err(|e| e.to_string())?;
+    pub(super) async fn open(system: &System, address: &str, lock: &str) -> Result<Self, String> {
+        let connection = connection(system, address).await.map_err(|e| e.to_string())?;
+        let stream = Stream::of(connection).await.map_err(|e| e.to_string())?;
         Ok(Self { stream, lock: lock.to_owned(), token: 0 })
     }
 

@@ -88,8 +88,8 @@ pub(crate) async fn open(system: &System, number: usize, lock: &Lock) -> Result<
     let address = &system.addresses[number % system.addresses.len()];
     let name = &lock.name;
     let opened = match system.kind {
-        Kind::LockkeeperHttp => boxed(lockkeeper::HttpClient::open(address, name)).await,
-        Kind::LockkeeperStream => boxed(lockkeeper::StreamClient::open(address, name)).await,
+        Kind::LockkeeperHttp => boxed(lockkeeper::HttpClient::open(system, address, name)).await,
+        Kind::LockkeeperStream => boxed(lockkeeper::StreamClient::open(system, address, name)).await,
         Kind::LockkeeperZookeeper | Kind::Zookeeper => boxed(zookeeper::ZooKeeper::open(address, name)).await,
         Kind::Etcd => boxed(etcd::Etcd::open(address, name)).await,
         Kind::Redis | Kind::Redlock => boxed(redis::Redis::open(&system.addresses, name)).await,
