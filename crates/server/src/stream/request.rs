@@ -94,12 +94,17 @@ pub(super) struct Open {
     kind: OnStreamEnd,
     /// The client's presence, which keeps the session alive while a lock request waits.
     presence: Option<Presence>,
+    cancel: Option<AbortHandle>,
     work: BoxFuture<'static, Finished>,
 }
 
 impl Open {
     fn new(kind: OnStreamEnd, work: impl Future<Output = Finished> + Send + 'static) -> Self {
-        Self { kind, presence: None, work: work.boxed() }
+        Self { kind, presence: None, cancel: None, work: work.boxed() }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(AbortHandle::is_aborted)
     }
 }
 
@@ -152,8 +157,8 @@ impl Unfinished {
                     let presence = request.presence.take();
                     // The client may come back, but is gone now.
                     presence.iter().for_each(Presence::leave);
-                    if kind == OnStreamEnd::Waits {
-                        waiting.push(Open { kind, presence, work });
+                    if kind == OnStreamEnd::Waits && !request.is_cancelled() {
+                        waiting.push(Open { kind, presence, cancel: None, work });
                     }
                 }
             }
@@ -253,7 +258,7 @@ fn begin_call(session: &Arc<Session>, id: u64, caller: Caller, (call, room): (Ca
             Err(Aborted) => refused(id, &withdrawn(given_up).await, Effect::None),
         }
     };
-    let open = Open { presence: Some(presence), ..Open::new(kind, work) };
+    let open = Open { presence: Some(presence), cancel: Some(cancel.clone()), ..Open::new(kind, work) };
     Begun { open, cancel: Some(cancel), releasing: None }
 }
 
