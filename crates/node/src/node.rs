@@ -195,12 +195,17 @@ impl Node {
         self.engine.catch_up(zxid).await
     }
 
-    /// As [`keepalive`](Self::keepalive); the caller must have verified the session's secret.
+    /// As [`keepalive_with_others`](Self::keepalive_with_others); the caller must have verified the session's secret.
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
-        self.engine.keep_alive(session, false).await
+    pub async fn keepalive_of_verified(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
+        self.engine.keep_alive(session, true).await
+    }
+
+    /// Sends the keepalives that wait for others to the leader now.
+    pub fn send_keepalives(&self) {
+        self.engine.keepalives.send_now();
     }
 
     /// Notes a sign of life of a session whose secret was verified. This node reports it to the leader in time.

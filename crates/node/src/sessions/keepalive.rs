@@ -164,6 +164,12 @@ impl Keepalives {
         Ok(heard)
     }
 
+    /// Sends the next group now.
+    pub(crate) fn send_now(&self) {
+        self.next.lock().send_by = Duration::ZERO;
+        self.arrived.notify_one();
+    }
+
     /// When the next group is to be sent; `None` while it is empty.
     fn send_by(&self) -> Option<Duration> {
         let next = self.next.lock();

@@ -89,4 +89,9 @@ async fn keepalives_gather_until_the_first_of_them_is_due() {
     assert_eq!(sent.try_recv(), Ok(vec![ONE, TWO]), "one that is urgent takes those along whose callers wait");
     settle().await;
     assert!(sent.try_recv().is_err());
+
+    let _patient = keepalives.ask(ONE, clock.now() + ms(30)).unwrap();
+    keepalives.send_now();
+    settle().await;
+    assert_eq!(sent.try_recv(), Ok(vec![ONE]));
 }

@@ -5,6 +5,7 @@
 //! watch can be missed.
 
 use std::ops::ControlFlow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -80,6 +81,13 @@ struct FrameReader {
 }
 
 impl FrameReader {
+    /// Completes when there is more to read.
+    async fn readable(&self) {
+        if self.decoder.buffered_bytes() == 0 {
+            let _ = self.reading.readable().await;
+        }
+    }
+
     /// The next frame or four-letter command, or why there is none.
     async fn next(&mut self) -> Result<Inbound, &'static str> {
         loop {
@@ -153,6 +161,7 @@ async fn run(frontend: &Arc<Frontend>, handle: &Arc<ConnectionHandle>, reader: &
         requests.count(header);
         let began = Instant::now();
         let flow = match Request::decode(header.opcode, body) {
+            Ok(Request::Ping) => connection.ping(reader).await,
             Ok(request) => connection.serve(header, request, began).await,
             Err(error) => {
                 tracing::debug!(%error, connection = handle.id, "malformed request");
@@ -218,7 +227,6 @@ impl SessionConnection {
     /// Answers a request that changes nothing in the tree.
     async fn answer(&mut self, xid: i32, request: Request) -> ConnectionFlow {
         match request {
-            Request::Ping => self.ping().await,
             Request::CloseSession => self.close_session(xid).await,
             Request::Auth(auth) => {
                 // The new identity counts from the reply on.
@@ -457,10 +465,22 @@ impl SessionConnection {
         }
     }
 
-    /// Answers once the leader has received the keepalive, so that the client of an isolated node notices.
-    async fn ping(&self) -> ConnectionFlow {
+    /// Answers once the leader has received the keepalive, so that the client of an isolated node notices. The
+    /// keepalive waits for others, but no longer than until the next request arrives.
+    async fn ping(&self, reader: &FrameReader) -> ConnectionFlow {
+        self.handle.outbox.room().await;
         self.pending_at_most(0).await?;
-        if let Err(error) = self.frontend.node.keep_alive(self.session.id).await {
+        let node = &self.frontend.node;
+        let mut keepalive = pin!(node.keepalive_of_verified(self.session.id));
+        let kept = tokio::select! {
+            biased;
+            kept = &mut keepalive => kept,
+            () = reader.readable() => {
+                node.send_keepalives();
+                keepalive.await
+            }
+        };
+        if let Err(error) = kept {
             // The session has ended or this node reaches no leader. Without a reply the client tries another node in
             // time.
             tracing::debug!(%error, connection = self.handle.id, "no pong");
@@ -472,6 +492,8 @@ impl SessionConnection {
             self.handle.outbox.push(|out| ReplyHeader::ok(xid::PING, at).encode(out));
             self.standing(state)
         });
+        // Its time says nothing about this node's work.
+        record_reply(&self.frontend, &self.handle, (OpCode::Ping.number(), xid::PING), Instant::now());
         if standing == Standing::Here {
             ControlFlow::Continue(())
         } else {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockkeeper_zookeeper::{ConnectRequest, ErrorCode, Request};
+use lockkeeper_zookeeper::{ConnectRequest, ErrorCode, OpCode, Request};
 
-use super::client::{Client, new_session};
+use super::client::{Client, get, new_session};
 use super::{cluster, until};
 
 const EPHEMERAL: i32 = 1;
@@ -93,4 +93,33 @@ async fn a_client_ahead_of_the_node_is_disconnected() {
     assert!(Client::connect(cluster.zookeeper(0), &request).await.is_none(), "closed without a reply");
     // It must not wait for as long as a request may take (five seconds and more): it should try the next node.
     assert!(began.elapsed() < Duration::from_secs(2), "disconnected after {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_request_behind_a_ping_does_not_wait_for_other_keepalives() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
+    // The first ping waits for none.
+    client.ask(Request::Ping).await.unwrap();
+    let (mut alone, mut followed) = (Vec::new(), Vec::new());
+    for _ in 0..15 {
+        let began = Instant::now();
+        client.ask(Request::Ping).await.unwrap();
+        alone.push(began.elapsed());
+
+        let began = Instant::now();
+        let ping = client.send(&Request::Ping).await;
+        let read = client.send(&get("/", false)).await;
+        client.answer(ping, OpCode::Ping).await.unwrap();
+        client.answer(read, OpCode::GetData).await.unwrap();
+        followed.push(began.elapsed());
+    }
+    alone.sort_unstable();
+    followed.sort_unstable();
+    assert!(
+        followed[7] + Duration::from_millis(10) < alone[7],
+        "medians: {:?} with a request behind it, {:?} alone",
+        followed[7],
+        alone[7]
+    );
 }
