@@ -1,7 +1,7 @@
 //! Executes the script on one system and records the results.
 //!
-//! After each step every connection is pinged. Events before the reply to the ping belong to the step, because a watch
-//! event always comes before any later reply. So nothing here waits for a time, and no event is missed or late.
+//! After each step every connection sends a sync. Events before its reply belong to the step, because a watch event
+//! always comes before any later reply. So nothing here waits for a time, and no event is missed or late.
 
 mod greeting;
 
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use lockkeeper_zookeeper::{OpCode, ReplyHeader, Request, WatcherEvent, request::PathWatch, xid};
+use lockkeeper_zookeeper::{OpCode, ReplyHeader, Request, WatcherEvent, request::PathWatch};
 
 use crate::connection::{Connection, Heard};
 use crate::error::CompareError;
@@ -116,8 +116,6 @@ struct Line {
     /// Events received and not recorded yet.
     events: VecDeque<(i64, String)>,
     end_told: bool,
-    /// The server's index: it may apply a change later than another one.
-    at: usize,
 }
 
 impl Run<'_> {
@@ -155,8 +153,7 @@ impl Run<'_> {
             let line = self.line(ended)?;
             until_end(&mut line.connection, &mut line.events);
         }
-        let done_at = self.connections.get(&step.on).map(|line| line.at);
-        self.flush(done_at, &step.quiet);
+        self.flush(&step.quiet);
         self.write_events(step, &mut outcome);
         outcome.took = began.elapsed();
         Ok(outcome)
@@ -236,23 +233,19 @@ impl Run<'_> {
                 Some(_) => {}
                 None => return Ok("no answer".into()),
             }
-            let at = self.line(on)?.at;
-            self.flush(Some(at), &[]);
+            self.flush(&[]);
             std::thread::sleep(LOOK_EVERY);
         }
         Ok("it stays".into())
     }
 
-    /// Receives all events of the step. Syncs the servers that did not execute the step; all of them if its connection
-    /// is gone.
-    fn flush(&mut self, done_at: Option<usize>, quiet: &[String]) {
+    /// Receives all events of the step. Syncs, because a server may apply a change later than another one; a ping may
+    /// wait for other sessions' pings.
+    fn flush(&mut self, quiet: &[String]) {
         let loud = |name: &str, line: &Line| !line.connection.has_ended() && !quiet.iter().any(|quiet| quiet == name);
         for (_, line) in self.connections.iter_mut().filter(|(name, line)| loud(name, line)) {
             let mut bytes = BytesMut::new();
-            let (request, xid) = match Some(line.at) == done_at {
-                true => (Request::Ping, xid::PING),
-                false => (Request::Sync("/".into()), line.connection.next_xid()),
-            };
+            let (request, xid) = (Request::Sync("/".into()), line.connection.next_xid());
             request.encode(xid, &mut bytes);
             line.connection.send(&bytes);
             // A silent server is recorded once, like a closed connection, and not waited for again.

@@ -22,7 +22,7 @@ impl Run<'_> {
         let at: usize = get("at").and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut connection = Connection::open(self.servers[at % self.servers.len()])?;
         if get("timeout") == Some("none") {
-            self.keep(name, connection, at);
+            self.keep(name, connection);
             return Ok("silent so far".into());
         }
         let request = self.greeting(settings)?;
@@ -42,13 +42,13 @@ impl Run<'_> {
             return Ok(format!("{told}; {end}"));
         }
         if !connection.has_ended() {
-            self.keep(name, connection, at);
+            self.keep(name, connection);
         }
         Ok(told)
     }
 
-    fn keep(&mut self, name: &str, connection: Connection, at: usize) {
-        let line = Line { connection, events: VecDeque::new(), end_told: false, at };
+    fn keep(&mut self, name: &str, connection: Connection) {
+        let line = Line { connection, events: VecDeque::new(), end_told: false };
         self.connections.insert(name.to_owned(), line);
     }
 
