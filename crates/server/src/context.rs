@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::PeerAuth;
+use lockkeeper_consensus::{MemberAddresses, PeerAuth};
 use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
@@ -82,11 +82,15 @@ impl Context {
         self.node.consensus().leadership().borrow().leader
     }
 
-    /// Where clients reach a member: by the membership, or else by the configuration file.
+    /// Where clients reach a member.
     pub(crate) fn client_address(&self, node: u64) -> Option<String> {
         let members = self.node.consensus().members();
         let members = members.borrow();
-        let member = members.voters.get(&node).or_else(|| members.learners.get(&node));
+        self.client_address_in(members.voters.get(&node).or_else(|| members.learners.get(&node)), node)
+    }
+
+    /// Where clients reach the member with these addresses: by the membership, or else by the configuration file.
+    pub(crate) fn client_address_in(&self, member: Option<&MemberAddresses>, node: u64) -> Option<String> {
         member.and_then(|addresses| addresses.client.as_ref()).or_else(|| self.clients.get(&node)).cloned()
     }
 

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::Common;
+use super::{Common, rotated};
 use crate::workload::{self, ClientContext, Recorder};
 
 #[derive(Args, Clone)]
@@ -47,16 +47,10 @@ pub(super) async fn run(common: &Common, work: Clients) -> Result<(), String> {
     let mut told_to_end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let stop = CancellationToken::new();
     let context = |client: u32| {
-        // Each begins with another endpoint, so that all nodes serve some; half of them move to the leader.
-        let rotated = |of: &[String]| {
-            let mut endpoints = of.to_vec();
-            let count = endpoints.len().max(1);
-            endpoints.rotate_left(client as usize % count);
-            endpoints
-        };
         ClientContext {
-            endpoints: rotated(&common.endpoints),
-            zookeepers: rotated(&work.zookeepers),
+            // Half of the clients move to the leader.
+            endpoints: rotated(&common.endpoints, client),
+            zookeepers: rotated(&work.zookeepers, client),
             client,
             clients: work.clients,
             seed: work.seed.wrapping_add(u64::from(client)),

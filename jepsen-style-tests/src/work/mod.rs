@@ -90,14 +90,24 @@ pub async fn run(arguments: WorkerArguments) -> Result<(), String> {
     Ok(())
 }
 
+/// The endpoints with another one first for each client, so that all nodes serve some.
+fn rotated(endpoints: &[String], client: u32) -> Vec<String> {
+    let mut endpoints = endpoints.to_vec();
+    let count = endpoints.len().max(1);
+    endpoints.rotate_left(client as usize % count);
+    endpoints
+}
+
+/// A client with connections of its own, which stays at the endpoint with which it begins: another one for each client.
+pub(crate) fn client_at(endpoints: &[String], client: u32) -> Result<Client, String> {
+    let options = Options { prefer: PreferredNode::First, ..Options::default() };
+    Client::new(rotated(endpoints, client), options).map_err(|error| error.to_string())
+}
+
 impl Common {
-    /// A client with connections of its own; each begins with another endpoint, so that all nodes serve some.
+    /// See [`client_at`].
     fn client(&self, client: u32) -> Result<Client, String> {
-        let mut endpoints = self.endpoints.clone();
-        let count = endpoints.len().max(1);
-        endpoints.rotate_left(client as usize % count);
-        let options = Options { prefer: PreferredNode::First, ..Options::default() };
-        Client::new(&endpoints, options).map_err(|error| error.to_string())
+        client_at(&self.endpoints, client)
     }
 
     async fn open(&self, client: u32) -> Result<Session, String> {

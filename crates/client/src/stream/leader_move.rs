@@ -1,10 +1,11 @@
 //! Moves a stream to the leader's node. Calmly: all streams of a cluster learn of a new leader at about the same time,
 //! and each costs the new leader two handshakes.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use rand::Rng;
 use tokio::time::{Instant, sleep_until};
 
@@ -17,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// The move that a stream plans, if any.
 #[derive(Default)]
 pub(super) struct LeaderMove {
-    planned: Option<Pin<Box<dyn Future<Output = usize> + Send>>>,
+    planned: Option<BoxFuture<'static, usize>>,
     /// When the stream has moved last.
     moved: Option<Instant>,
 }
@@ -31,7 +32,7 @@ impl LeaderMove {
             let delay = (stream.timeout / 3).mul_f64(rand::rng().random());
             let start = begin_at(Instant::now(), self.moved, delay);
             let stream = stream.clone();
-            let reach = async move {
+            async move {
                 let mut at = start;
                 loop {
                     sleep_until(at).await;
@@ -46,8 +47,8 @@ impl LeaderMove {
                     }
                     at = Instant::now() + PAUSE;
                 }
-            };
-            Box::pin(reach) as Pin<Box<dyn Future<Output = usize> + Send>>
+            }
+            .boxed()
         });
     }
 

@@ -4,7 +4,7 @@
 //! | frame | head |
 //! |---|---|
 //! | call | the kind (u8), and for how many milliseconds the caller waits (u32) |
-//! | answer | 0 and the body; or 1, the length of a code (u8), the code, and the text of a rejection; or 2: there is none |
+//! | answer | 0 and the body; 1, the length of a code (u8), the code, and the text of a rejection; or 2 for no answer |
 
 use std::io;
 use std::marker::PhantomData;

@@ -30,8 +30,7 @@ fn members_out(context: &Context, members: &Members, status: Option<&ConsensusSt
             Member {
                 node_id: *node_id,
                 peer_address: addresses.peer.clone(),
-                // The configuration file's address is for members whose membership entry has none.
-                client_address: addresses.client.as_ref().or_else(|| context.clients.get(node_id)).cloned(),
+                client_address: context.client_address_in(Some(addresses), *node_id),
                 zookeeper_address: addresses.zookeeper.clone(),
                 role,
                 matched_index: follower.and_then(|follower| follower.matched),

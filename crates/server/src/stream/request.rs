@@ -94,7 +94,8 @@ pub(super) struct Open {
     kind: OnStreamEnd,
     /// The client's presence, which keeps the session alive while a lock request waits.
     presence: Option<Presence>,
-    cancel: Option<AbortHandle>,
+    /// Cancels it, if it can be cancelled.
+    pub(super) cancel: Option<AbortHandle>,
     work: BoxFuture<'static, Finished>,
 }
 
@@ -130,8 +131,6 @@ impl Future for Open {
 /// A request that has begun.
 pub(super) struct Begun {
     pub(super) open: Open,
-    /// Cancels it, if it can be cancelled.
-    pub(super) cancel: Option<AbortHandle>,
     /// The locks that it releases or downgrades.
     pub(super) releasing: Option<Releasing>,
 }
@@ -193,7 +192,7 @@ pub(super) fn begin(session: &Arc<Session>, request: &Request<'_>) -> Begun {
     });
     begun.unwrap_or_else(|failure| {
         let open = Open::new(OnStreamEnd::Carried, async move { refused(id, &failure, Effect::None) });
-        Begun { open, cancel: None, releasing: None }
+        Begun { open, releasing: None }
     })
 }
 
@@ -243,7 +242,7 @@ fn begin_call(session: &Arc<Session>, id: u64, caller: Caller, (call, room): (Ca
         _ => {
             let releasing = Releasing::by(&call);
             let work = carry_out(session.clone(), id, (caller, call, None), (room, releasing.clone()));
-            return Begun { open: Open::new(OnStreamEnd::Carried, work), cancel: None, releasing };
+            return Begun { open: Open::new(OnStreamEnd::Carried, work), releasing };
         }
     };
     let kind = if wait_ms > 0 { OnStreamEnd::Waits } else { OnStreamEnd::Dropped };
@@ -258,8 +257,8 @@ fn begin_call(session: &Arc<Session>, id: u64, caller: Caller, (call, room): (Ca
             Err(Aborted) => refused(id, &withdrawn(given_up).await, Effect::None),
         }
     };
-    let open = Open { presence: Some(presence), cancel: Some(cancel.clone()), ..Open::new(kind, work) };
-    Begun { open, cancel: Some(cancel), releasing: None }
+    let open = Open { presence: Some(presence), cancel: Some(cancel), ..Open::new(kind, work) };
+    Begun { open, releasing: None }
 }
 
 /// Releases the locks whose grants were never written.

@@ -333,7 +333,7 @@ impl SessionTask {
                 if let Some(releasing) = &begun.releasing {
                     self.grants.part(&self.session_events, releasing);
                 }
-                self.ids.insert(request.id, begun.cancel);
+                self.ids.insert(request.id, begun.open.cancel.clone());
                 self.open.push(begun.open);
             }
             Incoming::Keepalive(number) => {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper_client::{Client, Error, Options, PreferredNode, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Session, SessionOptions};
 use tokio::task::JoinSet;
 
 use super::counter::{Caller, ContenderKind, Counter, Who};
@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::run::programs::checkout;
 use crate::verdict::{Failed, broken};
+use crate::work::client_at;
 
 /// The timeout of every session: the most that the ZooKeeper listener gives here.
 pub(super) const TTL: Duration = Duration::from_secs(10);
@@ -124,12 +125,7 @@ impl Contenders {
 
     fn start_natives(&mut self, cluster: &Cluster, counter: &Counter, task: &ContenderTask<'_>) -> Result<(), Failed> {
         for number in 0..task.each {
-            // Each begins with another endpoint, so that all nodes serve some.
-            let mut endpoints = cluster.endpoints();
-            let count = endpoints.len().max(1);
-            endpoints.rotate_left(number as usize % count);
-            let options = Options { prefer: PreferredNode::First, ..Options::default() };
-            let client = Client::new(&endpoints, options).map_err(|e| Failed::CannotRun(e.to_string()))?;
+            let client = client_at(&cluster.endpoints(), number).map_err(Failed::CannotRun)?;
             let (address, lock, hold) = (counter.address(), task.lock.to_owned(), task.hold);
             self.natives.spawn(native(client, address, number, lock, hold));
         }

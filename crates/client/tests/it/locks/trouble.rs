@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, Transport};
+use lockkeeper_client::{Client, Error, Guard, Options, Session, SessionOptions, Transport};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::TRANSPORTS;
@@ -151,16 +152,18 @@ async fn a_wait_goes_on_when_its_connection_breaks() {
     }
 }
 
+/// The session waits for lock "a".
+fn wait(session: &Session) -> JoinHandle<Result<Guard, Error>> {
+    let lock = session.lock("a");
+    tokio::spawn(async move { lock.lock().await })
+}
+
 /// Each node goes down and comes back while one holds and others wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_outlive_every_node_in_turn() {
     let mut setting = TestCluster::of(3).await;
     let (one, other) = (setting.session().await, setting.session_over(Transport::Http).await);
     let held = one.lock("a").lock().await.unwrap();
-    let wait = |session: &Session| {
-        let lock = session.lock("a");
-        tokio::spawn(async move { lock.lock().await })
-    };
     let second = wait(&other);
     setting.until("a", 1, 1).await;
     let third = wait(&one);
@@ -270,10 +273,6 @@ async fn a_session_follows_the_leader_with_its_lock_and_its_place() {
     let (holder, waiter, last) = (opened().await, opened().await, opened().await);
     let first = leader_endpoint(&setting).await;
     let guard = holder.lock("a").lock().await.unwrap();
-    let wait = |session: &Session| {
-        let lock = session.lock("a");
-        tokio::spawn(async move { lock.lock().await })
-    };
     let waiting = wait(&waiter);
     setting.until("a", 1, 1).await;
     let waiting_last = wait(&last);
