@@ -1,8 +1,8 @@
 //! Finds the programs that a run needs beside its own program, or builds them from this checkout.
 //!
 //! They are built in one selection, the whole workspace, so that no crate is built twice with different features. If a
-//! program is missing, that one command builds it in the profile of this program. An existing program is used as it is:
-//! `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
+//! program is missing, that one command builds it with the settings of this program. An existing program is used as it
+//! is: `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -88,10 +88,10 @@ impl Programs {
     /// # Errors
     /// They cannot be built.
     pub fn mutants(&self) -> Result<Mutants, Failed> {
-        let profile = self.directory.file_name().map(OsString::from).unwrap_or_default();
-        let directory = self.target().join("mutants").join(profile);
+        let settings = BuildSettings::of(&self.directory).mutants();
+        let directory = settings.directory();
         if !(self.given && MUTANTS.iter().all(|(_, mutant)| directory.join(mutant).is_file())) {
-            build_mutants(&directory)?;
+            build_mutants(&settings)?;
         }
         let [server, simulation, worker] = MUTANTS.map(|(_, mutant)| directory.join(mutant));
         Ok(Mutants { server, simulation, worker })
@@ -111,7 +111,7 @@ impl Programs {
 
     /// Cargo's target directory, for reports.
     pub fn target(&self) -> PathBuf {
-        target_of(&self.directory).to_path_buf()
+        BuildSettings::of(&self.directory).target
     }
 }
 
@@ -121,29 +121,63 @@ pub fn checkout() -> PathBuf {
     package.parent().unwrap_or(package).to_path_buf()
 }
 
-fn target_of(directory: &Path) -> &Path {
-    directory.parent().unwrap_or(directory)
+/// How the programs of a directory are built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct BuildSettings {
+    /// The directory of all builds.
+    target: PathBuf,
+    /// With the settings of the gate (`.cargo/gate.toml`), below a directory of its own.
+    gate: bool,
+    release: bool,
 }
 
-/// The profile that cargo builds into a directory of this name.
-fn profile_of(directory: &Path) -> String {
-    match directory.file_name().map(|name| name.to_string_lossy()) {
-        Some(name) if name != "debug" => name.into_owned(),
-        _ => "dev".into(),
+impl BuildSettings {
+    fn of(directory: &Path) -> Self {
+        let named = |path: &Path, name| path.file_name().is_some_and(|last| last == name);
+        let above = directory.parent().unwrap_or(directory);
+        let gate = named(above, "gate");
+        let target = if gate { above.parent().unwrap_or(above) } else { above };
+        Self { target: target.to_path_buf(), gate, release: !named(directory, "debug") }
+    }
+
+    /// Those of a mutant build, which has a target directory of its own.
+    fn mutants(&self) -> Self {
+        Self { target: self.target.join("mutants"), ..self.clone() }
+    }
+
+    fn directory(&self) -> PathBuf {
+        let target = if self.gate { self.target.join("gate") } else { self.target.clone() };
+        target.join(if self.release { "release" } else { "debug" })
+    }
+
+    /// The one command that builds the programs.
+    fn cargo(&self) -> Command {
+        let mut command = Command::new(if self.gate { checkout().join("scripts/cargo").into() } else { cargo() });
+        command.args(["build", "--workspace", "--bins", "--quiet"]).current_dir(checkout());
+        command.env("CARGO_TARGET_DIR", &self.target);
+        if !self.gate {
+            command.args(["--locked", if self.release { "--release" } else { "--profile=dev" }]);
+        }
+        command
     }
 }
 
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 fn build(directory: &Path) -> Result<(), Failed> {
-    run(cargo(directory).current_dir(checkout()), "the workspace's programs", &profile_of(directory))
+    run(&mut BuildSettings::of(directory).cargo(), "the workspace's programs")
 }
 
 /// Builds all with the mutants, into a target directory of their own, and gives the programs names of their own.
-fn build_mutants(directory: &Path) -> Result<(), Failed> {
-    let mut command = cargo(directory);
-    command.args(["--config", MUTANT_FLAGS]).current_dir(checkout());
+fn build_mutants(settings: &BuildSettings) -> Result<(), Failed> {
+    let mut command = settings.cargo();
+    command.args(["--config", MUTANT_FLAGS]);
     // Flags in the environment would replace those.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    run(&mut command, "the mutants' programs", &profile_of(directory))?;
+    run(&mut command, "the mutants' programs")?;
+    let directory = settings.directory();
     for (ordinary, mutant) in MUTANTS {
         let (ordinary, mutant) = (directory.join(ordinary), directory.join(mutant));
         if mutant.exists() {
@@ -156,20 +190,9 @@ fn build_mutants(directory: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The one command that builds the programs, into this directory.
-fn cargo(directory: &Path) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--workspace", "--bins", "--locked", "--quiet", "--profile", &profile_of(directory)]);
-    command.arg("--target-dir").arg(target_of(directory));
-    command
-}
-
-fn run(command: &mut Command, what: &str, profile: &str) -> Result<(), Failed> {
+fn run(command: &mut Command, what: &str) -> Result<(), Failed> {
     eprintln!("building {what} …");
-    let remedy = format!(
-        "build the programs yourself (`cargo build --workspace --bins --locked --profile {profile}`) and name the \
-            server with --binary"
-    );
+    let remedy = "build the programs yourself (`scripts/build`) and name the server with --binary";
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failed::CannotRun(format!("`cargo build` of {what} ended with {status}; {remedy}"))),
@@ -182,11 +205,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_tells_the_profile() {
-        for (directory, profile) in
-            [("target/debug", "dev"), ("target/release", "release"), ("/t/mutants/gate", "gate")]
-        {
-            assert_eq!(profile_of(Path::new(directory)), profile);
+    fn the_directory_tells_how_it_was_built() {
+        let of = |target: &str, gate, release| BuildSettings { target: target.into(), gate, release };
+        for (directory, settings, mutants) in [
+            ("/t/debug", of("/t", false, false), "/t/mutants/debug"),
+            ("/t/release", of("/t", false, true), "/t/mutants/release"),
+            ("/t/gate/release", of("/t", true, true), "/t/mutants/gate/release"),
+        ] {
+            let directory = Path::new(directory);
+            assert_eq!(BuildSettings::of(directory), settings);
+            assert_eq!(settings.directory(), directory);
+            assert_eq!(settings.mutants().directory(), Path::new(mutants));
         }
     }
 
