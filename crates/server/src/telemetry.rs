@@ -301,9 +301,16 @@ fn describe_replication() {
     describe_histogram!(
         "lockkeeper_store_sync_seconds",
         Unit::Seconds,
-        "One barrier of the store: flush and data sync."
+        "What makes a batch of the store durable, which its acknowledgement waits for: one write and sync of the \
+         journal."
     );
-    describe_histogram!("lockkeeper_store_batch_records", Unit::Count, "Log records made durable by one barrier.");
+    describe_histogram!(
+        "lockkeeper_store_checkpoint_seconds",
+        Unit::Seconds,
+        "A checkpoint of the store: flush and data sync of what sled was given since the last. No acknowledgement \
+         waits for it."
+    );
+    describe_histogram!("lockkeeper_store_batch_records", Unit::Count, "Log records made durable by one sync.");
     describe_gauge!("lockkeeper_store_free_bytes", Unit::Bytes, "Free bytes of the data directory's disk.");
     describe_gauge!("lockkeeper_store_log_entries", Unit::Count, "Entries in the log.");
     describe_histogram!("lockkeeper_snapshot_seconds", Unit::Seconds, "Time to write a snapshot.");

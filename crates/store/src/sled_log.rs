@@ -4,10 +4,26 @@ use std::path::{Path, PathBuf};
 
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::FatalError;
-use crate::types::{LogPosition, Record};
+use crate::journal::JournalMark;
+use crate::journal::body::{self, Change};
+use crate::types::Record;
 
 /// Keys collected at a time when a run of records is removed.
 const REMOVE_CHUNK: usize = 1024;
+/// What sled writes for each byte of a value: it links the change to its page, writes the page anew after ten of them,
+/// and again when it splits it. 3.6 to 4.7 were measured, for values of 56 to 4096 bytes.
+const WRITTEN_PER_BYTE: u64 = 5;
+/// Key and headers of a value in sled.
+const INSERT_OVERHEAD_BYTES: u64 = 64;
+/// What sled writes for each part removed from the end of the log, or purged. Measured with values of 232 bytes: 230 to
+/// 630; of 4 KiB: 1600 to 8200.
+const TRUNCATED_BYTES: u64 = 4096;
+pub(crate) const PURGED_BYTES: u64 = 1024;
+
+/// Bytes that sled writes for a value, about.
+fn insert_bytes(value: &[u8]) -> u64 {
+    WRITTEN_PER_BYTE * (value.len() as u64 + INSERT_OVERHEAD_BYTES)
+}
 
 /// Sequence and data of a meta value.
 pub(crate) type MetaValue = (u64, Vec<u8>);
@@ -36,24 +52,42 @@ impl SledLog {
         &self.file
     }
 
-    /// Inserts the parts in order, so that a crash leaves a prefix; returns their number.
-    pub(crate) fn insert(&self, record: &Record, buffer: &mut Vec<u8>) -> Result<u64, FatalError> {
-        let parts = codec::part_count(record.payload.len()) as u16;
-        for part in 0..parts {
-            codec::encode_part(record, part, buffer);
-            let key = codec::part_key(record.position.index, part);
-            self.log.insert(key, buffer.as_slice()).map_err(|error| self.failure("write", &error))?;
+    /// Makes the changes of a journal's body, in order. `pace` is called after each with the bytes that sled writes for
+    /// it, about, and may wait.
+    pub(crate) fn apply(
+        &self,
+        body: &[u8],
+        mut pace: impl FnMut(u64) -> Result<(), FatalError>,
+    ) -> Result<(), FatalError> {
+        for change in body::changes(body) {
+            match change.map_err(|what| self.damaged(what))? {
+                Change::Part { index, part, value } => {
+                    let key = codec::part_key(index, part);
+                    self.log.insert(key, value).map_err(|error| self.failure("write", &error))?;
+                    pace(insert_bytes(value))?;
+                }
+                Change::Meta { kind, value } => {
+                    self.meta.insert(kind.key(), value).map_err(|error| self.failure("write", &error))?;
+                    pace(insert_bytes(value))?;
+                }
+                Change::RemoveFrom(start) => self.remove_from(start, &mut pace)?,
+            }
         }
-        Ok(u64::from(parts))
+        Ok(())
     }
 
     /// Removes every part at or above `start`, from the top down, so that a crash leaves a prefix.
-    pub(crate) fn remove_from(&self, start: u64) -> Result<(), FatalError> {
+    pub(crate) fn remove_from(
+        &self,
+        start: u64,
+        mut pace: impl FnMut(u64) -> Result<(), FatalError>,
+    ) -> Result<(), FatalError> {
         loop {
             let range = self.log.range(codec::part_key(start, 0)..).keys().rev().take(REMOVE_CHUNK);
             let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
             for key in &keys {
                 self.log.remove(key).map_err(|error| self.failure("write", &error))?;
+                pace(TRUNCATED_BYTES)?;
             }
             if keys.len() < REMOVE_CHUNK {
                 return Ok(());
@@ -120,8 +154,8 @@ impl SledLog {
         Ok(codec::decode_meta(kind, &value).map(|(sequence, data)| Some((sequence, data.to_vec()))))
     }
 
-    pub(crate) fn put_purged(&self, position: LogPosition) -> Result<(), FatalError> {
-        self.put_meta(MetaKind::Purged, position.index, &codec::encode_position(position))
+    pub(crate) fn put_journal_mark(&self, mark: JournalMark) -> Result<(), FatalError> {
+        self.put_meta(MetaKind::Journal, mark.applied, &mark.encode())
     }
 
     fn failure(&self, what: &'static str, error: &sled::Error) -> FatalError {
