@@ -218,8 +218,13 @@ impl Api {
 
     /// Adds a node as a learner.
     pub async fn add_member(&self, node_id: u64, peer_address: &str) -> Called<serde_json::Value> {
-        let body =
-            AddMember { node_id, peer_address: peer_address.to_owned(), client_address: None, zookeeper_address: None };
+        let body = AddMember {
+            node_id,
+            role: None,
+            peer_address: peer_address.to_owned(),
+            client_address: None,
+            zookeeper_address: None,
+        };
         self.send(call(Method::POST, "/v1/cluster/members".into()).within(MEMBERS_WITHIN), Some(&body)).await
     }
 

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// Votes and counts towards the quorum.
     Voter,
-    /// Receives the log, does not vote.
+    /// Receives the log and does not vote yet.
     Learner,
+    /// Receives the log and serves clients, and never votes.
+    Front,
 }
 
 /// One member.
@@ -27,7 +29,7 @@ pub struct Member {
     /// Where ZooKeeper's clients reach it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zookeeper_address: Option<String>,
-    /// Voter or learner.
+    /// What it is to the cluster.
     pub role: Role,
     /// On the leader: the log index up to which it has the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,19 +118,24 @@ pub struct StateChecksum {
     pub checksum: String,
 }
 
-/// `POST /v1/cluster/members`: adds a learner.
+/// `POST /v1/cluster/members`: adds a learner or a front node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AddMember {
     /// A new id.
     pub node_id: u64,
+    /// `learner`, which can be promoted to a voter, or `front`, which never votes. It cannot be changed later. If it is
+    /// left out, a new member is a learner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
     /// Where its peers reach it.
     pub peer_address: String,
     /// Where clients reach it. Every node publishes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
-    /// Where ZooKeeper's clients reach it: `/zookeeper/config` exists only if this is known of every voter.
+    /// Where ZooKeeper's clients reach it: `/zookeeper/config` exists only if this is known of every voter,
+    /// and lists those front nodes of which it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zookeeper_address: Option<String>,
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::status::MemberRole;
+
 /// Settings. [`Config::new`] has a server's.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -9,7 +11,10 @@ pub struct Config {
     pub cluster: String,
     /// This node; not 0.
     pub node: u64,
-    /// Peer addresses of the nodes that form the cluster at its first start, this one included.
+    /// What this node is to the cluster; must agree with the membership.
+    pub role: MemberRole,
+    /// Peer addresses of the nodes that form the cluster at its first start, this one included unless it is a front
+    /// node.
     pub peers: BTreeMap<u64, String>,
     /// Where clients reach them, as far as configured: goes into the membership when the cluster is formed.
     pub clients: BTreeMap<u64, String>,
@@ -49,6 +54,7 @@ impl Config {
         Config {
             cluster: cluster.to_owned(),
             node,
+            role: MemberRole::Member,
             peers,
             clients: BTreeMap::new(),
             zookeeper: BTreeMap::new(),
@@ -75,8 +81,20 @@ impl Config {
         if self.cluster.is_empty() || self.cluster.len() > 256 {
             return Err("the cluster name must have 1 to 256 bytes".into());
         }
-        if !self.peers.contains_key(&self.node) {
-            return Err(format!("peers does not list this node ({}): add it with its own peer address", self.node));
+        match (self.role, self.peers.contains_key(&self.node)) {
+            (MemberRole::Member, false) => {
+                return Err(format!("peers does not list this node ({}): add it with its own peer address", self.node));
+            }
+            (MemberRole::Front, true) => {
+                return Err(format!(
+                    "peers lists this node ({}), which is a front node: remove it, since those in peers vote",
+                    self.node
+                ));
+            }
+            (MemberRole::Front, false) if self.peers.is_empty() => {
+                return Err("peers is empty: a front node needs the addresses of the members that vote".into());
+            }
+            _ => {}
         }
         if let Some((node, _)) = self.peers.iter().find(|(node, address)| **node == 0 || address.is_empty()) {
             return Err(format!("peers: node {node} needs an id from 1 and an address"));

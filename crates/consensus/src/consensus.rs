@@ -34,7 +34,7 @@ use crate::raft_node::{RaftNode, Tasks};
 use crate::read_index::{Coalescer, ReadRounds, WAITING_CALLERS, leader_round, read_round};
 use crate::snapshot_receive::SnapshotReceiver;
 use crate::state_machine::{Raft, StateMachineAdapter};
-use crate::status::{ConsensusStatus, Leadership, MemberAddresses, Members, ReadIndex};
+use crate::status::{ConsensusStatus, Leadership, MemberAddresses, MemberRole, Members, ReadIndex};
 use crate::status_publisher::{StatusPublisher, status_of};
 
 /// What consensus is made of.
@@ -132,6 +132,7 @@ impl Consensus {
             blocking: place.clone(),
         });
         let publisher = StatusPublisher {
+            own: (node.config.node, node.config.role),
             raft: raft.clone(),
             peers: peers.clone(),
             time: time.clone(),
@@ -226,18 +227,29 @@ impl Consensus {
         self.node().raft.trigger().snapshot().await.map_err(|fatal| BarrierError::Fatal(fatal.to_string()))
     }
 
-    /// Adds a node that receives the log but does not vote; on any node. For a member with this peer address, sets
+    /// Adds a node that receives the log but does not vote yet; on any node. For a member with this peer address, sets
     /// where clients reach it. Changes are made one after another.
     pub async fn add_learner(
         &self,
         node: u64,
         addresses: impl Into<MemberAddresses> + Send,
     ) -> Result<Members, ChangeError> {
-        let addresses = addresses.into();
-        self.handler().membership.change(Command::AddLearner { node, addresses }).await
+        self.add_member(node, addresses, None).await
     }
 
-    /// Makes a learner that has caught up a voter; on any node.
+    /// Adds a learner or a front node; on any node. Without a role, a new node becomes a learner, and a known one keeps
+    /// its role, which cannot be changed.
+    pub async fn add_member(
+        &self,
+        node: u64,
+        addresses: impl Into<MemberAddresses> + Send,
+        role: Option<MemberRole>,
+    ) -> Result<Members, ChangeError> {
+        let addresses = addresses.into();
+        self.handler().membership.change(Command::AddMember { node, addresses, role }).await
+    }
+
+    /// Makes a learner that has caught up a voter; on any node. A front node never becomes one.
     pub async fn promote(&self, node: u64) -> Result<Members, ChangeError> {
         self.handler().membership.change(Command::Promote { node }).await
     }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::status::MemberRole;
+
 /// Why consensus did not start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
@@ -73,6 +75,23 @@ pub enum ChangeError {
     /// The change makes no sense as things stand; nothing was changed.
     #[error("{0}")]
     Refused(String),
+    /// A front node was to become a voter; nothing was changed.
+    #[error(
+        "node {0} is a front node, which never votes: remove it, and add the machine again as an ordinary member, \
+         under another id and with an empty data directory"
+    )]
+    FrontNeverVotes(u64),
+    /// A member was to get another role; nothing was changed.
+    #[error(
+        "node {node} is {role} already, and a role cannot be changed: remove the node, and add the machine again under \
+         another id and with an empty data directory"
+    )]
+    RoleIsFixed {
+        /// The member.
+        node: u64,
+        /// The role that it has.
+        role: MemberRole,
+    },
     /// It may or may not have been done: look at the membership, then decide.
     #[error("the outcome is not known: {0}")]
     Unknown(String),

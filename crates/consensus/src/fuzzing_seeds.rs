@@ -13,14 +13,15 @@ use crate::application::ClockReport;
 use crate::peer::directory_claim::{Start, StartId};
 use crate::peer::wire::PieceHead;
 use crate::raft_types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
-use crate::status::MemberAddresses;
+use crate::status::{MemberAddresses, MemberEntry, MemberRole};
 
 pub(super) fn id(term: u64, index: u64) -> LogId {
     log_id_of(LogPosition { term, index })
 }
 
 pub(super) fn append_body() -> Bytes {
-    let nodes = BTreeMap::from([(1, MemberAddresses::from("a:1")), (2, MemberAddresses::from("b:1"))]);
+    let front = MemberEntry { role: MemberRole::Front, ..MemberEntry::from("c:1") };
+    let nodes = BTreeMap::from([(1, MemberEntry::from("a:1")), (2, MemberEntry::from("b:1")), (3, front)]);
     let membership = Membership::new(vec![BTreeSet::from([1, 2])], nodes).unwrap();
     let payloads = [
         EntryPayload::Blank,
@@ -63,7 +64,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         wire::encode_piece(&head, b"content").unwrap(),
         wire::encode(&TransferLeaderRequest::<TypeConfig>::new(leader, 1, Some(id(3, 9)))).unwrap(),
         wire::encode(&LivenessCheck::Hold { term: 4 }).unwrap(),
-        wire::encode(&Command::AddLearner { node: 4, addresses: MemberAddresses::from("d:1") }).unwrap(),
+        wire::encode(&Command::AddMember {
+            node: 4,
+            addresses: MemberAddresses::from("d:1"),
+            role: Some(MemberRole::Front),
+        })
+        .unwrap(),
         wire::encode(&append_reply()).unwrap(),
         wire::encode(&VoteResponse::<TypeConfig>::new(candidate, Some(id(3, 9)), true)).unwrap(),
         wire::encode(&PieceReply::HigherVote { vote: candidate }).unwrap(),
@@ -71,7 +77,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
         wire::encode::<MembersReply>(&Ok(crate::status::Members::default())).unwrap(),
         wire::encode::<TransferReply>(&Ok(2)).unwrap(),
         wire::encode::<ReadIndexReply>(&Ok((3, 9))).unwrap(),
-        wire::encode(&ClaimReply { claim: claim(), formed: true, voters: Some((3, vec![1, 2])) }).unwrap(),
+        wire::encode(&ClaimReply {
+            claim: claim(),
+            formed: true,
+            role: MemberRole::Member,
+            voters: Some((3, vec![1, 2])),
+        })
+        .unwrap(),
         crate::log::codec::encode_vote(&candidate),
         crate::log::codec::encode_committed(Some(&id(3, 9))),
     ];

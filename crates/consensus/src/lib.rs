@@ -24,6 +24,7 @@ mod log {
 mod membership;
 #[cfg(test)]
 mod openraft_suite_tests;
+mod own_role;
 /// Everything between two nodes: calls and their bytes, authentication, and validation of messages.
 mod peer {
     pub(crate) mod append_pipeline;
@@ -78,4 +79,4 @@ pub use peer::peer_connection::{HEADER_CODE, PEER_PATH};
 pub use peer::transport::{PeerKind, Transport, TransportError};
 pub use read_index::{Coalescer, JoinError};
 pub use runtime::seed_this_thread;
-pub use status::{ConsensusStatus, Follower, Leadership, MemberAddresses, Members, ReadIndex};
+pub use status::{ConsensusStatus, Follower, Leadership, MemberAddresses, MemberRole, Members, ReadIndex};

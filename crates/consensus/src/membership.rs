@@ -17,7 +17,7 @@ use crate::peer::wire::{self, Command, MembersReply};
 use crate::raft_node::RaftNode;
 use crate::raft_types::{LogId, Membership, TypeConfig};
 use crate::read_index::ReadRounds;
-use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, Members};
+use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberEntry, MemberRole, Members};
 use crate::status_publisher::{CAUGHT_UP_ENTRIES, is_caught_up, members_of, status_of};
 
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ impl MembershipChanges {
         let outcome = timeout(CHANGE_TIMEOUT, async {
             self.finish_interrupted().await?;
             match command {
-                Command::AddLearner { node, addresses } => self.add_learner(node, addresses).await,
+                Command::AddMember { node, addresses, role } => self.add_member(node, addresses, role).await,
                 Command::Promote { node } => self.promote(node).await,
                 Command::Remove { node } => self.remove(node).await,
                 Command::Propose { .. } | Command::Transfer { .. } => {
@@ -95,7 +95,7 @@ impl MembershipChanges {
         }
     }
 
-    async fn apply(&self, change: ChangeMembers<u64, MemberAddresses>, retain: bool) -> Result<Members, ChangeError> {
+    async fn apply(&self, change: ChangeMembers<u64, MemberEntry>, retain: bool) -> Result<Members, ChangeError> {
         let (started, term) = (Instant::now(), self.node.leads().term);
         let response = loop {
             match self.node.raft.change_membership(change.clone(), retain).await {
@@ -116,8 +116,13 @@ impl MembershipChanges {
         Ok(())
     }
 
-    /// Adds a learner; or, for a member with this peer address, sets where clients reach it.
-    async fn add_learner(&self, node: u64, addresses: MemberAddresses) -> Result<Members, ChangeError> {
+    /// Adds a learner or a front node; or, for a member with this peer address, sets where clients reach it.
+    async fn add_member(
+        &self,
+        node: u64,
+        addresses: MemberAddresses,
+        role: Option<MemberRole>,
+    ) -> Result<Members, ChangeError> {
         let membership = self.settled().await?;
         if node == 0 || addresses.each().any(|address| address.is_empty() || address.len() > MAX_ADDRESS_BYTES) {
             return Err(ChangeError::Refused(format!(
@@ -125,30 +130,21 @@ impl MembershipChanges {
             )));
         }
         if let Some(known) = membership.get_node(&node) {
-            if known.peer != addresses.peer {
-                let elsewhere =
-                    format!("node {node} is a member already, at {}: give the new node another id", known.peer);
-                return Err(ChangeError::Refused(elsewhere));
-            }
-            // An address that is not given stays as it is.
-            let told = MemberAddresses {
-                client: addresses.client.or_else(|| known.client.clone()),
-                zookeeper: addresses.zookeeper.or_else(|| known.zookeeper.clone()),
-                ..addresses
-            };
-            if *known == told {
+            let amended = amended(node, known, addresses, role)?;
+            if *known == amended {
                 return Ok(members_of(&membership));
             }
-            // Safe, because the peer address is the same.
-            return self.apply(ChangeMembers::SetNodes(BTreeMap::from([(node, told)])), true).await;
+            // Safe, because the peer address and the role are the same.
+            return self.apply(ChangeMembers::SetNodes(BTreeMap::from([(node, amended)])), true).await;
         }
-        if let Some((other, _)) = membership.nodes().find(|(_, node)| node.peer == addresses.peer) {
+        if let Some((other, _)) = membership.nodes().find(|(_, entry)| entry.addresses.peer == addresses.peer) {
             return Err(ChangeError::Refused(format!("{} is the address of node {other}", addresses.peer)));
         }
         if membership.nodes().count() >= MAX_MEMBERS {
             return Err(ChangeError::Refused(format!("a cluster has at most {MAX_MEMBERS} members")));
         }
-        self.apply(ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])), true).await
+        let entry = MemberEntry { addresses, role: role.unwrap_or_default() };
+        self.apply(ChangeMembers::AddNodes(BTreeMap::from([(node, entry)])), true).await
     }
 
     /// Waits a moment for a learner that was added just now: promoting it is an operator's next step, and a small log
@@ -158,8 +154,12 @@ impl MembershipChanges {
         if membership.voter_ids().any(|voter| voter == node) {
             return Ok(members_of(&membership));
         }
-        if membership.get_node(&node).is_none() {
-            return Err(ChangeError::Refused(format!("node {node} is not a member: add it as a learner first")));
+        match membership.get_node(&node).map(|entry| entry.role) {
+            Some(MemberRole::Member) => {}
+            Some(MemberRole::Front) => return Err(ChangeError::FrontNeverVotes(node)),
+            None => {
+                return Err(ChangeError::Refused(format!("node {node} is not a member: add it as a learner first")));
+            }
         }
         let began = Instant::now();
         loop {
@@ -191,6 +191,29 @@ impl MembershipChanges {
         }
         self.apply(ChangeMembers::RemoveVoters(BTreeSet::from([node])), false).await
     }
+}
+
+/// The entry of a member that is added again. An address that is not given stays as it is.
+fn amended(
+    node: u64,
+    known: &MemberEntry,
+    addresses: MemberAddresses,
+    role: Option<MemberRole>,
+) -> Result<MemberEntry, ChangeError> {
+    let MemberEntry { addresses: old, role: fixed } = known;
+    if old.peer != addresses.peer {
+        let elsewhere = format!("node {node} is a member already, at {}: give the new node another id", old.peer);
+        return Err(ChangeError::Refused(elsewhere));
+    }
+    if role.is_some_and(|role| role != *fixed) {
+        return Err(ChangeError::RoleIsFixed { node, role: *fixed });
+    }
+    let addresses = MemberAddresses {
+        client: addresses.client.or_else(|| old.client.clone()),
+        zookeeper: addresses.zookeeper.or_else(|| old.zookeeper.clone()),
+        ..addresses
+    };
+    Ok(MemberEntry { addresses, role: *fixed })
 }
 
 /// Sends a command to the leader.
@@ -249,6 +272,18 @@ fn too_early(node: u64, matched: Option<u64>, last: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_added_again_keeps_its_role_and_what_is_not_given() {
+        let at = |client: Option<&str>| MemberAddresses { client: client.map(str::to_owned), .."d:1".into() };
+        let known = MemberEntry { addresses: at(Some("d:7")), role: MemberRole::Front };
+        assert_eq!(amended(4, &known, at(None), None), Ok(known.clone()));
+        let moved = amended(4, &known, at(Some("e:7")), Some(MemberRole::Front)).unwrap();
+        assert_eq!((moved.addresses, moved.role), (at(Some("e:7")), MemberRole::Front));
+        let fixed = Err(ChangeError::RoleIsFixed { node: 4, role: MemberRole::Front });
+        assert_eq!(amended(4, &known, at(None), Some(MemberRole::Member)), fixed);
+        assert!(matches!(amended(4, &known, "e:1".into(), None), Err(ChangeError::Refused(_))));
+    }
 
     #[test]
     fn who_promotes_too_early_is_told_how_far_it_is() {

@@ -42,7 +42,7 @@ openraft::declare_raft_types!(
         D = Stamped,
         R = Applied,
         NodeId = u64,
-        Node = crate::status::MemberAddresses,
+        Node = crate::status::MemberEntry,
         Term = u64,
         LeaderId = leader_id_std::LeaderId<u64, u64>,
         AsyncRuntime = crate::runtime::Runtime,
@@ -51,7 +51,7 @@ openraft::declare_raft_types!(
 pub(crate) type Entry = openraft::type_config::alias::EntryOf<TypeConfig>;
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
 pub(crate) type Vote = openraft::type_config::alias::VoteOf<TypeConfig>;
-pub(crate) type Membership = openraft::Membership<u64, crate::status::MemberAddresses>;
+pub(crate) type Membership = openraft::Membership<u64, crate::status::MemberEntry>;
 pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
 pub(crate) type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<TypeConfig>;
 

@@ -59,6 +59,9 @@ impl Received {
     }
 }
 
+/// First byte of a snapshot's metadata. Those without it began with 0 or 1; only unreleased programs wrote them.
+const FORMAT_META: u8 = 2;
+
 /// openraft's description of a snapshot; kept as the metadata of its file.
 #[derive(Serialize, Deserialize)]
 struct FileMeta {
@@ -68,11 +71,15 @@ struct FileMeta {
 
 pub(crate) fn encode_meta(meta: &SnapshotMeta) -> io::Result<Vec<u8>> {
     let file = FileMeta { last_log_id: meta.last_log_id, membership: meta.last_membership.clone() };
-    postcard::to_stdvec(&file).map_err(io::Error::other)
+    postcard::to_extend(&file, vec![FORMAT_META]).map_err(io::Error::other)
 }
 
 pub(crate) fn decode_meta(bytes: &[u8]) -> io::Result<SnapshotMeta> {
-    let file: FileMeta = postcard::from_bytes(bytes).map_err(|_| invalid("snapshot metadata"))?;
+    let file: Option<FileMeta> = match bytes.split_first() {
+        Some((&FORMAT_META, rest)) => postcard::from_bytes(rest).ok(),
+        _ => None,
+    };
+    let file = file.ok_or_else(|| invalid("snapshot metadata"))?;
     Ok(SnapshotMeta { last_log_id: file.last_log_id, last_membership: file.membership })
 }
 

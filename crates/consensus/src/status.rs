@@ -41,6 +41,39 @@ impl<T: Into<String>> From<T> for MemberAddresses {
     }
 }
 
+/// What a member may become. It is fixed when the member is added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberRole {
+    /// A voter, or a learner that can be promoted to one.
+    #[default]
+    Member,
+    /// A front node: receives the log and serves clients. It never votes.
+    Front,
+}
+
+impl std::fmt::Display for MemberRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Member => "an ordinary member",
+            Self::Front => "a front node",
+        })
+    }
+}
+
+/// A member's entry in the membership, the same on every node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MemberEntry {
+    pub(crate) addresses: MemberAddresses,
+    pub(crate) role: MemberRole,
+}
+
+/// An ordinary member at these addresses.
+impl<T: Into<MemberAddresses>> From<T> for MemberEntry {
+    fn from(addresses: T) -> Self {
+        Self { addresses: addresses.into(), role: MemberRole::Member }
+    }
+}
+
 /// The most members of a cluster.
 pub(crate) const MAX_MEMBERS: usize = 32;
 /// The longest address of a member.
@@ -51,8 +84,22 @@ pub(crate) const MAX_ADDRESS_BYTES: usize = 256;
 pub struct Members {
     /// Nodes that vote.
     pub voters: BTreeMap<u64, MemberAddresses>,
-    /// Nodes that receive the log but do not vote.
+    /// Nodes that receive the log and do not vote yet.
     pub learners: BTreeMap<u64, MemberAddresses>,
+    /// Nodes that receive the log and never vote.
+    pub fronts: BTreeMap<u64, MemberAddresses>,
+}
+
+impl Members {
+    /// Every member, whatever it is to the cluster.
+    pub fn all(&self) -> impl Iterator<Item = (&u64, &MemberAddresses)> {
+        self.voters.iter().chain(&self.learners).chain(&self.fronts)
+    }
+
+    /// The addresses of a member.
+    pub fn get(&self, node: u64) -> Option<&MemberAddresses> {
+        [&self.voters, &self.learners, &self.fronts].into_iter().find_map(|members| members.get(&node))
+    }
 }
 
 /// A point up to which reads are linearizable once it is applied.
@@ -116,6 +163,11 @@ impl ConsensusStatus {
     /// On the leader: how many of the learners are synced.
     pub fn synced_learners(&self) -> usize {
         self.synced_among(&self.members.learners)
+    }
+
+    /// On the leader: how many of the front nodes are synced.
+    pub fn synced_fronts(&self) -> usize {
+        self.synced_among(&self.members.fronts)
     }
 
     fn synced_among<T>(&self, members: &BTreeMap<u64, T>) -> usize {

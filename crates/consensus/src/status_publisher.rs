@@ -13,12 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::application::FatalHook;
 use crate::application::Timekeeper;
+use crate::own_role;
 use crate::peer::peers::Peers;
 use crate::peer::rollback_guard::RollbackGuard;
 use crate::raft_node::RaftNode;
 use crate::raft_types::{LogId, Membership, position_of};
 use crate::state_machine::Raft;
-use crate::status::{ConsensusStatus, Follower, Leadership, Members};
+use crate::status::{ConsensusStatus, Follower, Leadership, MemberRole, Members};
 
 /// A member that lags by more entries delays commits as a voter, and everything as the leader.
 pub(crate) const CAUGHT_UP_ENTRIES: u64 = 1_000;
@@ -26,6 +27,8 @@ pub(crate) const CAUGHT_UP_ENTRIES: u64 = 1_000;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct StatusPublisher {
+    /// This node, and its role by its configuration.
+    pub(crate) own: (u64, MemberRole),
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
     pub(crate) time: Arc<dyn Timekeeper>,
@@ -46,6 +49,10 @@ impl StatusPublisher {
                 changed = metrics.changed() => changed.is_ok(),
                 () = tokio::time::sleep(LOOK_EVERY) => true,
             };
+            if let Some(why) = self.contradiction() {
+                (self.fatal)(why);
+                break;
+            }
             let failed = self.raft.metrics().borrow_watched().running_state.clone().err();
             if (failed.is_some() || !changed) && !self.stop.is_cancelled() {
                 let why = failed.map_or_else(|| "its task has ended".to_owned(), |fatal| fatal.to_string());
@@ -54,6 +61,12 @@ impl StatusPublisher {
             }
         }
         self.leadership.send_modify(|now| *now = Leadership { term: now.term, leader: None, leading: false });
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        own_role::contradiction(self.own, &metrics.membership_config, metrics.last_applied.as_ref())
     }
 
     fn publish(&self) {
@@ -80,7 +93,7 @@ impl StatusPublisher {
             }
             self.time.set_voters(members.voters.keys().copied().collect());
             let all = |members: &Members| -> BTreeMap<u64, String> {
-                members.voters.iter().chain(&members.learners).map(|(node, at)| (*node, at.peer.clone())).collect()
+                members.all().map(|(node, at)| (*node, at.peer.clone())).collect()
             };
             let now = all(&members);
             for (node, address) in &now {
@@ -96,10 +109,15 @@ impl StatusPublisher {
 }
 
 pub(crate) fn members_of(membership: &Membership) -> Members {
-    let addresses = |node: u64| membership.get_node(&node).cloned().unwrap_or_default();
+    let entry = |node: u64| membership.get_node(&node).cloned().unwrap_or_default();
+    let not_voting = |role: MemberRole| {
+        let entries = membership.learner_ids().map(|node| (node, entry(node)));
+        entries.filter(|(_, entry)| entry.role == role).map(|(node, entry)| (node, entry.addresses)).collect()
+    };
     Members {
-        voters: membership.voter_ids().map(|node| (node, addresses(node))).collect(),
-        learners: membership.learner_ids().map(|node| (node, addresses(node))).collect(),
+        voters: membership.voter_ids().map(|node| (node, entry(node).addresses)).collect(),
+        learners: not_voting(MemberRole::Member),
+        fronts: not_voting(MemberRole::Front),
     }
 }
 

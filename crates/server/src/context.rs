@@ -86,7 +86,7 @@ impl Context {
     pub(crate) fn client_address(&self, node: u64) -> Option<String> {
         let members = self.node.consensus().members();
         let members = members.borrow();
-        self.client_address_in(members.voters.get(&node).or_else(|| members.learners.get(&node)), node)
+        self.client_address_in(members.get(node), node)
     }
 
     /// Where clients reach the member with these addresses: by the membership, or else by the configuration file.

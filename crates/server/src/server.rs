@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::{BlockingPool, FramedTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
+use lockkeeper_consensus::{BlockingPool, FramedTransport, MemberRole, PeerAuth, PeerBook, PeerIdentity, StartId};
 use lockkeeper_node::{Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use rand::rngs::OsRng;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
-use crate::config::{Checked, Config, ForeignNames, Limits, ZooKeeper};
+use crate::config::{Checked, Config, ForeignNames, Limits, NodeRole, ZooKeeper};
 use crate::context::Context;
 use crate::error::ServeError;
 use crate::http::connection::ConnectionBounds;
@@ -323,6 +323,10 @@ fn clock() -> std::io::Result<Arc<dyn lockkeeper_node::Clock>> {
 fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     let mut consensus =
         lockkeeper_consensus::Config::new(&config.cluster.id, config.cluster.node, checked.peers.clone());
+    consensus.role = match config.cluster.role {
+        NodeRole::Member => MemberRole::Member,
+        NodeRole::Front => MemberRole::Front,
+    };
     consensus.clients = checked.clients.clone();
     consensus.zookeeper = checked.zookeeper_clients.clone();
     consensus.heartbeat_ms = config.timing.heartbeat_ms;

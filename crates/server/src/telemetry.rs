@@ -264,6 +264,14 @@ fn describe_replication() {
         "Data directories of peers that this node found to be older copies, clones or wiped, by code."
     );
     describe_gauge!("lockkeeper_voters", Unit::Count, "Members that vote.");
+    describe_gauge!("lockkeeper_learners", Unit::Count, "Members that do not vote yet.");
+    describe_gauge!("lockkeeper_fronts", Unit::Count, "Front nodes, which never vote.");
+    describe_gauge!(
+        "lockkeeper_synced_fronts",
+        Unit::Count,
+        "At the leader: front nodes that answer and whose log lacks little. 0 at other nodes."
+    );
+    describe_gauge!("lockkeeper_is_front", Unit::Count, "1 if this node is a front node.");
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
     describe_gauge!(
         "lockkeeper_clock_skew_ms",
@@ -332,7 +340,12 @@ pub(crate) fn set_gauges(context: &crate::context::Context) {
     set("lockkeeper_synced_followers", status.consensus.synced_voters() as u64);
     set("lockkeeper_admitted", u64::from(status.consensus.not_admitted_because.is_none()));
     set("lockkeeper_peers_turned_away", status.consensus.turned_away.len() as u64);
-    set("lockkeeper_voters", status.consensus.members.voters.len() as u64);
+    let members = &status.consensus.members;
+    set("lockkeeper_voters", members.voters.len() as u64);
+    set("lockkeeper_learners", members.learners.len() as u64);
+    set("lockkeeper_fronts", members.fronts.len() as u64);
+    set("lockkeeper_synced_fronts", status.consensus.synced_fronts() as u64);
+    set("lockkeeper_is_front", u64::from(members.fronts.contains_key(&status.consensus.node)));
     set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
     set("lockkeeper_purged_log_index", status.consensus.purged.map_or(0, |purged| purged.index));
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());

@@ -14,6 +14,7 @@ fn main() {
     for (tick_ms, clients) in [(1, 0), (2, 0), (3, 0), (1, 8), (2, 8), (3, 8)] {
         let consensus = lockkeeper_consensus::Config::new("sim", 1, BTreeMap::from([(1, "here".to_owned())]));
         let plan = WorldPlan {
+            fronts: 0,
             nodes: 3,
             tick: Duration::from_millis(tick_ms),
             links: LinkPlan { jitter_ms: 1, loss: 0.0, duplicate: 0.0, spike: 0.0, spike_ms: 0 },

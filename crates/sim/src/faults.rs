@@ -353,7 +353,10 @@ impl Faults {
         let chosen: Vec<HostId> = match kind {
             FaultKind::KillLeader | FaultKind::PowerLeader => leader(world).into_iter().collect(),
             FaultKind::KillAll | FaultKind::PowerAll => up,
-            FaultKind::PowerMajority => up.into_iter().take(world.nodes().len() / 2 + 1).collect(),
+            FaultKind::PowerMajority => {
+                let voters = world.voters();
+                up.into_iter().filter(|node| voters.contains(node)).take(voters.len() / 2 + 1).collect()
+            }
             _ => up.into_iter().take(1).collect(),
         };
         for node in &chosen {
@@ -435,7 +438,7 @@ impl Faults {
     }
 
     fn membership(&mut self, world: &mut World, kind: FaultKind) -> bool {
-        let nodes = world.nodes();
+        let nodes = world.voters();
         if world.changes_under_way() > 0 {
             return false;
         }
@@ -479,7 +482,7 @@ impl Faults {
         let Some(Rollback { node, strike_at, struck_at }) = self.rollback else { return };
         match struck_at {
             // Whoever is turned away counts no longer: of two voters, the other one could not even have it removed.
-            None if !world.nodes().contains(&node) || world.nodes().len() < 3 => self.rollback = None,
+            None if !world.nodes().contains(&node) || world.voters().len() < 3 => self.rollback = None,
             None if now >= strike_at && self.quiet_since.is_some_and(|since| now >= since + QUIET_BEFORE) => {
                 world.put_back(node);
                 world.note("fault rollback");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_consensus::{ChangeError, Members};
+use lockkeeper_consensus::{ChangeError, MemberRole, Members};
 use lockkeeper_node::Node;
 
 use crate::calls::ClientNet;
@@ -18,6 +18,14 @@ pub(crate) async fn add(net: ClientNet, ask: Vec<HostId>, node: HostId) {
     net.note(&format!("node {node} is a learner"));
     until_done(&net, &ask, move |at| async move { at.consensus().promote(node).await }).await;
     net.note(&format!("node {node} is a voter"));
+}
+
+/// Adds a node that has been booted as a front node.
+pub(crate) async fn add_front(net: ClientNet, ask: Vec<HostId>, node: HostId) {
+    let front = Some(MemberRole::Front);
+    let add = move |at: Node| async move { at.consensus().add_member(node, address(node), front).await };
+    until_done(&net, &ask, add).await;
+    net.note(&format!("node {node} is a front node"));
 }
 
 /// Removes a node.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockkeeper_consensus::StartId;
+use lockkeeper_consensus::{MemberRole, StartId};
 use lockkeeper_node::{Node, NodeConfig, Parts};
 use parking_lot::Mutex;
 use rand::SeedableRng;
@@ -23,6 +23,7 @@ pub(crate) struct Boot {
     pub(crate) host: HostId,
     pub(crate) config: NodeConfig,
     pub(crate) peers: BTreeMap<u64, String>,
+    pub(crate) role: MemberRole,
     pub(crate) net: Net,
     pub(crate) disk: Disk,
     pub(crate) clock: HostClock,
@@ -52,6 +53,7 @@ impl Boot {
         config.consensus.cluster = "sim".into();
         config.consensus.node = self.host;
         config.consensus.peers = self.peers;
+        config.consensus.role = self.role;
         let parts = Parts {
             config,
             store: Arc::new(self.disk.clone()),

@@ -260,9 +260,12 @@ impl Run {
         }
         for node in &nodes {
             let members = self.world.node(*node).map(|node| node.consensus().members().borrow().clone());
-            let voters = members.map(|members| members.voters.into_keys().collect::<Vec<_>>());
-            if voters.as_ref() != Some(&nodes) {
-                return Err(format!("node {node} names the voters {voters:?}, and they are to be {nodes:?}"));
+            let members = members.unwrap_or_default();
+            let named = (members.voters.into_keys().collect::<Vec<_>>(), members.fronts.into_keys().collect());
+            let (voters, fronts): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| !self.world.is_front(**node));
+            if named != (voters.clone(), fronts.clone()) {
+                let named = format!("the voters and front nodes {named:?}");
+                return Err(format!("node {node} names {named}, and they are to be {voters:?} and {fronts:?}"));
             }
         }
         Ok(())
@@ -278,7 +281,8 @@ impl Run {
             && world.changes_under_way() == 0
             && !world.is_paused(CLIENTS)
             && nodes.iter().all(runs);
-        if nodes.iter().filter(|node| world.is_up(**node)).count() <= nodes.len() / 2 {
+        let voters = world.voters();
+        if voters.iter().filter(|node| world.is_up(**node)).count() <= voters.len() / 2 {
             self.checkers.lock().no_majority_up(crate::clients::micros(now));
         }
         self.right_since = right.then(|| self.right_since.unwrap_or(now));
@@ -318,6 +322,10 @@ impl Run {
                 known.leadership = (leadership.term, leadership.leader);
                 if let Some(leader) = leadership.leader {
                     checkers.leader(id, leadership.term, leader);
+                    if self.world.is_front(leader) {
+                        let what = format!("front node {leader} leads term {}, as node {id} says", leadership.term);
+                        checkers.broken(Check::OneLeader, what);
+                    }
                 }
             }
             let applied = *node.consensus().applied().borrow();

@@ -46,6 +46,8 @@ pub struct DiskPlan {
 pub struct WorldPlan {
     /// Nodes that form the cluster.
     pub nodes: u64,
+    /// Front nodes that join it at once.
+    pub fronts: u64,
     /// Shortest delay of any link, and the step in which the world moves.
     pub tick: Duration,
     /// Every link, at first.

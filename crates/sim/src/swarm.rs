@@ -116,6 +116,7 @@ impl Plan {
             let bound = *[700, 2_000, 10_000].choose(&mut rng).unwrap_or(&2_000);
             plan.own_many(1_500, bound);
         }
+        plan.world.fronts = u64::from(rng.random_bool(0.3));
         plan
     }
 
@@ -146,8 +147,9 @@ impl Plan {
     pub fn summary(&self) -> String {
         let faults: Vec<&str> = self.faults.keys().map(|kind| kind.name()).collect();
         format!(
-            "{} nodes, {} clients, {} watchers, work {:?}, faults {} every {} ms for up to {} ms, links {:?}, drift {}",
+            "{} nodes, {} fronts, {} clients, {} watchers, work {:?}, faults {} every {} ms for up to {} ms, links {:?}, drift {}",
             self.world.nodes,
+            self.world.fronts,
             self.clients,
             self.watchers,
             self.work.keys().collect::<Vec<_>>(),
@@ -191,6 +193,7 @@ fn draw_world(rng: &mut StdRng, nodes: u64) -> WorldPlan {
     };
     WorldPlan {
         nodes,
+        fronts: 0,
         tick: Duration::from_millis(rng.random_range(1..=3)),
         links,
         disk,
@@ -242,14 +245,16 @@ mod tests {
 
     #[test]
     fn every_kind_of_fault_and_work_is_drawn_and_all_plans_are_in_order() {
-        let (mut faults, mut work) = (BTreeMap::new(), BTreeMap::new());
+        let (mut faults, mut work, mut with_front) = (BTreeMap::new(), BTreeMap::new(), 0);
         for seed in 0..200 {
             let plan = Plan::draw(seed);
             plan.world.node.validate().unwrap();
             assert!(plan.drift <= MAX_DRIFT && (1.0 + MAX_DRIFT) / (1.0 - MAX_DRIFT) < 1.0 / 0.9);
+            with_front += plan.world.fronts;
             faults.extend(plan.faults);
             work.extend(plan.work);
         }
         assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 2));
+        assert!((30..100).contains(&with_front), "{with_front} of 200 plans have a front node");
     }
 }

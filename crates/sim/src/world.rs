@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_consensus::seed_this_thread;
+use lockkeeper_consensus::{MemberRole, seed_this_thread};
 use lockkeeper_node::Node;
 use lockkeeper_store::{Bounds, LogStorage, Record};
 use parking_lot::Mutex;
@@ -46,6 +46,7 @@ struct NodeSlot {
     slot: Arc<Mutex<Option<Node>>>,
     /// EventKind [`World::node`] lends out; the same as in the slot.
     node: Option<Node>,
+    role: MemberRole,
     removed: bool,
     /// How often it has booted. Its own count of starts goes back with its disk.
     lives: u64,
@@ -99,10 +100,13 @@ impl World {
         world.hosts.insert(CLIENTS, Host::new());
         world.boot_host(CLIENTS);
         for node in 1..=plan.nodes {
-            world.settle(node);
+            world.settle(node, MemberRole::Member);
         }
         for node in 1..=plan.nodes {
             world.boot_node(node);
+        }
+        for _ in 0..plan.fronts {
+            world.add_front();
         }
         world
     }
@@ -199,7 +203,10 @@ impl World {
                 self.crash(host, Crash::Kill);
                 // As the remedy says.
                 self.remove_node(host);
-                self.add_node();
+                match self.is_front(host) {
+                    true => self.add_front(),
+                    false => self.add_node(),
+                };
                 continue;
             }
             self.fatals.push(Fatal { at: self.now(), host, why });
@@ -227,6 +234,16 @@ impl World {
     /// Every node that there ever was and that has not been removed, up or down, members or joining.
     pub fn nodes(&self) -> Vec<HostId> {
         self.slots.iter().filter(|(_, node_slot)| !node_slot.removed).map(|(node, _)| *node).collect()
+    }
+
+    /// Those of [`nodes`](Self::nodes) that vote, or will.
+    pub fn voters(&self) -> Vec<HostId> {
+        self.nodes().into_iter().filter(|node| !self.is_front(*node)).collect()
+    }
+
+    /// Whether the node is a front node, which never votes.
+    pub fn is_front(&self, node: HostId) -> bool {
+        self.slots.get(&node).is_some_and(|node_slot| node_slot.role == MemberRole::Front)
     }
 
     /// The node, if it is up, booted and serving (it may be paused).
@@ -484,13 +501,25 @@ impl World {
     /// as it takes.
     pub fn add_node(&mut self) -> HostId {
         let ask = self.nodes();
+        let node = self.boot_new(MemberRole::Member);
+        self.change(None, membership::add(self.client_net(), ask, node));
+        node
+    }
+
+    /// Boots a new front node with an empty disk and adds it, in the background and for as long as it takes.
+    pub fn add_front(&mut self) -> HostId {
+        let ask = self.nodes();
+        let node = self.boot_new(MemberRole::Front);
+        self.change(None, membership::add_front(self.client_net(), ask, node));
+        node
+    }
+
+    fn boot_new(&mut self, role: MemberRole) -> HostId {
         let node = self.slots.keys().last().copied().unwrap_or(0) + 1;
         self.count("nodes added");
-        self.trace(node, format_args!("is to join"));
-        self.settle(node);
+        self.trace(node, format_args!("is to join as {role}"));
+        self.settle(node, role);
         self.boot_node(node);
-        let net = self.client_net();
-        self.change(None, membership::add(net, ask, node));
         node
     }
 
@@ -558,13 +587,14 @@ impl World {
 
 /// Booting.
 impl World {
-    fn settle(&mut self, node: HostId) {
+    fn settle(&mut self, node: HostId, role: MemberRole) {
         let disk = Disk::new(self.plan.disk, self.dice.random());
         self.hosts.insert(node, Host::new());
         let node_slot = NodeSlot {
             disk,
             slot: Arc::default(),
             node: None,
+            role,
             removed: false,
             lives: 0,
             copy: None,
@@ -592,8 +622,9 @@ impl World {
     fn boot_node(&mut self, node: HostId) {
         self.boot_host(node);
         let seed = self.dice.random();
-        // Where everybody is, as the configuration of a node says it: those it starts with, and itself.
-        let peers = (1..=self.plan.nodes).chain([node]).map(|peer| (peer, address(peer))).collect();
+        // Where everybody is, as the configuration of a node says it: those it starts with, and itself if it votes.
+        let itself = (!self.is_front(node)).then_some(node);
+        let peers = (1..=self.plan.nodes).chain(itself).map(|peer| (peer, address(peer))).collect();
         let (Some(host), Some(node_slot)) = (self.hosts.get(&node), self.slots.get_mut(&node)) else { return };
         node_slot.slot = Arc::default();
         node_slot.lives += 1;
@@ -601,6 +632,7 @@ impl World {
             host: node,
             config: self.plan.node.clone(),
             peers,
+            role: node_slot.role,
             net: self.net.clone(),
             disk: node_slot.disk.clone(),
             clock: host.clock.clone(),

@@ -97,6 +97,7 @@ fn role(status: &NodeStatus) -> String {
     match status.leader {
         _ if status.leading => "leader".into(),
         Some(leader) if status.role == Some(Role::Learner) => format!("learner of {leader}"),
+        Some(leader) if status.role == Some(Role::Front) => format!("front of {leader}"),
         Some(leader) => format!("follows {leader}"),
         None => "no leader".into(),
     }
@@ -105,12 +106,14 @@ fn role(status: &NodeStatus) -> String {
 /// Readiness, and at the leader the members that are not synced.
 fn state(status: &NodeStatus) -> String {
     let mut notes = Vec::new();
-    if status.role == Some(Role::Learner) {
-        notes.push("; does not vote".to_owned());
+    match status.role {
+        Some(Role::Learner) => notes.push("; does not vote yet".to_owned()),
+        Some(Role::Front) => notes.push("; never votes".to_owned()),
+        Some(Role::Voter) | None => {}
     }
-    let learners = numbers(status, |member| status.leading && member.role == Role::Learner);
-    for (what, who) in [("learners", learners), ("not in step", numbers(status, |member| member.synced == Some(false)))]
-    {
+    let of = |role| numbers(status, |member| status.leading && member.role == role);
+    let out_of_step = numbers(status, |member| member.synced == Some(false));
+    for (what, who) in [("learners", of(Role::Learner)), ("fronts", of(Role::Front)), ("not in step", out_of_step)] {
         if !who.is_empty() {
             notes.push(format!("; {what}: {}", who.join(", ")));
         }
@@ -160,21 +163,23 @@ mod tests {
     }
 
     #[test]
-    fn learners_are_marked() {
+    fn members_that_do_not_vote_are_marked() {
         let member = |id: u64, role: &str| json!({ "node_id": id, "peer_address": "a:1", "role": role });
         let told = |own: u64, role_of_own: &str| -> NodeStatus {
             let status = json!({
                 "cluster": "c", "node_id": own, "version": "0", "term": 1, "leader": 1, "leading": own == 1,
                 "role": role_of_own, "ready": true, "last_log_index": 1, "applied_index": 1, "zxid": 1,
                 "sessions": 0, "nodes": 0, "watches": 0, "lock_waiters": 0,
-                "members": [member(1, "voter"), member(2, "voter"), member(4, "learner")],
+                "members": [member(1, "voter"), member(2, "voter"), member(4, "learner"), member(5, "front")],
             });
             serde_json::from_value(status).unwrap()
         };
         let (leader, follower, learner) = (told(1, "voter"), told(2, "voter"), told(4, "learner"));
-        assert_eq!((role(&learner), state(&learner)), ("learner of 1".into(), "ready; does not vote".into()));
+        assert_eq!((role(&learner), state(&learner)), ("learner of 1".into(), "ready; does not vote yet".into()));
+        let front = told(5, "front");
+        assert_eq!((role(&front), state(&front)), ("front of 1".into(), "ready; never votes".into()));
         assert_eq!((role(&follower), state(&follower)), ("follows 1".into(), "ready".into()));
-        assert_eq!((role(&leader), state(&leader)), ("leader".into(), "ready; learners: 4".into()));
+        assert_eq!((role(&leader), state(&leader)), ("leader".into(), "ready; learners: 4; fronts: 5".into()));
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! Runs the README's shell blocks and the curl commands of `docs/http.md` unchanged against three real processes.
-//! `scripts/interop` runs the README's blocks in other languages; the client's documentation tests compile the Rust
-//! block.
+//! Runs the README's shell blocks, the curl commands of `docs/http.md` and the front node of `docs/running.md`
+//! unchanged against three real processes. `scripts/interop` runs the README's blocks in other languages; the client's
+//! documentation tests compile the Rust block.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::support::Dev;
+
 const README: &str = include_str!("../../../../README.md");
 const HTTP: &str = include_str!("../../../../docs/http.md");
+const RUNNING: &str = include_str!("../../../../docs/running.md");
+const FRONT: &str = include_str!("../../../../cluster-config/front-node/node4.toml");
 const MARK: &str = "# → ";
 
 /// A `lockkeeper dev` cluster, stopped when dropped.
@@ -44,14 +48,19 @@ fn block(page: &'static str, heading: &str) -> &'static str {
 
 /// Runs a script, which must succeed, with the built `lockkeeper`. Returns its output.
 fn printed(script: &str, endpoints: &[String]) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    printed_in(directory.path(), script, endpoints)
+}
+
+/// The same in a directory.
+fn printed_in(directory: &Path, script: &str, endpoints: &[String]) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_lockkeeper")).parent().expect("it is in a directory");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("there is a PATH"));
-    let directory = tempfile::tempdir().expect("a directory");
     let output = Command::new("bash")
         .args(["-euo", "pipefail", "-c", script])
         .env("PATH", path)
         .env("LOCKKEEPER_ENDPOINTS", endpoints.join(","))
-        .current_dir(&directory)
+        .current_dir(directory)
         .output()
         .expect("bash and curl are installed");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -78,10 +87,61 @@ fn the_walk_prints_what_the_page_says() {
     let walk = block(HTTP, "## A walk with curl");
     let script = walk.replace("http://127.0.0.1:7001", &endpoints[0]).replace("http://127.0.0.1:7002", &endpoints[1]);
     assert!(script.contains(&endpoints[0]) && script.contains(&endpoints[1]), "the walk talks to two nodes");
-    let printed = printed(&script, &endpoints);
-    let mut rest = &*printed;
-    for line in walk.lines().filter_map(|line| line.strip_prefix(MARK)) {
+    says_what_it_marks(walk, &printed(&script, &endpoints));
+}
+
+/// What a block marks is in its output, in this order.
+fn says_what_it_marks(block: &str, printed: &str) {
+    let mut rest = printed;
+    for line in block.lines().filter_map(|line| line.strip_prefix(MARK)) {
         let at = rest.find(line).unwrap_or_else(|| panic!("{line:?} is missing, or out of order, in:\n{printed}"));
         rest = &rest[at + line.len()..];
     }
+}
+
+/// The addresses of the page, and those of the cluster that the test has.
+fn addresses(dev: &Dev) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for (endpoint, node) in dev.endpoints.iter().zip(1..) {
+        let config = std::fs::read_to_string(dev.data.join(format!("node{node}.toml"))).unwrap();
+        let peer = config.lines().find_map(|line| line.strip_prefix("peer = \"")).unwrap().trim_end_matches('"');
+        all.push((format!("127.0.0.1:700{node}"), endpoint.trim_start_matches("http://").to_owned()));
+        all.push((format!("127.0.0.1:710{node}"), peer.to_owned()));
+    }
+    let free = [7004, 7104].map(|port| (port, std::net::TcpListener::bind("127.0.0.1:0").unwrap()));
+    all.extend(free.map(|(port, listener)| (format!("127.0.0.1:{port}"), listener.local_addr().unwrap().to_string())));
+    all
+}
+
+#[test]
+fn the_front_node_of_the_page_serves_and_its_session_moves_when_it_is_killed() {
+    let dev = Dev::start(3, &[]);
+    let addresses = addresses(&dev);
+    let here = |text: &str| addresses.iter().fold(text.to_owned(), |text, (page, own)| text.replace(page, own));
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("cluster-config/front-node");
+    std::fs::create_dir_all(&config).unwrap();
+    let front =
+        here(FRONT).replace("id = \"local\"", "id = \"dev\"").replace("free_floor_mib = 256", "free_floor_mib = 1");
+    std::fs::write(config.join("node4.toml"), front).unwrap();
+
+    let page = block(RUNNING, "## Front nodes");
+    // `$!` is the front node's process: it is killed while a session at it holds a lock.
+    let script = format!(
+        "trap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n{}\n{}",
+        here(page),
+        r#"
+        export front=$! A F
+        lockkeeper --endpoints $F,$A --prefer first lock moved --ttl 2s -- sh -c '
+            lockkeeper --endpoints $F locks moved && kill -9 $front && sleep 4 &&
+            lockkeeper --endpoints $A locks moved && echo "held on under $LOCKKEEPER_TOKEN"'
+        lockkeeper --endpoints $A status --json >status.json
+        curl -fsS -X DELETE $A/v1/cluster/members/4
+        "#
+    );
+    let printed = printed_in(directory.path(), &script, &dev.endpoints);
+    says_what_it_marks(page, &printed);
+    assert!(printed.contains("held on under "), "{printed}");
+    let (_, after) = printed.rsplit_once("held on under ").unwrap();
+    assert!(!after.contains("\"role\":\"front\""), "it is removed: {after}");
 }

@@ -44,7 +44,7 @@ impl Client {
         self.call(&spec).await
     }
 
-    /// Adds a member as a learner: it receives the log and does not vote.
+    /// Adds a member that does not vote: a learner, which can be promoted, or a front node, which never votes.
     ///
     /// # Errors
     /// See [`Error`].

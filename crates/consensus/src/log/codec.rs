@@ -14,8 +14,8 @@ use crate::raft_types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, posi
 
 const KIND_BLANK: u8 = 0;
 const KIND_NORMAL: u8 = 1;
-/// 2 was a membership without the addresses for clients, which only unreleased programs wrote.
-const KIND_MEMBERSHIP: u8 = 3;
+/// 2 was a membership without the addresses for clients, 3 one without roles; only unreleased programs wrote them.
+const KIND_MEMBERSHIP: u8 = 4;
 const FORMAT_VOTE: u8 = 1;
 const FORMAT_COMMITTED: u8 = 1;
 
@@ -133,15 +133,17 @@ pub(crate) fn decode_committed(bytes: &[u8]) -> io::Result<Option<LogId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::MemberAddresses;
+    use crate::status::{MemberEntry, MemberRole};
 
-    fn entry(payload: EntryPayload<Stamped, u64, MemberAddresses>) -> Entry {
+    fn entry(payload: EntryPayload<Stamped, u64, MemberEntry>) -> Entry {
         Entry::new(log_id_of(LogPosition { term: 3, index: 9 }), payload)
     }
 
     #[test]
     fn entries_survive_the_way_through_a_record() {
-        let membership = Membership::from(std::collections::BTreeMap::from([(1, MemberAddresses::from("a:1"))]));
+        let front = MemberEntry { role: MemberRole::Front, ..MemberEntry::from("b:1") };
+        let nodes = std::collections::BTreeMap::from([(1, MemberEntry::from("a:1")), (2, front)]);
+        let membership = Membership::new(vec![std::collections::BTreeSet::from([1])], nodes).unwrap();
         for payload in [
             EntryPayload::Blank,
             EntryPayload::Normal(Stamped { clock_ms: 77, payload: Bytes::from_static(b"xyz") }),
@@ -168,7 +170,9 @@ mod tests {
     #[test]
     fn unknown_records_votes_and_marks_are_refused() {
         let position = LogPosition { term: 1, index: 1 };
-        for bytes in [&b""[..], &[9], &[KIND_BLANK, 0], &[KIND_NORMAL, 1, 2], &[KIND_MEMBERSHIP, 255, 255]] {
+        for bytes in
+            [&b""[..], &[9], &[KIND_BLANK, 0], &[KIND_NORMAL, 1, 2], &[KIND_MEMBERSHIP, 255, 255], &[3, 1, 1, 1, 0]]
+        {
             assert!(entry_of(position, &Bytes::copy_from_slice(bytes)).is_err(), "{bytes:?}");
         }
         assert!(decode_vote(&[]).is_err());

@@ -131,7 +131,8 @@ impl ClaimExchange {
             .map_err(|no| ServeError::new(no.code, no.detail))?;
         guard.accepted(caller);
         let formed = self.node.raft.is_initialized().await.unwrap_or(true);
-        Ok(ClaimReply { claim: guard.claim.clone(), formed, voters: self.voters() })
+        let role = self.node.config.role;
+        Ok(ClaimReply { claim: guard.claim.clone(), formed, role, voters: self.voters() })
     }
 
     /// Saves now and then what peers have acknowledged.

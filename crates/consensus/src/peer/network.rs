@@ -35,7 +35,7 @@ use crate::peer::validation::{Validator, check_clocks};
 use crate::peer::wire::{self, AppendReply, PIECE_BYTES, PieceHead, PieceReply};
 use crate::raft_types::{LogId, TypeConfig, Vote};
 use crate::state_machine::{SnapshotData, encode_meta};
-use crate::status::MemberAddresses;
+use crate::status::MemberEntry;
 
 /// A follower's disk may take this long; openraft's own limit (one heartbeat) is meant for heartbeats.
 const BULK_DEADLINE: Duration = Duration::from_secs(2);
@@ -87,8 +87,8 @@ impl Network {
         self.peers.guard.acknowledged(peer, Acknowledged { term: vote.leader_id().term(), index });
     }
 
-    fn client(&self, target: u64, node: &MemberAddresses, append: PeerKind) -> PeerClient {
-        self.peers.learn(target, &node.peer);
+    fn client(&self, target: u64, node: &MemberEntry, append: PeerKind) -> PeerClient {
+        self.peers.learn(target, &node.addresses.peer);
         PeerClient { network: self.clone(), target, append }
     }
 }
@@ -96,15 +96,15 @@ impl Network {
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
-    async fn new_client(&mut self, target: u64, node: &MemberAddresses) -> PeerClient {
+    async fn new_client(&mut self, target: u64, node: &MemberEntry) -> PeerClient {
         self.client(target, node, PeerKind::Append)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberAddresses) -> PeerClient {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberEntry) -> PeerClient {
         self.client(target, node, PeerKind::Heartbeat)
     }
 
-    async fn new_snapshot_client(&mut self, target: u64, node: &MemberAddresses) -> PeerClient {
+    async fn new_snapshot_client(&mut self, target: u64, node: &MemberEntry) -> PeerClient {
         self.client(target, node, PeerKind::Snapshot)
     }
 }

@@ -24,6 +24,7 @@ use crate::peer::directory_claim::{Acknowledged, DirectoryClaim, KnownPeer, Peer
 use crate::peer::peer_auth::PeerCaller;
 use crate::peer::transport::TransportError;
 use crate::peer::wire::ClaimReply;
+use crate::status::MemberRole;
 
 /// The receiver is not admitted itself yet.
 pub(crate) const CODE_NOT_ADMITTED: &str = "not_admitted";
@@ -48,6 +49,8 @@ struct Pair {
     approved_by: Option<StartId>,
     /// Whether the peer says that it belongs to a formed cluster.
     formed: Option<bool>,
+    /// The peer says that it is a front node.
+    front: bool,
     /// Claims since the last answer.
     unanswered: u32,
     /// Nothing listens there.
@@ -290,7 +293,14 @@ impl RollbackGuard {
         table.peers.iter().filter_map(away).collect()
     }
 
-    /// On a directory without a cluster: `None` while a peer has not answered, then whether a cluster exists already.
+    /// A peer by the configuration that says it is a front node, and so must not found a cluster.
+    pub(crate) fn front_among_founders(&self) -> Option<u64> {
+        let table = self.table.lock();
+        self.configured.iter().copied().find(|peer| table.peers.get(peer).is_some_and(|pair| pair.front))
+    }
+
+    /// On a directory without a cluster: `None` while a peer has not answered or is a front node, then whether a
+    /// cluster exists already.
     pub(crate) fn is_formed(&self) -> Option<bool> {
         let table = self.table.lock();
         let mut formed = self
@@ -301,7 +311,8 @@ impl RollbackGuard {
         if formed.clone().flatten().any(|formed| formed) {
             return Some(true);
         }
-        formed.all(|formed| formed == Some(false)).then_some(false)
+        let no_front = !self.configured.iter().any(|peer| table.peers.get(peer).is_some_and(|pair| pair.front));
+        (no_front && formed.all(|formed| formed == Some(false))).then_some(false)
     }
 
     /// The caller's claim is in order: what the caller expects of this node counts from now on.
@@ -366,6 +377,7 @@ impl RollbackGuard {
             let mut table = self.table.lock();
             let pair = self.pair(&mut table, peer);
             (pair.unanswered, pair.gone, pair.formed) = (0, false, Some(reply.formed));
+            pair.front = reply.role == MemberRole::Front;
             pair.approved_by = in_order.then_some(start);
             if !well_formed {
                 pair.turned_away = Some(format!("node {peer} is turned away: it {MALFORMED}"));

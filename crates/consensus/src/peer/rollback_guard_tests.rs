@@ -3,6 +3,7 @@
 use super::*;
 use crate::peer::directory_claim::Start;
 use crate::peer::peer_auth::{PeerBook, PeerIdentity};
+use crate::status::MemberRole;
 
 fn claim(number: u64) -> DirectoryClaim {
     DirectoryClaim { directory: 7, starts: vec![Start { id: StartId { number, boot: number }, term: 9, last: 9 }] }
@@ -24,7 +25,7 @@ fn guard(directory: &std::path::Path) -> (Arc<RollbackGuard>, Arc<PeerBook>, Lin
 }
 
 fn reply(claim: DirectoryClaim) -> ClaimReply {
-    ClaimReply { claim, formed: true, voters: None }
+    ClaimReply { claim, formed: true, role: MemberRole::Member, voters: None }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use openraft::vote::{RaftLeaderId, RaftVote};
 
 use crate::application::{ClockReport, MAX_CLOCK_MS};
 use crate::raft_types::{Entry, LogId, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
-use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS};
+use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberRole};
 
 /// The most by which one message may raise a node's term. Terms rise by one for each election, so such a gap takes ten
 /// elections a second for over ten years; using up all terms takes as many messages, each with a durable vote.
@@ -228,14 +228,20 @@ fn check_membership(membership: &Membership) -> Checked {
     if configs.is_empty() || configs.len() > 2 || configs.iter().any(std::collections::BTreeSet::is_empty) {
         return Err("a membership needs voters, in one set or, during a change, in two".into());
     }
-    if let Some(voter) = membership.voter_ids().find(|voter| membership.get_node(voter).is_none()) {
-        return Err(format!("voter {voter} of a membership has no address"));
+    for voter in membership.voter_ids() {
+        match membership.get_node(&voter).map(|entry| entry.role) {
+            Some(MemberRole::Member) => {}
+            Some(MemberRole::Front) => {
+                return Err(format!("voter {voter} of a membership is a front node, which never votes"));
+            }
+            None => return Err(format!("voter {voter} of a membership has no address")),
+        }
     }
     // Wider bounds than for a change of the membership: the founding members come from a configuration.
     if membership.nodes().count() > 2 * MAX_MEMBERS {
         return Err(format!("a membership has at most {} nodes", 2 * MAX_MEMBERS));
     }
-    if membership.nodes().any(|(_, node)| node.each().any(|address| address.len() > 4 * MAX_ADDRESS_BYTES)) {
+    if membership.nodes().any(|(_, node)| node.addresses.each().any(|address| address.len() > 4 * MAX_ADDRESS_BYTES)) {
         return Err(format!("an address has at most {} bytes", 4 * MAX_ADDRESS_BYTES));
     }
     Ok(())

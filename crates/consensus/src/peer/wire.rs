@@ -15,10 +15,10 @@ use crate::log::codec::{self, invalid};
 use crate::peer::call_order::Ticket;
 use crate::peer::directory_claim::DirectoryClaim;
 use crate::raft_types::{LogId, TypeConfig, Vote};
-use crate::status::{MemberAddresses, Members};
+use crate::status::{MemberAddresses, MemberRole, Members};
 
 /// First byte of every body: the version of what follows.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// Payload bytes in one snapshot piece.
 pub(crate) const PIECE_BYTES: usize = 1024 * 1024;
 
@@ -122,11 +122,25 @@ pub(crate) fn decode_append(mut body: Bytes) -> io::Result<Append> {
 /// A command for the leader.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Command {
-    Propose { payload: Bytes, ticket: Ticket },
-    AddLearner { node: u64, addresses: MemberAddresses },
-    Promote { node: u64 },
-    Remove { node: u64 },
-    Transfer { to: Option<u64> },
+    Propose {
+        payload: Bytes,
+        ticket: Ticket,
+    },
+    /// Without a role, a new node becomes an ordinary member, and a known one keeps its role.
+    AddMember {
+        node: u64,
+        addresses: MemberAddresses,
+        role: Option<MemberRole>,
+    },
+    Promote {
+        node: u64,
+    },
+    Remove {
+        node: u64,
+    },
+    Transfer {
+        to: Option<u64>,
+    },
 }
 
 /// (term, index), or why not.
@@ -152,6 +166,8 @@ pub(crate) struct ClaimReply {
     pub(crate) claim: DirectoryClaim,
     /// True when it is part of a formed cluster.
     pub(crate) formed: bool,
+    /// Its role by its own configuration: a cluster is not formed with a front node among its founders.
+    pub(crate) role: MemberRole,
     /// The voters that it knows of, and the log index of that membership.
     pub(crate) voters: Option<(u64, Vec<u64>)>,
 }

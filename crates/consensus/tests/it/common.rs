@@ -158,15 +158,19 @@ pub(crate) fn clock_ms() -> u64 {
 
 impl Cluster {
     pub(crate) async fn start(nodes: u64, change: fn(&mut Config)) -> Cluster {
-        let peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
-        let dir = tempfile::tempdir().unwrap();
-        let mut cluster =
-            Cluster { net: MemoryNetwork::losing_messages(), members: BTreeMap::new(), peers, change, dir };
+        let mut cluster = Cluster::unformed(change);
+        cluster.peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
         for node in 1..=nodes {
             cluster.boot(node).await;
         }
         cluster.agreed().await;
         cluster
+    }
+
+    /// Without any node yet.
+    pub(crate) fn unformed(change: fn(&mut Config)) -> Cluster {
+        let (net, dir) = (MemoryNetwork::losing_messages(), tempfile::tempdir().unwrap());
+        Cluster { net, members: BTreeMap::new(), peers: BTreeMap::new(), change, dir }
     }
 
     /// Waits until every running node knows the same leader; gives it.

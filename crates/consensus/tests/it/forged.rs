@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde::Serialize;
 
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// (term, index) of an entry.
 pub(crate) type Id = (u64, u64);
@@ -52,14 +52,20 @@ pub(crate) fn normal(clock_ms: u64, payload: &[u8]) -> Vec<u8> {
 
 pub(crate) fn membership(configs: &[&[u64]], nodes: &[u64]) -> Vec<u8> {
     let members = postcard::to_stdvec(&members(configs, nodes)).unwrap();
-    [&[2], &members[..]].concat()
+    [&[4], &members[..]].concat()
 }
 
-type Members = (Vec<BTreeSet<u64>>, BTreeMap<u64, String>);
+/// Peer address, the addresses for clients, and the role: 0 for an ordinary member, 1 for a front node.
+type Entry = (String, Option<String>, Option<String>, u8);
+type Members = (Vec<BTreeSet<u64>>, BTreeMap<u64, Entry>);
+
+/// Nodes from 100 on are front nodes.
+const FIRST_FRONT: u64 = 100;
 
 fn members(configs: &[&[u64]], nodes: &[u64]) -> Members {
     let configs = configs.iter().map(|voters| voters.iter().copied().collect()).collect();
-    (configs, nodes.iter().map(|node| (*node, format!("memory:{node}"))).collect())
+    let entry = |node: u64| (format!("memory:{node}"), None, None, u8::from(node >= FIRST_FRONT));
+    (configs, nodes.iter().map(|node| (*node, entry(*node))).collect())
 }
 
 pub(crate) fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: &[(Id, Vec<u8>)]) -> Bytes {
@@ -95,7 +101,7 @@ pub(crate) fn success_at(wall_ms: u64) -> Bytes {
 
 /// The whole of a snapshot in one piece.
 pub(crate) fn snapshot(vote: Vote, last: Option<Id>, configs: &[&[u64]], nodes: &[u64], content: &[u8]) -> Bytes {
-    let meta = postcard::to_stdvec(&(last, last, members(configs, nodes))).unwrap();
+    let meta = postcard::to_extend(&(last, last, members(configs, nodes)), vec![2]).unwrap();
     framed(&(vote, meta, 0_u64, true), content)
 }
 

@@ -92,6 +92,7 @@ async fn entries_that_no_leader_has_are_refused_by_a_follower() {
         (next, forged::membership(&[&[]], &[1])),
         (next, forged::membership(&[&[1, 2, 9]], &[1, 2])),
         (next, forged::membership(&[&[1], &[1], &[1]], &[1])),
+        (next, forged::membership(&[&[1, 2, 100]], &[1, 2, 100])),
     ];
     for entry in entries {
         refused(&cluster, leader, to, PeerKind::Append, forged::append(vote, Some(prev), None, &[entry])).await;
@@ -173,6 +174,7 @@ async fn a_snapshot_that_cannot_be_read_or_cannot_be_is_refused() {
         forged::snapshot(vote, Some((now, u64::MAX)), three.0, three.1, &empty),
         forged::snapshot(vote, Some((now, applied + 10)), &[&[1, 2, 9]], &[1, 2], &empty),
         forged::snapshot(vote, Some((now, applied + 10)), &[], &[1], &empty),
+        forged::snapshot(vote, Some((now, applied + 10)), &[&[1, 2, 100]], &[1, 2, 100], &empty),
         forged::snapshot(forged::candidate(now + 1, leader), Some((now, applied + 10)), three.0, three.1, &empty),
     ];
     for forgery in forgeries {

@@ -6,6 +6,7 @@
 mod cluster;
 mod common;
 mod forged;
+mod fronts;
 mod hostile;
 mod listener;
 mod memory_network;

@@ -371,7 +371,7 @@ impl LivenessReplication {
             let members = self.replication.members();
             let members = members.borrow();
             let voters: Vec<u64> = members.voters.keys().copied().collect();
-            let all: Vec<u64> = voters.iter().chain(members.learners.keys()).copied().collect();
+            let all: Vec<u64> = members.all().map(|(node, _)| *node).collect();
             (voters, all)
         };
         self.whole.lock().clear();

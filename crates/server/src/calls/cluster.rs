@@ -4,7 +4,7 @@ use lockkeeper_api::cluster::{
     AddMember, ClusterQuery, Member, Membership, Role, StateChecksum, Status, Transfer, Transferred,
 };
 use lockkeeper_api::{Answer, Code};
-use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, Members};
+use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, MemberRole, Members};
 
 use super::{Answered, CallScope};
 use crate::context::Context;
@@ -21,11 +21,10 @@ fn members_out(context: &Context, members: &Members, status: Option<&ConsensusSt
         let leads = status.leading && status.node == node;
         status.followers.get(&node).copied().or_else(|| leads.then(itself))
     };
-    let voters = members.voters.iter().map(|member| (member, Role::Voter));
-    let learners = members.learners.iter().map(|member| (member, Role::Learner));
-    voters
-        .chain(learners)
-        .map(|((node_id, addresses), role)| {
+    members
+        .all()
+        .filter_map(|(node_id, addresses)| Some((node_id, addresses, role(members, *node_id)?)))
+        .map(|(node_id, addresses, role)| {
             let follower = follower(*node_id);
             Member {
                 node_id: *node_id,
@@ -43,8 +42,8 @@ fn members_out(context: &Context, members: &Members, status: Option<&ConsensusSt
 }
 
 fn role(members: &Members, node: u64) -> Option<Role> {
-    let voter = members.voters.contains_key(&node).then_some(Role::Voter);
-    voter.or_else(|| members.learners.contains_key(&node).then_some(Role::Learner))
+    let roles = [(&members.voters, Role::Voter), (&members.learners, Role::Learner), (&members.fronts, Role::Front)];
+    roles.into_iter().find(|(members, _)| members.contains_key(&node)).map(|(_, role)| role)
 }
 
 /// Shows the cluster as this node sees it; answered by every node, with or without a leader.
@@ -102,25 +101,35 @@ fn check_allowed(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Code::Forbidden, detail))
 }
 
-/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before.
-/// Of a member that is there already with this `peer_address`, sets the other addresses.
+/// Adds a learner, which receives the log and does not vote yet, or a front node, which never votes. Its id must never
+/// have been a member's before. Of a member that is there already with this `peer_address`, sets the other addresses.
 pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
     let context = &scope.context;
     check_allowed(context)?;
     if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
         return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
     }
-    let AddMember { node_id, peer_address: peer, client_address: client, zookeeper_address: zookeeper } = ask;
+    let role = match ask.role {
+        None => None,
+        Some(Role::Learner) => Some(MemberRole::Member),
+        Some(Role::Front) => Some(MemberRole::Front),
+        Some(Role::Voter) => {
+            let why =
+                "'role' is \"learner\" or \"front\", not \"voter\": a learner becomes a voter when it is promoted";
+            return Err(Failure::bad_request(why));
+        }
+    };
+    let AddMember { node_id, peer_address: peer, client_address: client, zookeeper_address: zookeeper, .. } = ask;
     let addresses =
         [("peer_address", Some(&peer)), ("client_address", client.as_ref()), ("zookeeper_address", zookeeper.as_ref())];
     for (field, address) in addresses.into_iter().filter_map(|(field, address)| Some((field, address?))) {
         crate::config::host_and_port(field, address).map_err(|error| Failure::bad_request(error.to_string()))?;
     }
     let addresses = MemberAddresses { peer, client, zookeeper };
-    Ok(changed(context, &context.node.consensus().add_learner(node_id, addresses).await?))
+    Ok(changed(context, &context.node.consensus().add_member(node_id, addresses, role).await?))
 }
 
-/// Makes a learner a voter, once it has caught up.
+/// Makes a learner a voter, once it has caught up. A front node never becomes one.
 pub(super) async fn promote_member(scope: CallScope, id: u64) -> Answered {
     let context = &scope.context;
     check_allowed(context)?;

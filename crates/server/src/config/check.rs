@@ -10,7 +10,7 @@ use lockkeeper_core::limits::{
 
 use lockkeeper_zookeeper::FourLetterWord;
 
-use super::{Config, ConfigError, Limits};
+use super::{Config, ConfigError, Limits, NodeRole};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
@@ -21,7 +21,7 @@ pub struct Checked {
     pub listen_client: SocketAddr,
     /// The address for peers.
     pub listen_peer: SocketAddr,
-    /// Peer addresses of the founding members, this one included.
+    /// Peer addresses of the founding members, this one included unless it is a front node.
     pub peers: BTreeMap<u64, String>,
     /// Client addresses of the members that have one.
     pub clients: BTreeMap<u64, String>,
@@ -92,9 +92,13 @@ impl Config {
 
     /// Addresses for peers, addresses for clients.
     fn check_peers(&self) -> Result<(Addresses, Addresses), ConfigError> {
-        let own = self.cluster.node;
+        let (own, is_front) = (self.cluster.node, self.cluster.role == NodeRole::Front);
         let mut peers = BTreeMap::new();
         let mut clients = BTreeMap::new();
+        if is_front && self.peers.is_empty() {
+            let rule = "needs [peers] with the members that vote: a front node is no cluster of its own";
+            return Err(refuse("cluster.role", "\"front\"", rule));
+        }
         if self.peers.is_empty() {
             peers.insert(own, self.listen.peer.clone());
             clients.insert(own, self.listen.client.clone());
@@ -117,7 +121,12 @@ impl Config {
                 return Err(refuse("peers", id, "names a node that another section names too"));
             }
         }
-        if !peers.contains_key(&own) {
+        if is_front && peers.contains_key(&own) {
+            let rule = "must not be in [peers], because cluster.role is \"front\" and the members in [peers] vote; \
+                        remove this section";
+            return Err(refuse(format!("peers.{own}"), "this node", rule));
+        }
+        if !is_front && !peers.contains_key(&own) {
             return Err(refuse(
                 "cluster.node",
                 own,

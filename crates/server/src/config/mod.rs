@@ -21,7 +21,8 @@ pub use load::ConfigError;
 pub struct Config {
     /// The cluster and this member.
     pub cluster: ClusterSection,
-    /// Every founding member by its node id, this one included. Empty means that this node is a cluster of its own.
+    /// Every founding member by its node id, this one included unless it is a front node. Empty means that this node is
+    /// a cluster of its own.
     #[serde(default)]
     pub peers: BTreeMap<String, Peer>,
     /// The addresses of the listeners.
@@ -62,6 +63,21 @@ pub struct ClusterSection {
     pub id: String,
     /// This member's id, from 1, never used again after the member is removed.
     pub node: u64,
+    /// What this node is to the cluster. It must agree with the membership, in which a role is fixed when the node is
+    /// added.
+    #[serde(default)]
+    pub role: NodeRole,
+}
+
+/// The role of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    /// One of `[peers]`: votes, or will when it is promoted.
+    #[default]
+    Member,
+    /// Serves clients and never votes. `[peers]` does not list it.
+    Front,
 }
 
 /// Section `[peers.N]`.
@@ -394,7 +410,7 @@ impl Config {
     /// A node with every default; set the fields to change it.
     pub fn new(cluster: impl Into<String>, node: u64) -> Self {
         Self {
-            cluster: ClusterSection { id: cluster.into(), node },
+            cluster: ClusterSection { id: cluster.into(), node, role: NodeRole::Member },
             peers: BTreeMap::new(),
             listen: Listen::default(),
             storage: Storage::default(),

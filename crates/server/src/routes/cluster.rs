@@ -14,8 +14,8 @@ pub(super) async fn status(Anyone(scope): Anyone, Query(query): Query<ClusterQue
     scope.dispatch(Call::GetCluster { query }).await
 }
 
-/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before.
-/// Of a member that is there already with this `peer_address`, sets the other addresses.
+/// Adds a learner, which receives the log and does not vote yet, or a front node, which never votes. Its id must never
+/// have been a member's before. Of a member that is there already with this `peer_address`, sets the other addresses.
 #[utoipa::path(post, path = "/v1/cluster/members", tag = "cluster", request_body = AddMember,
     responses((status = 200, description = "It was added", body = Membership),
               (status = "4XX", description = "Refused; nothing changed",
@@ -26,7 +26,7 @@ pub(super) async fn add_member(Anyone(scope): Anyone, Json(body): Json<AddMember
     scope.dispatch(Call::AddMember { body }).await
 }
 
-/// Makes a learner a voter, once it has caught up.
+/// Makes a learner a voter, once it has caught up. A front node never becomes one.
 #[utoipa::path(post, path = "/v1/cluster/members/{id}/promote", tag = "cluster", params(("id" = u64, Path, description = "The member")),
     responses((status = 200, description = "It votes", body = Membership),
               (status = "4XX", description = "Refused; nothing changed",

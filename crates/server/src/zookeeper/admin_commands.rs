@@ -52,8 +52,14 @@ enum Detail {
     Full,
 }
 
-fn mode(status: &NodeStatus) -> &'static str {
-    if status.consensus.leading { "leader" } else { "follower" }
+/// ZooKeeper's word for a server, and the part that it plays while it serves. A front node is an observer.
+fn mode(status: &NodeStatus) -> (&'static str, &'static str) {
+    let consensus = &status.consensus;
+    match consensus.leading {
+        true => ("leader", "leading - broadcast"),
+        false if consensus.members.fronts.contains_key(&consensus.node) => ("observer", "observing - broadcast"),
+        false => ("follower", "following - broadcast"),
+    }
 }
 
 /// ZooKeeper's reply of a server without a quorum.
@@ -91,7 +97,7 @@ fn server(frontend: &Frontend, status: &NodeStatus, clients: Option<String>) -> 
          Outstanding: {outstanding}\nZxid: {:#x}\nMode: {}\nNode count: {nodes}\n",
         handles.len(),
         zxid.0,
-        mode(status)
+        mode(status).0
     );
     text
 }
@@ -136,10 +142,10 @@ fn monitor(frontend: &Frontend, status: &NodeStatus) -> String {
         frontend.node.look(|state| (state.node_count(), state.ephemeral_count(), state.session_count()));
     let Traffic { received, sent, outstanding } = Traffic::of(&handles);
     let (least, mean, most) = frontend.latency.ms();
-    let phase = if status.consensus.leading { "leading - broadcast" } else { "following - broadcast" };
+    let (mode, phase) = mode(status);
     let mut figures: Vec<(&str, String)> = vec![
         ("zk_version", VERSION.into()),
-        ("zk_server_state", mode(status).into()),
+        ("zk_server_state", mode.into()),
         ("zk_peer_state", phase.into()),
         ("zk_avg_latency", format!("{mean:.4}")),
         ("zk_max_latency", most.to_string()),
@@ -166,12 +172,14 @@ fn monitor(frontend: &Frontend, status: &NodeStatus) -> String {
     }
     if status.consensus.leading {
         let (voters, learners) = (status.consensus.synced_voters(), status.consensus.synced_learners());
+        let fronts = status.consensus.synced_fronts();
         figures.extend([
             ("zk_followers", voters.to_string()),
             ("zk_synced_followers", voters.to_string()),
-            // ZooKeeper calls members that do not vote observers.
-            ("zk_synced_observers", learners.to_string()),
-            ("zk_learners", (voters + learners).to_string()),
+            ("zk_synced_non_voting_followers", learners.to_string()),
+            ("zk_synced_observers", fronts.to_string()),
+            // ZooKeeper's word for all servers that follow the leader.
+            ("zk_learners", (voters + learners + fronts).to_string()),
             ("zk_leader_uptime", frontend.leading_ms().to_string()),
         ]);
     }

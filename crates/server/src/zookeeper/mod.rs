@@ -102,7 +102,9 @@ async fn follow_membership(frontend: Arc<Frontend>, addresses: BTreeMap<u64, Str
             let reached = known.zookeeper.clone().or_else(|| addresses.get(id).cloned());
             (*id, (known.peer.clone(), reached))
         };
-        frontend.set_system_nodes(SystemNodes::new(&now.voters.iter().map(of_member).collect()));
+        let voters = now.voters.iter().map(of_member).collect();
+        let fronts = now.fronts.iter().map(of_member).collect();
+        frontend.set_system_nodes(SystemNodes::new(&voters, &fronts));
         let changed = tokio::select! {
             changed = members.changed() => changed,
             changed = leadership.changed() => changed,

@@ -20,6 +20,9 @@ static OPEN: LazyLock<Vec<AclEntry>> = LazyLock::new(|| vec![AclEntry::open()]);
 static READABLE: LazyLock<Vec<AclEntry>> =
     LazyLock::new(|| vec![AclEntry { permissions: Permissions::READ, ..AclEntry::open() }]);
 
+/// Peer address and address of the ZooKeeper frontend, by node id.
+type Addresses = BTreeMap<u64, (String, Option<String>)>;
+
 /// The present system nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SystemNodes {
@@ -34,9 +37,10 @@ pub(super) struct SystemNode<'a> {
 }
 
 impl SystemNodes {
-    /// `members` by id, each with its peer address and, if known, the address of its ZooKeeper frontend.
-    pub(super) fn new(members: &BTreeMap<u64, (String, Option<String>)>) -> Self {
-        let line = |(id, (peer, client)): (&u64, &(String, Option<String>))| {
+    /// Members by id, each with its peer address and, if known, the address of its ZooKeeper frontend. ZooKeeper's word
+    /// for front nodes is observers. One without such an address serves none of ZooKeeper's clients and is left out.
+    pub(super) fn new(voters: &Addresses, fronts: &Addresses) -> Self {
+        let line = |role: &str, id: &u64, (peer, client): &(String, Option<String>)| {
             // Peer port, election port, role, then the client address. Here is only one peer port, but ZooKeeper's
             // parser (which Curator uses) refuses equal ports, so the election port is made up. Nobody connects to it.
             let (host, port) = peer.rsplit_once(':')?;
@@ -44,11 +48,12 @@ impl SystemNodes {
             let (peer_port, client_port) = (port.parse::<u16>().ok()?, client.rsplit_once(':')?.1.parse::<u16>().ok()?);
             let mut others = [1_u16, 2].map(|step| peer_port.checked_add(step).unwrap_or(peer_port - step)).into_iter();
             let made_up = others.find(|port| *port != client_port)?;
-            Some(format!("server.{id}={host}:{port}:{made_up}:participant;{client}\n"))
+            Some(format!("server.{id}={host}:{port}:{made_up}:{role};{client}\n"))
         };
-        let lines: Option<String> = members.iter().map(line).collect();
-        let config = lines.filter(|lines| !lines.is_empty());
-        Self { config: config.map(|lines| Bytes::from(format!("{lines}version=0"))) }
+        let participants: Option<String> = voters.iter().map(|(id, at)| line("participant", id, at)).collect();
+        let observers: String = fronts.iter().filter_map(|(id, at)| line("observer", id, at)).collect();
+        let config = participants.filter(|lines| !lines.is_empty());
+        Self { config: config.map(|lines| Bytes::from(format!("{lines}{observers}version=0"))) }
     }
 
     pub(super) fn differs(&self, other: &Self) -> bool {
@@ -132,14 +137,15 @@ impl SystemNode<'_> {
 mod tests {
     use super::*;
 
-    fn members(clients: [Option<&str>; 2]) -> BTreeMap<u64, (String, Option<String>)> {
+    fn members(clients: [Option<&str>; 2]) -> Addresses {
         let member = |id: u64, client: Option<&str>| (id, (format!("10.0.0.{id}:7101"), client.map(ToOwned::to_owned)));
         BTreeMap::from([member(1, clients[0]), member(2, clients[1])])
     }
 
     #[test]
     fn the_configuration_names_where_clients_reach_the_members() {
-        let system_nodes = SystemNodes::new(&members([Some("a.example:2181"), Some("b.example:7102")]));
+        let system_nodes =
+            SystemNodes::new(&members([Some("a.example:2181"), Some("b.example:7102")]), &Addresses::new());
         let data = system_nodes.node("/zookeeper/config").unwrap().data();
         assert_eq!(
             data,
@@ -151,8 +157,21 @@ mod tests {
     }
 
     #[test]
+    fn front_nodes_with_an_address_for_clients_are_observers() {
+        let at = |id: u64, client: Option<&str>| (id, (format!("10.0.0.{id}:7101"), client.map(ToOwned::to_owned)));
+        let fronts = Addresses::from([at(4, Some("d.example:2181")), at(5, None)]);
+        let system_nodes = SystemNodes::new(&Addresses::from([at(1, Some("a.example:2181"))]), &fronts);
+        assert_eq!(
+            system_nodes.node("/zookeeper/config").unwrap().data(),
+            "server.1=10.0.0.1:7101:7102:participant;a.example:2181\n\
+             server.4=10.0.0.4:7101:7102:observer;d.example:2181\nversion=0"
+        );
+        assert!(SystemNodes::new(&Addresses::new(), &fronts).node("/zookeeper/config").is_none());
+    }
+
+    #[test]
     fn where_one_address_is_not_known_there_is_no_configuration() {
-        let system_nodes = SystemNodes::new(&members([Some("a.example:2181"), None]));
+        let system_nodes = SystemNodes::new(&members([Some("a.example:2181"), None]), &Addresses::new());
         assert!(system_nodes.node("/zookeeper/config").is_none());
         assert!(system_nodes.node("/zookeeper").is_some() && system_nodes.node("/zookeeper/quota").is_some());
         assert_eq!(system_nodes.node("/zookeeper").unwrap().stat().num_children, 1);

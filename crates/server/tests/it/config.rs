@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lockkeeper_server::config::Config;
+use lockkeeper_server::config::{Config, NodeRole};
 use lockkeeper_server::{ConfigError, Server};
 
 const GOOD: &str = "[cluster]\nid = \"local\"\nnode = 1\n";
@@ -19,14 +19,19 @@ fn refused(text: &str) -> String {
 #[test]
 fn shipped_files_are_good_and_name_every_key() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cluster-config");
-    for (folder, nodes) in [("three-node", 3), ("five-node", 5)] {
-        for node in 1..=nodes {
+    for (folder, nodes, voters, role) in [
+        ("three-node", 1..=3, 3, NodeRole::Member),
+        ("five-node", 1..=5, 5, NodeRole::Member),
+        ("front-node", 4..=4, 3, NodeRole::Front),
+    ] {
+        for node in nodes {
             let path = root.join(folder).join(format!("node{node}.toml"));
             let (config, checked) = Config::load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert_eq!(config.cluster.node, node);
-            assert_eq!(checked.peers.len(), usize::try_from(nodes).unwrap());
+            assert_eq!((checked.peers.len(), config.cluster.role), (voters, role));
             // The file lists every default but addresses, the directory and the test switches.
             let mut plain = Config::new("local", node);
+            plain.cluster.role = role;
             plain.peers = config.peers.clone();
             plain.listen = config.listen.clone();
             plain.storage.directory = config.storage.directory.clone();
@@ -44,6 +49,13 @@ fn shipped_files_are_good_and_name_every_key() {
             }
         }
     }
+}
+
+#[test]
+fn a_front_node_names_the_voters_and_not_itself() {
+    let text = format!("{GOOD}role = \"front\"\n[peers.2]\npeer = \"127.0.0.1:7102\"\n");
+    let config = Config::from_text(&text, "test.toml").unwrap();
+    assert_eq!(config.check().unwrap().peers, [(2, "127.0.0.1:7102".to_owned())].into());
 }
 
 #[test]
@@ -78,6 +90,12 @@ fn errors_name_key_value_and_rule() {
         (&format!("{GOOD}[listen]\nclient = \"nowhere\"\n"), &["listen.client", "nowhere"]),
         (&format!("{GOOD}[listen]\nclient = \"127.0.0.1:7101\"\n"), &["listen.peer", "differ"]),
         (&format!("{GOOD}[peers.2]\npeer = \"127.0.0.1:7102\"\n"), &["cluster.node", "peers.1"]),
+        (&format!("{GOOD}role = \"observer\"\n"), &["cluster.role", "observer", "front"]),
+        (&format!("{GOOD}role = \"front\"\n"), &["cluster.role", "front", "needs [peers]"]),
+        (
+            &format!("{GOOD}role = \"front\"\n[peers.1]\npeer = \"127.0.0.1:7101\"\n"),
+            &["peers.1", "cluster.role is \"front\"", "remove this section"],
+        ),
         (&format!("{GOOD}[peers.x]\npeer = \"127.0.0.1:7102\"\n"), &["peers", "x"]),
         (&format!("{GOOD}[peers.1]\npeer = \"127.0.0.1\"\n"), &["peers.1.peer", "host:port"]),
         (&format!("{GOOD}[peers.1]\npeer = \"a:1\"\n[peers.2]\npeer = \"a:1\"\n"), &["peers.2.peer", "node 1"]),

@@ -5,6 +5,7 @@
 mod bad_input;
 mod cluster;
 mod config;
+mod fronts;
 mod gates;
 mod harness;
 mod joint_locks;

@@ -1,4 +1,5 @@
-//! Election safety (Raft, section 5.2): at most one leader in a term, whichever node is asked.
+//! Election safety (Raft, section 5.2): at most one leader in a term, whichever node is asked. That it is no front node
+//! is checked where the leaders are seen, by the run.
 
 use std::collections::BTreeMap;
 

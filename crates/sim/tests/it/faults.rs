@@ -225,6 +225,27 @@ fn a_cluster_that_loses_power_keeps_what_it_acknowledged() {
 }
 
 #[test]
+fn a_front_node_joins_and_is_no_majority_with_one_voter() {
+    let mut world = led();
+    let front = world.add_front();
+    until(&mut world, "the front node to join", |world| world.changes_under_way() == 0);
+    let written = writer(&mut world, Duration::from_millis(20));
+    let leads = leader(&world).unwrap();
+    world.crash(leads, Crash::PowerLoss);
+    let before = written.load(Ordering::SeqCst);
+    until(&mut world, "writes with two voters", |_| written.load(Ordering::SeqCst) > before + 10);
+    let second = leader(&world).unwrap();
+    world.crash(second, Crash::PowerLoss);
+    world.run_for(2 * SECOND);
+    let before = written.load(Ordering::SeqCst);
+    world.run_for(10 * SECOND);
+    assert_eq!(written.load(Ordering::SeqCst), before, "one voter and a front node acknowledge nothing");
+    world.restart(leads);
+    until(&mut world, "writes", |_| written.load(Ordering::SeqCst) > before + 10);
+    assert!(!world.voters().contains(&front) && leader(&world) != Some(front));
+}
+
+#[test]
 fn nodes_come_and_go() {
     let mut world = led();
     let written = writer(&mut world, Duration::from_millis(20));

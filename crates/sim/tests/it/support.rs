@@ -16,6 +16,7 @@ pub(crate) fn plan() -> WorldPlan {
     let consensus = lockkeeper_consensus::Config::new("sim", 1, BTreeMap::from([(1, "here".to_owned())]));
     WorldPlan {
         nodes: 3,
+        fronts: 0,
         tick: Duration::from_millis(2),
         links: LinkPlan { jitter_ms: 1, loss: 0.0, duplicate: 0.0, spike: 0.0, spike_ms: 0 },
         disk: DiskPlan { sync_min_ms: 1, sync_max_ms: 3, stall: 0.0, stall_ms: 0, blocking_ms: 5 },

@@ -6,8 +6,10 @@ use lockkeeper_server::{Config, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::admin_commands::word;
 use super::client::Client;
 use super::cluster_with;
+use crate::fronts::front_node;
 use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
 
 const MEMBERS: &str = "/v1/cluster/members";
@@ -104,6 +106,37 @@ async fn every_node_knows_a_new_members_addresses_and_role() {
         let problem = cluster.post(MEMBERS, None, wrong).await.problem(Code::BadRequest);
         assert!(problem.detail.contains(field), "{problem}");
     }
+}
+
+#[tokio::test]
+async fn a_front_node_is_an_observer_to_zookeepers_clients() {
+    let cluster = three().await;
+    let front = front_node(&cluster, 4);
+    let own = front.zookeeper.unwrap();
+    let body = json!({
+        "node_id": 4, "role": "front", "peer_address": front.peer.to_string(), "zookeeper_address": own.to_string(),
+    });
+    change(&cluster, Method::POST, MEMBERS, Some(body)).await;
+    front.ready().await;
+    let mut client = Client::open(own).await;
+    client.create("/a", 0).await.unwrap();
+    let config = client.data("/zookeeper/config").await.unwrap();
+    let config = String::from_utf8(config.to_vec()).unwrap();
+    assert!(config.contains(&format!(":observer;{own}\n")), "{config}");
+    assert_eq!(config.matches(":participant;").count(), 3, "{config}");
+
+    let (srvr, mntr) = (word(own, "srvr").await, word(own, "mntr").await);
+    assert!(srvr.contains("Mode: observer\n"), "{srvr}");
+    for line in ["zk_server_state\tobserver\n", "zk_peer_state\tobserving - broadcast\n", "zk_quorum_size\t3\n"] {
+        assert!(mntr.contains(line), "{line}\n{mntr}");
+    }
+    let leader = usize::try_from(status(&front).await.leader.unwrap()).unwrap() - 1;
+    eventually("the leader to count the front node as an observer", async || {
+        let mntr = word(cluster.zookeeper(leader), "mntr").await;
+        let counted = ["zk_synced_followers\t2\n", "zk_synced_observers\t1\n", "zk_learners\t3\n"];
+        counted.iter().all(|line| mntr.contains(line)) && mntr.contains("zk_synced_non_voting_followers\t0\n")
+    })
+    .await;
 }
 
 #[tokio::test]
