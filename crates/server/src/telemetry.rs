@@ -186,7 +186,7 @@ fn describe_state() {
     describe_counter!(
         "lockkeeper_log_lines_left_out_total",
         Unit::Count,
-        "MakeLineWriter of the log that were left out because too many of their kind came at once."
+        "Lines of the log that were left out because too many of their kind came at once."
     );
     describe_gauge!(
         "lockkeeper_whole_session_tables",
