@@ -315,8 +315,8 @@ fn describe_replication() {
     describe_histogram!(
         "lockkeeper_store_checkpoint_seconds",
         Unit::Seconds,
-        "A checkpoint of the store: flush and data sync of what sled was given since the last. No acknowledgement \
-         waits for it."
+        "A checkpoint of the store: flush and data sync of what sled was given since the last. A write waits for it \
+         only where sled is far behind."
     );
     describe_histogram!("lockkeeper_store_batch_records", Unit::Count, "Log records made durable by one sync.");
     describe_gauge!("lockkeeper_store_free_bytes", Unit::Bytes, "Free bytes of the data directory's disk.");

@@ -11,9 +11,9 @@
 //!   mark or start counter, down to the last acknowledged batch. The slot names the last frame of the journal, so the
 //!   loss of a frame shows whatever was in it;
 //! - after power loss: any loss of data acknowledged before the last synced slot, that is every vote, and all but at
-//!   most the last [`SYNC_RECORDS`] records. Of later frames the journal itself shows the loss of each but the last,
-//!   because a frame is written only when the one before it is durable. Damage to the last one cannot be told from a
-//!   torn write. (Losing it takes a disk that loses data which it reported as synced.)
+//!   most the last [`SYNC_RECORDS`] records. Of later frames the journal itself shows the loss of each that another one
+//!   follows, because a frame is written only when the one before it is durable. Loss at its very end cannot be told
+//!   from a torn write. (It takes a disk that loses data which it reported as synced.)
 //!
 //! A slot never claims more than is durable. A truncation lowers both slots, synced, before it removes anything.
 

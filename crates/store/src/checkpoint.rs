@@ -1,5 +1,6 @@
-//! Checkpoints: what the journal has and sled was given becomes durable in sled, on a thread of its own, so that no
-//! append waits for it.
+//! Checkpoints: what the journal has and sled was given becomes durable in sled, on a thread of its own. An append
+//! waits for it only where sled is far behind, where the segment of the journal that it needs is not free yet, or where
+//! it is larger than one.
 //!
 //! A checkpoint is a barrier of sled (flush, then `fdatasync`). When it has ended, the frames that were applied before
 //! it began are durable; their number is then put into sled, and becomes durable itself with the next checkpoint. Only
@@ -7,10 +8,11 @@
 //! after the barrier, so it never claims what sled might have lost.
 //!
 //! There is one every [`CHECKPOINT_EVERY`] while sled was written to, and one whenever sled has been given a quarter of
-//! its segment since the last began. The writer waits at half a segment; the other half is left for what sled writes by
-//! itself. For sled must not have more than one segment that is not durable. Within that, power loss leaves a prefix of
-//! what sled was given. Beyond it, sled takes the header of a later segment for proof that an earlier one was written,
-//! and its garbage collection writes over pages whose copies may be lost: then it loses older data too.
+//! its segment since the last began. The writer waits at half a segment, by an estimate that is rather too high; the
+//! rest is left for what sled writes by itself. For sled must not have more than one segment that is not durable.
+//! Within that, power loss leaves a prefix of what sled was given. Beyond it, sled takes the header of a later segment
+//! for proof that an earlier one was written, and its garbage collection writes over pages whose copies may be lost:
+//! then it loses older data too.
 //!
 //! It must never run a barrier again after one has failed.
 
@@ -156,9 +158,14 @@ impl Checkpoints {
 
     /// Ends the thread, after the checkpoint that it may be in.
     pub(crate) fn stop(&mut self) -> Result<(), FatalError> {
-        self.progress.state.lock().ended = true;
+        let failed = {
+            let mut state = self.progress.state.lock();
+            state.ended = true;
+            state.failed.is_some()
+        };
         self.progress.work.notify_one();
-        if let Some(thread) = self.thread.take() {
+        // After a failure the thread runs callbacks, one of which may be what stops it.
+        if let Some(thread) = self.thread.take().filter(|_| !failed) {
             // It catches its panics.
             let _ = thread.join();
         }

@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use lockkeeper_mutants::mutant;
+use parking_lot::Mutex;
 
 use crate::error::FatalError;
 use crate::types::Barrier;
@@ -27,16 +28,29 @@ pub(crate) struct DataBarrier {
     file: File,
     path: PathBuf,
     kind: Barrier,
+    /// One barrier at a time, and none after a failure: the system reports a failed write-back to one sync only.
+    failed: Mutex<Option<FatalError>>,
 }
 
 impl DataBarrier {
     pub(crate) fn new(db: sled::Db, path: &Path, kind: Barrier) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Self { db, file, path: path.to_path_buf(), kind })
+        Ok(Self { db, file, path: path.to_path_buf(), kind, failed: Mutex::new(None) })
     }
 
-    /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
+    /// Returns when everything inserted before is on the disk. An error is final and given to every later call: a
+    /// second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
+        let mut failed = self.failed.lock();
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
+        let result = self.flush_and_sync();
+        *failed = result.as_ref().err().cloned();
+        result
+    }
+
+    fn flush_and_sync(&self) -> Result<(), FatalError> {
         self.db.flush().map_err(|error| io_failure("flush", &self.path, &error))?;
         sync_data(&self.file, &self.path, self.kind)
     }

@@ -196,7 +196,7 @@ fn open_existing(
     })?;
     if let Some(torn) = scanned.torn {
         tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
-        log.remove_from(torn, |_| Ok(())).map_err(refusal)?;
+        log.remove_from(torn, paced(&barrier, options)).map_err(refusal)?;
     }
 
     // sled creates its files as the process's mask has it.
@@ -260,21 +260,25 @@ fn apply_journal(
     options: &Options,
 ) -> Result<JournalMark, OpenError> {
     let mark = scan::journal_mark(log)?;
-    // As far as in checkpoints: sled must not have more than a segment that is not durable.
-    let (mut written, most) = (0, options.segment_bytes as u64 / 2);
-    let mut pace = |bytes| {
-        written += bytes;
-        if written >= most {
-            written = 0;
-            barrier.run()?;
-        }
-        Ok(())
-    };
+    let mut pace = paced(barrier, options);
     let last = journal::replay(dir, mark, watermark.frame, |body| log.apply(body, &mut pace).map_err(refusal))?;
     if last > mark.applied {
         barrier.run().map_err(refusal)?;
     }
     Ok(JournalMark::new(last, mark.segment_bytes))
+}
+
+/// Runs the barrier as often as checkpoints would: sled must not have more than a segment that is not durable.
+fn paced(barrier: &DataBarrier, options: &Options) -> impl FnMut(u64) -> Result<(), FatalError> {
+    let (mut written, most) = (0, options.segment_bytes as u64 / 2);
+    move |bytes| {
+        written += bytes;
+        if written < most {
+            return Ok(());
+        }
+        written = 0;
+        barrier.run()
+    }
 }
 
 /// Restricts the directory to this user, now that it is known to be this node's: locked, and with its log in it.

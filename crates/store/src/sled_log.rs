@@ -12,17 +12,21 @@ use crate::types::Record;
 const REMOVE_CHUNK: usize = 1024;
 /// What sled writes for each byte of a value: it links the change to its page, writes the page anew after ten of them,
 /// and again when it splits it. 3.6 to 4.7 were measured, for values of 56 to 4096 bytes.
-const WRITTEN_PER_BYTE: u64 = 5;
+pub(crate) const WRITTEN_PER_BYTE: u64 = 5;
 /// Key and headers of a value in sled.
 const INSERT_OVERHEAD_BYTES: u64 = 64;
-/// What sled writes for each part removed from the end of the log, or purged. Measured with values of 232 bytes: 230 to
-/// 630; of 4 KiB: 1600 to 8200.
-const TRUNCATED_BYTES: u64 = 4096;
-pub(crate) const PURGED_BYTES: u64 = 1024;
+/// What sled writes at most for each part that is removed: it writes the page anew, and pages are merged. Measured with
+/// values of 232 bytes: 230 to 630; of 4 KiB: 1600 to 8200.
+const REMOVED_PER_BYTE: u64 = 2;
+const REMOVE_OVERHEAD_BYTES: u64 = 512;
 
 /// Bytes that sled writes for a value, about.
 fn insert_bytes(value: &[u8]) -> u64 {
     WRITTEN_PER_BYTE * (value.len() as u64 + INSERT_OVERHEAD_BYTES)
+}
+
+fn remove_bytes(value: Option<&sled::IVec>) -> u64 {
+    REMOVE_OVERHEAD_BYTES + value.map_or(0, |value| REMOVED_PER_BYTE * value.len() as u64)
 }
 
 /// Sequence and data of a meta value.
@@ -86,8 +90,8 @@ impl SledLog {
             let range = self.log.range(codec::part_key(start, 0)..).keys().rev().take(REMOVE_CHUNK);
             let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
             for key in &keys {
-                self.log.remove(key).map_err(|error| self.failure("write", &error))?;
-                pace(TRUNCATED_BYTES)?;
+                let removed = self.log.remove(key).map_err(|error| self.failure("write", &error))?;
+                pace(remove_bytes(removed.as_ref()))?;
             }
             if keys.len() < REMOVE_CHUNK {
                 return Ok(());
@@ -96,8 +100,14 @@ impl SledLog {
     }
 
     /// Removes at most `limit` parts between `from` and the index `upto`, upward; returns the key to go on from while
-    /// there may be more.
-    pub(crate) fn purge_some(&self, from: &[u8], upto: u64, limit: usize) -> Result<Option<sled::IVec>, FatalError> {
+    /// there may be more. `pace` as in [`apply`](Self::apply).
+    pub(crate) fn purge_some(
+        &self,
+        from: &[u8],
+        upto: u64,
+        limit: usize,
+        mut pace: impl FnMut(u64) -> Result<(), FatalError>,
+    ) -> Result<Option<sled::IVec>, FatalError> {
         let end = codec::part_key(upto, u16::MAX);
         if from > end.as_slice() {
             return Ok(None);
@@ -105,7 +115,8 @@ impl SledLog {
         let range = self.log.range(from..=end.as_slice()).keys().take(limit);
         let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
         for key in &keys {
-            self.log.remove(key).map_err(|error| self.failure("write", &error))?;
+            let removed = self.log.remove(key).map_err(|error| self.failure("write", &error))?;
+            pace(remove_bytes(removed.as_ref()))?;
         }
         Ok(if keys.len() < limit { None } else { keys.last().cloned() })
     }

@@ -115,7 +115,7 @@ pub struct Options {
     pub tail_cache_bytes: usize,
     /// A write that would leave less than this free on the disk is refused: the store fails before it writes anything.
     pub free_floor_bytes: u64,
-    /// A batch that takes longer than this to reach the disk counts as a storage failure.
+    /// A wait for the disk that is longer than this counts as a storage failure.
     pub sync_watchdog: Duration,
     /// What makes a batch durable.
     pub barrier: Barrier,
@@ -153,8 +153,8 @@ impl Options {
             queue_bytes: 64 * 1024 * 1024,
             // Less often, sled collects more garbage at a time, all of it not durable until it is done.
             flush_every_ms: 200,
-            segment_bytes: 512 * 1024,
-            journal_segment_bytes: 8 * 1024 * 1024,
+            segment_bytes: 1024 * 1024,
+            journal_segment_bytes: 4 * 1024 * 1024,
             trace_marks: false,
             free_space: FreeSpace::Disk,
         }

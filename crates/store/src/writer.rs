@@ -3,7 +3,7 @@
 //!
 //! It must never call back before the journal is synced, give sled a change that is not durable, or write again after a
 //! failure. Purging is background work: the mark goes the way of every change, the keys are removed in small chunks
-//! between the batches, so that no append waits for them.
+//! between the batches. Where sled is far behind, the writer waits for its checkpoint, and appends wait for the writer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::journal::{Journal, JournalMark, body};
 use crate::log_state::StoreShared;
 use crate::open::panic_text;
 use crate::queue::{Command, Work};
-use crate::sled_log::{PURGED_BYTES, SledLog};
+use crate::sled_log::{SledLog, WRITTEN_PER_BYTE};
 use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
-/// Keys that the lazy purge removes before it looks at the queue again, so the longest that an append waits for it.
+/// Keys that the lazy purge removes before it looks at the queue again.
 /// After a batch it removes twice the keys that the batch wrote, if that is more: the purge must not fall behind.
 const PURGE_STEP: u64 = 16;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
@@ -188,6 +188,8 @@ impl Writer {
         // The watermark first: after a crash between the two, the log must not be shorter than the watermark. Never
         // raised here: this batch is not durable yet.
         if let Some(cut) = outcome.cut.filter(|cut| *cut < before.last) {
+            // The mark of a purge in the same batch is not durable either.
+            let cut = if purge_mark(batch).is_some() { None } else { cut };
             self.watermark.lower(cut).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
         }
         let began = Instant::now();
@@ -233,10 +235,10 @@ impl Writer {
     fn write_to_sled(&mut self, batch: &[Command], mut last: Option<LogPosition>) -> Result<(), FatalError> {
         self.checkpoints.wait_obsolete(self.journal.sequence())?;
         self.body = Vec::new();
-        let (log, checkpoints) = (&self.log, &self.checkpoints);
+        let (log, pace) = (&self.log, pace(&self.checkpoints, &self.watchdog));
         for command in batch {
             body::encode(&command.work, last.is_none(), &mut self.body, |body| {
-                log.apply(body, |bytes| checkpoints.wrote(bytes))?;
+                log.apply(body, pace)?;
                 body.clear();
                 Ok(())
             })?;
@@ -247,7 +249,7 @@ impl Writer {
 
     /// Gives sled what the journal has made durable, and readers leave to go there for it.
     fn give_to_sled(&mut self, last: Option<u64>, purge: Option<LogPosition>) -> Result<(), FatalError> {
-        self.log.apply(&self.body, |bytes| self.checkpoints.wrote(bytes))?;
+        self.log.apply(&self.body, pace(&self.checkpoints, &self.watchdog))?;
         self.body.clear();
         self.body.shrink_to(KEPT_BYTES);
         self.checkpoints.applied(self.journal.sequence());
@@ -272,7 +274,7 @@ impl Writer {
         let free = options.free_space.bytes(&self.shared.dir);
         let free_bytes = free.map_err(|error| io_failure("examine the disk of", &self.shared.dir, &error))?;
         self.metrics.free_bytes.set(free_bytes as f64);
-        let needed_bytes = bytes.saturating_mul(2) + SLACK_BYTES;
+        let needed_bytes = bytes.saturating_mul(WRITTEN_PER_BYTE) + SLACK_BYTES;
         if free_bytes.saturating_sub(needed_bytes) < options.free_floor_bytes {
             return Err(FatalError::DiskFull {
                 dir: self.shared.dir.clone(),
@@ -314,8 +316,8 @@ impl Writer {
     fn purge_some(&mut self, limit: u64) -> Result<(), FatalError> {
         for _ in 0..limit.div_ceil(PURGE_STEP) {
             let Some((upto, from)) = self.purging.take() else { return Ok(()) };
-            self.checkpoints.wrote(PURGE_STEP * PURGED_BYTES)?;
-            let next = self.log.purge_some(&from, upto, PURGE_STEP as usize)?;
+            let pace = pace(&self.checkpoints, &self.watchdog);
+            let next = self.log.purge_some(&from, upto, PURGE_STEP as usize, pace)?;
             if next.is_none() {
                 let mut state = self.shared.state.lock();
                 // Unless more is to be purged by now.
@@ -367,6 +369,18 @@ impl Writer {
         raised.map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
         self.watchdog.end();
         Ok(())
+    }
+}
+
+/// What is called after each change of sled: waits while too much of it is not durable. Each wait has the watchdog's
+/// whole time, since a large batch has many.
+fn pace<'a>(
+    checkpoints: &'a Checkpoints,
+    watchdog: &'a Watchdog,
+) -> impl Fn(u64) -> Result<(), FatalError> + Copy + use<'a> {
+    move |bytes| {
+        watchdog.begin();
+        checkpoints.wrote(bytes)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The body of a frame: what each command changes, in order, as the same sealed values that sled stores. Pure.
 //!
 //! Every change is absolute: it puts a value under a key, or removes all keys from an index on. So applying the bodies
-//! again, in order, over a log that has them in part gives the same log.
+//! again, in order and up to the last one that the log has, gives the same log.
 
 use crate::codec::{self, MetaKind, Value, encode_meta, encode_position};
 use crate::queue::Work;

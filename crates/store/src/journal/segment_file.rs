@@ -9,6 +9,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::frame::PAGE_BYTES;
@@ -47,7 +48,7 @@ pub(crate) fn read(dir: &Path, segment_bytes: usize) -> Result<Vec<Vec<u8>>, Ope
 }
 
 fn read_one(path: &Path, segment_bytes: usize) -> Result<Vec<u8>, OpenError> {
-    let mut file = match File::open(path) {
+    let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(OpenError::damaged(path, "it is missing"));
         }
@@ -57,6 +58,9 @@ fn read_one(path: &Path, segment_bytes: usize) -> Result<Vec<u8>, OpenError> {
     if bytes != segment_bytes as u64 {
         return Err(OpenError::damaged(path, format!("it has {bytes} bytes and was created with {segment_bytes}")));
     }
+    // What a killed process wrote and did not sync must be durable before sled is given it: after power loss sled could
+    // have a frame that the journal has lost, and the frames before it must not be applied over it.
+    file.sync_all().map_err(OpenError::io("sync", path))?;
     let mut content = Vec::with_capacity(segment_bytes);
     file.read_to_end(&mut content).map_err(OpenError::io("read", path))?;
     Ok(content)
@@ -71,7 +75,10 @@ pub(crate) struct SegmentFile {
 /// Opens the segments for writing.
 pub(crate) fn open(dir: &Path) -> Result<Vec<SegmentFile>, OpenError> {
     let one = |path: PathBuf| {
-        let file = open_direct(&path).or_else(|_| OpenOptions::new().read(true).write(true).open(&path));
+        let file = open_direct(&path).or_else(|error| match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EINVAL | Errno::EOPNOTSUPP) => OpenOptions::new().read(true).write(true).open(&path),
+            _ => Err(error),
+        });
         Ok(SegmentFile { file: file.map_err(OpenError::io("open", &path))?, path })
     };
     paths(dir).into_iter().map(one).collect()
