@@ -45,6 +45,9 @@ impl SledLog {
     pub(crate) fn new(db: sled::Db, file: &Path) -> sled::Result<Self> {
         let log = db.open_tree("log")?;
         let meta = db.open_tree("meta")?;
+        // sled's default tree has nothing of ours, but sled moves its page when it collects garbage: damage there would
+        // end the store at some later write.
+        db.first()?;
         Ok(Self { db, log, meta, file: file.to_path_buf() })
     }
 
