@@ -309,16 +309,9 @@ fn describe_replication() {
     describe_histogram!(
         "lockkeeper_store_sync_seconds",
         Unit::Seconds,
-        "What makes a batch of the store durable, which its acknowledgement waits for: one write and sync of the \
-         journal."
+        "One barrier of the store: flush and data sync."
     );
-    describe_histogram!(
-        "lockkeeper_store_checkpoint_seconds",
-        Unit::Seconds,
-        "A checkpoint of the store: flush and data sync of what sled was given since the last. A write waits for it \
-         only where sled is far behind."
-    );
-    describe_histogram!("lockkeeper_store_batch_records", Unit::Count, "Log records made durable by one sync.");
+    describe_histogram!("lockkeeper_store_batch_records", Unit::Count, "Log records made durable by one barrier.");
     describe_gauge!("lockkeeper_store_free_bytes", Unit::Bytes, "Free bytes of the data directory's disk.");
     describe_gauge!("lockkeeper_store_log_entries", Unit::Count, "Entries in the log.");
     describe_histogram!("lockkeeper_snapshot_seconds", Unit::Seconds, "Time to write a snapshot.");

@@ -1,21 +1,19 @@
-//! Acknowledgement watermark. The end of the journal and the end of sled's file look alike whether a write was torn
-//! before it was acknowledged or damaged afterwards; sled cuts off both without a word. This file beside them records
-//! how far the log had been acknowledged, so that opening can detect the loss.
+//! Acknowledgement watermark. sled silently truncates a damaged tail, taking it for a torn, unacknowledged write; this
+//! file beside it records how far the log had been acknowledged, so that opening can detect the loss.
 //!
 //! Two slots of 4 KiB are written in turn, so that a torn write spoils at most the newer one. A slot is written after
-//! the journal was synced (or sled, for a batch that the journal does not take) and before the callbacks, *without* a
-//! sync of its own; it is synced at open, at a vote, at a truncation, every [`SYNC_RECORDS`] records and at close.
+//! each barrier and before the callbacks, *without* a sync of its own; it is synced at open, at a vote, at a
+//! truncation, every [`SYNC_RECORDS`] records and at close.
 //!
-//! What it detects, exactly, with the journal applied to sled:
+//! What it detects, exactly:
 //! - after a clean close, or after kill -9 (the page cache lives on): any loss of an acknowledged record, vote, purge
-//!   mark or start counter, down to the last acknowledged batch. The slot names the last frame of the journal, so the
-//!   loss of a frame shows whatever was in it;
+//!   mark or start counter, down to the last acknowledged batch;
 //! - after power loss: any loss of data acknowledged before the last synced slot, that is every vote, and all but at
-//!   most the last [`SYNC_RECORDS`] records. Of later frames the journal itself shows the loss of each that another one
-//!   follows, because a frame is written only when the one before it is durable. Loss at its very end cannot be told
-//!   from a torn write. (It takes a disk that loses data which it reported as synced.)
+//!   most the last [`SYNC_RECORDS`] records. This file cannot tell damage to later records from a torn tail. (Losing
+//!   them takes a disk that loses data which it reported as synced.)
 //!
-//! A slot never claims more than is durable. A truncation lowers both slots, synced, before it removes anything.
+//! A slot never claims more than a barrier made durable. A truncation lowers both slots, synced, before it removes
+//! anything.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,12 +29,9 @@ use crate::types::LogPosition;
 pub(crate) const SYNC_RECORDS: u64 = 4096;
 const SLOT_BYTES: u64 = 4096;
 /// The last byte is the version of the whole log directory: any change of its format raises it, and it is read first.
-const MAGIC: [u8; 8] = *b"LKfloor2";
-/// magic 8, sequence 8, incarnation 8, vote 8, directory 16, frame 8, position 16, crc 4. Every version has this
-/// length, so that an earlier one is recognised.
+const MAGIC: [u8; 8] = *b"LKfloor1";
+/// magic 8, sequence 8, incarnation 8, vote 8, directory 16, has position 8, position 16, crc 4.
 const ENCODED_BYTES: usize = 76;
-/// Stands for a log without a position.
-const NO_POSITION: LogPosition = LogPosition { term: u64::MAX, index: u64::MAX };
 
 /// The content of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +42,6 @@ pub(crate) struct AckWatermark {
     pub(crate) vote_sequence: u64,
     /// The directory that the file belongs to.
     pub(crate) directory: u128,
-    /// The last frame of the journal.
-    pub(crate) frame: u64,
     /// The last record (or purge mark, when no record follows it).
     pub(crate) last: Option<LogPosition>,
 }
@@ -123,7 +116,7 @@ impl AckWatermarkFile {
         self.watermark
     }
 
-    /// Raises the watermark, after what it claims has become durable. Synced when asked or when due.
+    /// Raises the watermark, after the barrier that made the records durable. Synced when asked or when due.
     pub(crate) fn raise(&mut self, watermark: AckWatermark, records: u64, sync: bool) -> io::Result<()> {
         self.records_since_sync += records;
         self.write_next(watermark)?;
@@ -175,8 +168,8 @@ fn encode(sequence: u64, watermark: &AckWatermark) -> Vec<u8> {
     out.extend_from_slice(&watermark.incarnation.to_le_bytes());
     out.extend_from_slice(&watermark.vote_sequence.to_le_bytes());
     out.extend_from_slice(&watermark.directory.to_le_bytes());
-    out.extend_from_slice(&watermark.frame.to_le_bytes());
-    out.extend_from_slice(&encode_position(watermark.last.unwrap_or(NO_POSITION)));
+    out.extend_from_slice(&u64::from(watermark.last.is_some()).to_le_bytes());
+    out.extend_from_slice(&encode_position(watermark.last.unwrap_or(LogPosition { term: 0, index: 0 })));
     let crc = crc32c::crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
@@ -195,14 +188,8 @@ fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<Result<(u64, AckWatermark), u8>
     let number = |at: usize| fields.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
     let directory = u128::from_le_bytes(fields.get(24..40)?.try_into().ok()?);
     let position = decode_position(fields.get(48..64)?).ok()?;
-    let watermark = AckWatermark {
-        incarnation: number(8)?,
-        vote_sequence: number(16)?,
-        directory,
-        frame: number(40)?,
-        last: (position != NO_POSITION).then_some(position),
-    };
-    Some(Ok((number(0)?, watermark)))
+    let last = (number(40)? != 0).then_some(position);
+    Some(Ok((number(0)?, AckWatermark { incarnation: number(8)?, vote_sequence: number(16)?, directory, last })))
 }
 
 #[cfg(test)]
@@ -210,8 +197,7 @@ mod tests {
     use super::*;
 
     fn watermark(index: u64) -> AckWatermark {
-        let last = Some(LogPosition { term: 4, index });
-        AckWatermark { incarnation: 1, vote_sequence: 2, directory: 3, frame: 5, last }
+        AckWatermark { incarnation: 1, vote_sequence: 2, directory: 3, last: Some(LogPosition { term: 4, index }) }
     }
 
     #[test]
@@ -248,21 +234,6 @@ mod tests {
             std::fs::write(&path, &damaged).unwrap();
             assert_eq!(AckWatermarkFile::open(&path).unwrap().unwrap().watermark().last, None);
         }
-    }
-
-    #[test]
-    fn the_format_before_the_journal_is_recognised() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("floor");
-        let mut slot = encode(1, &watermark(0));
-        slot[7] = b'1';
-        let body = ENCODED_BYTES - 4;
-        let crc = crc32c::crc32c(&slot[..body]);
-        slot[body..].copy_from_slice(&crc.to_le_bytes());
-        std::fs::write(&path, slot).unwrap();
-        let problem = AckWatermarkFile::open(&path).unwrap().err().unwrap();
-        let text = problem.refusal(&path).to_string();
-        assert!(text.contains("format version 1, this build reads 2"), "{text}");
     }
 
     #[test]

@@ -41,19 +41,19 @@ pub(crate) fn part_count(payload_bytes: usize) -> usize {
     payload_bytes.div_ceil(PART_DATA_BYTES).max(1)
 }
 
-/// Appends the value of one part.
+/// The value of one part.
 pub(crate) fn encode_part(record: &Record, part: u16, out: &mut Vec<u8>) {
     let total = record.payload.len();
     let from = usize::from(part) * PART_DATA_BYTES;
     let data = &record.payload[from..total.min(from + PART_DATA_BYTES)];
-    let start = out.len();
+    out.clear();
     out.extend_from_slice(&PART_MAGIC);
     out.extend_from_slice(&part.to_le_bytes());
     out.extend_from_slice(&(part_count(total) as u16).to_le_bytes());
     out.extend_from_slice(&record.position.index.to_le_bytes());
     out.extend_from_slice(&record.position.term.to_le_bytes());
     out.extend_from_slice(&(total as u32).to_le_bytes());
-    seal(out, start, data);
+    seal(out, data);
 }
 
 /// One part as read back.
@@ -80,45 +80,14 @@ pub(crate) fn decode_part<'a>(key: &[u8], value: &'a [u8]) -> Result<Part<'a>, S
         total: u32_at(value, 24) as usize,
         data,
     };
-    let expected = part_data_bytes(read.total, read.part);
+    let from = usize::from(read.part) * PART_DATA_BYTES;
+    let expected = read.total.saturating_sub(from).min(PART_DATA_BYTES);
     let consistent = read.position.index == index
         && read.part == part
         && usize::from(read.parts) == part_count(read.total)
         && read.part < read.parts
         && data.len() == expected;
     if consistent { Ok(read) } else { Err(format!("part {part} of record {index} contradicts its own header or key")) }
-}
-
-/// Payload bytes in one part of a record.
-fn part_data_bytes(total: usize, part: u16) -> usize {
-    total.saturating_sub(usize::from(part) * PART_DATA_BYTES).min(PART_DATA_BYTES)
-}
-
-/// A value made by [`encode_part`] or [`encode_meta`].
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Value<'a> {
-    Part { index: u64, part: u16, value: &'a [u8] },
-    Meta { kind: MetaKind, value: &'a [u8] },
-}
-
-/// Checks the value that the bytes begin with; returns it and the bytes after it.
-pub(crate) fn split_value(bytes: &[u8]) -> Result<(Value<'_>, &[u8]), String> {
-    let short = || "a value is cut off".to_owned();
-    if bytes.len() >= PART_HEADER_BYTES && bytes.starts_with(&PART_MAGIC) {
-        let (index, part) = (u64_at(bytes, 8, u64::from_le_bytes), u16::from_le_bytes([bytes[4], bytes[5]]));
-        let length = PART_HEADER_BYTES + part_data_bytes(u32_at(bytes, 24) as usize, part);
-        let (value, rest) = bytes.split_at_checked(length).ok_or_else(short)?;
-        decode_part(&part_key(index, part), value)?;
-        return Ok((Value::Part { index, part, value }, rest));
-    }
-    if bytes.len() < META_HEADER_BYTES {
-        return Err(short());
-    }
-    let kind = MetaKind::of(bytes[4]).ok_or_else(|| "a value of an unknown kind".to_owned())?;
-    let length = META_HEADER_BYTES.saturating_add(u32_at(bytes, 16) as usize);
-    let (value, rest) = bytes.split_at_checked(length).ok_or_else(short)?;
-    decode_meta(kind, value)?;
-    Ok((Value::Meta { kind, value }, rest))
 }
 
 /// The small values beside the log.
@@ -131,28 +100,9 @@ pub(crate) enum MetaKind {
     Committed = 5,
     /// First index of a log that was never purged and yet does not start at 0.
     Start = 6,
-    /// How much of the journal is in sled (`journal/mod.rs`).
-    Journal = 7,
-    /// In the journal only: every record from the index in `sequence` on is removed.
-    Truncated = 8,
 }
 
 impl MetaKind {
-    fn of(number: u8) -> Option<Self> {
-        use MetaKind as Kind;
-        let all = [
-            Kind::Identity,
-            Kind::Incarnation,
-            Kind::Vote,
-            Kind::Purged,
-            Kind::Committed,
-            Kind::Start,
-            Kind::Journal,
-            Kind::Truncated,
-        ];
-        all.into_iter().find(|kind| *kind as u8 == number)
-    }
-
     pub(crate) fn key(self) -> &'static [u8] {
         match self {
             MetaKind::Identity => b"identity",
@@ -161,8 +111,6 @@ impl MetaKind {
             MetaKind::Purged => b"purged",
             MetaKind::Committed => b"committed",
             MetaKind::Start => b"start",
-            MetaKind::Journal => b"journal",
-            MetaKind::Truncated => b"truncated",
         }
     }
 }
@@ -174,7 +122,7 @@ pub(crate) fn encode_meta(kind: MetaKind, sequence: u64, data: &[u8]) -> Vec<u8>
     out.extend_from_slice(&[kind as u8, 0, 0, 0]);
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&(data.len() as u32).to_le_bytes());
-    seal(&mut out, 0, data);
+    seal(&mut out, data);
     out
 }
 
@@ -261,9 +209,9 @@ impl Assembly {
     }
 }
 
-/// Appends the CRC of the header, which begins at `start`, and of the data, then the data.
-fn seal(out: &mut Vec<u8>, start: usize, data: &[u8]) {
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&out[start..]), data);
+/// Appends the CRC of the header so far and of the data, then the data.
+fn seal(out: &mut Vec<u8>, data: &[u8]) {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(out), data);
     out.extend_from_slice(&crc.to_le_bytes());
     out.extend_from_slice(data);
 }
@@ -287,11 +235,11 @@ fn unseal(value: &[u8], magic: [u8; 4], header_bytes: usize) -> Result<&[u8], St
     Ok(data)
 }
 
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-pub(crate) fn u64_at(bytes: &[u8], at: usize, convert: fn([u8; 8]) -> u64) -> u64 {
+fn u64_at(bytes: &[u8], at: usize, convert: fn([u8; 8]) -> u64) -> u64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[at..at + 8]);
     convert(eight)

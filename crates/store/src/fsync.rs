@@ -1,25 +1,17 @@
-//! The one place where the log and the vote become durable (fsync), be it in the journal or in sled, and the marks that
-//! show each acknowledgement in a system-call trace.
+//! The one place where the log and the vote become durable (fsync), and the marks that show each acknowledgement in a
+//! system-call trace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use lockkeeper_mutants::mutant;
-use parking_lot::Mutex;
 
 use crate::error::FatalError;
 use crate::types::Barrier;
 
-/// Returns when what was written to the file is on the disk. An error is final: a second sync may succeed falsely.
-pub(crate) fn sync_data(file: &File, path: &Path, kind: Barrier) -> Result<(), FatalError> {
-    if kind == Barrier::Full && !mutant!(BareFlush) {
-        file.sync_data().map_err(|error| io_failure("sync", path, &error))?;
-    }
-    Ok(())
-}
-
-/// Makes everything inserted into sled so far durable.
+/// Makes everything inserted so far durable.
 pub(crate) struct DataBarrier {
     db: sled::Db,
     /// Our own descriptor of sled's file: sled's flush (`sync_file_range`) covers neither the file's size nor the
@@ -28,31 +20,23 @@ pub(crate) struct DataBarrier {
     file: File,
     path: PathBuf,
     kind: Barrier,
-    /// One barrier at a time, and none after a failure: the system reports a failed write-back to one sync only.
-    failed: Mutex<Option<FatalError>>,
 }
 
 impl DataBarrier {
     pub(crate) fn new(db: sled::Db, path: &Path, kind: Barrier) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Self { db, file, path: path.to_path_buf(), kind, failed: Mutex::new(None) })
+        Ok(Self { db, file, path: path.to_path_buf(), kind })
     }
 
-    /// Returns when everything inserted before is on the disk. An error is final and given to every later call: a
-    /// second sync may succeed falsely.
+    /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
-        let mut failed = self.failed.lock();
-        if let Some(error) = &*failed {
-            return Err(error.clone());
-        }
-        let result = self.flush_and_sync();
-        *failed = result.as_ref().err().cloned();
-        result
-    }
-
-    fn flush_and_sync(&self) -> Result<(), FatalError> {
+        let started = Instant::now();
         self.db.flush().map_err(|error| io_failure("flush", &self.path, &error))?;
-        sync_data(&self.file, &self.path, self.kind)
+        if self.kind == Barrier::Full && !mutant!(BareFlush) {
+            self.file.sync_data().map_err(|error| io_failure("sync", &self.path, &error))?;
+        }
+        metrics::histogram!("lockkeeper_store_sync_seconds").record(started.elapsed().as_secs_f64());
+        Ok(())
     }
 }
 

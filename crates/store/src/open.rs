@@ -2,9 +2,6 @@
 //!
 //! A new log directory is made as `log.new` and renamed when it is complete and synced, so a crash in between leaves
 //! nothing named `log`. A directory named `log` may therefore hold acknowledged data, and must be complete.
-//!
-//! What the journal has is applied to sled before anything is checked that it may have changed. Nothing is applied to
-//! the directory of another node, or from a journal that is damaged.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +16,6 @@ use crate::codec::{self, MetaKind};
 use crate::directory::{self, DirectoryLock, Layout};
 use crate::error::{FatalError, OpenError};
 use crate::fsync::DataBarrier;
-use crate::journal::{self, Journal, JournalMark, PAGE_BYTES};
 use crate::permissions;
 use crate::scan;
 use crate::sled_log::SledLog;
@@ -29,8 +25,6 @@ use crate::types::{Barrier, Identity, Opened, Options};
 
 /// sled unlocks its file a while after its last handle is dropped (sled issue 1234).
 const SLED_LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// Largest segment of the journal; an open reads it whole.
-const MAX_JOURNAL_BYTES: usize = 256 * 1024 * 1024;
 /// Longest cluster name.
 const MAX_CLUSTER_BYTES: usize = 256;
 
@@ -39,8 +33,6 @@ pub(crate) struct Ready {
     pub(crate) lock: DirectoryLock,
     pub(crate) log: SledLog,
     pub(crate) barrier: DataBarrier,
-    pub(crate) journal: Journal,
-    pub(crate) mark: JournalMark,
     pub(crate) watermark: AckWatermarkFile,
     pub(crate) tail: TailCache,
     pub(crate) terms: TermStarts,
@@ -87,12 +79,6 @@ fn validate(identity: &Identity, options: &Options) -> Result<(), OpenError> {
     if options.flush_every_ms == 0 || options.queue_commands == 0 || options.sync_watchdog.is_zero() {
         return Err(OpenError::Invalid("flush_every_ms, queue_commands and sync_watchdog must be above 0".into()));
     }
-    let journal = options.journal_segment_bytes;
-    if !(PAGE_BYTES..=MAX_JOURNAL_BYTES).contains(&journal) || !journal.is_multiple_of(PAGE_BYTES) {
-        return Err(OpenError::Invalid(format!(
-            "journal_segment_bytes must be a multiple of {PAGE_BYTES}, and {MAX_JOURNAL_BYTES} at most"
-        )));
-    }
     Ok(())
 }
 
@@ -123,13 +109,10 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     let log = open_log(&making, options)?;
     log.put_meta(MetaKind::Identity, 0, &codec::encode_identity(identity)).map_err(refusal)?;
     log.put_meta(MetaKind::Incarnation, 0, &0_u64.to_le_bytes()).map_err(refusal)?;
-    log.put_journal_mark(JournalMark::new(0, options.journal_segment_bytes as u64)).map_err(refusal)?;
     let barrier = DataBarrier::new(log.db().clone(), &file, Barrier::Full).map_err(OpenError::io("open", &file))?;
     barrier.run().map_err(refusal)?;
     drop((barrier, log));
-    journal::create(&directory::journal_dir(&making), options.journal_segment_bytes)?;
-    let directory = identity.directory;
-    let watermark = AckWatermark { incarnation: 0, vote_sequence: 0, directory, frame: 0, last: None };
+    let watermark = AckWatermark { incarnation: 0, vote_sequence: 0, directory: identity.directory, last: None };
     let watermark_file = directory::watermark_file(&making);
     AckWatermarkFile::create(&watermark_file, watermark).map_err(OpenError::io("create", &watermark_file))?;
     for entry in fs::read_dir(&sled).map_err(OpenError::io("read", &sled))? {
@@ -178,17 +161,23 @@ fn open_existing(
     let watermark_path = directory::watermark_file(&log_dir);
     let watermark_file = AckWatermarkFile::open(&watermark_path).map_err(OpenError::io("open", &watermark_path))?;
     let mut watermark_file = watermark_file.map_err(|problem| problem.refusal(&watermark_path))?;
-    prepare_sled(&sled, &file)?;
-    let log = open_log(&log_dir, options)?;
-    let barrier = DataBarrier::new(log.db().clone(), &file, options.barrier).map_err(OpenError::io("open", &file))?;
-    let watermark = watermark_file.watermark();
-    let found = scan::identity(&log, &watermark)?;
-    if found.cluster != identity.cluster || found.node != identity.node {
-        return Err(foreign(layout, found, identity));
+    if !file.try_exists().map_err(OpenError::io("examine", &file))? {
+        return Err(OpenError::damaged(&file, "it is missing"));
     }
-    let journal_dir = directory::journal_dir(&log_dir);
-    let mark = apply_journal(&journal_dir, &log, &barrier, &watermark, options)?;
+    directory::remove_unfinished_sled_snapshots(&sled).map_err(OpenError::io("tidy", &sled))?;
+
+    let log = open_log(&log_dir, options)?;
+    let watermark = watermark_file.watermark();
     let meta = scan::meta(&log, &watermark)?;
+    if meta.identity.cluster != identity.cluster || meta.identity.node != identity.node {
+        return Err(OpenError::Foreign {
+            dir: layout.root.clone(),
+            found_cluster: meta.identity.cluster,
+            found_node: meta.identity.node,
+            cluster: identity.cluster.clone(),
+            node: identity.node,
+        });
+    }
     let (mut tail, mut terms) = (TailCache::new(options.tail_cache_bytes), TermStarts::default());
     let scanned = scan::log(&log, &meta, &watermark, |record| {
         terms.push(record.position);
@@ -196,28 +185,27 @@ fn open_existing(
     })?;
     if let Some(torn) = scanned.torn {
         tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
-        log.remove_from(torn, paced(&barrier, options)).map_err(refusal)?;
+        log.remove_from(torn).map_err(refusal)?;
     }
 
     // sled creates its files as the process's mask has it.
     permissions::tighten_all(&sled);
     tighten(layout, fresh);
 
-    // What was applied is durable since, and so becomes this start; from then on nothing in the journal is needed.
+    // Data that a killed process left in the page cache becomes durable here, before it is reported; so does this
+    // start.
     let incarnation = meta.incarnation + 1;
     log.put_meta(MetaKind::Incarnation, incarnation, &incarnation.to_le_bytes()).map_err(refusal)?;
-    log.put_journal_mark(mark).map_err(refusal)?;
+    let barrier = DataBarrier::new(log.db().clone(), &file, options.barrier).map_err(OpenError::io("open", &file))?;
     barrier.run().map_err(refusal)?;
     directory::sync_directory(&sled).map_err(OpenError::io("sync", &sled))?;
     let vote_sequence = meta.vote.as_ref().map_or(0, |(sequence, _)| *sequence);
-    let directory = found.directory;
-    let raised = AckWatermark { incarnation, vote_sequence, directory, frame: mark.applied, last: scanned.last };
+    let raised = AckWatermark { incarnation, vote_sequence, directory: meta.identity.directory, last: scanned.last };
     watermark_file.raise(raised, 0, true).map_err(OpenError::io("sync", &watermark_path))?;
-    let journal = Journal::begin(&journal_dir, mark, options.barrier)?;
 
     let opened = Opened {
         incarnation,
-        directory,
+        directory: meta.identity.directory,
         fresh,
         vote: meta.vote.map(|(_, vote)| Bytes::from(vote)),
         committed: meta.committed.map(|(_, committed)| Bytes::from(committed)),
@@ -226,59 +214,7 @@ fn open_existing(
         records: scanned.first.map_or(0, |first| scanned.last.map_or(0, |last| last.index + 1 - first)),
         torn_tail_cut: scanned.torn.is_some(),
     };
-    let (watermark, first_index) = (watermark_file, scanned.first);
-    Ok(Ready { lock, log, barrier, journal, mark, watermark, tail, terms, first_index, opened })
-}
-
-/// Makes sled's files such that it may open them.
-fn prepare_sled(sled: &Path, file: &Path) -> Result<(), OpenError> {
-    if !file.try_exists().map_err(OpenError::io("examine", file))? {
-        return Err(OpenError::damaged(file, "it is missing"));
-    }
-    directory::remove_unfinished_sled_snapshots(sled).map_err(OpenError::io("tidy", sled))?;
-    // What a killed process left in the page cache must be durable before sled builds on it: it writes at once over
-    // what it takes for garbage.
-    fs::File::open(file).and_then(|file| file.sync_all()).map_err(OpenError::io("sync", file))
-}
-
-fn foreign(layout: &Layout, found: Identity, identity: &Identity) -> OpenError {
-    OpenError::Foreign {
-        dir: layout.root.clone(),
-        found_cluster: found.cluster,
-        found_node: found.node,
-        cluster: identity.cluster.clone(),
-        node: identity.node,
-    }
-}
-
-/// Applies to sled what it may lack of the journal, durably; returns the mark of the run that begins.
-fn apply_journal(
-    dir: &Path,
-    log: &SledLog,
-    barrier: &DataBarrier,
-    watermark: &AckWatermark,
-    options: &Options,
-) -> Result<JournalMark, OpenError> {
-    let mark = scan::journal_mark(log)?;
-    let mut pace = paced(barrier, options);
-    let last = journal::replay(dir, mark, watermark.frame, |body| log.apply(body, &mut pace).map_err(refusal))?;
-    if last > mark.applied {
-        barrier.run().map_err(refusal)?;
-    }
-    Ok(JournalMark::new(last, mark.segment_bytes))
-}
-
-/// Runs the barrier as often as checkpoints would: sled must not have more than a segment that is not durable.
-fn paced(barrier: &DataBarrier, options: &Options) -> impl FnMut(u64) -> Result<(), FatalError> {
-    let (mut written, most) = (0, options.segment_bytes as u64 / 2);
-    move |bytes| {
-        written += bytes;
-        if written < most {
-            return Ok(());
-        }
-        written = 0;
-        barrier.run()
-    }
+    Ok(Ready { lock, log, barrier, watermark: watermark_file, tail, terms, first_index: scanned.first, opened })
 }
 
 /// Restricts the directory to this user, now that it is known to be this node's: locked, and with its log in it.

@@ -1,10 +1,10 @@
 //! The scan at open: is everything there that was acknowledged, and is it what was written?
 //!
 //! sled checks its own messages, but where a check fails it ends its log (at the tail) or skips the rest of a segment
-//! (elsewhere) without an error. So once the journal has been applied, the log is read from end to end: every part's
-//! checksum, every record complete, indexes contiguous from the purge mark on, terms never falling, and the
-//! acknowledgement watermark inside. The one damage accepted is an incomplete *last* record beyond the watermark: a
-//! crash in a batch that the journal does not take can leave it, and it was never acknowledged.
+//! (elsewhere) without an error. So the log is read once from end to end: every part's checksum, every record complete,
+//! indexes contiguous from the purge mark on, terms never falling, and the acknowledgement watermark inside. The one
+//! damage accepted is an incomplete *last* record beyond the watermark: a crash can leave it, and it was never
+//! acknowledged.
 
 use std::io;
 use std::path::Path;
@@ -12,12 +12,12 @@ use std::path::Path;
 use crate::ack_watermark::AckWatermark;
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::OpenError;
-use crate::journal::JournalMark;
-use crate::sled_log::{MetaValue, SledLog};
+use crate::sled_log::SledLog;
 use crate::types::{Identity, LogPosition, Record};
 
 /// The meta values as found.
 pub(crate) struct Meta {
+    pub(crate) identity: Identity,
     pub(crate) incarnation: u64,
     pub(crate) vote: Option<(u64, Vec<u8>)>,
     pub(crate) committed: Option<(u64, Vec<u8>)>,
@@ -35,55 +35,38 @@ pub(crate) struct Scanned {
     pub(crate) torn: Option<u64>,
 }
 
-/// Whose log it is. It and the watermark must come from the same directory.
-pub(crate) fn identity(log: &SledLog, watermark: &AckWatermark) -> Result<Identity, OpenError> {
+/// Reads and checks the meta values.
+pub(crate) fn meta(log: &SledLog, watermark: &AckWatermark) -> Result<Meta, OpenError> {
     let file = log.file();
-    let (_, identity) = read(log, MetaKind::Identity)?.ok_or_else(|| missing(file, "identity"))?;
+    let read = |kind| {
+        let value = log.meta(kind).map_err(|error| sled_refusal(file, &error))?;
+        value.map_err(|what| OpenError::damaged(file, what))
+    };
+    let number = |kind| {
+        let value = read(kind)?;
+        value.map(|(_, data)| codec::decode_u64(&data)).transpose().map_err(|what| OpenError::damaged(file, what))
+    };
+    let missing = |what: &str| OpenError::damaged(file, format!("the {what} that was written to it is missing"));
+    let (_, identity) = read(MetaKind::Identity)?.ok_or_else(|| missing("identity"))?;
     let identity = codec::decode_identity(&identity).map_err(|what| OpenError::damaged(file, what))?;
+    let incarnation = number(MetaKind::Incarnation)?.ok_or_else(|| missing("start counter"))?;
+    let vote = read(MetaKind::Vote)?;
+    let purged = read(MetaKind::Purged)?.map(|(_, data)| codec::decode_position(&data)).transpose();
+    let purged = purged.map_err(|what| OpenError::damaged(file, what))?;
     if identity.directory != watermark.directory {
         return Err(OpenError::damaged(
             file,
             "it and the file \"floor\" beside it come from different data directories",
         ));
     }
-    Ok(identity)
-}
-
-/// What it has of the journal.
-pub(crate) fn journal_mark(log: &SledLog) -> Result<JournalMark, OpenError> {
-    let file = log.file();
-    let (applied, data) = read(log, MetaKind::Journal)?.ok_or_else(|| missing(file, "mark of the journal"))?;
-    JournalMark::decode(applied, &data).map_err(|what| OpenError::damaged(file, what))
-}
-
-/// Reads and checks the other meta values, once the journal has been applied.
-pub(crate) fn meta(log: &SledLog, watermark: &AckWatermark) -> Result<Meta, OpenError> {
-    let file = log.file();
-    let number = |kind| {
-        let value = read(log, kind)?;
-        value.map(|(_, data)| codec::decode_u64(&data)).transpose().map_err(|what| OpenError::damaged(file, what))
-    };
-    let incarnation = number(MetaKind::Incarnation)?.ok_or_else(|| missing(file, "start counter"))?;
-    let vote = read(log, MetaKind::Vote)?;
-    let purged = read(log, MetaKind::Purged)?.map(|(_, data)| codec::decode_position(&data)).transpose();
-    let purged = purged.map_err(|what| OpenError::damaged(file, what))?;
     if incarnation < watermark.incarnation {
-        return Err(missing(file, "latest start counter"));
+        return Err(missing("latest start counter"));
     }
     if vote.as_ref().map_or(0, |(sequence, _)| *sequence) < watermark.vote_sequence {
-        return Err(missing(file, "latest vote"));
+        return Err(missing("latest vote"));
     }
-    let (committed, start) = (read(log, MetaKind::Committed)?, number(MetaKind::Start)?);
-    Ok(Meta { incarnation, vote, committed, purged, start })
-}
-
-fn read(log: &SledLog, kind: MetaKind) -> Result<Option<MetaValue>, OpenError> {
-    let value = log.meta(kind).map_err(|error| sled_refusal(log.file(), &error))?;
-    value.map_err(|what| OpenError::damaged(log.file(), what))
-}
-
-fn missing(file: &Path, what: &str) -> OpenError {
-    OpenError::damaged(file, format!("the {what} that was written to it is missing"))
+    let (committed, start) = (read(MetaKind::Committed)?, number(MetaKind::Start)?);
+    Ok(Meta { identity, incarnation, vote, committed, purged, start })
 }
 
 /// Reads the whole log and hands each record to `keep`.

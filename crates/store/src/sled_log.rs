@@ -4,30 +4,10 @@ use std::path::{Path, PathBuf};
 
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::FatalError;
-use crate::journal::JournalMark;
-use crate::journal::body::{self, Change};
-use crate::types::Record;
+use crate::types::{LogPosition, Record};
 
 /// Keys collected at a time when a run of records is removed.
 const REMOVE_CHUNK: usize = 1024;
-/// What sled writes for each byte of a value: it links the change to its page, writes the page anew after ten of them,
-/// and again when it splits it. 3.6 to 4.7 were measured, for values of 56 to 4096 bytes.
-pub(crate) const WRITTEN_PER_BYTE: u64 = 5;
-/// Key and headers of a value in sled.
-const INSERT_OVERHEAD_BYTES: u64 = 64;
-/// What sled writes at most for each part that is removed: it writes the page anew, and pages are merged. Measured with
-/// values of 232 bytes: 230 to 630; of 4 KiB: 1600 to 8200.
-const REMOVED_PER_BYTE: u64 = 2;
-const REMOVE_OVERHEAD_BYTES: u64 = 512;
-
-/// Bytes that sled writes for a value, about.
-fn insert_bytes(value: &[u8]) -> u64 {
-    WRITTEN_PER_BYTE * (value.len() as u64 + INSERT_OVERHEAD_BYTES)
-}
-
-fn remove_bytes(value: Option<&sled::IVec>) -> u64 {
-    REMOVE_OVERHEAD_BYTES + value.map_or(0, |value| REMOVED_PER_BYTE * value.len() as u64)
-}
 
 /// Sequence and data of a meta value.
 pub(crate) type MetaValue = (u64, Vec<u8>);
@@ -59,42 +39,24 @@ impl SledLog {
         &self.file
     }
 
-    /// Makes the changes of a journal's body, in order. `pace` is called after each with the bytes that sled writes for
-    /// it, about, and may wait.
-    pub(crate) fn apply(
-        &self,
-        body: &[u8],
-        mut pace: impl FnMut(u64) -> Result<(), FatalError>,
-    ) -> Result<(), FatalError> {
-        for change in body::changes(body) {
-            match change.map_err(|what| self.damaged(what))? {
-                Change::Part { index, part, value } => {
-                    let key = codec::part_key(index, part);
-                    self.log.insert(key, value).map_err(|error| self.failure("write", &error))?;
-                    pace(insert_bytes(value))?;
-                }
-                Change::Meta { kind, value } => {
-                    self.meta.insert(kind.key(), value).map_err(|error| self.failure("write", &error))?;
-                    pace(insert_bytes(value))?;
-                }
-                Change::RemoveFrom(start) => self.remove_from(start, &mut pace)?,
-            }
+    /// Inserts the parts in order, so that a crash leaves a prefix; returns their number.
+    pub(crate) fn insert(&self, record: &Record, buffer: &mut Vec<u8>) -> Result<u64, FatalError> {
+        let parts = codec::part_count(record.payload.len()) as u16;
+        for part in 0..parts {
+            codec::encode_part(record, part, buffer);
+            let key = codec::part_key(record.position.index, part);
+            self.log.insert(key, buffer.as_slice()).map_err(|error| self.failure("write", &error))?;
         }
-        Ok(())
+        Ok(u64::from(parts))
     }
 
     /// Removes every part at or above `start`, from the top down, so that a crash leaves a prefix.
-    pub(crate) fn remove_from(
-        &self,
-        start: u64,
-        mut pace: impl FnMut(u64) -> Result<(), FatalError>,
-    ) -> Result<(), FatalError> {
+    pub(crate) fn remove_from(&self, start: u64) -> Result<(), FatalError> {
         loop {
             let range = self.log.range(codec::part_key(start, 0)..).keys().rev().take(REMOVE_CHUNK);
             let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
             for key in &keys {
-                let removed = self.log.remove(key).map_err(|error| self.failure("write", &error))?;
-                pace(remove_bytes(removed.as_ref()))?;
+                self.log.remove(key).map_err(|error| self.failure("write", &error))?;
             }
             if keys.len() < REMOVE_CHUNK {
                 return Ok(());
@@ -103,14 +65,8 @@ impl SledLog {
     }
 
     /// Removes at most `limit` parts between `from` and the index `upto`, upward; returns the key to go on from while
-    /// there may be more. `pace` as in [`apply`](Self::apply).
-    pub(crate) fn purge_some(
-        &self,
-        from: &[u8],
-        upto: u64,
-        limit: usize,
-        mut pace: impl FnMut(u64) -> Result<(), FatalError>,
-    ) -> Result<Option<sled::IVec>, FatalError> {
+    /// there may be more.
+    pub(crate) fn purge_some(&self, from: &[u8], upto: u64, limit: usize) -> Result<Option<sled::IVec>, FatalError> {
         let end = codec::part_key(upto, u16::MAX);
         if from > end.as_slice() {
             return Ok(None);
@@ -118,8 +74,7 @@ impl SledLog {
         let range = self.log.range(from..=end.as_slice()).keys().take(limit);
         let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
         for key in &keys {
-            let removed = self.log.remove(key).map_err(|error| self.failure("write", &error))?;
-            pace(remove_bytes(removed.as_ref()))?;
+            self.log.remove(key).map_err(|error| self.failure("write", &error))?;
         }
         Ok(if keys.len() < limit { None } else { keys.last().cloned() })
     }
@@ -168,8 +123,8 @@ impl SledLog {
         Ok(codec::decode_meta(kind, &value).map(|(sequence, data)| Some((sequence, data.to_vec()))))
     }
 
-    pub(crate) fn put_journal_mark(&self, mark: JournalMark) -> Result<(), FatalError> {
-        self.put_meta(MetaKind::Journal, mark.applied, &mark.encode())
+    pub(crate) fn put_purged(&self, position: LogPosition) -> Result<(), FatalError> {
+        self.put_meta(MetaKind::Purged, position.index, &codec::encode_position(position))
     }
 
     fn failure(&self, what: &'static str, error: &sled::Error) -> FatalError {

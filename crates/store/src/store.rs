@@ -16,7 +16,6 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::checkpoint::{CheckpointParts, Checkpoints};
 use crate::codec::{MAX_META_BYTES, part_key};
 use crate::error::{FatalError, OpenError, StoreError};
 use crate::fsync::Marks;
@@ -26,7 +25,7 @@ use crate::queue::{Command, Queue, Work};
 use crate::term_starts::TermStarts;
 use crate::types::{Bounds, Done, Identity, LogPosition, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
-use crate::writer::{Writer, WriterMetrics};
+use crate::writer::Writer;
 
 /// Handle of the log, the vote and the marks of one data directory. Clones share it. Closing the store, or dropping its
 /// last clone, frees the directory.
@@ -50,8 +49,8 @@ impl Store {
     }
 
     fn start(dir: &Path, ready: Ready, options: Options, marks: Marks) -> std::io::Result<Store> {
-        let Ready { lock, log, barrier, journal, mark, watermark, tail, terms, first_index, opened } = ready;
-        let (log, barrier) = (Arc::new(log), Arc::new(barrier));
+        let Ready { lock, log, barrier, watermark, tail, terms, first_index, opened } = ready;
+        let log = Arc::new(log);
         let failure = Arc::new(Failure::new(options.fatal.clone()));
         let state = VisibleState {
             tail,
@@ -73,27 +72,22 @@ impl Store {
         let shared =
             Arc::new(StoreShared { dir: dir.to_path_buf(), options, failure, state: Mutex::new(state), work, room });
         let limit = shared.options.sync_watchdog;
-        let stuck = FatalError::Stuck { file: journal.dir().to_path_buf(), limit };
+        let stuck = FatalError::Stuck { file: log.file().to_path_buf(), limit };
         let watched = shared.clone();
         let watchdog = Watchdog::start(limit, move || watched.fail(&stuck))?;
-        let parts = CheckpointParts { shared: shared.clone(), log: log.clone(), barrier: barrier.clone(), mark };
-        let checkpoints = Checkpoints::start(parts)?;
         let writer = Writer {
             shared: shared.clone(),
             log,
             barrier,
-            journal,
-            mark,
-            checkpoints,
             watermark,
             marks,
             watchdog,
             // A purge that a crash interrupted goes on.
             purging: opened.purged.map(|purged| (purged.index, sled::IVec::from(&part_key(0, 0)))),
+            unsynced_keys: 0,
             committed_at: Instant::now(),
             committed: opened.committed,
-            body: Vec::new(),
-            metrics: WriterMetrics::new(),
+            buffer: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run())?;
         Ok(Store(Arc::new(Handle { shared, writer: Mutex::new(Some(thread)) })))

@@ -6,24 +6,20 @@
 //! strace -f -y -s 1048576 -e trace=pwrite64,fdatasync,fsync,write -o FILE COMMAND
 //! ```
 //! Calls that the check reads:
-//! - `pwrite64` to sled's file (`…/log/sled/db`) or a segment of the journal (`…/log/journal/…`): the record parts and
-//!   votes in it are found by their headers;
-//! - `fdatasync` or `fsync` of such a file: counts for what was written to the same file, from when it began, and only
-//!   if it returned 0;
+//! - `pwrite64` to sled's file (`…/log/sled/db`): the record parts and votes in it are found by their headers;
+//! - `fdatasync` or `fsync` of that file: counts from when it began, and only if it returned 0;
 //! - `write` of a mark to /dev/null, made by the writer thread just before the callbacks: `ack append INDEX TERM COUNT`
 //!   (the last record, and how many end there) and `ack vote SEQUENCE`.
 //!
-//! For each mark: every part of every record it names must have been written to a file before some sync of that file
-//! began, and the sync must have ended before the mark. The *first* write of a part to a file counts: sled may write it
-//! again later when it rewrites a page, which removes nothing. A part of an earlier term counts for nothing once the
-//! part has been written with a later one.
+//! For each mark: every part of every record it names must have been written before some sync began, and that sync must
+//! have ended before the mark. The *first* write of a part counts: sled may later write it again when it rewrites a
+//! page, which removes nothing.
 
 use std::collections::HashMap;
 use std::fmt;
 
-/// The files looked at: the end of a path, a directory, and a whole path.
+/// Ends of the paths of the files looked at.
 const DATA_FILE: &str = "/log/sled/db";
-const JOURNAL: &str = "/log/journal/";
 const MARK_FILE: &str = "/dev/null";
 /// Violations listed; the rest are counted.
 const LISTED: usize = 20;
@@ -37,9 +33,9 @@ pub struct Report {
     pub records: u64,
     /// Acknowledged votes seen.
     pub votes: u64,
-    /// Completed syncs of the data files.
+    /// Completed syncs of the data file.
     pub syncs: u64,
-    /// Writes to the data files.
+    /// Writes to the data file.
     pub writes: u64,
     /// Acknowledgements that were not covered.
     pub violations: u64,
@@ -77,8 +73,8 @@ pub fn check<'a>(lines: impl IntoIterator<Item = &'a str>) -> Report {
 
 /// A call that has begun. Its line number stands for the time.
 enum Call {
-    Write { file: String, data: Vec<u8> },
-    Sync { file: String },
+    Write { data: Vec<u8> },
+    Sync,
     Mark(String),
 }
 
@@ -93,8 +89,8 @@ enum Item {
 struct Written {
     term: u64,
     parts: u16,
-    /// Lines at which its first write to each file had ended.
-    ended: HashMap<String, u64>,
+    /// Line at which its first write had ended.
+    ended: u64,
 }
 
 #[derive(Default)]
@@ -103,8 +99,8 @@ struct Checker {
     /// Calls begun and not yet ended, by thread.
     open: HashMap<String, (u64, Call)>,
     written: HashMap<Item, Written>,
-    /// When the latest completed sync of each file began.
-    synced: HashMap<String, u64>,
+    /// When the latest completed sync began.
+    synced: u64,
 }
 
 impl Checker {
@@ -129,25 +125,20 @@ impl Checker {
 
     fn ended(&mut self, began: u64, now: u64, call: Call, succeeded: bool) {
         match call {
-            Call::Sync { file } if succeeded => {
+            Call::Sync if succeeded => {
                 self.report.syncs += 1;
-                let synced = self.synced.entry(file).or_default();
-                *synced = began.max(*synced);
+                self.synced = self.synced.max(began);
             }
-            Call::Write { file, data } => {
+            Call::Write { data } => {
                 self.report.writes += 1;
                 for (item, term, parts) in items(&data) {
-                    let fresh = || Written { term, parts, ended: HashMap::new() };
-                    let written = self.written.entry(item).or_insert_with(fresh);
-                    if written.term < term {
-                        *written = fresh();
-                    }
-                    if written.term == term {
-                        written.ended.entry(file.clone()).or_insert(now);
+                    let newer = self.written.get(&item).is_none_or(|written| written.term < term);
+                    if newer {
+                        self.written.insert(item, Written { term, parts, ended: now });
                     }
                 }
             }
-            Call::Sync { .. } | Call::Mark(_) => {}
+            Call::Sync | Call::Mark(_) => {}
         }
     }
 
@@ -184,13 +175,13 @@ impl Checker {
             Item::Part { index, part } => format!("record {index} part {part}"),
             Item::Vote { sequence } => format!("vote {sequence}"),
         };
-        let Some(written) = self.written.get(&item) else { return Some(format!("{name} had not been written")) };
-        let synced = |file| self.synced.get(file).copied().unwrap_or(0);
-        if written.ended.iter().any(|(file, ended)| *ended < synced(file)) {
-            return None;
+        match self.written.get(&item) {
+            None => Some(format!("{name} had not been written")),
+            Some(written) if written.ended >= self.synced => {
+                Some(format!("{name} was written by line {}, and no sync that began later had ended", written.ended))
+            }
+            Some(_) => None,
         }
-        let first = written.ended.values().min().copied().unwrap_or(0);
-        Some(format!("{name} was written by line {first}, and no sync of that file that began later had ended"))
     }
 }
 
@@ -202,10 +193,9 @@ fn succeeded(line: &str) -> bool {
 fn parse_call(line: &str) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let (path, rest) = arguments.split_once('<')?.1.split_once('>')?;
-    let is_data = path.ends_with(DATA_FILE) || path.contains(JOURNAL);
     match name {
-        "fdatasync" | "fsync" if is_data => Some(Call::Sync { file: path.to_owned() }),
-        "pwrite64" if is_data => Some(Call::Write { file: path.to_owned(), data: unescape(rest) }),
+        "fdatasync" | "fsync" if path.ends_with(DATA_FILE) => Some(Call::Sync),
+        "pwrite64" if path.ends_with(DATA_FILE) => Some(Call::Write { data: unescape(rest) }),
         "write" if path.starts_with(MARK_FILE) => {
             Some(Call::Mark(String::from_utf8_lossy(&unescape(rest)).into_owned()))
         }
@@ -276,11 +266,6 @@ mod tests {
     }
 
     const SYNC: &str = "8  fdatasync(9</d/log/sled/db>) = 0";
-    const JOURNAL_SYNC: &str = "8  fdatasync(9</d/log/journal/0>) = 0";
-
-    fn in_journal(line: &str) -> String {
-        line.replace("/log/sled/db", "/log/journal/0")
-    }
 
     fn mark(index: u8) -> String {
         format!(r#"8  write(10</dev/null>, "ack append {index} 1 1\n", 17) = 17"#)
@@ -303,22 +288,6 @@ mod tests {
         );
         assert!(!holds(&[&write, "8  fdatasync(9</d/other>) = 0", &mark]), "another file");
         assert!(!holds(&[&write, SYNC]), "nothing was acknowledged");
-    }
-
-    #[test]
-    fn the_journal_counts_if_the_journal_was_synced() {
-        let (in_sled, mark) = (write(5) + ") = 40", mark(5));
-        let in_journal = in_journal(&in_sled);
-        assert!(holds(&[&in_journal, JOURNAL_SYNC, &mark]));
-        assert!(holds(&[&in_journal, JOURNAL_SYNC, &in_sled, &mark]), "sled may follow");
-        assert!(!holds(&[&in_journal, SYNC, &mark]), "another file was synced");
-        assert!(!holds(&[&in_journal, &in_sled, "8  fdatasync(9</d/log/journal/1>) = 0", &mark]), "another segment");
-        // The same record in a later term: what was synced is not what is acknowledged.
-        let later = in_journal.replace(r"\0\0\0\0\0\0\0\1", r"\0\0\0\0\0\0\0\2");
-        assert_ne!(later, in_journal);
-        assert!(!holds(&[&in_sled, SYNC, &later, &mark]));
-        assert!(!holds(&[&in_sled, SYNC, &later, SYNC, &mark]), "sled has the earlier term");
-        assert!(holds(&[&in_sled, SYNC, &later, JOURNAL_SYNC, &mark]));
     }
 
     #[test]

@@ -67,12 +67,11 @@ pub struct Identity {
 /// What makes a batch durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Barrier {
-    /// `fdatasync` of the journal after each write to it, and of sled's file after sled's flush. The only one that
-    /// holds promise P4.
+    /// sled's flush, then `fdatasync` of its file through our own descriptor. The only one that holds promise P4.
     #[default]
     Full,
-    /// The write to the journal and sled's flush without `fdatasync`, which do not survive power loss. Only for the
-    /// tests that show that the trace check and the simulated power loss can fail.
+    /// sled's flush alone, which does not survive power loss. Only for the test that shows that the trace check can
+    /// fail.
     FlushOnly,
 }
 
@@ -115,7 +114,7 @@ pub struct Options {
     pub tail_cache_bytes: usize,
     /// A write that would leave less than this free on the disk is refused: the store fails before it writes anything.
     pub free_floor_bytes: u64,
-    /// A wait for the disk that is longer than this counts as a storage failure.
+    /// A batch that takes longer than this to reach the disk counts as a storage failure.
     pub sync_watchdog: Duration,
     /// What makes a batch durable.
     pub barrier: Barrier,
@@ -125,14 +124,10 @@ pub struct Options {
     pub queue_commands: usize,
     /// Most payload bytes waiting for the writer; a larger command is accepted alone.
     pub queue_bytes: usize,
-    /// sled's background flush, beside the checkpoints: its garbage collection depends on it. 100 to 500 ms.
+    /// sled's background flush, beside the barrier: its garbage collection depends on it. 100 to 500 ms.
     pub flush_every_ms: u64,
-    /// sled's segment size, a power of two; fixed when the directory is created. It also bounds the data in sled that
-    /// are not durable yet (`checkpoint.rs`). Small only in tests.
+    /// sled's segment size, a power of two; fixed when the directory is created. Small only in tests.
     pub segment_bytes: usize,
-    /// Size of each of the journal's two segments, a multiple of 4096; fixed when the directory is created. A batch
-    /// that exceeds it waits for sled. Small only in tests.
-    pub journal_segment_bytes: usize,
     /// Write `ack …` marks to /dev/null just before the callbacks, for a system-call trace (see [`crate::trace`]).
     pub trace_marks: bool,
     /// Where the figure for free space comes from.
@@ -151,10 +146,8 @@ impl Options {
             fatal,
             queue_commands: 4096,
             queue_bytes: 64 * 1024 * 1024,
-            // Less often, sled collects more garbage at a time, all of it not durable until it is done.
             flush_every_ms: 200,
-            segment_bytes: 1024 * 1024,
-            journal_segment_bytes: 4 * 1024 * 1024,
+            segment_bytes: 512 * 1024,
             trace_marks: false,
             free_space: FreeSpace::Disk,
         }

@@ -1,9 +1,8 @@
-//! The one thread that writes: drain the queue, one write to the journal, complete all callbacks in order, then give
-//! sled the same changes (`ARCHITECTURE.md`, A write, step by step).
+//! The one thread that writes: drain the queue, insert all, one barrier, complete all callbacks in order
+//! (`ARCHITECTURE.md`, The way of a write).
 //!
-//! It must never call back before the journal is synced, give sled a change that is not durable, or write again after a
-//! failure. Purging is background work: the mark goes the way of every change, the keys are removed in small chunks
-//! between the batches. Where sled is far behind, the writer waits for its checkpoint, and appends wait for the writer.
+//! It must never call back before the barrier, and never write again after a failure. Purging is background work:
+//! the mark is written at once, the keys go in small chunks between the batches, so that no append waits for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,110 +10,51 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockkeeper_mutants::mutant;
-use metrics::{Gauge, Histogram};
 
 use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
-use crate::checkpoint::Checkpoints;
 use crate::codec::{self, MetaKind};
 use crate::error::{FatalError, StoreError};
 use crate::fsync::{DataBarrier, Marks, io_failure};
-use crate::journal::{Journal, JournalMark, body};
 use crate::log_state::StoreShared;
 use crate::open::panic_text;
 use crate::queue::{Command, Work};
-use crate::sled_log::{SledLog, WRITTEN_PER_BYTE};
 use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
-/// Keys that the lazy purge removes before it looks at the queue again.
+/// Keys that the lazy purge removes before it looks at the queue again, so the longest that an append waits for it.
 /// After a batch it removes twice the keys that the batch wrote, if that is more: the purge must not fall behind.
 const PURGE_STEP: u64 = 16;
+/// Keys removed in idle time before a barrier of their own, so that the next batch does not sync them.
+const PURGE_KEYS_PER_BARRIER: u64 = 128;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
 /// Room for sled's own bookkeeping when free space is reckoned.
 const SLACK_BYTES: u64 = 4 * 1024 * 1024;
-/// Memory for a batch's changes that is kept from one batch to the next.
-const KEPT_BYTES: usize = 256 * 1024;
 
 /// Everything that only the writer touches.
 pub(crate) struct Writer {
     pub(crate) shared: Arc<StoreShared>,
-    pub(crate) log: Arc<SledLog>,
-    pub(crate) barrier: Arc<DataBarrier>,
-    pub(crate) journal: Journal,
-    /// As durable in sled at the start.
-    pub(crate) mark: JournalMark,
-    pub(crate) checkpoints: Checkpoints,
+    pub(crate) log: Arc<crate::sled_log::SledLog>,
+    pub(crate) barrier: DataBarrier,
     pub(crate) watermark: AckWatermarkFile,
     pub(crate) marks: Marks,
     pub(crate) watchdog: Watchdog,
     /// Upper index and next key of a purge under way.
     pub(crate) purging: Option<(u64, sled::IVec)>,
+    /// Keys removed in idle time since the last barrier.
+    pub(crate) unsynced_keys: u64,
     pub(crate) committed_at: Instant,
     pub(crate) committed: Option<Bytes>,
-    /// The changes of the present batch, encoded; empty when sled has them.
-    pub(crate) body: Vec<u8>,
-    pub(crate) metrics: WriterMetrics,
+    pub(crate) buffer: Vec<u8>,
 }
 
-pub(crate) struct WriterMetrics {
-    sync_seconds: Histogram,
-    batch_records: Histogram,
-    log_entries: Gauge,
-    free_bytes: Gauge,
-}
-
-impl WriterMetrics {
-    pub(crate) fn new() -> Self {
-        Self {
-            sync_seconds: metrics::histogram!("lockkeeper_store_sync_seconds"),
-            batch_records: metrics::histogram!("lockkeeper_store_batch_records"),
-            log_entries: metrics::gauge!("lockkeeper_store_log_entries"),
-            free_bytes: metrics::gauge!("lockkeeper_store_free_bytes"),
-        }
-    }
-}
-
-/// What a batch does to the log.
-struct Outcome {
+/// What a batch did, for the barrier and the watermark.
+struct Applied {
     last: Option<LogPosition>,
     vote_sequence: u64,
     voted: bool,
     records: u64,
     parts: u64,
-    /// The lowest end of the log on the way, if it is cut.
-    cut: Option<Option<LogPosition>>,
-}
-
-impl Outcome {
-    fn of(batch: &[Command], watermark: AckWatermark) -> Self {
-        let (last, vote_sequence) = (watermark.last, watermark.vote_sequence);
-        let mut outcome = Self { last, vote_sequence, voted: false, records: 0, parts: 0, cut: None };
-        for command in batch {
-            match &command.work {
-                Work::Append(records) => {
-                    let parts = records.iter().map(|record| codec::part_count(record.payload.len()) as u64);
-                    outcome.parts += parts.sum::<u64>();
-                    outcome.records += records.len() as u64;
-                }
-                Work::Vote { sequence, .. } => (outcome.vote_sequence, outcome.voted) = (*sequence, true),
-                Work::Truncate(last) => outcome.cut = Some(outcome.cut.map_or(*last, |cut| cut.min(*last))),
-                Work::Purge(_) | Work::Nothing => {}
-            }
-            outcome.last = end_after(&command.work, outcome.last);
-        }
-        outcome
-    }
-}
-
-/// Where the log ends after a command, if it ended at `last` before.
-fn end_after(work: &Work, last: Option<LogPosition>) -> Option<LogPosition> {
-    match work {
-        Work::Append(records) => records.last().map(|record| record.position).or(last),
-        Work::Truncate(last) => *last,
-        Work::Purge(upto) if last.is_none_or(|last| last.index <= upto.index) => Some(*upto),
-        Work::Purge(_) | Work::Vote { .. } | Work::Nothing => last,
-    }
 }
 
 impl Writer {
@@ -168,100 +108,88 @@ impl Writer {
         if told.is_ok() {
             self.mark(&batch);
         }
-        let (last, purge) = (batch.last().map(|command| command.number), purge_mark(&batch));
         for command in batch {
             (command.done)(told.clone());
         }
-        let parts = result?;
         self.watchdog.begin();
-        self.give_to_sled(last, purge)?;
-        self.purge_some(PURGE_STEP.max(2 * parts))?;
+        let purged = self.purge_some(PURGE_STEP.max(2 * result?));
         self.watchdog.end();
-        Ok(())
+        purged
     }
 
     /// Gives the number of keys written to the log.
     fn make_durable(&mut self, batch: &[Command]) -> Result<u64, FatalError> {
         self.check_free_space(batch)?;
-        let before = self.watermark.watermark();
-        let outcome = Outcome::of(batch, before);
-        // The watermark first: after a crash between the two, the log must not be shorter than the watermark. Never
-        // raised here: this batch is not durable yet.
-        if let Some(cut) = outcome.cut.filter(|cut| *cut < before.last) {
-            // The mark of a purge in the same batch is not durable either.
-            let cut = if purge_mark(batch).is_some() { None } else { cut };
-            self.watermark.lower(cut).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
-        }
-        let began = Instant::now();
-        if self.encode(batch, before.last) {
-            self.append_to_journal()?;
-        } else {
-            self.write_to_sled(batch, before.last)?;
-        }
-        self.metrics.sync_seconds.record(began.elapsed().as_secs_f64());
-        self.raise_watermark(&outcome)?;
-        if outcome.records > 0 {
-            self.metrics.batch_records.record(outcome.records as f64);
-        }
-        self.metrics.log_entries.set(self.shared.records() as f64);
-        Ok(outcome.parts)
-    }
-
-    /// Encodes the changes of the batch, unless the journal cannot take them in one frame.
-    fn encode(&mut self, batch: &[Command], mut last: Option<LogPosition>) -> bool {
-        self.body.clear();
-        let journal = &self.journal;
+        let watermark = self.watermark.watermark();
+        let (last, vote_sequence) = (watermark.last, watermark.vote_sequence);
+        let mut applied = Applied { last, vote_sequence, voted: false, records: 0, parts: 0 };
         for command in batch {
-            let fits = |body: &mut Vec<u8>| if journal.takes(body.len()) { Ok(()) } else { Err(()) };
-            if body::encode(&command.work, last.is_none(), &mut self.body, fits).is_err() {
-                return false;
-            }
-            last = end_after(&command.work, last);
+            self.apply(&command.work, &mut applied)?;
         }
-        true
-    }
-
-    fn append_to_journal(&mut self) -> Result<(), FatalError> {
-        if self.body.is_empty() {
-            return Ok(());
-        }
-        if let Some(frame) = self.journal.overwrites(self.body.len()) {
-            self.checkpoints.wait_obsolete(frame)?;
-        }
-        self.journal.append(&self.body)
-    }
-
-    /// Makes a batch durable in sled alone. Nothing in the journal may be applied after it.
-    fn write_to_sled(&mut self, batch: &[Command], mut last: Option<LogPosition>) -> Result<(), FatalError> {
-        self.checkpoints.wait_obsolete(self.journal.sequence())?;
-        self.body = Vec::new();
-        let (log, pace) = (&self.log, pace(&self.checkpoints, &self.watchdog));
-        for command in batch {
-            body::encode(&command.work, last.is_none(), &mut self.body, |body| {
-                log.apply(body, pace)?;
-                body.clear();
-                Ok(())
-            })?;
-            last = end_after(&command.work, last);
-        }
-        self.barrier.run()
-    }
-
-    /// Gives sled what the journal has made durable, and readers leave to go there for it.
-    fn give_to_sled(&mut self, last: Option<u64>, purge: Option<LogPosition>) -> Result<(), FatalError> {
-        self.log.apply(&self.body, pace(&self.checkpoints, &self.watchdog))?;
-        self.body.clear();
-        self.body.shrink_to(KEPT_BYTES);
-        self.checkpoints.applied(self.journal.sequence());
         self.put_committed_if_due()?;
-        if let Some(last) = last {
-            self.shared.state.lock().tail.mark_inserted(last);
+        if let Some(command) = batch.last() {
+            self.shared.state.lock().tail.mark_inserted(command.number);
         }
-        if let Some(upto) = purge {
-            let from = self.purging.take().map_or_else(|| sled::IVec::from(&codec::part_key(0, 0)), |(_, key)| key);
-            self.purging = Some((upto.index, from));
+        self.barrier.run()?;
+        self.raise_watermark(&applied, applied.voted)?;
+        if applied.records > 0 {
+            metrics::histogram!("lockkeeper_store_batch_records").record(applied.records as f64);
+        }
+        metrics::gauge!("lockkeeper_store_log_entries").set(self.shared.records() as f64);
+        Ok(applied.parts)
+    }
+
+    /// Inserts, in order, what one command asks for.
+    fn apply(&mut self, work: &Work, applied: &mut Applied) -> Result<(), FatalError> {
+        match work {
+            Work::Append(records) => {
+                if let Some(first) = records.first().filter(|_| applied.last.is_none()) {
+                    self.put_start(first.position.index)?;
+                }
+                for record in records {
+                    applied.parts += self.log.insert(record, &mut self.buffer)?;
+                    applied.last = Some(record.position);
+                }
+                applied.records += records.len() as u64;
+            }
+            Work::Vote { vote, sequence } => {
+                self.log.put_meta(MetaKind::Vote, *sequence, vote)?;
+                (applied.vote_sequence, applied.voted) = (*sequence, true);
+            }
+            Work::Truncate(last) => {
+                // The watermark first: after a crash between the two, the log must not be shorter than the watermark.
+                // Never raised here: this batch is not durable yet.
+                if self
+                    .watermark
+                    .watermark()
+                    .last
+                    .is_some_and(|watermark| last.is_none_or(|last| last.index < watermark.index))
+                {
+                    self.watermark.lower(*last).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
+                }
+                self.log.remove_from(last.map_or(0, |last| last.index + 1))?;
+                applied.last = *last;
+            }
+            Work::Purge(upto) => {
+                self.log.put_purged(*upto)?;
+                if applied.last.is_none_or(|last| last.index <= upto.index) {
+                    applied.last = Some(*upto);
+                }
+                let from = self.purging.take().map_or_else(|| sled::IVec::from(&codec::part_key(0, 0)), |(_, key)| key);
+                self.purging = Some((upto.index, from));
+            }
+            Work::Nothing => {}
         }
         Ok(())
+    }
+
+    /// A log that was never purged starts at 0 unless said otherwise; written only when it has to be.
+    fn put_start(&mut self, index: u64) -> Result<(), FatalError> {
+        let stored = self.log.meta(MetaKind::Start).map_err(|error| io_failure("read", self.log.file(), &error))?;
+        if index == 0 && matches!(stored, Ok(None)) {
+            return Ok(());
+        }
+        self.log.put_meta(MetaKind::Start, 0, &index.to_le_bytes())
     }
 
     fn check_free_space(&self, batch: &[Command]) -> Result<(), FatalError> {
@@ -273,8 +201,8 @@ impl Writer {
         let options = &self.shared.options;
         let free = options.free_space.bytes(&self.shared.dir);
         let free_bytes = free.map_err(|error| io_failure("examine the disk of", &self.shared.dir, &error))?;
-        self.metrics.free_bytes.set(free_bytes as f64);
-        let needed_bytes = bytes.saturating_mul(WRITTEN_PER_BYTE) + SLACK_BYTES;
+        metrics::gauge!("lockkeeper_store_free_bytes").set(free_bytes as f64);
+        let needed_bytes = bytes.saturating_mul(2) + SLACK_BYTES;
         if free_bytes.saturating_sub(needed_bytes) < options.free_floor_bytes {
             return Err(FatalError::DiskFull {
                 dir: self.shared.dir.clone(),
@@ -286,11 +214,10 @@ impl Writer {
         Ok(())
     }
 
-    fn raise_watermark(&mut self, outcome: &Outcome) -> Result<(), FatalError> {
-        let &Outcome { last, vote_sequence, .. } = outcome;
-        let frame = self.journal.sequence();
-        let watermark = AckWatermark { last, vote_sequence, frame, ..self.watermark.watermark() };
-        let raised = self.watermark.raise(watermark, outcome.records, outcome.voted);
+    fn raise_watermark(&mut self, applied: &Applied, sync: bool) -> Result<(), FatalError> {
+        let watermark =
+            AckWatermark { last: applied.last, vote_sequence: applied.vote_sequence, ..self.watermark.watermark() };
+        let raised = self.watermark.raise(watermark, applied.records, sync);
         raised.map_err(|error| io_failure("write", self.watermark.path(), &error))
     }
 
@@ -312,12 +239,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Steps of a purge under way, up to this number of keys.
+    /// A step of a purge under way.
     fn purge_some(&mut self, limit: u64) -> Result<(), FatalError> {
-        for _ in 0..limit.div_ceil(PURGE_STEP) {
-            let Some((upto, from)) = self.purging.take() else { return Ok(()) };
-            let pace = pace(&self.checkpoints, &self.watchdog);
-            let next = self.log.purge_some(&from, upto, PURGE_STEP as usize, pace)?;
+        if let Some((upto, from)) = self.purging.take() {
+            let next = self.log.purge_some(&from, upto, usize::try_from(limit).unwrap_or(usize::MAX))?;
             if next.is_none() {
                 let mut state = self.shared.state.lock();
                 // Unless more is to be purged by now.
@@ -332,6 +257,11 @@ impl Writer {
     fn purge_idle(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
         self.purge_some(PURGE_STEP)?;
+        self.unsynced_keys += PURGE_STEP;
+        if self.unsynced_keys >= PURGE_KEYS_PER_BARRIER || self.purging.is_none() {
+            self.barrier.run()?;
+            self.unsynced_keys = 0;
+        }
         self.watchdog.end();
         Ok(())
     }
@@ -355,14 +285,10 @@ impl Writer {
         }
     }
 
-    /// The last checkpoint, with the committed mark, so that the next open has nothing to apply; and a synced
-    /// watermark.
+    /// The last barrier, with the committed mark, and a synced watermark.
     fn finish(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
-        self.checkpoints.stop()?;
         self.put_committed()?;
-        self.barrier.run()?;
-        self.log.put_journal_mark(JournalMark { applied: self.journal.sequence(), ..self.mark })?;
         self.barrier.run()?;
         let watermark = self.watermark.watermark();
         let raised = self.watermark.raise(watermark, 0, true);
@@ -370,25 +296,4 @@ impl Writer {
         self.watchdog.end();
         Ok(())
     }
-}
-
-/// What is called after each change of sled: waits while too much of it is not durable. Each wait has the watchdog's
-/// whole time, since a large batch has many.
-fn pace<'a>(
-    checkpoints: &'a Checkpoints,
-    watchdog: &'a Watchdog,
-) -> impl Fn(u64) -> Result<(), FatalError> + Copy + use<'a> {
-    move |bytes| {
-        watchdog.begin();
-        checkpoints.wrote(bytes)
-    }
-}
-
-/// How far a batch purges the log, if it does.
-fn purge_mark(batch: &[Command]) -> Option<LogPosition> {
-    let marks = batch.iter().filter_map(|command| match command.work {
-        Work::Purge(upto) => Some(upto),
-        _ => None,
-    });
-    marks.last()
 }

@@ -5,8 +5,7 @@
 //! killed, [`lose`] replays its trace (`calls`, `replay`) and replaces its data by contents that a disk could have
 //! kept: everything that was synced, and a random part of the rest ([`Loss`]), in torn sectors where the draw says so.
 //! It never keeps less than was synced: no honest disk loses that. `sync_file_range` syncs nothing here, as its manual
-//! says, and neither does a write with `O_DIRECT`, which reaches the disk's own cache; a name counts as synced with its
-//! directory.
+//! says; a name counts as synced with its directory.
 
 mod calls;
 mod image;

@@ -27,8 +27,6 @@ const POLL: Duration = Duration::from_millis(20);
 const SMALL_ATTEMPTS: u32 = 3;
 const ATTEMPTS: u32 = 6;
 const PAGE: usize = 4096;
-/// Of each segment of the journal, what may be harmed.
-const JOURNAL_BYTES: usize = 256 * 1024;
 
 #[derive(Default)]
 struct Damage {
@@ -234,15 +232,14 @@ fn harm(data: &Path, rng: &mut StdRng, heavy: bool) -> Result<String, Failed> {
 }
 
 /// The files that hold something, with how much of each is in use: sled makes its file longer in advance, and harm to
-/// that is none. Of the journal most is not needed any more, so no more counts than sled may lack.
+/// that is none.
 fn list(dir: &Path, files: &mut Vec<(PathBuf, usize)>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         if path.is_dir() {
             list(&path, files)?;
         } else if let Some(last) = std::fs::read(&path)?.iter().rposition(|byte| *byte != 0) {
-            let most = if dir.ends_with("log/journal") { JOURNAL_BYTES } else { usize::MAX };
-            files.push((path, most.min(last + 1)));
+            files.push((path, last + 1));
         }
     }
     Ok(())

@@ -71,12 +71,11 @@ fn identity() -> Identity {
     Identity { cluster: "fuzz".into(), node: 1, directory: 0xD1 }
 }
 
-/// Small segments, because sled and the journal have files of whole ones.
+/// Small segments, because sled pads its file to whole ones.
 fn options() -> Options {
     let fatal = Arc::new(|error| panic!("the store failed: {error}"));
     Options {
         segment_bytes: 4096,
-        journal_segment_bytes: 2 * 4096,
         cache_bytes: 1 << 20,
         flush_every_ms: 500,
         free_floor_bytes: 0,

@@ -10,8 +10,7 @@ use lockkeeper_store::{Done, FatalError, Identity, LogPosition, Opened, Options,
 /// Ends the test when the store fails.
 pub(crate) fn options() -> Options {
     let fatal = Arc::new(|error: FatalError| panic!("the store failed: {error}"));
-    let journal_segment_bytes = 1024 * 1024;
-    Options { free_floor_bytes: 0, cache_bytes: 4 * 1024 * 1024, journal_segment_bytes, ..Options::new(fatal) }
+    Options { free_floor_bytes: 0, cache_bytes: 4 * 1024 * 1024, ..Options::new(fatal) }
 }
 
 /// Options whose failures are handed to the test.

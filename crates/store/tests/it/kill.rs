@@ -40,9 +40,7 @@ fn killed_process() {
     let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(SEED)) else { return };
     let mut random = StdRng::seed_from_u64(seed.parse().unwrap());
     say("opening".into());
-    // The journal's segments are used again hundreds of times, and now and then a batch does not fit into one.
-    let journal_segment_bytes = 32 * 1024;
-    let small = Options { segment_bytes: 64 * 1024, journal_segment_bytes, queue_commands: 24, ..options() };
+    let small = Options { segment_bytes: 64 * 1024, queue_commands: 24, ..options() };
     let (store, opened) = match Store::open(Path::new(&dir), &identity(), small) {
         Ok(opened) => opened,
         Err(error) => return say(format!("refused {error}")),

@@ -4,7 +4,6 @@
 
 mod common;
 mod damage;
-mod journal;
 mod kill;
 mod load;
 mod log;

@@ -1,5 +1,5 @@
-//! A system-call trace of a process at work: every acknowledged append and vote was synced first; without the syncs the
-//! same check says that it was not; and after a sync that fails, of the journal or of sled, nothing is tried again.
+//! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare
+//! flush the same check says that it was not; and after a sync that fails nothing is acknowledged or tried again.
 //! Skipped, saying so, where there is no strace.
 
 use std::path::Path;
@@ -123,27 +123,4 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
     assert!(!after.contains("fdatasync("), "synced again after a failed sync");
     let report = trace::check(trace.lines());
     assert!(report.holds(), "what was acknowledged before: {report}");
-}
-
-#[test]
-fn a_failed_checkpoint_ends_the_store_and_loses_nothing() {
-    if strace_is_missing() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("data/log/sled/db");
-    // Of sled's file alone, and counted by thread: the third of the checkpoints.
-    let fault = ["-P", file.to_str().unwrap(), "-e", "inject=fdatasync:error=EIO:when=3"];
-    let (code, trace, printed) = traced(dir.path(), false, &fault);
-    assert_eq!(code, Some(3), "the hook ends the process: {printed}");
-    assert!(printed.contains("fatal: cannot sync") && printed.contains("log/sled/db"), "{printed}");
-    let after = trace.split_once("EIO").expect("the fault was injected").1;
-    assert!(!after.contains("fdatasync("), "synced again after a failed sync");
-    let (store, opened) = Store::open(&dir.path().join("data"), &identity(), options()).unwrap();
-    let records = store.read(0..u64::MAX, usize::MAX).unwrap();
-    assert_eq!((records.len() as u64, opened.torn_tail_cut), (opened.records, false));
-    for found in &records {
-        let (index, payload_bytes) = (found.position.index, found.payload.len());
-        assert_eq!(*found, sized_record(1, index, payload_bytes), "record {index}");
-    }
 }
