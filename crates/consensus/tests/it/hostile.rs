@@ -1,6 +1,8 @@
 //! Messages that nobody who follows the protocol sends: refused, and the cluster goes on, also after a restart. Before,
 //! an unreadable entry was committed, one vote used up all terms, and an answer could end the leader's replication.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use lockkeeper_consensus::{PeerKind, ServeError};
 
@@ -10,9 +12,18 @@ use crate::memory_network::until;
 
 const STEP: u64 = 1 << 32;
 
-/// What `from` sends to `to`, which must refuse it for being what it is.
+/// What `from` sends to `to`, which must refuse it for being what it is. Two followers may not have exchanged their
+/// claims yet when a leader is known; until they have, every message is refused before it is read.
 async fn refused(cluster: &Cluster, from: u64, to: u64, kind: PeerKind, body: Bytes) {
-    let answer = cluster.at(to).consensus.serve(cluster.caller(from), kind, body).await;
+    let started = Instant::now();
+    let answer = loop {
+        let answer = cluster.at(to).consensus.serve(cluster.caller(from), kind, body.clone()).await;
+        let unconfirmed = matches!(&answer, Err(ServeError { code, .. }) if code == "start_unconfirmed");
+        if !unconfirmed || started.elapsed() > Duration::from_secs(30) {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
     let code = answer.as_ref().map_err(|ServeError { code, .. }| code.as_str());
     assert!(matches!(code, Err("implausible" | "malformed")), "{kind}: {answer:?}");
 }
