@@ -22,7 +22,7 @@ pub struct Config {
     pub zookeeper: BTreeMap<u64, String>,
     /// Interval of a leader's heartbeats.
     pub heartbeat_ms: u64,
-    /// Shortest election timeout.
+    /// Shortest election timeout; also the longest time in which a living leader answers a probe.
     pub election_timeout_min_ms: u64,
     /// Longest election timeout; also the leader lease that followers respect.
     pub election_timeout_max_ms: u64,
@@ -44,7 +44,7 @@ pub struct Config {
     pub propose_timeout_ms: u64,
     /// How long a shutdown waits for another node to take over.
     pub transfer_timeout_ms: u64,
-    /// Elect at once when the leader's process is found dead, instead of after the election timeout.
+    /// Elect at once when the leader's process is found dead or does not answer, instead of after the election timeout.
     pub fast_path: bool,
 }
 

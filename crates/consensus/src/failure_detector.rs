@@ -1,8 +1,11 @@
-//! Failure detector: notices at once that the leader's *process* is dead, and elects without waiting for its lease.
+//! Failure detector: notices that the leader's *process* is dead, frozen or cut off, and elects without waiting for its
+//! lease.
 //!
 //! Each follower keeps one call open at the leader, which answers when it stops leading or after [`HOLD`]. The kernel
-//! closes the connections of a dead process, so the call breaks. A paused or cut-off leader breaks nothing and is left
-//! to the ordinary timeouts. The follower probes after a broken call: only a refused connection counts as death.
+//! closes the connections of a dead process, so the call breaks. The follower probes after a broken call: only a
+//! refused connection counts as death. A frozen or cut-off leader breaks nothing, so each follower also probes it once
+//! per heartbeat. A leader that has answered probes, and then leaves one unanswered for the shortest election timeout,
+//! counts as silent. A probe waits for nothing that the leader does, so a leader that is merely busy answers it.
 //!
 //! The follower then gives up the leader lease early (the lease spares a *living* leader needless elections) and asks
 //! for a pre-vote. Votes, terms and the log check stay as they are, so a mistake here can cost an election and never
@@ -87,15 +90,39 @@ pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
 /// One call to one leader. Returns when it should be made again. `told` is the leadership whose end was logged last.
 async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
-    let pause = match peers.call(leader, PeerKind::LivenessCheck, body, HOLD_DEADLINE).await {
-        Err(error) if error.process_gone() && node.config.fast_path && is_dead(peers, leader).await => {
+    let why = tokio::select! {
+        biased;
+        held = peers.call(leader, PeerKind::LivenessCheck, body, HOLD_DEADLINE) => match held {
+            Err(error) if error.process_gone() && is_dead(peers, leader).await => Some("the leader's process is gone"),
+            _ => None,
+        },
+        () = silence(node, peers, leader) => Some("the leader does not answer"),
+    };
+    let pause = match why.filter(|_| node.config.fast_path) {
+        Some(why) => {
             let news = told.replace(now) != Some(now);
-            elect_without(node, now, leader, news).await;
+            elect_without(node, now, leader, why, news).await;
             LOOK_AGAIN
         }
-        _ => REOPEN,
+        None => REOPEN,
     };
     tokio::time::sleep(pause).await;
+}
+
+/// Completes when the leader has answered a probe, and later one not.
+async fn silence(node: &RaftNode, peers: &Peers, leader: u64) {
+    let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return std::future::pending().await };
+    let deadline = Duration::from_millis(node.config.election_timeout_min_ms);
+    let mut has_answered = false;
+    loop {
+        match peers.call(leader, PeerKind::LivenessCheck, body.clone(), deadline).await {
+            Err(TransportError::TimedOut) if has_answered => return,
+            Ok(_) | Err(TransportError::Rejected { .. }) => has_answered = true,
+            // The open call tells of a broken connection.
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(node.config.heartbeat_ms)).await;
+    }
 }
 
 /// True when nothing listens at the leader's address any more.
@@ -112,8 +139,8 @@ async fn is_dead(peers: &Peers, leader: u64) -> bool {
     false
 }
 
-/// Drops the dead leader's lease and asks for votes, in turns. Cancelled by any change of the leadership.
-async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, news: bool) {
+/// Drops the leader's lease and asks for votes, in turns. Cancelled by any change of the leadership.
+async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, why: &str, news: bool) {
     let (vote, rank, voters) = {
         let metrics = node.raft.metrics().borrow_watched().clone();
         let voters: Vec<u64> =
@@ -125,14 +152,9 @@ async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, news: bool
     let Some(rank) = rank.filter(|_| still_its_term) else { return };
     // Without a majority this comes again and again.
     if news {
-        tracing::info!(
-            leader,
-            term = now.term,
-            rank,
-            "the leader's process is gone; electing without waiting for its lease"
-        );
+        tracing::info!(leader, term = now.term, rank, "{why}; electing without waiting for its lease");
     } else {
-        tracing::debug!(leader, term = now.term, rank, "the leader's process is still gone; trying again");
+        tracing::debug!(leader, term = now.term, rank, "{why}, as before; trying again");
     }
     metrics::counter!("lockkeeper_fast_elections_total").increment(1);
     let turn = RANK_STEP * rank as u32;

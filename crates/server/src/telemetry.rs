@@ -284,7 +284,7 @@ fn describe_replication() {
     describe_counter!(
         "lockkeeper_fast_elections_total",
         Unit::Count,
-        "Elections called because the leader's process was found dead."
+        "Elections called because the leader's process was found dead or did not answer."
     );
     describe_counter!(
         "lockkeeper_peer_messages_refused_total",
