@@ -61,6 +61,12 @@ mutants! {
     ApplyBatchTwice = "apply-batch-twice",
     /// A batch is applied although an earlier batch of its node is missing.
     ApplyOutOfSequence = "apply-out-of-sequence",
+    /// Batches that a node takes back at a change of the leader are sent again in reverse order.
+    SwapReturnedBatches = "swap-returned-batches",
+    /// An answer to an append is passed on although it confirms a later append that is unanswered.
+    CreditAppendEarly = "credit-append-early",
+    /// A waiter is registered a moment after its request was checked, and misses a grant between.
+    RegisterWaiterLate = "register-waiter-late",
     /// The ephemerals of an ended session are deleted one by one instead of in its transaction.
     EphemeralsOneByOne = "ephemerals-one-by-one",
     /// When a session ends, only its first thousand ephemerals are deleted.

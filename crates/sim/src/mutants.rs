@@ -25,9 +25,16 @@ pub struct Hunt {
     pub wall: Duration,
 }
 
-/// Whether this mutant sits in a part that takes part in the simulation. The client library does not.
+/// Whether the simulation can notice this mutant. It has no client library, and of two that need a course of events
+/// which chance does not bring, tests tell (`its_mutant_is_noticed`).
 pub fn is_simulated(mutant: Mutant) -> bool {
-    !matches!(mutant, Mutant::DropWatchAtReconnect | Mutant::LeaseFromAnswer)
+    !matches!(
+        mutant,
+        Mutant::DropWatchAtReconnect
+            | Mutant::LeaseFromAnswer
+            | Mutant::SwapReturnedBatches
+            | Mutant::CreditAppendEarly
+    )
 }
 
 /// Tries seeds from `first` on until the mutant is caught, `most` at most. `adapt` has the last word on each plan.
@@ -64,7 +71,9 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         Mutant::SkipReadIndex | Mutant::ReadIndexWithoutQuorum => {
             (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data])
         }
-        Mutant::BusyWithoutWithdrawal | Mutant::LoseWakeup => (&[], &[Work::Lock, Work::ReadWrite]),
+        Mutant::BusyWithoutWithdrawal | Mutant::LoseWakeup | Mutant::RegisterWaiterLate => {
+            (&[], &[Work::Lock, Work::ReadWrite])
+        }
         Mutant::IgnoreHangUp => (&[], &[Work::Lock]),
         Mutant::AbandonIgnoresVersions => (&[F::PauseOne, F::PartitionClients, F::BadLinks], &[Work::Lock]),
         Mutant::ExpiredBeforeApplied => (&[F::BadLinks, F::SlowDisk], &[Work::Ephemeral]),
@@ -92,7 +101,10 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         Mutant::TrustWallClock => (&[F::ClockYears], &[Work::Data]),
         Mutant::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),
         Mutant::ForgetWatchesAtInstall => (&[F::Snapshot, F::PartitionOne, F::PauseOne], &[Work::Data]),
-        Mutant::DropWatchAtReconnect | Mutant::LeaseFromAnswer => (&[], &[]),
+        Mutant::DropWatchAtReconnect
+        | Mutant::LeaseFromAnswer
+        | Mutant::SwapReturnedBatches
+        | Mutant::CreditAppendEarly => (&[], &[]),
     };
     for fault in faults {
         plan.faults.insert(*fault, 4);

@@ -124,6 +124,9 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         | Mutant::ForeignNamesAllowed
         | Mutant::CopyWithoutQuorum
         | Mutant::ApplyOutOfSequence
+        | Mutant::SwapReturnedBatches
+        | Mutant::CreditAppendEarly
+        | Mutant::RegisterWaiterLate
         | Mutant::CountForgetfulTables
         | Mutant::ExpiredBeforeApplied => &[],
         Mutant::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
@@ -174,6 +177,9 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::TrustWallClock
         | Mutant::CopyWithoutQuorum
         | Mutant::ApplyOutOfSequence
+        | Mutant::SwapReturnedBatches
+        | Mutant::CreditAppendEarly
+        | Mutant::RegisterWaiterLate
         | Mutant::CountForgetfulTables
         | Mutant::BusyWithoutWithdrawal
         | Mutant::IgnoreHangUp

@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 
 use futures::Stream;
 use futures::future::BoxFuture;
+use lockkeeper_mutants::mutant;
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use openraft::errors::{RPCError, Unreachable};
@@ -114,7 +115,8 @@ where
             Some(Ok(Ok(matching))) => (*matching, *matching == first.last),
             Some(_) => return self.take(0, true),
         };
-        let credited = self.in_flight.iter().skip(1).take_while(|later| later.is_credited(matching)).count();
+        let is_credited = |later: &&Append| later.is_credited(matching) && !mutant!(CreditAppendEarly);
+        let credited = self.in_flight.iter().skip(1).take_while(is_credited).count();
         for index in 1..=credited {
             match &self.in_flight[index].outcome {
                 None => return Poll::Pending,
@@ -294,6 +296,14 @@ mod tests {
             });
             assert_eq!(told, Some(expected));
         }
+    }
+
+    #[cfg(mutants)]
+    #[test]
+    #[should_panic(expected = "the notice is not answered")]
+    fn its_mutant_is_noticed() {
+        lockkeeper_mutants::activate(Some(lockkeeper_mutants::Mutant::CreditAppendEarly));
+        an_answer_is_held_back_while_a_later_append_that_it_would_credit_is_unanswered();
     }
 
     #[test]

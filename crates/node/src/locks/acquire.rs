@@ -141,6 +141,10 @@ impl Engine {
                 RequestStatus::Gone => return self.gone(queued),
                 RequestStatus::Waits(missing, waiting) => (missing, waiting),
             };
+            if mutant!(RegisterWaiterLate) {
+                let clock = &self.replica.clock;
+                waiting.register_late(clock.sleep_until(clock.now() + Duration::from_millis(1))).await;
+            }
             is_confirmed = false;
             tokio::select! {
                 biased;

@@ -252,6 +252,17 @@ pub(crate) struct WaiterGuard {
     pub(crate) woken: oneshot::Receiver<Wakeup>,
 }
 
+impl WaiterGuard {
+    /// The defect of a mutant: the waiter is registered only after the pause.
+    pub(crate) async fn register_late(&mut self, pause: impl Future<Output = ()>) {
+        let waiter = self.waiters.0.lock().take(self.id);
+        pause.await;
+        if let Some(Waiter { paths, number, blocker, .. }) = waiter {
+            (self.id, self.woken) = self.waiters.0.lock().add(paths, number, blocker);
+        }
+    }
+}
+
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
         let mut table = self.waiters.0.lock();

@@ -16,6 +16,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{Leadership, ProposeError};
 use lockkeeper_core::{Batch, NodeId, Origin, Refusal, Rules, State};
+use lockkeeper_mutants::mutant;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
@@ -296,6 +297,9 @@ impl BatchSender {
         // Their callers may withdraw them now.
         commands.iter().flatten().for_each(|one| one.stage.unsend());
         commands.append(&mut self.returned);
+        if mutant!(SwapReturnedBatches) {
+            commands.make_contiguous().reverse();
+        }
         self.returned = commands;
     }
 

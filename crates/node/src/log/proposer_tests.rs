@@ -328,6 +328,14 @@ async fn what_follows_a_batch_that_was_never_taken_is_sent_anew() {
     }
 }
 
+#[cfg(mutants)]
+#[test]
+#[should_panic(expected = "/x0000000002")]
+fn its_mutant_is_noticed() {
+    lockkeeper_mutants::activate(Some(lockkeeper_mutants::Mutant::SwapReturnedBatches));
+    what_follows_a_batch_that_was_never_taken_is_sent_anew();
+}
+
 #[tokio::test]
 async fn a_batch_in_whose_place_another_came_is_sent_anew() {
     let (order, proposer) = stage(vec![Script::Hangs], || Script::Commits, |_| {});
