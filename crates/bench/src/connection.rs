@@ -65,15 +65,27 @@ impl Connection {
     /// The endpoint cannot be used.
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let (host, sender, driver) = handshake(endpoint).await.map_err(failed)?;
-        let mut opened =
-            Self { endpoint: endpoint.to_owned(), host, sender, driver, credential: None, session_id: 0, leader: None };
-        let open = OpenSession { timeout_ms: Some(SESSION_TIMEOUT_MS), label: Some(label.to_owned()) };
-        let session: SessionOpened = opened.send(Method::POST, "/v1/sessions", Some(&open)).await.map_err(failed)?;
+        let mut opened = Self::connect(endpoint).await?;
+        let session = opened.open_session(SESSION_TIMEOUT_MS, label).await.map_err(failed)?;
         opened.credential = Some(session.credential);
         opened.session_id = session.session_id;
         opened.leader = session.leader;
         Ok(opened)
+    }
+
+    /// Connects, without a session.
+    pub(crate) async fn connect(endpoint: &str) -> Result<Self, BenchError> {
+        let connected = handshake(endpoint).await;
+        let (host, sender, driver) =
+            connected.map_err(|why| BenchError::Endpoint { endpoint: endpoint.to_owned(), why })?;
+        let endpoint = endpoint.to_owned();
+        Ok(Self { endpoint, host, sender, driver, credential: None, session_id: 0, leader: None })
+    }
+
+    /// Opens a session, which is not that of this connection.
+    pub(crate) async fn open_session(&mut self, timeout_ms: u32, label: &str) -> Result<SessionOpened, String> {
+        let open = OpenSession { timeout_ms: Some(timeout_ms), label: Some(label.to_owned()) };
+        self.send(Method::POST, "/v1/sessions", Some(&open)).await
     }
 
     /// Moves to the leader's endpoint, as the client library does, if the opening of the session named one of these.

@@ -1,4 +1,4 @@
-//! CPU time of processes, from `/proc/<pid>/stat`.
+//! CPU time and memory of processes, from `/proc/<pid>`.
 
 use crate::BenchError;
 
@@ -17,6 +17,18 @@ pub fn spent_us(pids: &[u32]) -> Result<u64, BenchError> {
         ticks += ticks_of(&stat).ok_or_else(|| failed("unexpected format of its stat file".into()))?;
     }
     Ok(ticks * US_PER_TICK)
+}
+
+/// Resident memory of a process.
+///
+/// # Errors
+/// The process does not exist or its file cannot be read.
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64, BenchError> {
+    let failed = |why: String| BenchError::Process { pid, why };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|e| failed(e.to_string()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib * 1024).ok_or_else(|| failed("its status file does not tell its memory".into()))
 }
 
 /// User and system time, the 14th and 15th field. The second field, the name, may contain blanks and parentheses.
@@ -38,5 +50,7 @@ mod tests {
         assert_eq!(ticks_of("7 (x) S 1"), None);
         assert!(spent_us(&[std::process::id()]).is_ok());
         assert!(spent_us(&[u32::MAX]).is_err());
+        assert!(resident_bytes(std::process::id()).is_ok_and(|bytes| bytes > 1 << 16));
+        assert!(resident_bytes(u32::MAX).is_err());
     }
 }

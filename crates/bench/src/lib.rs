@@ -11,6 +11,7 @@
 mod connection;
 mod cpu;
 mod cycles;
+mod idle;
 mod plot;
 mod rate;
 mod run;
@@ -25,6 +26,7 @@ use serde::Serialize;
 pub use connection::Connection;
 pub use cpu::{US_PER_TICK, spent_us};
 pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
+pub use idle::{IdleMeasured, IdlePlan, ServerCost, run_idle};
 pub use plot::{Figures, PlotError, charts, svg};
 pub use run::{Routes, run};
 pub use stream::Stream;

@@ -19,11 +19,13 @@ use crate::connection::{Connection, WAIT_MS, connect};
 /// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
+pub(crate) type Socket = WebSocketStream<TcpStream>;
+
 /// One session stream.
 pub struct Stream {
     /// Opens and closes the session.
     session: Connection,
-    socket: WebSocketStream<TcpStream>,
+    socket: Socket,
     last_id: u64,
 }
 
@@ -62,15 +64,7 @@ impl Stream {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn of(session: Connection) -> Result<Self, BenchError> {
-        let failed = |why: String| BenchError::Endpoint { endpoint: session.endpoint().to_owned(), why };
-        let (host, stream) = connect(session.endpoint()).await.map_err(failed)?;
-        let url = format!("ws://{host}/v1/sessions/{}/stream", session.session_id());
-        let mut request = url.into_client_request().map_err(|e| failed(e.to_string()))?;
-        let credential = HeaderValue::from_str(session.credential()).map_err(|e| failed(e.to_string()))?;
-        request.headers_mut().insert(SESSION_HEADER, credential);
-        let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER_BYTES);
-        let opened = client_async_with_config(request, stream, Some(config)).await;
-        let (socket, _) = opened.map_err(|e| failed(format!("no session stream: {e}")))?;
+        let socket = connect_stream(session.endpoint(), session.session_id(), session.credential()).await?;
         Ok(Self { session, socket, last_id: 0 })
     }
 
@@ -141,6 +135,19 @@ impl Stream {
     pub async fn close(&mut self) -> Result<(), BenchError> {
         self.session.close().await
     }
+}
+
+/// Opens the stream of a session.
+pub(crate) async fn connect_stream(endpoint: &str, session_id: u64, credential: &str) -> Result<Socket, BenchError> {
+    let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
+    let (host, stream) = connect(endpoint).await.map_err(failed)?;
+    let url = format!("ws://{host}/v1/sessions/{session_id}/stream");
+    let mut request = url.into_client_request().map_err(|e| failed(e.to_string()))?;
+    let credential = HeaderValue::from_str(credential).map_err(|e| failed(e.to_string()))?;
+    request.headers_mut().insert(SESSION_HEADER, credential);
+    let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER_BYTES);
+    let opened = client_async_with_config(request, stream, Some(config)).await;
+    opened.map(|(socket, _)| socket).map_err(|e| failed(format!("no session stream: {e}")))
 }
 
 fn lost(error: tokio_tungstenite::tungstenite::Error) -> String {

@@ -402,7 +402,8 @@ Examples:
   lockkeeper bench --transport all --clients 64 --locks own --server-pids $(pgrep -d, -f 'lockkeeper serve')
   lockkeeper bench --transport all --plot bench.svg
   lockkeeper bench --transport stream --clients 256 --locks own --rate 1000,2000,4000,8000 --plot ramp.svg
-  lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json")]
+  lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json
+  lockkeeper bench --idle-sessions 10000 --seconds 60 --server-pids $(pgrep -d, -f 'lockkeeper serve')")]
 pub(crate) struct Bench {
     /// Numbers of concurrent clients, one measurement each
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16,64,256")]
@@ -416,6 +417,11 @@ pub(crate) struct Bench {
     /// counts from when it was due. Without this, each client begins its next cycle at once (closed loop)
     #[arg(long, value_name = "R,R", value_delimiter = ',', value_parser = rate)]
     pub(crate) rate: Vec<f64>,
+    /// Instead, open so many sessions that do nothing, with a stream each, and report the CPU time and memory that they
+    /// cost the processes of --server-pids. Measure longer than their 10 seconds between keepalives
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(conflicts_with_all = ["clients", "locks", "rate", "transport", "plot"])]
+    pub(crate) idle_sessions: Option<u32>,
     /// Transport
     #[arg(long, value_enum, default_value = "http")]
     pub(crate) transport: BenchTransport,
@@ -425,7 +431,7 @@ pub(crate) struct Bench {
     /// Warm-up before each measurement in seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=600))]
     pub(crate) warm_up: u32,
-    /// Processes on this machine whose CPU time per cycle is reported
+    /// Processes on this machine whose CPU time per cycle, or cost of idle sessions, is reported
     #[arg(long, value_name = "PID,PID", value_delimiter = ',')]
     pub(crate) server_pids: Vec<u32>,
     /// Also plot the measurements into this SVG file

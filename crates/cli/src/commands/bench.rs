@@ -5,7 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper_bench::{BenchError, Locks, Measured, Plan, Transport, run as measure, svg};
+use lockkeeper_bench::{
+    BenchError, IdleMeasured, IdlePlan, Locks, Measured, Plan, Transport, run as measure, run_idle, svg,
+};
 use tokio::runtime::Runtime;
 
 use super::client;
@@ -16,6 +18,9 @@ use crate::output::{number, print_json, print_line, print_table, table};
 /// Runs all measurements and prints the results.
 pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     let endpoints: Vec<String> = client(common)?.endpoints().iter().map(ToString::to_string).collect();
+    if let Some(sessions) = args.idle_sessions {
+        return idle(common, args, endpoints, sessions);
+    }
     let kinds: &[Locks] = match args.locks {
         BenchLocks::Own => &[Locks::Own],
         BenchLocks::One => &[Locks::One],
@@ -61,6 +66,47 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         print(&results)?
     }
     Ok(if results.iter().all(is_valid) { EXIT_OK } else { EXIT_FAILED })
+}
+
+/// Measures idle sessions and prints the result.
+fn idle(common: &Common, args: &Bench, endpoints: Vec<String>, sessions: u32) -> Result<u8, Failure> {
+    let plan = IdlePlan {
+        endpoints,
+        sessions,
+        warm_up: Duration::from_secs(args.warm_up.into()),
+        measure: Duration::from_secs(args.seconds.into()),
+        server_pids: args.server_pids.clone(),
+    };
+    print_error(&format!("{sessions} idle sessions …"));
+    let measured = super::runtime()?.block_on(run_idle(&plan)).map_err(failure)?;
+    if common.json {
+        print_json(&measured)?
+    } else {
+        print_idle(&measured)?
+    }
+    if let Some(error) = &measured.first_error {
+        print_error(&format!("{} streams were lost; the first: {error}", measured.lost));
+    }
+    Ok(if measured.lost == 0 { EXIT_OK } else { EXIT_FAILED })
+}
+
+fn print_idle(measured: &IdleMeasured) -> Result<(), Failure> {
+    print_line(&format!(
+        "{} sessions, opened within {:.1} s; {:.0} keepalives a second",
+        measured.sessions,
+        measured.opening_seconds,
+        measured.keepalives as f64 / measured.seconds
+    ))?;
+    let mut table = table(&["server", "cores", "resident", "per session"]);
+    for server in &measured.servers {
+        table.add_row(vec![
+            number(server.pid),
+            number(format!("{:.3}", server.cores)),
+            number(format!("{:.1} MB", server.resident_bytes as f64 / 1e6)),
+            number(format!("{:.0} B", server.resident_bytes_per_session)),
+        ]);
+    }
+    if measured.servers.is_empty() { Ok(()) } else { print_table(&table) }
 }
 
 /// Measures at each rate until one is not kept; one closed loop without rates.
