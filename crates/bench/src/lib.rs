@@ -26,7 +26,7 @@ pub use connection::Connection;
 pub use cpu::{US_PER_TICK, spent_us};
 pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
 pub use plot::{Figures, PlotError, charts, svg};
-pub use run::{Routes, run};
+pub use run::{Routes, run, run_with};
 pub use stream::Stream;
 
 /// Prefix of the load generator's locks.

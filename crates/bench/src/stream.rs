@@ -4,9 +4,9 @@ use futures::{SinkExt, StreamExt};
 use lockkeeper_api::locks::{Acquire, Release};
 use lockkeeper_api::stream::{FromClient, StreamRequest};
 use lockkeeper_api::{Call, Problem, SESSION_HEADER};
+use lockkeeper_client::Tls;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::BenchError;
-use crate::connection::{Connection, WAIT_MS, connect};
+use crate::connection::{Connection, Socket, WAIT_MS, connect};
 
 /// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
@@ -23,7 +23,7 @@ const READ_BUFFER_BYTES: usize = 4 << 10;
 pub struct Stream {
     /// Opens and closes the session.
     session: Connection,
-    socket: WebSocketStream<TcpStream>,
+    socket: WebSocketStream<Socket>,
     last_id: u64,
 }
 
@@ -54,7 +54,15 @@ impl Stream {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
-        Self::of(Connection::open(endpoint, label).await?).await
+        Self::open_with(endpoint, label, None).await
+    }
+
+    /// The same, with TLS if the endpoint is an `https` URL.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub async fn open_with(endpoint: &str, label: &str, tls: Option<&Tls>) -> Result<Self, BenchError> {
+        Self::of(Connection::open_with(endpoint, label, tls).await?).await
     }
 
     /// Opens the stream of a session, at the session's endpoint.
@@ -63,8 +71,9 @@ impl Stream {
     /// The endpoint cannot be used.
     pub async fn of(session: Connection) -> Result<Self, BenchError> {
         let failed = |why: String| BenchError::Endpoint { endpoint: session.endpoint().to_owned(), why };
-        let (host, stream) = connect(session.endpoint()).await.map_err(failed)?;
-        let url = format!("ws://{host}/v1/sessions/{}/stream", session.session_id());
+        let (host, stream) = connect(session.endpoint(), session.tls()).await.map_err(failed)?;
+        let scheme = if session.endpoint().starts_with("https://") { "wss" } else { "ws" };
+        let url = format!("{scheme}://{host}/v1/sessions/{}/stream", session.session_id());
         let mut request = url.into_client_request().map_err(|e| failed(e.to_string()))?;
         let credential = HeaderValue::from_str(session.credential()).map_err(|e| failed(e.to_string()))?;
         request.headers_mut().insert(SESSION_HEADER, credential);
