@@ -71,16 +71,17 @@ pub enum TlsError {
 
 /// The reason if it was TLS itself that failed, and not the connection below it.
 pub fn tls_failure(error: &(dyn Error + 'static)) -> Option<String> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(failure) = error.downcast_ref::<rustls::Error>() {
-            return Some(failure.to_string());
-        }
-        // The source of an I/O error is the source of the error in it, which would skip that error.
-        cause = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(inner) => Some(inner),
+    causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()).map(ToString::to_string)
+}
+
+/// An error and its causes, the outermost first. The source of an I/O error is the source of the error in it, which
+/// would skip that error.
+pub fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error: &&'e (dyn Error + 'static)| {
+        let error = *error;
+        match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(inner) => Some(inner as &'e (dyn Error + 'static)),
             None => error.source(),
-        };
-    }
-    None
+        }
+    })
 }

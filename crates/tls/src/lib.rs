@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use certificate::{PeerName, peer_identity};
 pub use client::client_config;
-pub use error::{TlsError, tls_failure};
+pub use error::{TlsError, causes, tls_failure};
 pub use files::MAX_FILE_BYTES;
 pub use peer::PeerTls;
 pub use rustls::ClientConfig;

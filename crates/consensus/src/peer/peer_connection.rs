@@ -4,14 +4,13 @@
 //! upgrades to [`PEER_PROTOCOL`]. No call is sent before that.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use lockkeeper_tls::tls_failure;
+use lockkeeper_tls::{causes, tls_failure};
 use parking_lot::Mutex;
 use reqwest::header::{CONNECTION, UPGRADE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Upgraded};
@@ -244,10 +243,6 @@ fn not_connected(error: &reqwest::Error) -> TransportError {
 fn broke_off(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
-}
-
-fn causes<'e>(error: &'e reqwest::Error) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
-    std::iter::successors(error.source(), |cause: &&'e (dyn Error + 'static)| (*cause).source())
 }
 
 fn text(error: &reqwest::Error) -> String {

@@ -32,9 +32,9 @@ fn book(directory: &Path, peers: &BTreeMap<u64, String>) -> Arc<PeerBook> {
 }
 
 /// Calls node 2 at this address, as node 1.
-async fn call(authority: &Authority, at: &str) -> Result<Bytes, TransportError> {
+async fn call(authority: &Authority, at: impl ToString) -> Result<Bytes, TransportError> {
     let directory = tempfile::tempdir().unwrap();
-    let book = book(directory.path(), &BTreeMap::from([(2, at.to_owned())]));
+    let book = book(directory.path(), &BTreeMap::from([(2, at.to_string())]));
     let transport = FramedTransport::over_tls(book, certificates(authority, 1)).unwrap();
     transport.call(2, PeerKind::Propose, Bytes::from_static(b"x"), LONG).await
 }
@@ -66,7 +66,7 @@ async fn the_peer_is_the_one_that_its_certificate_names() {
     let (authority, other) = (Authority::new("one"), Authority::new("another"));
     let refusal = b"HTTP/1.1 421 Misdirected Request\r\nlockkeeper-code: unknown_node\r\ncontent-length: 2\r\n\r\nno";
     let (at, serving) = listen(&authority, 2, refusal).await;
-    let (answer, came) = tokio::join!(call(&authority, &at.to_string()), serving);
+    let (answer, came) = tokio::join!(call(&authority, at), serving);
     assert!(matches!(&answer, Err(TransportError::Rejected { code, .. }) if code == "unknown_node"), "{answer:?}");
     assert!(came.starts_with(b"GET /peer/v1/calls HTTP/1.1\r\n"));
 
@@ -74,7 +74,7 @@ async fn the_peer_is_the_one_that_its_certificate_names() {
         [(&authority, 3, "must be lockkeeper://blue/node/2"), (&other, 2, "Issuer")]
     {
         let (at, serving) = listen(authority_of_peer, node, b"").await;
-        let (answer, came) = tokio::join!(call(&authority, &at.to_string()), serving);
+        let (answer, came) = tokio::join!(call(&authority, at), serving);
         let Err(TransportError::Unreachable(why)) = answer else { panic!("{answer:?}") };
         assert!(why.contains(reason), "{why}");
         assert!(came.is_empty(), "something was sent before the certificate was checked");
@@ -87,7 +87,7 @@ async fn a_peer_that_refuses_the_certificate_is_unreachable_and_not_gone() {
     // It trusts the other authority; the caller trusts both.
     let (at, serving) = listen(&other, 2, b"").await;
     std::fs::write(authority.file(), format!("{}{}", authority.pem(), other.pem())).unwrap();
-    let (answer, came) = tokio::join!(call(&authority, &at.to_string()), serving);
+    let (answer, came) = tokio::join!(call(&authority, at), serving);
     let Err(TransportError::Unreachable(why)) = answer else { panic!("{answer:?}") };
     assert!(why.contains("UnknownCA") && came.is_empty(), "{why}");
 }
