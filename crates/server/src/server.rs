@@ -93,8 +93,8 @@ impl Fate {
 }
 
 impl Server {
-    /// Checks the configuration, reads its certificates and binds the ports. Nothing listens yet, and the data directory
-    /// is not touched.
+    /// Checks the configuration, reads its certificates and binds the ports. Nothing listens yet, and the data
+    /// directory is not touched.
     ///
     /// # Errors
     /// The configuration breaks a rule, a certificate cannot be used, or a port is in use.

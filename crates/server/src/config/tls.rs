@@ -41,8 +41,8 @@ pub struct ListenerTls {
     pub client_certificates: ClientCertificates,
 }
 
-/// Section `[tls.peer]`. Both ends have certificates, with the URI `lockkeeper://<cluster.id>/node/<cluster.node>` among
-/// their subject's alternative names.
+/// Section `[tls.peer]`. Both ends have certificates, with the URI `lockkeeper://<cluster.id>/node/<cluster.node>`
+/// among their subject's alternative names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerListenerTls {

@@ -93,21 +93,7 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "a connection ended before it began");
         return;
     }
-    let socket = match tls {
-        None => Socket::Plain(stream),
-        Some(tls) => {
-            let within = TLS_HANDSHAKE_TIMEOUT.min(bounds.header_read_timeout);
-            // Boxed, because it is large, and connections without TLS need no room for it.
-            let handshake = Box::pin(secure((stream, address), &tls, &phase_clock, within));
-            let secured = tokio::select! {
-                secured = handshake => secured,
-                () = ends.finish.cancelled() => None,
-                () = ends.make_way.cancelled() => None,
-            };
-            let Some(socket) = secured else { return };
-            socket
-        }
-    };
+    let Some(socket) = secure((stream, address), tls, &phase_clock, &bounds, &ends).await else { return };
     let certificate = socket.client_certificate();
     let socket = TokioIo::new(PhasedSocket::new(socket, phase_clock.clone()));
     let handover = Handover::default();
@@ -189,23 +175,34 @@ impl Default for ClientAddress {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endless;
 
-/// The handshake of a connection. A client that speaks HTTP without TLS is told so.
+/// Performs the handshake of a connection to a listener with TLS. A client that speaks HTTP without TLS is told so.
 async fn secure(
     (stream, address): (TcpStream, SocketAddr),
-    tls: &TlsListener,
+    tls: Option<TlsListener>,
     phase_clock: &PhaseClock,
-    within: Duration,
+    bounds: &ConnectionBounds,
+    ends: &Ends,
 ) -> Option<Socket> {
-    match tls.accept(stream, address, within, || phase_clock.enter(Phase::Header)).await {
-        TlsHandshake::Done(socket) => {
-            phase_clock.enter(Phase::Idle);
-            Some(socket)
+    let Some(tls) = tls else { return Some(Socket::Plain(stream)) };
+    let within = TLS_HANDSHAKE_TIMEOUT.min(bounds.header_read_timeout);
+    let handshake = async {
+        match tls.accept(stream, address, within, || phase_clock.enter(Phase::Header)).await {
+            TlsHandshake::Done(socket) => {
+                phase_clock.enter(Phase::Idle);
+                Some(socket)
+            }
+            TlsHandshake::PlainText(stream) => {
+                hint_at_https(stream).await;
+                None
+            }
+            TlsHandshake::Failed => None,
         }
-        TlsHandshake::PlainText(stream) => {
-            hint_at_https(stream).await;
-            None
-        }
-        TlsHandshake::Failed => None,
+    };
+    tokio::select! {
+        // Boxed, because it is large, and connections without TLS need no room for it.
+        socket = Box::pin(handshake) => socket,
+        () = ends.finish.cancelled() => None,
+        () = ends.make_way.cancelled() => None,
     }
 }
 
