@@ -8,10 +8,15 @@ use hyper_util::rt::TokioIo;
 use lockkeeper_api::locks::{Acquire, Acquired, Token};
 use lockkeeper_api::sessions::{OpenSession, SessionOpened};
 use lockkeeper_api::{Problem, SESSION_HEADER};
+use lockkeeper_client::Tls;
+use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use crate::BenchError;
 
@@ -20,15 +25,27 @@ pub(crate) const WAIT_MS: u64 = 60_000;
 /// Longer than a warm-up without a request; every request renews the session.
 const SESSION_TIMEOUT_MS: u32 = 60_000;
 
-/// Connects to an endpoint. Returns its host, as requests name it, and the stream.
-pub(crate) async fn connect(endpoint: &str) -> Result<(String, TcpStream), String> {
+/// A connection without or with TLS.
+pub(crate) type Socket = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// Connects to an endpoint, with TLS if its URL says so. Returns its host, as requests name it, and the connection.
+pub(crate) async fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<(String, Socket), String> {
     let uri: Uri = endpoint.parse().map_err(|e| format!("not a URL: {e}"))?;
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
     let host = host.ok_or("it has no host")?;
-    let address = if uri.port_u16().is_some() { host.clone() } else { format!("{host}:80") };
+    let is_tls = uri.scheme_str() == Some("https");
+    let port = if is_tls { 443 } else { 80 };
+    let address = if uri.port_u16().is_some() { host.clone() } else { format!("{host}:{port}") };
     let stream = TcpStream::connect(&address).await.map_err(|e| e.to_string())?;
     stream.set_nodelay(true).map_err(|e| e.to_string())?;
-    Ok((host, stream))
+    if !is_tls {
+        return Ok((host, Either::Left(stream)));
+    }
+    let tls = tls.ok_or("https needs a certificate authority")?;
+    let bare = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(bare).map_err(|e| e.to_string())?;
+    let secured = TlsConnector::from(tls.config().clone()).connect(name, stream).await;
+    Ok((host, Either::Right(Box::new(secured.map_err(|e| e.to_string())?))))
 }
 
 /// One open HTTP/1.1 connection with a session.
@@ -40,10 +57,14 @@ pub struct Connection {
     credential: Option<String>,
     session_id: u64,
     leader: Option<String>,
+    tls: Option<Tls>,
 }
 
-async fn handshake(endpoint: &str) -> Result<(String, SendRequest<Full<Bytes>>, JoinHandle<()>), String> {
-    let (host, stream) = connect(endpoint).await?;
+async fn handshake(
+    endpoint: &str,
+    tls: Option<&Tls>,
+) -> Result<(String, SendRequest<Full<Bytes>>, JoinHandle<()>), String> {
+    let (host, stream) = connect(endpoint, tls).await?;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     let driver = tokio::spawn(async move {
         // The next request notices its end.
@@ -64,8 +85,16 @@ impl Connection {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
+        Self::open_with(endpoint, label, None).await
+    }
+
+    /// The same, with TLS if the endpoint is an `https` URL.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub async fn open_with(endpoint: &str, label: &str, tls: Option<&Tls>) -> Result<Self, BenchError> {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let mut opened = Self::connect(endpoint).await?;
+        let mut opened = Self::connect(endpoint, tls).await?;
         let session = opened.open_session(SESSION_TIMEOUT_MS, label).await.map_err(failed)?;
         opened.credential = Some(session.credential);
         opened.session_id = session.session_id;
@@ -74,12 +103,12 @@ impl Connection {
     }
 
     /// Connects, without a session.
-    pub(crate) async fn connect(endpoint: &str) -> Result<Self, BenchError> {
-        let connected = handshake(endpoint).await;
+    pub(crate) async fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<Self, BenchError> {
+        let connected = handshake(endpoint, tls).await;
         let (host, sender, driver) =
             connected.map_err(|why| BenchError::Endpoint { endpoint: endpoint.to_owned(), why })?;
-        let endpoint = endpoint.to_owned();
-        Ok(Self { endpoint, host, sender, driver, credential: None, session_id: 0, leader: None })
+        let (endpoint, tls) = (endpoint.to_owned(), tls.cloned());
+        Ok(Self { endpoint, host, sender, driver, credential: None, session_id: 0, leader: None, tls })
     }
 
     /// Opens a session, which is not that of this connection.
@@ -94,14 +123,15 @@ impl Connection {
     /// The endpoint cannot be used.
     pub async fn move_to_leader(&mut self, addresses: &[String]) -> Result<(), BenchError> {
         if let Some(leader) = self.leader.take().filter(|leader| addresses.contains(leader)) {
-            self.endpoint = format!("http://{leader}");
+            let scheme = if self.endpoint.starts_with("https://") { "https" } else { "http" };
+            self.endpoint = format!("{scheme}://{leader}");
             self.connect_again().await?;
         }
         Ok(())
     }
 
     async fn connect_again(&mut self) -> Result<(), BenchError> {
-        let again = handshake(&self.endpoint).await;
+        let again = handshake(&self.endpoint, self.tls.as_ref()).await;
         let (host, sender, driver) =
             again.map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })?;
         (self.host, self.sender) = (host, sender);
@@ -111,6 +141,10 @@ impl Connection {
 
     pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint
+    }
+
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     pub(crate) fn session_id(&self) -> u64 {

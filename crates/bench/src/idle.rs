@@ -8,6 +8,7 @@ use futures::future::try_join_all;
 use futures::{SinkExt, StreamExt};
 use lockkeeper_api::Problem;
 use lockkeeper_api::stream::FromClient;
+use lockkeeper_client::Tls;
 use parking_lot::Mutex;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::connection::Connection;
-use crate::stream::{Socket, connect_stream};
+use crate::stream::{StreamSocket, connect_stream};
 use crate::{BenchError, cpu};
 
 /// Timeout of the sessions.
@@ -39,6 +40,8 @@ pub struct IdlePlan {
     pub measure: Duration,
     /// Processes on this machine whose CPU time and memory are reported.
     pub server_pids: Vec<u32>,
+    /// For `https` endpoints.
+    pub tls: Option<Tls>,
 }
 
 /// What idle sessions cost.
@@ -124,7 +127,7 @@ async fn open_all(plan: &IdlePlan, seen: &Arc<Seen>) -> Result<JoinSet<()>, Benc
     let openers = OPENERS * plan.endpoints.len() as u32;
     let opening = (0..openers).map(|number| {
         let endpoint = &plan.endpoints[number as usize % plan.endpoints.len()];
-        open_share(endpoint, plan.sessions / openers + u32::from(number < plan.sessions % openers))
+        open_share(endpoint, plan.sessions / openers + u32::from(number < plan.sessions % openers), plan.tls.as_ref())
     });
     let mut streams = JoinSet::new();
     let shares = try_join_all(opening).await?;
@@ -135,14 +138,14 @@ async fn open_all(plan: &IdlePlan, seen: &Arc<Seen>) -> Result<JoinSet<()>, Benc
     Ok(streams)
 }
 
-async fn open_share(endpoint: &str, sessions: u32) -> Result<Vec<Socket>, BenchError> {
+async fn open_share(endpoint: &str, sessions: u32, tls: Option<&Tls>) -> Result<Vec<StreamSocket>, BenchError> {
     let mut sockets = Vec::new();
     if sessions > 0 {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let mut connection = Connection::connect(endpoint).await?;
+        let mut connection = Connection::connect(endpoint, tls).await?;
         for _ in 0..sessions {
             let session = connection.open_session(TIMEOUT_MS, "idle").await.map_err(failed)?;
-            sockets.push(connect_stream(endpoint, session.session_id, &session.credential).await?);
+            sockets.push(connect_stream(endpoint, session.session_id, &session.credential, tls).await?);
         }
     }
     Ok(sockets)
@@ -156,7 +159,7 @@ struct Received {
 }
 
 /// Sends keepalives until the stream is lost.
-async fn keep_alive(mut socket: Socket, first: Duration, seen: Arc<Seen>) {
+async fn keep_alive(mut socket: StreamSocket, first: Duration, seen: Arc<Seen>) {
     let mut due = interval_at(Instant::now() + first, KEEPALIVE_EVERY);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut number = 0;
@@ -205,6 +208,7 @@ mod tests {
             // Of sessions whose keepalives are spread over ten seconds, some have one.
             measure: Duration::from_secs(2),
             server_pids: vec![std::process::id()],
+            tls: None,
         };
         let measured = run_idle(&plan).await.unwrap();
         assert_eq!((measured.sessions, measured.lost), (40, 0), "{measured:?}");

@@ -28,7 +28,7 @@ pub use cpu::{US_PER_TICK, spent_us};
 pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
 pub use idle::{IdleMeasured, IdlePlan, ServerCost, run_idle};
 pub use plot::{Figures, PlotError, charts, svg};
-pub use run::{Routes, run};
+pub use run::{Routes, run, run_with};
 pub use stream::Stream;
 
 /// Prefix of the load generator's locks.

@@ -4,9 +4,9 @@ use futures::{SinkExt, StreamExt};
 use lockkeeper_api::locks::{Acquire, Release};
 use lockkeeper_api::stream::{FromClient, StreamRequest};
 use lockkeeper_api::{Call, Problem, SESSION_HEADER};
+use lockkeeper_client::Tls;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
@@ -14,18 +14,18 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::BenchError;
-use crate::connection::{Connection, WAIT_MS, connect};
+use crate::connection::{Connection, Socket, WAIT_MS, connect};
 
 /// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
-pub(crate) type Socket = WebSocketStream<TcpStream>;
+pub(crate) type StreamSocket = WebSocketStream<Socket>;
 
 /// One session stream.
 pub struct Stream {
     /// Opens and closes the session.
     session: Connection,
-    socket: Socket,
+    socket: StreamSocket,
     last_id: u64,
 }
 
@@ -56,7 +56,15 @@ impl Stream {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
-        Self::of(Connection::open(endpoint, label).await?).await
+        Self::open_with(endpoint, label, None).await
+    }
+
+    /// The same, with TLS if the endpoint is an `https` URL.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub async fn open_with(endpoint: &str, label: &str, tls: Option<&Tls>) -> Result<Self, BenchError> {
+        Self::of(Connection::open_with(endpoint, label, tls).await?).await
     }
 
     /// Opens the stream of a session, at the session's endpoint.
@@ -64,7 +72,8 @@ impl Stream {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn of(session: Connection) -> Result<Self, BenchError> {
-        let socket = connect_stream(session.endpoint(), session.session_id(), session.credential()).await?;
+        let (endpoint, tls) = (session.endpoint(), session.tls());
+        let socket = connect_stream(endpoint, session.session_id(), session.credential(), tls).await?;
         Ok(Self { session, socket, last_id: 0 })
     }
 
@@ -138,10 +147,16 @@ impl Stream {
 }
 
 /// Opens the stream of a session.
-pub(crate) async fn connect_stream(endpoint: &str, session_id: u64, credential: &str) -> Result<Socket, BenchError> {
+pub(crate) async fn connect_stream(
+    endpoint: &str,
+    session_id: u64,
+    credential: &str,
+    tls: Option<&Tls>,
+) -> Result<StreamSocket, BenchError> {
     let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-    let (host, stream) = connect(endpoint).await.map_err(failed)?;
-    let url = format!("ws://{host}/v1/sessions/{session_id}/stream");
+    let (host, stream) = connect(endpoint, tls).await.map_err(failed)?;
+    let scheme = if endpoint.starts_with("https://") { "wss" } else { "ws" };
+    let url = format!("{scheme}://{host}/v1/sessions/{session_id}/stream");
     let mut request = url.into_client_request().map_err(|e| failed(e.to_string()))?;
     let credential = HeaderValue::from_str(credential).map_err(|e| failed(e.to_string()))?;
     request.headers_mut().insert(SESSION_HEADER, credential);

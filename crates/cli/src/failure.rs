@@ -1,7 +1,7 @@
 //! Failures of commands: one line with the error, its cause and the remedy, and an exit code for scripts.
 
 use lockkeeper_api::text::printable;
-use lockkeeper_client::{EndpointError, Error};
+use lockkeeper_client::{EndpointError, Error, TlsError};
 
 /// Success.
 pub(crate) const EXIT_OK: u8 = 0;
@@ -84,6 +84,10 @@ impl From<Error> for Failure {
                 "; check that the cluster runs and has a majority, or set --endpoints or LOCKKEEPER_ENDPOINTS \
                  (`lockkeeper dev` starts a cluster to try)",
             ),
+            // No outage: another try meets the same certificates.
+            Error::Tls { .. } => {
+                (EXIT_FAILED, "; check --ca, --cert and --key, the scheme of --endpoints, and the nodes' certificates")
+            }
             Error::UnknownOutcome(_) => (EXIT_UNKNOWN_OUTCOME, "; check whether it took place before you repeat it"),
             Error::NotLockkeeper { .. } => (EXIT_FAILED, "; check --endpoints"),
             _ => (EXIT_FAILED, ""),
@@ -94,7 +98,17 @@ impl From<Error> for Failure {
 
 impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
-        Self::usage(error.to_string())
+        let remedy = match &error {
+            EndpointError::NoAuthority(_) => "; set --ca or LOCKKEEPER_CA",
+            _ => "",
+        };
+        Self::usage(format!("{error}{remedy}"))
+    }
+}
+
+impl From<TlsError> for Failure {
+    fn from(error: TlsError) -> Self {
+        Self::usage(format!("{error}; check --ca, --cert and --key"))
     }
 }
 

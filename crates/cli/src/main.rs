@@ -5,6 +5,7 @@
 //! under a lock.
 
 mod args;
+mod certs;
 mod commands;
 mod failure;
 mod hold;
@@ -61,13 +62,16 @@ fn usage(error: &clap::Error) -> ExitCode {
     })
 }
 
+/// The global options that take a value.
+const TAKE_A_VALUE: [&str; 6] = ["--endpoints", "--patience", "--prefer", "--ca", "--cert", "--key"];
+
 /// The command of a command line that could not be parsed: the first word that is neither an option nor an option's
 /// value.
 fn typed_command() -> Option<String> {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     loop {
         match words.next()? {
-            option if matches!(option.as_str(), "--endpoints" | "--patience" | "--prefer") => drop(words.next()),
+            option if TAKE_A_VALUE.contains(&option.as_str()) => drop(words.next()),
             option if option.starts_with('-') => {}
             command => return Some(command),
         }
@@ -94,6 +98,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Status(status) => commands::on_runtime(commands::status::run(&common, &status)),
         Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
         Command::Bench(bench) => commands::bench::run(&common, &bench),
+        Command::Certs(certs) => commands::certs::run(&common, &certs),
         Command::Completions { shell } => commands::completions(shell),
         Command::Exec(exec) => Err(supervise::helpers::exec(&exec)),
         Command::Guard { group } => supervise::helpers::guard(group),

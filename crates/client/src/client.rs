@@ -7,6 +7,7 @@ use lockkeeper_api::Credential;
 use crate::context::{Context, Options};
 use crate::endpoints::{Endpoint, EndpointError};
 use crate::stream::StreamHandle;
+use crate::tls::Tls;
 
 /// A handle on the cluster; clones share connections and the preferred endpoint.
 #[derive(Clone, Debug)]
@@ -17,12 +18,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client of the cluster at `endpoints`. It connects when first used.
+    /// Creates a client of the cluster at `endpoints`, without TLS. It connects when first used.
     ///
     /// # Errors
     /// No endpoint is given, or one cannot be used.
     pub fn new(endpoints: impl IntoIterator<Item = impl AsRef<str>>, options: Options) -> Result<Self, EndpointError> {
-        Ok(Self { context: Context::new(endpoints, options)?, stream: None })
+        Self::new_with_tls(endpoints, options, None)
+    }
+
+    /// The same with TLS, where it is given, for `https` endpoints and for those that name no scheme.
+    ///
+    /// # Errors
+    /// No endpoint is given, or one cannot be used.
+    pub fn new_with_tls(
+        endpoints: impl IntoIterator<Item = impl AsRef<str>>,
+        options: Options,
+        tls: Option<Tls>,
+    ) -> Result<Self, EndpointError> {
+        Ok(Self { context: Context::new(endpoints, options, tls)?, stream: None })
     }
 
     /// The same client, acting for that session.

@@ -8,13 +8,15 @@ use std::time::Duration;
 use lockkeeper_api::{Code, Credential};
 use parking_lot::Mutex;
 use rand::Rng;
+use rustls::ClientConfig;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::endpoints::{Endpoint, EndpointError, Endpoints, PreferredNode};
+use crate::endpoints::{Endpoint, EndpointError, Endpoints, PreferredNode, Scheme};
 use crate::error::Error;
+use crate::tls::Tls;
 
 /// Timeouts of a client, and the node that it prefers.
 #[derive(Clone, Debug)]
@@ -88,6 +90,7 @@ pub(crate) struct Context {
     pub(crate) http: reqwest::Client,
     pub(crate) endpoints: Arc<Endpoints>,
     pub(crate) options: Arc<Options>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) identity: Option<Identity>,
     /// Background tasks of the session; its close waits for them.
     pub(crate) tasks: TaskTracker,
@@ -97,12 +100,13 @@ impl Context {
     pub(crate) fn new(
         endpoints: impl IntoIterator<Item = impl AsRef<str>>,
         options: Options,
+        tls: Option<Tls>,
     ) -> Result<Self, EndpointError> {
-        let endpoints = Arc::new(Endpoints::new(endpoints)?);
+        let endpoints = Arc::new(Endpoints::new(endpoints, default_scheme(tls.as_ref()))?);
         if options.prefer == PreferredNode::Spread {
             endpoints.prefer(rand::rng().random_range(0..endpoints.all().len()));
         }
-        let http = reqwest::Client::builder()
+        let mut http = reqwest::Client::builder()
             // A proxy between a holder and its cluster would be one more thing that can lie about who is alive.
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -110,10 +114,12 @@ impl Context {
             .connect_timeout(options.connect_timeout)
             // Below the server's own idle timeout, so that this side closes first.
             .pool_idle_timeout(Duration::from_secs(15))
-            .user_agent(concat!("lockkeeper/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|e| EndpointError::Bad { text: "http client".into(), why: e.to_string() })?;
-        Ok(Self { http, endpoints, options: Arc::new(options), identity: None, tasks: TaskTracker::new() })
+            .user_agent(concat!("lockkeeper/", env!("CARGO_PKG_VERSION")));
+        if let Some(tls) = &tls {
+            http = http.use_preconfigured_tls(ClientConfig::clone(tls.config()));
+        }
+        let http = http.build().map_err(|e| EndpointError::Bad { text: "http client".into(), why: e.to_string() })?;
+        Ok(Self { http, endpoints, options: Arc::new(options), tls, identity: None, tasks: TaskTracker::new() })
     }
 
     /// The same for that session, with acknowledgements and tasks of its own.
@@ -124,7 +130,10 @@ impl Context {
 
     /// The same for that one endpoint.
     pub(crate) fn only(&self, endpoint: &Endpoint) -> Result<Self, EndpointError> {
-        Ok(Self { endpoints: Arc::new(Endpoints::new([endpoint.as_str()])?), ..self.clone() })
+        Ok(Self {
+            endpoints: Arc::new(Endpoints::new([endpoint.as_str()], default_scheme(self.tls.as_ref()))?),
+            ..self.clone()
+        })
     }
 
     /// The same without acknowledging answers to the cluster: an attempt of an earlier call that is still on its way
@@ -169,6 +178,11 @@ impl Context {
     }
 }
 
+/// The scheme of endpoints that name none.
+fn default_scheme(tls: Option<&Tls>) -> Scheme {
+    if tls.is_some() { Scheme::Https } else { Scheme::Http }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,7 +195,7 @@ mod tests {
             (PreferredNode::First, None),
             (PreferredNode::Spread, None),
         ] {
-            let context = Context::new(["a:1", "b:1"], Options { prefer, ..Options::default() }).unwrap();
+            let context = Context::new(["a:1", "b:1"], Options { prefer, ..Options::default() }, None).unwrap();
             assert_eq!(context.leader_to_prefer("b:1"), index);
             assert_eq!(context.leader_to_prefer("c:1"), None);
         }

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// More endpoints than this are a mistake.
 const MAX_ENDPOINTS: usize = 64;
 
-/// The address of one node's client interface, such as `http://10.0.0.1:7001`.
+/// The address of one node's client interface, such as `https://10.0.0.1:7001`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint(String);
 
@@ -24,8 +24,11 @@ pub enum EndpointError {
     /// Too many endpoints are given.
     #[error("{0} endpoints given; at most {MAX_ENDPOINTS} are supported")]
     TooMany(usize),
+    /// The endpoint is an `https` URL, and the client has no certificate authority to trust.
+    #[error("{0} needs TLS, and no certificate authority is given to verify the node's certificate with")]
+    NoAuthority(String),
     /// The endpoint cannot be used.
-    #[error("'{text}' is not an endpoint ({why}); write it as http://HOST:PORT")]
+    #[error("'{text}' is not an endpoint ({why}); write it as http://HOST:PORT or https://HOST:PORT")]
     Bad {
         /// The text.
         text: String,
@@ -35,38 +38,81 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Parses `http://host:port` or `host:port`.
+    /// Parses `http://host:port`, `https://host:port` or `host:port`, which is `http`.
     ///
     /// # Errors
     /// Another scheme, no host, or a path behind the port.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
+        Self::parse_with_default(text, Scheme::Http)
+    }
+
+    /// The same, with the scheme of an endpoint that names none.
+    pub(crate) fn parse_with_default(text: &str, default: Scheme) -> Result<Self, EndpointError> {
         let bad = |why: &str| EndpointError::Bad { text: text.to_owned(), why: why.to_owned() };
-        let trimmed = text.trim().trim_end_matches('/');
-        let with_scheme = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
+        let trimmed = text.trim();
+        let with_scheme =
+            if trimmed.contains("://") { trimmed.to_owned() } else { format!("{}://{trimmed}", default.name()) };
         let url = reqwest::Url::parse(&with_scheme).map_err(|e| bad(&e.to_string()))?;
-        if url.scheme() != "http" {
-            return Err(bad("only plain http is supported"));
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(bad("only http and https are supported"));
         }
         if url.host_str().is_none_or(str::is_empty) {
             return Err(bad("it has no host"));
         }
-        if url.path() != "/" || url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
+        if !url.path().trim_matches('/').is_empty()
+            || url.query().is_some()
+            || url.fragment().is_some()
+            || !url.username().is_empty()
+        {
             return Err(bad("it has more than host and port"));
         }
         Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
     }
 
+    /// Whether connections to it use TLS.
+    pub fn is_tls(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+
     /// Host and port, for a connection.
     pub(crate) fn authority(&self) -> String {
-        let authority = self.0.trim_start_matches("http://");
+        let (_, authority) = self.split();
         // An IPv6 address is in brackets; a colon after them begins the port. URLs omit the default port.
         let has_port = authority.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
-        if has_port { authority.to_owned() } else { format!("{authority}:80") }
+        let default_port = if self.is_tls() { 443 } else { 80 };
+        if has_port { authority.to_owned() } else { format!("{authority}:{default_port}") }
+    }
+
+    /// The host without brackets, as certificates name it.
+    pub(crate) fn host(&self) -> String {
+        let authority = self.authority();
+        let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']').to_owned()
+    }
+
+    fn split(&self) -> (&str, &str) {
+        self.0.split_once("://").unwrap_or(("http", &self.0))
     }
 
     /// The URL without a slash at its end.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// The scheme of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
     }
 }
 
@@ -103,10 +149,18 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    pub(crate) fn new(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, EndpointError> {
+    /// `default` is the scheme of endpoints that name none. It is [`Scheme::Https`] where TLS is configured; without
+    /// that an `https` endpoint is refused.
+    pub(crate) fn new(
+        texts: impl IntoIterator<Item = impl AsRef<str>>,
+        default: Scheme,
+    ) -> Result<Self, EndpointError> {
         let mut ring = Vec::new();
         for text in texts {
-            let endpoint = Endpoint::parse(text.as_ref())?;
+            let endpoint = Endpoint::parse_with_default(text.as_ref(), default)?;
+            if endpoint.is_tls() && default == Scheme::Http {
+                return Err(EndpointError::NoAuthority(endpoint.to_string()));
+            }
             if !ring.contains(&endpoint) {
                 ring.push(endpoint);
             }
@@ -131,10 +185,10 @@ impl Endpoints {
         &self.ring[index % self.ring.len()]
     }
 
-    /// The index of the endpoint at that address.
+    /// The index of the endpoint at that address, whichever scheme it has: members' addresses name none.
     pub(crate) fn position(&self, address: &str) -> Option<usize> {
-        let endpoint = Endpoint::parse(address).ok()?;
-        self.ring.iter().position(|known| *known == endpoint)
+        let authority = Endpoint::parse(address).ok()?.authority();
+        self.ring.iter().position(|known| known.authority() == authority)
     }
 
     /// The endpoint at index `failed` could not serve: prefer the next one, unless another caller has already moved on.
@@ -163,14 +217,39 @@ mod tests {
         {
             assert_eq!(Endpoint::parse(text).unwrap().authority(), authority);
         }
-        for bad in ["", "https://a:1", "http://a:1/v1", "http://a:b", "ftp://a", "http://u@a:1"] {
+        for bad in ["", "https://", "https://a:1/v1", "http://a:1/v1", "http://a:b", "ftp://a", "http://u@a:1"] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
+    fn an_endpoint_that_names_no_scheme_takes_the_default_one() {
+        let secure = |text| Endpoint::parse_with_default(text, Scheme::Https).unwrap();
+        assert_eq!(secure("node-1:7001").as_str(), "https://node-1:7001");
+        assert_eq!(secure("http://node-1:7001").as_str(), "http://node-1:7001");
+        assert!(secure("a").is_tls() && !secure("http://a").is_tls());
+        for (text, authority, host) in [
+            ("a:7001", "a:7001", "a"),
+            ("a", "a:443", "a"),
+            ("[::1]:7001", "[::1]:7001", "::1"),
+            ("10.0.0.1:7001", "10.0.0.1:7001", "10.0.0.1"),
+        ] {
+            assert_eq!((secure(text).authority(), secure(text).host()), (authority.into(), host.into()));
+        }
+    }
+
+    #[test]
+    fn https_is_refused_without_tls_and_members_addresses_match_either_scheme() {
+        let refused = Endpoints::new(["https://a:1"], Scheme::Http).unwrap_err();
+        assert_eq!(refused, EndpointError::NoAuthority("https://a:1".into()));
+        let ring = Endpoints::new(["a:1", "http://b:1"], Scheme::Https).unwrap();
+        assert_eq!((ring.position("a:1"), ring.position("b:1")), (Some(0), Some(1)));
+        assert_eq!((ring.position("http://a:1"), ring.position("a:2")), (Some(0), None));
+    }
+
+    #[test]
     fn the_ring_turns_once_per_failure() {
-        let ring = Endpoints::new(["a:1", "b:1", "c:1", "a:1"]).unwrap();
+        let ring = Endpoints::new(["a:1", "b:1", "c:1", "a:1"], Scheme::Http).unwrap();
         assert_eq!(ring.all().len(), 3);
         assert_eq!(ring.preferred(), 0);
         ring.move_on_from(0);
@@ -182,6 +261,6 @@ mod tests {
         ring.prefer(2);
         assert_eq!(ring.at(ring.preferred()).as_str(), "http://c:1");
         assert_eq!((ring.position("b:1"), ring.position("d:1"), ring.position("://")), (Some(1), None, None));
-        assert_eq!(Endpoints::new(Vec::<String>::new()).unwrap_err(), EndpointError::None);
+        assert_eq!(Endpoints::new(Vec::<String>::new(), Scheme::Http).unwrap_err(), EndpointError::None);
     }
 }

@@ -36,6 +36,13 @@ pub enum Error {
         /// Each endpoint with its last failure.
         tried: Vec<Tried>,
     },
+    /// TLS failed at every endpoint, such as for an expired certificate or one of another authority. The call certainly
+    /// did not take effect. Waiting does not help: this client or the nodes need other certificates.
+    #[error("no secure connection to any endpoint: {}", list(.tried))]
+    Tls {
+        /// Each endpoint with its failure.
+        tried: Vec<Tried>,
+    },
     /// The session is over, and with it every lock it held; or a lock was taken away by force.
     #[error("the session is lost, or a lock of it: {0}")]
     Lost(String),

@@ -23,6 +23,7 @@ mod routes;
 mod session;
 mod sse;
 mod stream;
+mod tls;
 mod transport;
 mod watch;
 
@@ -33,10 +34,12 @@ pub use endpoints::{Endpoint, EndpointError, PreferredNode};
 pub use error::{Error, Tried};
 pub use lease::safety_margin;
 pub use lockkeeper_api as api;
+pub use lockkeeper_tls::{TlsError, TlsFiles};
 pub use locks::{Guard, Lock, Sharing};
 pub use routes::{Paging, Reading};
 pub use session::{Session, SessionOptions, SessionState, Transport};
 pub use sse::{SseEvent, SseParser, SseTooLong};
+pub use tls::Tls;
 pub use watch::{Watch, WatchItem, WatchOptions};
 
 /// Compiles the code of these pages with the documentation tests.

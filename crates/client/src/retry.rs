@@ -5,10 +5,13 @@
 //! reads, or the cluster gives the first answer again because it knows the session and the request id. Otherwise the
 //! outcome is reported as unknown.
 //!
+//! A call in whose round every endpoint failed in TLS ends at once; see `tls.rs`.
+//!
 //! A request id is acknowledged, so that the cluster may forget it, only if no attempt under it has an unknown outcome:
 //! a request that a frozen node or a slow network still holds may reach the cluster at any time, and the cluster must
 //! then remember its id (promise P9).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +35,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_OF_DETACHED: Duration = Duration::from_millis(100);
 /// Pause before a detached request is retried after an outage that outlasted [`Options::patience`](crate::Options).
 const PAUSE_IN_OUTAGE: Duration = Duration::from_millis(500);
+/// The same after TLS failed at every endpoint, which only new certificates can end.
+const PAUSE_WITHOUT_TLS: Duration = Duration::from_secs(5);
 /// A detached request is given up after this time; no session lives that long without a keepalive.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
@@ -94,14 +99,16 @@ impl Client {
             if Instant::now() >= give_up_at {
                 return;
             }
+            let mut pause = PAUSE_IN_OUTAGE;
             match error {
                 Error::UnknownOutcome(why) => earlier = Some(why),
                 // A proxy's page says nothing about the cluster, nor about the request's outcome there.
                 Error::NotLockkeeper { .. } => earlier = Some(error.to_string()),
                 Error::Unreachable { .. } => {}
+                Error::Tls { .. } => pause = PAUSE_WITHOUT_TLS,
                 Error::Refused(_) | Error::Lost(_) => return,
             }
-            sleep(PAUSE_IN_OUTAGE.mul_f64(jitter())).await;
+            sleep(pause.mul_f64(jitter())).await;
         }
     }
 
@@ -128,12 +135,29 @@ struct Attempts {
     /// Why some attempt may have taken effect.
     outcome_unknown: Option<String>,
     in_this_round: usize,
+    /// The indices of the endpoints that failed in TLS in this round.
+    without_tls: BTreeSet<usize>,
 }
 
 impl Attempts {
     fn note(&mut self, endpoint: &Endpoint, why: String) {
         self.in_this_round += 1;
         self.note_tried(Tried { endpoint: endpoint.to_string(), why });
+    }
+
+    fn note_tls(&mut self, index: usize, endpoint: &Endpoint, why: String) {
+        self.without_tls.insert(index);
+        self.note(endpoint, why);
+    }
+
+    /// Whether each of so many endpoints failed in TLS in this round: nothing would change in the next one.
+    fn is_without_tls(&self, endpoints: usize) -> bool {
+        self.without_tls.len() >= endpoints.max(1)
+    }
+
+    fn end_round(&mut self) {
+        self.in_this_round = 0;
+        self.without_tls.clear();
     }
 
     fn note_tried(&mut self, new: Tried) {
@@ -146,6 +170,7 @@ impl Attempts {
     fn into_error(self) -> Error {
         match self.outcome_unknown {
             Some(why) => Error::UnknownOutcome(why),
+            None if self.is_without_tls(self.tried.len()) => Error::Tls { tried: self.tried },
             None => Error::Unreachable { tried: self.tried },
         }
     }
@@ -224,7 +249,10 @@ impl<'a> RetryLoop<'a> {
                 }
             };
             if all_failed {
-                self.attempts.in_this_round = 0;
+                if self.attempts.is_without_tls(endpoints.all().len()) {
+                    return Err(self.attempts.into_error());
+                }
+                self.attempts.end_round();
                 let rest = self.pause.max(retry_after.unwrap_or_default()).min(LONGEST_PAUSE).mul_f64(jitter());
                 self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                 if Instant::now() + rest >= self.give_up_at {
@@ -286,6 +314,10 @@ impl<'a> RetryLoop<'a> {
             AttemptOutcome::Problem(problem) => self.after_problem(index, endpoint, stream, *problem),
             AttemptOutcome::NotSent(why) => {
                 self.attempts.note(&endpoint, why);
+                NextStep::MoveOn { index, retry_after: None }
+            }
+            AttemptOutcome::Tls(why) => {
+                self.attempts.note_tls(index, &endpoint, why);
                 NextStep::MoveOn { index, retry_after: None }
             }
             AttemptOutcome::Unanswered(why) if self.may_repeat => {

@@ -4,6 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use lockkeeper_api::text::printable;
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Problem, REQUEST_ID_HEADER, SESSION_HEADER};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -14,6 +15,7 @@ use crate::context::Context;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
 use crate::request_spec::{MAX_ANSWER_BYTES, RequestSpec, unencodable};
+use crate::tls;
 
 /// Most acknowledgements in one header: a server may be set to take no more than 4 KiB of headers. The rest goes with
 /// the next change.
@@ -29,6 +31,8 @@ pub(crate) enum AttemptOutcome {
     NotSent(String),
     /// It was sent and no answer came: whether it had an effect is unknown.
     Unanswered(String),
+    /// TLS failed: no secure connection was made, and the request certainly had no effect.
+    Tls(String),
     NotLockkeeper(String),
 }
 
@@ -107,20 +111,39 @@ pub(crate) fn decode<T: DeserializeOwned>(endpoint: &Endpoint, bytes: &[u8]) -> 
         .map_err(|e| Error::NotLockkeeper { endpoint: endpoint.to_string(), why: e.to_string() })
 }
 
-/// The cause at the bottom of reqwest's chain; the layers above only say that a request failed.
+/// The cause at the bottom of reqwest's chain; the layers above only say that a request failed. Names the usual reason
+/// for an answer that is not HTTP.
 pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut at = error;
-    while let Some(deeper) = at.source() {
-        at = deeper;
+    let mut is_http = true;
+    loop {
+        is_http &= !at.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
+        match at.source() {
+            Some(deeper) => at = deeper,
+            None if is_http => return at.to_string(),
+            None => return format!("the endpoint does not answer in HTTP ({at}); a TLS listener is an https:// URL"),
+        }
     }
-    at.to_string()
+}
+
+/// What a request without an answer leaves open.
+fn without_answer(error: &reqwest::Error) -> AttemptOutcome {
+    if error.is_connect() || error.is_builder() {
+        return match tls::failure(error) {
+            Some(why) => AttemptOutcome::Tls(why),
+            None => AttemptOutcome::NotSent(root_cause(error)),
+        };
+    }
+    match tls::rejection(error) {
+        Some(why) => AttemptOutcome::Tls(why),
+        None => AttemptOutcome::Unanswered(root_cause(error)),
+    }
 }
 
 async fn send(request: reqwest::RequestBuilder) -> AttemptOutcome {
     let mut response = match request.send().await {
         Ok(response) => response,
-        Err(error) if error.is_connect() || error.is_builder() => return AttemptOutcome::NotSent(root_cause(&error)),
-        Err(error) => return AttemptOutcome::Unanswered(root_cause(&error)),
+        Err(error) => return without_answer(&error),
     };
     let status = response.status();
     let mut body = BytesMut::new();
@@ -137,7 +160,20 @@ async fn send(request: reqwest::RequestBuilder) -> AttemptOutcome {
     }
     match serde_json::from_slice::<Problem>(&body) {
         Ok(problem) => AttemptOutcome::Problem(Box::new(problem)),
-        Err(_) => AttemptOutcome::NotLockkeeper(format!("status {status} without a problem document")),
+        Err(_) => AttemptOutcome::NotLockkeeper(without_problem(status, &body)),
+    }
+}
+
+/// Describes an answer that is neither a success nor a problem document. What else answers HTTP often says in a line
+/// what is wrong, as a TLS listener does that is asked without TLS.
+pub(crate) fn without_problem(status: reqwest::StatusCode, body: &[u8]) -> String {
+    const LONGEST_LINE: usize = 120;
+    let line = body.get(..LONGEST_LINE).unwrap_or(body).split(|b| *b == b'\n').next().unwrap_or_default();
+    match std::str::from_utf8(line).map(str::trim) {
+        Ok(line) if !line.is_empty() && !line.starts_with(['<', '{']) => {
+            format!("status {status} without a problem document: {}", printable(line))
+        }
+        _ => format!("status {status} without a problem document"),
     }
 }
 
@@ -147,13 +183,15 @@ pub(crate) async fn send_once<T: DeserializeOwned>(
     request: reqwest::RequestBuilder,
     limit: Duration,
 ) -> Result<T, Error> {
-    let unreachable = |why| Error::Unreachable { tried: vec![Tried { endpoint: endpoint.to_string(), why }] };
+    let tried = |why| vec![Tried { endpoint: endpoint.to_string(), why }];
+    let unreachable = |why| Error::Unreachable { tried: tried(why) };
     match timeout(limit, send(request)).await {
         Err(_) => Err(unreachable(format!("no answer within {} ms", limit.as_millis()))),
         Ok(AttemptOutcome::Answered(bytes)) => decode(endpoint, &bytes),
         Ok(AttemptOutcome::Problem(problem)) if problem.code.is_transient() => Err(unreachable(problem.to_string())),
         Ok(AttemptOutcome::Problem(problem)) => Err(Error::from_problem(*problem, true)),
         Ok(AttemptOutcome::NotSent(why) | AttemptOutcome::Unanswered(why)) => Err(unreachable(why)),
+        Ok(AttemptOutcome::Tls(why)) => Err(Error::Tls { tried: tried(why) }),
         Ok(AttemptOutcome::NotLockkeeper(why)) => Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }),
     }
 }

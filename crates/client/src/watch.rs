@@ -2,9 +2,10 @@
 //! watch resumes at its last zxid, at any node and either way.
 //!
 //! A watch never skips a change silently: it reports every change after its starting point, or it ends in an error
-//! with the code `compacted`, and the caller reads again and watches from there.
+//! with the code `compacted`, and the caller reads again and watches from there. It also ends when TLS fails at
+//! every endpoint, however patient it is: see `tls.rs`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::client::Client;
 use crate::error::{Error, Tried};
 use crate::sse::{SseEvent, SseParser};
 use crate::stream::{WatchMessage, WatchSubscription};
-use crate::transport::root_cause;
+use crate::tls;
+use crate::transport::{root_cause, without_problem};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -79,6 +81,8 @@ pub struct Watch {
     repeated: usize,
     /// When endpoints stopped serving.
     broken_since: Option<Instant>,
+    /// The indices of the endpoints that have failed in TLS, since another failure or a success.
+    without_tls: BTreeSet<usize>,
     tried: Vec<Tried>,
     pause: Duration,
     ended: bool,
@@ -97,6 +101,7 @@ impl Client {
             given: (0, 0),
             repeated: 0,
             broken_since: None,
+            without_tls: BTreeSet::new(),
             tried: Vec::new(),
             pause: FIRST_PAUSE,
             ended: false,
@@ -286,7 +291,12 @@ impl Watch {
             self.client.context.http.get(format!("{endpoint}{target}")).header("accept", "text/event-stream").send();
         let response = match timeout(self.client.context.options.attempt_timeout, request).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return self.failed(index, root_cause(&error)).await,
+            Ok(Err(error)) => {
+                return match tls::failure(&error) {
+                    Some(why) => self.failed_in_tls(index, why).await,
+                    None => self.failed(index, root_cause(&error)).await,
+                };
+            }
             Err(_) => return self.failed(index, "no answer in time".into()).await,
         };
         if response.status().is_success() {
@@ -294,6 +304,7 @@ impl Watch {
             let begins = response.headers().get(ZXID_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
             self.options.from = self.options.from.or(begins);
             self.tried.clear();
+            self.without_tls.clear();
             self.broken_since = None;
             self.repeated = self.given.1;
             self.connection =
@@ -301,19 +312,38 @@ impl Watch {
             return Step::Again;
         }
         let status = response.status();
-        match response.json::<Problem>().await {
+        let body = response.bytes().await.unwrap_or_default();
+        match serde_json::from_slice::<Problem>(&body) {
             Ok(problem) if problem.code.is_transient() || problem.code == Code::UnknownOutcome => {
                 self.failed(index, problem.to_string()).await
             }
             Ok(problem) => Step::End(Error::Refused(Box::new(problem))),
-            Err(_) => Step::End(self.not_lockkeeper(format!("status {status} without a problem document"))),
+            Err(_) => Step::End(self.not_lockkeeper(without_problem(status, &body))),
         }
     }
 
+    async fn failed_in_tls(&mut self, index: usize, why: String) -> Step {
+        self.without_tls.insert(index);
+        if self.without_tls.len() < self.client.context.endpoints.all().len() {
+            return self.move_on(index, why).await;
+        }
+        self.note_tried(index, why);
+        Step::End(Error::Tls { tried: std::mem::take(&mut self.tried) })
+    }
+
     async fn failed(&mut self, index: usize, why: String) -> Step {
+        self.without_tls.clear();
+        self.move_on(index, why).await
+    }
+
+    fn note_tried(&mut self, index: usize, why: String) {
         let endpoint = self.client.context.endpoints.at(index).to_string();
         self.tried.retain(|tried| tried.endpoint != endpoint);
         self.tried.push(Tried { endpoint, why });
+    }
+
+    async fn move_on(&mut self, index: usize, why: String) -> Step {
+        self.note_tried(index, why);
         self.client.context.endpoints.move_on_from(index);
         let since = *self.broken_since.get_or_insert_with(Instant::now);
         if self.options.patience.is_some_and(|patience| since.elapsed() >= patience) {

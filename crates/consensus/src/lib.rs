@@ -72,8 +72,9 @@ pub use peer::directory_claim::{
 };
 pub use peer::framed_transport::FramedTransport;
 pub use peer::peer_auth::{
-    CODE_BAD_IDENTITY, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY, HEADER_CLUSTER, HEADER_DIRECTORY,
-    HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START, PeerAuth, PeerBook, PeerCaller, PeerIdentity,
+    CODE_BAD_IDENTITY, CODE_UNKNOWN_NODE, CODE_WRONG_CERTIFICATE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY,
+    HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START, PeerAuth,
+    PeerBook, PeerCaller, PeerIdentity,
 };
 pub use peer::peer_connection::{HEADER_CODE, PEER_PATH};
 pub use peer::transport::{PeerKind, Transport, TransportError};

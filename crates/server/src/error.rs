@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use lockkeeper_store::{OpenError, SnapshotError, remedy};
+use lockkeeper_tls::TlsError;
 
 use crate::config::ConfigError;
 
@@ -21,6 +22,14 @@ pub enum ServeError {
         address: SocketAddr,
         /// Cause and remedy.
         why: String,
+    },
+    /// A certificate, a key or an authority of the configuration cannot be used.
+    #[error("[tls.{listener}]: {error}")]
+    Tls {
+        /// The last part of the section's name.
+        listener: &'static str,
+        /// The file and the cause.
+        error: TlsError,
     },
     /// The data directory cannot be used.
     #[error(transparent)]
@@ -63,10 +72,14 @@ impl ServeError {
         Self::Listen { key, address, why }
     }
 
+    pub(crate) fn tls(listener: &'static str, error: TlsError) -> Self {
+        Self::Tls { listener, error }
+    }
+
     /// The exit code of the process: 2 for a configuration that cannot be used, 1 for everything else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) => 2,
+            Self::Config(_) | Self::Tls { .. } => 2,
             _ => 1,
         }
     }

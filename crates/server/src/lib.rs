@@ -29,8 +29,10 @@ mod principals;
 mod reply;
 mod routes;
 mod server;
+mod socket;
 mod stream;
 pub mod telemetry;
+mod tls;
 mod zookeeper;
 
 pub use config::{Config, ConfigError};

@@ -1,8 +1,8 @@
 //! The peer listener: `GET /peer/v1/calls`, upgraded to frames of calls. `PeerAuth` checks the caller at the handshake
-//! and at every call: a member may be removed while it is connected.
+//! and at every call: a member may be removed while it is connected. With TLS the caller is the node that its
+//! certificate names.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
 use std::io::Cursor;
 use std::sync::Arc;
 
@@ -12,8 +12,10 @@ use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use lockkeeper_consensus::{
-    HEADER_CODE, PEER_PATH, PEER_PROTOCOL, PeerCaller, PeerKind, PeerRejection, ServeError, serve_calls,
+    CODE_WRONG_CERTIFICATE, HEADER_CODE, PEER_PATH, PEER_PROTOCOL, PeerAuth, PeerCaller, PeerKind, PeerRejection,
+    ServeError, serve_calls,
 };
+use lockkeeper_tls::peer_identity;
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::Context;
 use crate::http::connection::Front;
 use crate::http::upgrade::{Upgradable, asks_for};
+use crate::socket::ClientCertificate;
 
 /// Most connections of a member; a new one displaces the oldest. It needs one for each purpose, and more for a while
 /// after a silence of the network.
@@ -32,6 +35,8 @@ pub(crate) struct PeerFront {
     context: Arc<Context>,
     /// Cancelled when connections shall end.
     finish: CancellationToken,
+    /// Whether each connection has a certificate.
+    over_tls: bool,
     /// The ends of the connections of each member, the oldest first.
     open: Arc<Mutex<BTreeMap<u64, VecDeque<CancellationToken>>>>,
 }
@@ -66,8 +71,8 @@ impl Rejection {
 }
 
 impl PeerFront {
-    pub(crate) fn new(context: Arc<Context>, finish: CancellationToken) -> Self {
-        Self { context, finish, open: Arc::default() }
+    pub(crate) fn new(context: Arc<Context>, over_tls: bool, finish: CancellationToken) -> Self {
+        Self { context, finish, over_tls, open: Arc::default() }
     }
 
     /// Makes room for a connection of a member. The token is cancelled when a later one displaces it.
@@ -99,10 +104,9 @@ impl PeerFront {
             return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail));
         }
         let headers = Arc::new(std::mem::take(request.headers_mut()));
-        let caller = self
-            .authenticate(&headers)
-            .await
-            .map_err(|no| Rejection::new(StatusCode::MISDIRECTED_REQUEST, no.code, no.detail))?;
+        let turned_away = |no: PeerRejection| Rejection::new(StatusCode::MISDIRECTED_REQUEST, no.code, no.detail);
+        let auth = self.auth_of(request.extensions().get()).map_err(record).map_err(turned_away)?;
+        let caller = authenticate(&auth, &headers).await.map_err(turned_away)?;
         let connection = Upgradable::of(&mut request).filter(|_| asks_for(&headers, PEER_PROTOCOL));
         let connection = connection.ok_or_else(|| {
             let detail = format!(
@@ -118,30 +122,48 @@ impl PeerFront {
             let (reading, writing) = socket.into_split();
             let socket = tokio::io::join(Cursor::new(read).chain(reading), writing);
             let stop = front.finish.clone();
-            let serving = serve_calls(socket, |kind, body| front.call(headers.clone(), kind, body), stop);
+            let serving = serve_calls(socket, |kind, body| front.call(auth.clone(), headers.clone(), kind, body), stop);
             let why = displaced.run_until_cancelled(serving).await;
             tracing::debug!(?why, peer = caller.node, "a peer's connection ended");
         });
         Ok(response)
     }
 
-    /// The caller, by the headers of its handshake.
-    fn authenticate<'h>(
-        &self,
-        headers: &'h HeaderMap,
-    ) -> impl Future<Output = Result<PeerCaller, PeerRejection>> + use<'_, 'h> {
-        let admitted = self.context.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
-        async {
-            admitted.await.inspect_err(|rejection| {
-                metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
-                tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer was turned away");
-            })
+    /// The authentication of a connection, which is bound to its certificate if it has one.
+    fn auth_of(&self, certificate: Option<&ClientCertificate>) -> Result<PeerAuth, PeerRejection> {
+        let auth = &self.context.auth;
+        let wrong = |detail| PeerRejection { code: CODE_WRONG_CERTIFICATE, detail };
+        match certificate {
+            Some(certificate) => {
+                let name = peer_identity(&certificate.0).map_err(|error| wrong(error.to_string()))?;
+                Ok(auth.clone().certified(name))
+            }
+            None if self.over_tls => Err(wrong("the connection has no certificate".into())),
+            None => Ok(auth.clone()),
         }
     }
 
-    async fn call(&self, headers: Arc<HeaderMap>, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
+    async fn call(
+        &self,
+        auth: PeerAuth,
+        headers: Arc<HeaderMap>,
+        kind: PeerKind,
+        body: Bytes,
+    ) -> Result<Bytes, ServeError> {
         let rejected = |rejection: PeerRejection| ServeError { code: rejection.code.into(), detail: rejection.detail };
-        let caller = self.authenticate(&headers).await.map_err(rejected)?;
+        let caller = authenticate(&auth, &headers).await.map_err(rejected)?;
         self.context.node.serve_peer(caller, kind, body).await
     }
+}
+
+/// The caller, by the headers of its handshake.
+async fn authenticate(auth: &PeerAuth, headers: &HeaderMap) -> Result<PeerCaller, PeerRejection> {
+    auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok())).await.map_err(record)
+}
+
+/// Counts and logs a rejection.
+fn record(rejection: PeerRejection) -> PeerRejection {
+    metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
+    tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer was turned away");
+    rejection
 }

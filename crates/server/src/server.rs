@@ -12,6 +12,7 @@ use axum::body::Bytes;
 use lockkeeper_consensus::{BlockingPool, FramedTransport, MemberRole, PeerAuth, PeerBook, PeerIdentity, StartId};
 use lockkeeper_node::{Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
+use lockkeeper_tls::PeerTls;
 use rand::rngs::OsRng;
 use rand::{RngCore, TryRngCore};
 use tokio::sync::watch;
@@ -30,6 +31,7 @@ use crate::http::limits::raise_open_files;
 use crate::http::listener::{Bound, Keys, Policy, accept};
 use crate::middleware::ClientFront;
 use crate::peer::PeerFront;
+use crate::tls::{TlsListener, TlsListeners};
 use crate::{routes, telemetry, zookeeper};
 
 /// Time for waiters, streams and tasks to end after the node has stopped.
@@ -60,6 +62,7 @@ pub struct Server {
     client: Bound,
     peer: Bound,
     zookeeper: Option<Bound>,
+    tls: TlsListeners,
 }
 
 /// The reason why the node cannot go on; the first one counts.
@@ -90,17 +93,19 @@ impl Fate {
 }
 
 impl Server {
-    /// Checks the configuration and binds the ports. Nothing listens yet, and the disk is not touched.
+    /// Checks the configuration, reads its certificates and binds the ports. Nothing listens yet, and the data
+    /// directory is not touched.
     ///
     /// # Errors
-    /// The configuration breaks a rule, or a port is in use.
+    /// The configuration breaks a rule, a certificate cannot be used, or a port is in use.
     pub fn bind(config: Config) -> Result<Self, ServeError> {
         let checked = config.check()?;
+        let tls = TlsListeners::open(&config)?;
         let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
         let zookeeper = checked.listen_zookeeper.map(|address| take("zookeeper.listen", address)).transpose()?;
-        Ok(Self { config, checked, client, peer, zookeeper })
+        Ok(Self { config, checked, client, peer, zookeeper, tls })
     }
 
     /// Binds two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests.
@@ -130,10 +135,11 @@ impl Server {
             config.storage.directory = directory.join(format!("node{id}"));
             adjust(&mut config);
             let checked = config.check()?;
+            let tls = TlsListeners::open(&config)?;
             let zookeeper = checked.listen_zookeeper.map(|address| {
                 Bound::bind(address).map_err(|error| ServeError::listen("zookeeper.listen", address, &error))
             });
-            Ok(Self { config, checked, client, peer, zookeeper: zookeeper.transpose()? })
+            Ok(Self { config, checked, client, peer, zookeeper: zookeeper.transpose()?, tls })
         };
         ports.into_iter().map(server).collect()
     }
@@ -163,7 +169,7 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { config, checked, client, peer, zookeeper } = self;
+        let Self { config, checked, client, peer, zookeeper, tls } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let for_zookeeper = if zookeeper.is_some() { config.zookeeper.connections } else { 0 };
@@ -178,7 +184,7 @@ impl Server {
         let metrics = telemetry::metrics_handle();
         let fate = Fate::new();
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
-        let (node, auth) = start_node(&config, &checked, &store, opened, snapshots, &fate).await?;
+        let (node, auth) = start_node((&config, &checked, tls.peers.clone()), &store, opened, snapshots, &fate).await?;
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
@@ -190,19 +196,19 @@ impl Server {
         let client_listener = listen("listen.client", client, client_address)?;
         let peers = tokio::spawn(accept(
             peer_listener,
-            PeerFront::new(context.clone(), peers_stop.clone()),
-            peer_policy(&config, peers_stop.clone()),
+            PeerFront::new(context.clone(), tls.peer.is_some(), peers_stop.clone()),
+            peer_policy(&config, tls.peer.clone(), peers_stop.clone()),
         ));
         let front = ClientFront { context: context.clone(), router: routes::router(context.clone()) };
-        let clients =
-            tokio::spawn(accept(client_listener, front, client_policy(&config, connections, stopping.clone())));
+        let policy = client_policy(&config, tls.client.clone(), connections, stopping.clone());
+        let clients = tokio::spawn(accept(client_listener, front, policy));
         let zookeeper = match zookeeper {
             Some(bound) => {
                 let address = bound.address();
                 let listener = listen("zookeeper.listen", bound, address)?;
                 tracing::info!(%address, "listening for ZooKeeper's clients");
                 Some(tokio::spawn(zookeeper::serve(
-                    listener,
+                    (listener, tls.zookeeper.clone()),
                     &node,
                     (&config, &checked),
                     &context.admission,
@@ -212,7 +218,9 @@ impl Server {
             }
             None => None,
         };
-        let upkeep = tokio::spawn(async move {
+        let mut upkeep = JoinSet::new();
+        upkeep.spawn(tls.keep_current());
+        upkeep.spawn(async move {
             while let Some(handle) = &metrics {
                 sleep(UPKEEP_EVERY).await;
                 handle.run_upkeep();
@@ -227,7 +235,7 @@ impl Server {
             () = shutdown => Ok(()),
             fatal = fate.sealed() => Err(fatal),
         };
-        upkeep.abort();
+        upkeep.abort_all();
         if let Err(fatal) = ended {
             // Nothing of this process can be trusted any more: it ends at once, and acknowledges nothing meanwhile.
             clients.abort();
@@ -238,8 +246,7 @@ impl Server {
             return Err(fatal);
         }
         tracing::info!("shutting down");
-        // It was aborted, which is no error.
-        let _ = upkeep.await;
+        upkeep.shutdown().await;
         stopping.cancel();
         let leave = leave(&context, &config, clients, zookeeper, peers, peers_stop);
         tokio::select! {
@@ -280,8 +287,7 @@ async fn open_store(config: &Config, fate: &Fate) -> Result<(Store, Opened, Snap
 }
 
 async fn start_node(
-    config: &Config,
-    checked: &Checked,
+    (config, checked, tls): (&Config, &Checked, Option<PeerTls>),
     store: &Store,
     opened: Opened,
     snapshots: SnapshotStore,
@@ -295,7 +301,11 @@ async fn start_node(
         start,
     };
     let book = PeerBook::open(&config.storage.directory, identity, &checked.peers).map_err(ServeError::Peers)?;
-    let transport = FramedTransport::new(book.clone()).map_err(|error| ServeError::Start(error.to_string()))?;
+    let transport = match tls {
+        Some(tls) => FramedTransport::over_tls(book.clone(), tls),
+        None => FramedTransport::new(book.clone()),
+    };
+    let transport = transport.map_err(|error| ServeError::Start(error.to_string()))?;
     let sealing = fate.clone();
     let parts = Parts {
         config: node_config(config, checked),
@@ -355,7 +365,7 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     node
 }
 
-fn client_policy(config: &Config, connections: usize, finish: CancellationToken) -> Policy {
+fn client_policy(config: &Config, tls: Option<TlsListener>, connections: usize, finish: CancellationToken) -> Policy {
     let limits = &config.limits;
     let bounds = ConnectionBounds {
         // A header somewhat too large gets a problem document; one far too large a bare 431.
@@ -371,10 +381,10 @@ fn client_policy(config: &Config, connections: usize, finish: CancellationToken)
     };
     let most = Most { all: connections, of_address, young: YOUNG, young_of_own: YOUNG_OF_OWN };
     let keys = Keys { all: "limits.connections", of_address: "limits.connections_per_address" };
-    Policy { name: "client", most, keys, bounds: Arc::new(bounds), finish }
+    Policy { name: "client", most, keys, tls, bounds: Arc::new(bounds), finish }
 }
 
-fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
+fn peer_policy(config: &Config, tls: Option<TlsListener>, finish: CancellationToken) -> Policy {
     let bounds = ConnectionBounds {
         buffer_bytes: 16 * 1024,
         header_read_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
@@ -386,7 +396,7 @@ fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
     let all = config.limits.peer_connections;
     let keys = Keys { all: "limits.peer_connections", of_address: "limits.peer_connections" };
     let most = Most { all, of_address: all, young: YOUNG, young_of_own: YOUNG_OF_OWN };
-    Policy { name: "peer", most, keys, bounds: Arc::new(bounds), finish }
+    Policy { name: "peer", most, keys, tls, bounds: Arc::new(bounds), finish }
 }
 
 type Accepting = tokio::task::JoinHandle<JoinSet<()>>;

@@ -139,6 +139,7 @@ fn describe_requests() {
         "Requests of clients at work or waiting for a lock."
     );
     describe_gauge!("lockkeeper_http_connections", Unit::Count, "Open connections by listener.");
+    describe_tls();
     describe_counter!(
         "lockkeeper_http_connections_refused_total",
         Unit::Count,
@@ -180,6 +181,24 @@ fn describe_requests() {
     );
     describe_counter!("lockkeeper_gate_outcomes_total", Unit::Count, "What gates answered, by outcome.");
     describe_counter!("lockkeeper_peer_rejections_total", Unit::Count, "Peer calls turned away at the gate, by code.");
+}
+
+fn describe_tls() {
+    describe_gauge!(
+        "lockkeeper_certificate_expiry_seconds",
+        Unit::Seconds,
+        "Until the certificate of a listener expires, by listener; negative once it has."
+    );
+    describe_gauge!(
+        "lockkeeper_tls_reload_failed",
+        Unit::Count,
+        "1 while the files of a listener's certificate cannot be used and the former ones are, by listener."
+    );
+    describe_counter!(
+        "lockkeeper_tls_handshakes_failed_total",
+        Unit::Count,
+        "Connections that were turned away at their TLS handshake, by listener and reason."
+    );
 }
 
 fn describe_state() {

@@ -1,5 +1,6 @@
 //! Every command, option and help text.
 
+mod certs;
 mod hold;
 
 use std::ffi::OsString;
@@ -8,9 +9,11 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 
-const ENDPOINTS: &str = "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003";
+/// Without a scheme, so that `--ca` makes them `https`.
+const ENDPOINTS: &str = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -37,7 +40,8 @@ pub(crate) struct Args {
 /// Options of every command that talks to a cluster.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Common {
-    /// URLs of the cluster's nodes, separated by commas; if one cannot serve, the next is tried
+    /// URLs of the cluster's nodes, separated by commas; if one cannot serve, the next is tried. HOST:PORT without a
+    /// scheme is https with --ca, and otherwise http
     #[arg(long, global = true, env = "LOCKKEEPER_ENDPOINTS", value_name = "URL,URL", value_delimiter = ',')]
     #[arg(default_value = ENDPOINTS)]
     pub(crate) endpoints: Vec<String>,
@@ -50,6 +54,16 @@ pub(crate) struct Common {
     /// The node at which a session stays while that node serves
     #[arg(long, global = true, env = "LOCKKEEPER_PREFER", value_enum, default_value_t = PreferredNode::Leader)]
     pub(crate) prefer: PreferredNode,
+    /// TLS: certificate authorities (PEM), one of which must have issued the nodes' certificates
+    #[arg(long, global = true, env = "LOCKKEEPER_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// TLS: this client's certificate (PEM), for nodes that ask for one; needs --key
+    #[arg(long, global = true, env = "LOCKKEEPER_CERT", value_name = "FILE")]
+    pub(crate) cert: Option<PathBuf>,
+    /// TLS: the private key (PEM) of --cert
+    // `gate` has an argument KEY.
+    #[arg(id = "private_key", long = "key", global = true, env = "LOCKKEEPER_KEY", value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
 }
 
 /// Values of `--prefer`.
@@ -116,6 +130,8 @@ pub(crate) enum Command {
     Unlock(Unlock),
     /// Measure the cluster: acquire and release in a closed loop
     Bench(Bench),
+    /// Make a private certificate authority, and certificates for nodes and clients
+    Certs(Certs),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  lockkeeper completions bash > /etc/bash_completion.d/lockkeeper")]
     Completions {
@@ -156,6 +172,7 @@ impl Command {
             Self::Status(_) => "status",
             Self::Unlock(_) => "unlock",
             Self::Bench(_) => "bench",
+            Self::Certs(_) => "certs",
             Self::Completions { .. } => "completions",
         }
     }
@@ -477,6 +494,22 @@ mod tests {
     #[test]
     fn the_command_line_is_valid() {
         Args::command().debug_assert();
+    }
+
+    /// clap would take the two for one argument, and fail when the command runs.
+    #[test]
+    fn no_command_has_an_argument_by_the_id_of_a_global_one() {
+        fn check(command: &clap::Command, global: &[clap::Id]) {
+            for sub in command.get_subcommands() {
+                for argument in sub.get_arguments() {
+                    assert!(!global.contains(argument.get_id()), "{}: {}", sub.get_name(), argument.get_id());
+                }
+                check(sub, global);
+            }
+        }
+        let command = Args::command();
+        let global = command.get_arguments().filter(|argument| argument.is_global_set());
+        check(&command, &global.map(|argument| argument.get_id().clone()).collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One module per command or family of commands.
 
 pub(crate) mod bench;
+pub(crate) mod certs;
 pub(crate) mod dev;
 pub(crate) mod elect;
 pub(crate) mod gate;
@@ -15,7 +16,7 @@ pub(crate) mod watch;
 use std::time::Duration;
 
 use clap::CommandFactory;
-use lockkeeper_client::{Client, Options};
+use lockkeeper_client::{Client, Options, Tls, TlsFiles};
 
 use crate::args::{Args, Common};
 use crate::failure::{EXIT_OK, Failure};
@@ -30,7 +31,24 @@ pub(crate) fn client(common: &Common) -> Result<Client, Failure> {
         attempt_timeout: common.patience.max(Duration::from_millis(100)),
         ..Options::default()
     };
-    Ok(Client::new(endpoints, options)?)
+    Ok(Client::new_with_tls(endpoints, options, tls(common)?)?)
+}
+
+/// TLS as the common options ask for it.
+pub(crate) fn tls(common: &Common) -> Result<Option<Tls>, Failure> {
+    let identity = match (&common.cert, &common.key) {
+        (Some(certificate), Some(key)) => Some(TlsFiles { certificate: certificate.clone(), key: key.clone() }),
+        (None, None) => None,
+        (Some(_), None) => return Err(Failure::usage("--cert needs --key, its private key")),
+        (None, Some(_)) => return Err(Failure::usage("--key needs --cert, its certificate")),
+    };
+    match &common.ca {
+        Some(authority) => Ok(Some(Tls::from_files(authority, identity.as_ref())?)),
+        None if identity.is_some() => {
+            Err(Failure::usage("--cert and --key need --ca: TLS is not used without an authority to verify nodes with"))
+        }
+        None => Ok(None),
+    }
 }
 
 /// Runs a command on a current-thread runtime.

@@ -133,7 +133,9 @@ fn numbers(status: &NodeStatus, which: impl Fn(&Member) -> bool) -> Vec<String> 
 /// The error without the endpoint, which starts the line.
 fn why(error: &Error) -> String {
     match error {
-        Error::Unreachable { tried } => tried.iter().map(|t| t.why.as_str()).collect::<Vec<_>>().join("; "),
+        Error::Unreachable { tried } | Error::Tls { tried } => {
+            tried.iter().map(|t| t.why.as_str()).collect::<Vec<_>>().join("; ")
+        }
         other => other.to_string(),
     }
 }

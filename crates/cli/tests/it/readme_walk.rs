@@ -1,5 +1,6 @@
 //! Runs the README's shell blocks, the curl commands of `docs/http.md` and the front node of `docs/running.md`
-//! unchanged against three real processes. `scripts/interop` runs the README's blocks in other languages; the client's
+//! unchanged against three real processes, and the commands of `docs/security.md` that make certificates.
+//! `scripts/interop` runs the README's blocks in other languages; the client's
 //! documentation tests compile the Rust block.
 
 use std::io::{BufRead, BufReader};
@@ -11,6 +12,7 @@ use crate::support::Dev;
 const README: &str = include_str!("../../../../README.md");
 const HTTP: &str = include_str!("../../../../docs/http.md");
 const RUNNING: &str = include_str!("../../../../docs/running.md");
+const SECURITY: &str = include_str!("../../../../docs/security.md");
 const FRONT: &str = include_str!("../../../../cluster-config/front-node/node4.toml");
 const MARK: &str = "# → ";
 
@@ -97,6 +99,21 @@ fn says_what_it_marks(block: &str, printed: &str) {
         let at = rest.find(line).unwrap_or_else(|| panic!("{line:?} is missing, or out of order, in:\n{printed}"));
         rest = &rest[at + line.len()..];
     }
+}
+
+#[test]
+fn the_certificates_of_the_page_are_made() {
+    let directory = tempfile::tempdir().unwrap();
+    for (heading, files) in [("## Five minutes to TLS", 10), ("### Replacing the authority", 2)] {
+        // It belongs to an item of a list.
+        let block: Vec<&str> = block(SECURITY, heading).lines().map(str::trim_start).collect();
+        let block = block.join("\n");
+        says_what_it_marks(&block, &printed_in(directory.path(), &block, &[]));
+        let made = if files == 10 { "certs" } else { "certs-2" };
+        assert_eq!(std::fs::read_dir(directory.path().join(made)).unwrap().count(), files, "{heading}");
+    }
+    let both = std::fs::read_to_string(directory.path().join("both.pem")).unwrap();
+    assert_eq!(both.matches("BEGIN CERTIFICATE").count(), 2);
 }
 
 /// The addresses of the page, and those of the cluster that the test has.

@@ -53,8 +53,12 @@ impl TrackedChange {
     }
 }
 
-/// Whether sending a change again may find out its outcome. [`Unreachable`](Error::Unreachable) counts: it says that
-/// the last attempt had no effect, and nothing about an earlier attempt whose outcome is unknown.
+/// Whether sending a change again may find out its outcome. [`Unreachable`](Error::Unreachable) and
+/// [`Tls`](Error::Tls) count: they say that the last attempt had no effect, and nothing about an earlier attempt whose
+/// outcome is unknown.
 pub(crate) fn is_undecided(error: &Error) -> bool {
-    matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. } | Error::NotLockkeeper { .. })
+    matches!(
+        error,
+        Error::UnknownOutcome(_) | Error::Unreachable { .. } | Error::Tls { .. } | Error::NotLockkeeper { .. }
+    )
 }

@@ -9,6 +9,7 @@ use futures::{Sink, SinkExt, StreamExt};
 use lockkeeper_api::{Code, Problem, SESSION_HEADER};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
@@ -18,6 +19,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Utf8Bytes;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+use tokio_util::either::Either;
 
 use super::handle::StreamHandle;
 use crate::clock::Moment;
@@ -26,11 +28,14 @@ use crate::endpoints::{Endpoint, PreferredNode};
 use crate::error::Tried;
 use crate::lease::hedge_after;
 use crate::request_spec::MAX_ANSWER_BYTES;
+use crate::tls::{self, HandshakeError};
 
 /// Small, since each session has a buffer and messages are small.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-pub(super) type Socket = WebSocketStream<TcpStream>;
+/// Without or with TLS.
+type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+pub(super) type Socket = WebSocketStream<Connection>;
 
 /// An open stream, and the state of the client when its handshake was begun.
 pub(super) struct OpenedStream {
@@ -63,6 +68,8 @@ enum ConnectFailure {
     Now(String),
     /// The endpoint answers, but serves no stream.
     NoStream(String),
+    /// TLS failed.
+    Tls(String),
     /// The session is over.
     Over(String),
 }
@@ -70,7 +77,12 @@ enum ConnectFailure {
 /// The result of asking all endpoints.
 pub(super) enum SearchResult {
     Stream(OpenedStream),
-    Nothing { tried: Vec<Tried>, some_answer_without: bool },
+    /// Requests are left to HTTP where some endpoint answers without a stream, and where TLS fails at every endpoint:
+    /// HTTP reports that to callers.
+    Nothing {
+        tried: Vec<Tried>,
+        leave_to_http: bool,
+    },
     Over(String),
 }
 
@@ -79,12 +91,12 @@ pub(super) async fn connect_any(stream: &StreamHandle, first: Option<usize>) -> 
     let context = &stream.context;
     let first = first.unwrap_or_else(|| context.endpoints.preferred());
     let count = context.endpoints.all().len();
-    let (mut next, mut tried, mut some_answer_without) = (0, Vec::new(), false);
+    let (mut next, mut tried, mut without_stream, mut without_tls) = (0, Vec::new(), 0, 0);
     let at_once = asked_at_once(context.options.prefer, count);
     let mut asked = FuturesUnordered::new();
     loop {
         if asked.is_empty() && next == count {
-            return SearchResult::Nothing { tried, some_answer_without };
+            return SearchResult::Nothing { tried, leave_to_http: without_stream > 0 || without_tls == count };
         }
         while next < count && (asked.is_empty() || next < at_once) {
             asked.push(connect_one(stream, (first + next) % count));
@@ -96,7 +108,11 @@ pub(super) async fn connect_any(stream: &StreamHandle, first: Option<usize>) -> 
                     Ok(opened) => return SearchResult::Stream(opened),
                     Err(ConnectFailure::Over(why)) => return SearchResult::Over(why),
                     Err(ConnectFailure::NoStream(why)) => {
-                        some_answer_without = true;
+                        without_stream += 1;
+                        why
+                    }
+                    Err(ConnectFailure::Tls(why)) => {
+                        without_tls += 1;
                         why
                     }
                     Err(ConnectFailure::Now(why)) => why,
@@ -123,7 +139,10 @@ fn asked_at_once(prefer: PreferredNode, count: usize) -> usize {
 pub(super) async fn connect_at(stream: &StreamHandle, index: usize) -> Result<OpenedStream, String> {
     let (_, opened) = connect_one(stream, index).await;
     opened.map_err(|failure| match failure {
-        ConnectFailure::Now(why) | ConnectFailure::NoStream(why) | ConnectFailure::Over(why) => why,
+        ConnectFailure::Now(why)
+        | ConnectFailure::NoStream(why)
+        | ConnectFailure::Tls(why)
+        | ConnectFailure::Over(why) => why,
     })
 }
 
@@ -146,23 +165,42 @@ async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<Box<Socket
     let connected = timeout(limit, connecting).await.map_err(|_| now("no connection in time".into()))?;
     let tcp = connected.map_err(|e| now(e.to_string()))?;
     tcp.set_nodelay(true).map_err(|e| now(e.to_string()))?;
+    let connection = secure(context, endpoint, tcp).await?;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(Some(MAX_ANSWER_BYTES))
         .max_frame_size(Some(MAX_ANSWER_BYTES));
-    match client_async_with_config(request, tcp, Some(config)).await {
+    match client_async_with_config(request, connection, Some(config)).await {
         Ok((socket, _)) => Ok(Box::new(socket)),
         Err(WsError::Http(response)) => Err(refusal(&response)),
-        Err(WsError::Io(error)) => Err(now(error.to_string())),
+        Err(WsError::Io(error)) => match tls::rejection(&error) {
+            Some(why) => Err(ConnectFailure::Tls(why)),
+            None => Err(now(error.to_string())),
+        },
         // A handshake that is cut off does not show which protocol the endpoint speaks.
         Err(error @ WsError::Protocol(ProtocolError::HandshakeIncomplete)) => Err(now(error.to_string())),
         Err(other) => Err(ConnectFailure::NoStream(other.to_string())),
     }
 }
 
+/// The connection for an endpoint: with TLS where its URL says so.
+async fn secure(context: &Context, endpoint: &Endpoint, tcp: TcpStream) -> Result<Connection, ConnectFailure> {
+    if !endpoint.is_tls() {
+        return Ok(Either::Left(tcp));
+    }
+    // Cannot happen: such an endpoint is refused when the client is created.
+    let Some(tls) = &context.tls else { return Err(ConnectFailure::Tls("TLS is not configured".into())) };
+    match tls.connect(endpoint, tcp).await {
+        Ok(connection) => Ok(Either::Right(Box::new(connection))),
+        Err(HandshakeError::Tls(why)) => Err(ConnectFailure::Tls(why)),
+        Err(HandshakeError::Broken(why)) => Err(ConnectFailure::Now(why)),
+    }
+}
+
 fn request(context: &Context, endpoint: &Endpoint) -> Result<Request, String> {
     let credential = context.credential().map_err(|e| e.to_string())?;
-    let url = format!("ws://{}/v1/sessions/{}/stream", endpoint.authority(), credential.session_id);
+    let scheme = if endpoint.is_tls() { "wss" } else { "ws" };
+    let url = format!("{scheme}://{}/v1/sessions/{}/stream", endpoint.authority(), credential.session_id);
     let mut request = url.into_client_request().map_err(|e| e.to_string())?;
     let mut value = HeaderValue::from_str(&credential.to_string()).map_err(|e| e.to_string())?;
     value.set_sensitive(true);

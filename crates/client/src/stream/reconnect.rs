@@ -163,9 +163,9 @@ async fn search(stream: &Arc<StreamHandle>, mut first: Option<usize>, pause: &mu
                 stream.enter(Phase::Over(why));
                 return None;
             }
-            SearchResult::Nothing { tried, some_answer_without } => {
+            SearchResult::Nothing { tried, leave_to_http } => {
                 tracing::debug!(?tried, "no endpoint serves the stream");
-                if some_answer_without {
+                if leave_to_http {
                     use_http(stream, tried);
                     PAUSE_WITHOUT_STREAM
                 } else {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "../../../tls/tests/it/authority.rs"]
+mod authority;
 mod calls;
 mod fencing_file;
 mod fencing_sql;
@@ -11,5 +13,6 @@ mod locks;
 mod recipes;
 mod stream;
 mod test_cluster;
+mod tls;
 mod txn;
 mod wire;

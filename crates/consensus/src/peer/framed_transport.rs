@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lockkeeper_tls::PeerTls;
 use parking_lot::Mutex;
-use reqwest::Client;
+use reqwest::{Client, ClientBuilder};
 
 use crate::error::StartError;
 use crate::peer::peer_auth::PeerBook;
@@ -65,10 +66,67 @@ impl Channel {
     }
 }
 
+/// What makes connections.
+enum HttpClients {
+    Plain(Client),
+    /// One for each peer, because it accepts the certificate of that peer alone.
+    Tls {
+        certificates: PeerTls,
+        by_peer: Mutex<BTreeMap<u64, Client>>,
+    },
+}
+
+impl HttpClients {
+    fn to(&self, peer: u64) -> Result<Client, StartError> {
+        match self {
+            HttpClients::Plain(client) => Ok(client.clone()),
+            HttpClients::Tls { certificates, by_peer } => {
+                let mut by_peer = by_peer.lock();
+                if let Some(client) = by_peer.get(&peer) {
+                    return Ok(client.clone());
+                }
+                let config = certificates.client_config(peer).map_err(|error| StartError::Config(error.to_string()))?;
+                let client = build(http_client().use_preconfigured_tls(config).https_only(true))?;
+                by_peer.insert(peer, client.clone());
+                Ok(client)
+            }
+        }
+    }
+
+    fn forget(&self, peer: u64) {
+        if let HttpClients::Tls { by_peer, .. } = self {
+            by_peer.lock().remove(&peer);
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        match self {
+            HttpClients::Plain(_) => "http",
+            HttpClients::Tls { .. } => "https",
+        }
+    }
+}
+
+fn http_client() -> ClientBuilder {
+    Client::builder()
+        .no_proxy()
+        .http1_only()
+        .tcp_nodelay(true)
+        .tcp_keepalive(Duration::from_secs(15))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_user_timeout(UNACKNOWLEDGED_TIMEOUT)
+        .pool_max_idle_per_host(0)
+        .redirect(reqwest::redirect::Policy::none())
+}
+
+fn build(client: ClientBuilder) -> Result<Client, StartError> {
+    client.build().map_err(|error| StartError::Config(format!("cannot make an HTTP client for peers: {error}")))
+}
+
 /// The production transport.
 pub struct FramedTransport {
     book: Arc<PeerBook>,
-    http: Client,
+    clients: HttpClients,
     connections: Mutex<BTreeMap<(u64, Channel), Arc<PeerConnection>>>,
 }
 
@@ -76,43 +134,43 @@ impl FramedTransport {
     /// A transport that takes the peers' addresses and its own identity from the book. Addresses are `host:port`, or
     /// URLs with a scheme.
     pub fn new(book: Arc<PeerBook>) -> Result<FramedTransport, StartError> {
-        let http = Client::builder()
-            .no_proxy()
-            .http1_only()
-            .tcp_nodelay(true)
-            .tcp_keepalive(Duration::from_secs(15))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_user_timeout(UNACKNOWLEDGED_TIMEOUT)
-            .pool_max_idle_per_host(0)
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| StartError::Config(format!("cannot make an HTTP client for peers: {error}")))?;
-        Ok(FramedTransport { book, http, connections: Mutex::default() })
+        let clients = HttpClients::Plain(build(http_client())?);
+        Ok(FramedTransport { book, clients, connections: Mutex::default() })
     }
 
-    /// The connection for a call; a new one where there is none. `None` if no address of the peer is known.
-    fn connection(&self, to: u64, channel: Channel) -> Option<Arc<PeerConnection>> {
+    /// As [`new`](Self::new), over TLS: this node presents its certificate, and a connection counts only if the peer's
+    /// certificate names the peer that is meant. Connections without TLS are never made.
+    pub fn over_tls(book: Arc<PeerBook>, certificates: PeerTls) -> Result<FramedTransport, StartError> {
+        let clients = HttpClients::Tls { certificates, by_peer: Mutex::default() };
+        // Whatever is wrong with the settings shows at the start.
+        clients.to(book.identity().node)?;
+        Ok(FramedTransport { book, clients, connections: Mutex::default() })
+    }
+
+    /// The connection for a call; a new one where there is none.
+    fn connection(&self, to: u64, channel: Channel) -> Result<Arc<PeerConnection>, TransportError> {
+        let unreachable = |why: String| TransportError::Unreachable(why);
         let mut connections = self.connections.lock();
-        let target = self.book.target(to)?;
+        let target = self.book.target(to).ok_or_else(|| unreachable(format!("no address of node {to}")))?;
         if let Some(connection) = connections.get(&(to, channel))
             && connection.is_open()
             && connection.target == target
             && connection.silent_for() < channel.longest_silence()
         {
-            return Some(connection.clone());
+            return Ok(connection.clone());
         }
-        let connection = Arc::new(PeerConnection::open(&self.http, self.book.identity(), target));
+        let client = self.clients.to(to).map_err(|error| unreachable(error.to_string()))?;
+        let connection = PeerConnection::open((&client, self.clients.scheme()), self.book.identity(), target);
+        let connection = Arc::new(connection);
         connections.insert((to, channel), connection.clone());
-        Some(connection)
+        Ok(connection)
     }
 }
 
 #[async_trait]
 impl Transport for FramedTransport {
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
-        let connection = self.connection(to, Channel::of(kind));
-        let connection = connection.ok_or_else(|| TransportError::Unreachable(format!("no address of node {to}")))?;
-        connection.call(kind, body, deadline).await
+        self.connection(to, Channel::of(kind))?.call(kind, body, deadline).await
     }
 
     fn learn(&self, node: u64, address: &str) {
@@ -121,6 +179,7 @@ impl Transport for FramedTransport {
 
     fn forget(&self, node: u64) {
         self.book.forget(node);
+        self.clients.forget(node);
         self.connections.lock().retain(|(peer, _), _| *peer != node);
     }
 }

@@ -1,6 +1,7 @@
 //! Identity of peers. A connection begins with headers that carry the cluster, the caller's node id, data-directory id
 //! and start, and the directory id and start that it expects of its peer. [`PeerAuth`] checks them then and at each
-//! call; [`crate::peer::rollback_guard`] checks the starts.
+//! call; [`crate::peer::rollback_guard`] checks the starts. Over TLS the certificate of the connection names the caller
+//! too, and must name the one that the headers do.
 //!
 //! A voter whose directory was wiped would vote a second time in a term it has forgotten. It cannot come back under its
 //! old identity: its peers durably remember the directory they first saw it with, refuse its calls, and address theirs
@@ -12,6 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lockkeeper_tls::PeerName;
 use parking_lot::Mutex;
 
 use crate::blocking::{BlockingPool, blocking};
@@ -36,6 +38,8 @@ pub const HEADER_TO_START: &str = "lockkeeper-to-start";
 pub const CODE_WRONG_DIRECTORY: &str = "wrong_directory";
 /// The call comes from another cluster.
 pub const CODE_WRONG_CLUSTER: &str = "wrong_cluster";
+/// The certificate of the connection does not name the caller.
+pub const CODE_WRONG_CERTIFICATE: &str = "wrong_certificate";
 /// The sender is not a member.
 pub const CODE_UNKNOWN_NODE: &str = "unknown_node";
 /// The headers are missing or malformed.
@@ -285,12 +289,20 @@ impl PeerMemory for PeerBook {
 #[derive(Clone, Debug)]
 pub struct PeerAuth {
     book: Arc<PeerBook>,
+    /// The member that the connection's certificate names; `None` without TLS.
+    certified: Option<PeerName>,
 }
 
 impl PeerAuth {
     /// Checks against the given book.
     pub fn new(book: Arc<PeerBook>) -> PeerAuth {
-        PeerAuth { book }
+        PeerAuth { book, certified: None }
+    }
+
+    /// For one connection over TLS: the caller must be the member that its certificate names.
+    #[must_use]
+    pub fn certified(self, name: PeerName) -> PeerAuth {
+        PeerAuth { certified: Some(name), ..self }
     }
 
     /// Checks a caller by the headers of its connection (`header` looks one up by its lower-case name); returns the
@@ -333,6 +345,17 @@ impl PeerAuth {
         let Some(from) = header(HEADER_FROM).and_then(|text| text.parse::<u64>().ok()) else {
             return reject(CODE_BAD_IDENTITY, format!("header {HEADER_FROM} must be a node id"));
         };
+        if let Some(certified) = &self.certified
+            && (certified.node != from || certified.cluster != cluster)
+        {
+            return reject(
+                CODE_WRONG_CERTIFICATE,
+                format!(
+                    "the caller says it is node {from}, but its certificate is that of {certified}: give each node the \
+                     certificate of its own"
+                ),
+            );
+        }
         if from == own.node {
             return reject(
                 CODE_BAD_IDENTITY,

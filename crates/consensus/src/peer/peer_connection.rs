@@ -4,13 +4,13 @@
 //! upgrades to [`PEER_PROTOCOL`]. No call is sent before that.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use lockkeeper_tls::{causes, tls_failure};
 use parking_lot::Mutex;
 use reqwest::header::{CONNECTION, UPGRADE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Upgraded};
@@ -97,10 +97,10 @@ impl Drop for ForgetOnDrop<'_> {
 
 impl PeerConnection {
     /// A connection that is being made, in a task of its own.
-    pub(crate) fn open(http: &Client, own: &PeerIdentity, target: PeerTarget) -> PeerConnection {
+    pub(crate) fn open((http, scheme): (&Client, &str), own: &PeerIdentity, target: PeerTarget) -> PeerConnection {
         let (queue, queued) = channel(MAX_QUEUED);
         let calls = Arc::<Mutex<Calls>>::default();
-        let scheme = if target.address.contains("://") { "" } else { "http://" };
+        let scheme = if target.address.contains("://") { String::new() } else { format!("{scheme}://") };
         let mut request = http
             .get(format!("{scheme}{}{PEER_PATH}", target.address.trim_end_matches('/')))
             .header(CONNECTION, "upgrade")
@@ -223,17 +223,26 @@ async fn rejection(mut response: Response) -> TransportError {
 }
 
 fn not_connected(error: &reqwest::Error) -> TransportError {
-    let refused = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
-    match refused.map(io::Error::kind).find(|kind| *kind == io::ErrorKind::ConnectionRefused) {
+    if let Some(failure) = tls_failure(error) {
+        // No call was sent: the peer upgrades no connection before it knows the certificate.
+        let url = error.url().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(failure, url, "no TLS connection to a peer");
+        return TransportError::Unreachable(failure);
+    }
+    let io_errors = || causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
+    match io_errors().map(io::Error::kind).find(|kind| *kind == io::ErrorKind::ConnectionRefused) {
         Some(_) => TransportError::Refused,
+        // A process that is dying breaks connections off in the middle of a TLS handshake.
+        None if error.is_connect() && io_errors().any(broke_off) => TransportError::Reset,
         // A process that is dying, or a proxy whose peer is gone, takes connections and resets them.
         None if !error.is_connect() && !error.is_builder() && !error.is_timeout() => TransportError::Reset,
         None => TransportError::Unreachable(text(error)),
     }
 }
 
-fn causes<'e>(error: &'e reqwest::Error) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
-    std::iter::successors(error.source(), |cause: &&'e (dyn Error + 'static)| (*cause).source())
+fn broke_off(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
 fn text(error: &reqwest::Error) -> String {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without may end it; helpers belong to the tests")]
 
+#[path = "../../../tls/tests/it/authority.rs"]
+mod authority;
 mod cluster;
 mod common;
 mod forged;
@@ -12,4 +14,5 @@ mod listener;
 mod memory_network;
 mod processes;
 mod rollback;
+mod tls;
 mod transport;

@@ -10,7 +10,7 @@ use lockkeeper_core::limits::{
 
 use lockkeeper_zookeeper::FourLetterWord;
 
-use super::{Config, ConfigError, Limits, NodeRole};
+use super::{Config, ConfigError, Limits, ListenerName, NodeRole};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
@@ -34,7 +34,7 @@ pub struct Checked {
 /// Addresses by node id.
 type Addresses = BTreeMap<u64, String>;
 
-fn refuse(key: impl Into<String>, value: impl Display, rule: impl Into<String>) -> ConfigError {
+pub(super) fn refuse(key: impl Into<String>, value: impl Display, rule: impl Into<String>) -> ConfigError {
     ConfigError::Refused { key: key.into(), value: value.to_string(), rule: rule.into() }
 }
 
@@ -69,6 +69,13 @@ impl Config {
             listen_zookeeper.filter(|own| own.port() != 0 && [listen_client, listen_peer].contains(own))
         {
             return Err(refuse("zookeeper.listen", taken, "must differ from listen.client and listen.peer"));
+        }
+        self.check_tls()?;
+        self.check_secured("listen.client", listen_client, ListenerName::Client, self.tls.client.is_some())?;
+        self.check_secured("listen.peer", listen_peer, ListenerName::Peer, self.tls.peer.is_some())?;
+        if let Some(address) = listen_zookeeper {
+            let has_tls = self.tls.zookeeper.is_some();
+            self.check_secured("zookeeper.listen", address, ListenerName::Zookeeper, has_tls)?;
         }
         if let Some(origin) = self.listen.allowed_origins.iter().find(|origin| !is_origin(origin)) {
             let rule = "must be scheme://host or scheme://host:port, as browsers write the origin of a page";
@@ -173,7 +180,7 @@ impl Config {
                  longer than 20 ms; keep it at {most}, and spread what belongs together over several sessions"
             )
         });
-        large_sessions.into_iter().collect()
+        large_sessions.into_iter().chain(self.tls.warnings()).collect()
     }
 
     fn check_zookeeper_clients(&self) -> Result<Addresses, ConfigError> {

@@ -5,6 +5,7 @@
 
 mod check;
 mod load;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use check::Checked;
 pub(crate) use check::host_and_port;
 pub use load::ConfigError;
+pub use tls::{ListenerName, ListenerTls, PeerListenerTls, Tls};
 
 /// The whole configuration of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +30,9 @@ pub struct Config {
     /// The addresses of the listeners.
     #[serde(default)]
     pub listen: Listen,
+    /// Certificates of the listeners.
+    #[serde(default)]
+    pub tls: Tls,
     /// The store.
     #[serde(default)]
     pub storage: Storage,
@@ -105,6 +110,9 @@ pub struct Listen {
     /// Origins of the web pages that may make changes through the client listener, such as `https://console.example`.
     /// Programs send no origin.
     pub allowed_origins: Vec<String>,
+    /// Listeners that may serve networks without TLS, because these networks are trusted: whoever can reach a peer
+    /// listener without TLS can pass for a member. Addresses of this machine alone (127.0.0.1, ::1) need no entry.
+    pub insecure: Vec<ListenerName>,
 }
 
 /// Section `[storage]`.
@@ -311,7 +319,12 @@ pub struct Testing {
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { client: "127.0.0.1:7001".into(), peer: "127.0.0.1:7101".into(), allowed_origins: Vec::new() }
+        Self {
+            client: "127.0.0.1:7001".into(),
+            peer: "127.0.0.1:7101".into(),
+            allowed_origins: Vec::new(),
+            insecure: Vec::new(),
+        }
     }
 }
 
@@ -413,6 +426,7 @@ impl Config {
             cluster: ClusterSection { id: cluster.into(), node, role: NodeRole::Member },
             peers: BTreeMap::new(),
             listen: Listen::default(),
+            tls: Tls::default(),
             storage: Storage::default(),
             timing: Timing::default(),
             limits: Limits::default(),

@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::phase::{Phase, PhaseClock, PhasedSocket};
 use super::upgrade::Handover;
+use crate::socket::Socket;
+use crate::tls::{TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener, hint_at_https};
 
 /// The bounds of a connection.
 #[derive(Clone, Debug)]
@@ -81,6 +83,7 @@ pub(crate) struct Ends {
 /// Serves one connection until its end.
 pub(crate) async fn serve(
     (stream, address): (TcpStream, SocketAddr),
+    tls: Option<TlsListener>,
     phase_clock: Arc<PhaseClock>,
     front: impl Front,
     bounds: Arc<ConnectionBounds>,
@@ -90,10 +93,15 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "a connection ended before it began");
         return;
     }
-    let socket = TokioIo::new(PhasedSocket::new(stream, phase_clock.clone()));
+    let Some(socket) = secure((stream, address), tls, &phase_clock, &bounds, &ends).await else { return };
+    let certificate = socket.client_certificate();
+    let socket = TokioIo::new(PhasedSocket::new(socket, phase_clock.clone()));
     let handover = Handover::default();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(certificate.clone());
+        }
         if request.headers().contains_key(UPGRADE) {
             request.extensions_mut().insert(handover.clone());
         }
@@ -123,6 +131,9 @@ pub(crate) async fn serve(
             biased;
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
+                    if phase_clock.begins_as_tls() {
+                        tracing::info!(%address, "a client speaks TLS to a port without TLS: it must use http");
+                    }
                     tracing::debug!(%error, "a connection broke");
                 } else if let Some(next) = handover.take() {
                     next.await;
@@ -163,6 +174,37 @@ impl Default for ClientAddress {
 /// Marks a reply whose body goes on until the client or the node ends it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endless;
+
+/// Performs the handshake of a connection to a listener with TLS. A client that speaks HTTP without TLS is told so.
+async fn secure(
+    (stream, address): (TcpStream, SocketAddr),
+    tls: Option<TlsListener>,
+    phase_clock: &PhaseClock,
+    bounds: &ConnectionBounds,
+    ends: &Ends,
+) -> Option<Socket> {
+    let Some(tls) = tls else { return Some(Socket::Plain(stream)) };
+    let within = TLS_HANDSHAKE_TIMEOUT.min(bounds.header_read_timeout);
+    let handshake = async {
+        match tls.accept(stream, address, within, || phase_clock.enter(Phase::Header)).await {
+            TlsHandshake::Done(socket) => {
+                phase_clock.enter(Phase::Idle);
+                Some(socket)
+            }
+            TlsHandshake::PlainText(stream) => {
+                hint_at_https(stream).await;
+                None
+            }
+            TlsHandshake::Failed => None,
+        }
+    };
+    tokio::select! {
+        // Boxed, because it is large, and connections without TLS need no room for it.
+        socket = Box::pin(handshake) => socket,
+        () = ends.finish.cancelled() => None,
+        () = ends.make_way.cancelled() => None,
+    }
+}
 
 /// When to check again: a header that begins now may take its timeout, with this tick twice that at worst.
 fn wait(phase_clock: &PhaseClock, bounds: &ConnectionBounds, tick: Duration) -> Duration {
@@ -245,7 +287,7 @@ mod tests {
         };
         let (mut client, accepted) = connected().await;
         let ends = Ends { finish: CancellationToken::new(), make_way: CancellationToken::new() };
-        tokio::spawn(serve(accepted, PhaseClock::new(), Large(bytes), Arc::new(bounds), ends.clone()));
+        tokio::spawn(serve(accepted, None, PhaseClock::new(), Large(bytes), Arc::new(bounds), ends.clone()));
         client.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
         let (mut some, mut came) = (vec![0; 16 * 1024], 0);
         loop {

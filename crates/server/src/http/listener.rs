@@ -23,6 +23,7 @@ use super::connections::{Connections, Full, Most};
 use super::phase::PhaseClock;
 use crate::admission::{is_health, keeps_or_gives_back};
 use crate::failure::Failure;
+use crate::tls::TlsListener;
 
 /// Connections that the system queues to be accepted: all clients of a cluster may reconnect at once.
 const BACKLOG: i32 = 4096;
@@ -71,6 +72,7 @@ pub(crate) struct Policy {
     /// Most connections at a time, and the configuration keys of the bounds.
     pub(crate) most: Most,
     pub(crate) keys: Keys,
+    pub(crate) tls: Option<TlsListener>,
     /// Bounds of each.
     pub(crate) bounds: Arc<ConnectionBounds>,
     /// Cancelled to stop accepting and let the requests at work finish.
@@ -121,8 +123,9 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
                 }
                 let ends = Ends { finish, make_way: entered.make_way.clone() };
                 let (front, bounds, counted) = (front.clone(), policy.bounds.clone(), Gauged::new(&gauge));
+                let tls = policy.tls.clone();
                 connections.spawn(async move {
-                    serve((stream, address), phase_clock, front, bounds, ends).await;
+                    serve((stream, address), tls, phase_clock, front, bounds, ends).await;
                     drop((entered, counted));
                 });
             }
@@ -131,7 +134,8 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
                 let Ok(entered) = reserve.enter(address.ip(), phase_clock.clone()) else { continue };
                 let ends = Ends { finish, make_way: entered.make_way.clone() };
                 let front = Urgent { front: front.clone(), full: Arc::new(policy.refusal(full)) };
-                let serving = serve((stream, address), phase_clock, front, reserve_bounds.clone(), ends);
+                let (tls, bounds) = (policy.tls.clone(), reserve_bounds.clone());
+                let serving = serve((stream, address), tls, phase_clock, front, bounds, ends);
                 connections.spawn(async move {
                     // Whatever it does, its place is needed.
                     let _ = tokio::time::timeout(RESERVE_LASTS, serving).await;

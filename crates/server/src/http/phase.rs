@@ -4,12 +4,14 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+
+use crate::socket::Socket;
+use crate::tls::TLS_HANDSHAKE_BYTE;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,16 +30,26 @@ pub(crate) struct PhaseClock {
     opened: Instant,
     /// Milliseconds since `opened`, times four, plus the phase.
     word: AtomicU64,
+    begins_as_tls: AtomicBool,
 }
 
 impl PhaseClock {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { opened: Instant::now(), word: AtomicU64::new(Phase::Idle as u64) })
+        Arc::new(Self {
+            opened: Instant::now(),
+            word: AtomicU64::new(Phase::Idle as u64),
+            begins_as_tls: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn enter(&self, phase: Phase) {
         let since_ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX / 8);
         self.word.store(since_ms * 4 + phase as u64, Ordering::Relaxed);
+    }
+
+    /// Whether a request began as a TLS handshake does.
+    pub(crate) fn begins_as_tls(&self) -> bool {
+        self.begins_as_tls.load(Ordering::Relaxed)
     }
 
     fn phase_in(word: u64) -> Phase {
@@ -63,12 +75,12 @@ impl PhaseClock {
 /// A socket that notes when a header begins, and when the client reads something of a reply.
 #[derive(Debug)]
 pub(crate) struct PhasedSocket {
-    stream: TcpStream,
+    stream: Socket,
     phase_clock: Arc<PhaseClock>,
 }
 
 impl PhasedSocket {
-    pub(crate) fn new(stream: TcpStream, phase_clock: Arc<PhaseClock>) -> Self {
+    pub(crate) fn new(stream: Socket, phase_clock: Arc<PhaseClock>) -> Self {
         Self { stream, phase_clock }
     }
 
@@ -80,7 +92,7 @@ impl PhasedSocket {
     }
 
     /// The socket alone: what follows on it has another phase clock.
-    pub(crate) fn into_stream(self) -> TcpStream {
+    pub(crate) fn into_stream(self) -> Socket {
         self.stream
     }
 }
@@ -90,6 +102,9 @@ impl AsyncRead for PhasedSocket {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before && self.phase_clock.phase() == Phase::Idle {
+            if buf.filled()[before] == TLS_HANDSHAKE_BYTE {
+                self.phase_clock.begins_as_tls.store(true, Ordering::Relaxed);
+            }
             self.phase_clock.enter(Phase::Header);
         }
         polled

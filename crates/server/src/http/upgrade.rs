@@ -17,6 +17,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::phase::PhasedSocket;
 use crate::failure::Failure;
+use crate::socket::Socket;
 
 /// Where a handler leaves the future that takes over the connection after its reply.
 #[derive(Clone, Default)]
@@ -50,7 +51,7 @@ impl Upgradable {
     pub(crate) fn accept<F>(
         self,
         protocol: &'static str,
-        next: impl FnOnce(TcpStream, Bytes) -> F + Send + 'static,
+        next: impl FnOnce(Socket, Bytes) -> F + Send + 'static,
     ) -> Response<Body>
     where
         F: Future<Output = ()> + Send,
@@ -104,7 +105,7 @@ impl Upgrade {
     }
 
     /// The reply, after which `next` takes over the socket and the bytes that the client sent meanwhile.
-    pub(crate) fn accept<F>(self, next: impl FnOnce(TcpStream, Bytes) -> F + Send + 'static) -> Response<Body>
+    pub(crate) fn accept<F>(self, next: impl FnOnce(Socket, Bytes) -> F + Send + 'static) -> Response<Body>
     where
         F: Future<Output = ()> + Send,
     {

@@ -24,7 +24,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_core::Principals;
 use lockkeeper_node::{At, Credential, SessionEvents};
-use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
@@ -34,6 +33,7 @@ use crate::context::Context;
 use crate::extract::Room;
 use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
+use crate::socket::Socket;
 use socket::StreamSocket;
 
 /// Most unanswered requests of a stream; further ones are refused. Reading goes on: a keepalive may follow, or the
@@ -73,9 +73,9 @@ impl Session {
 }
 
 /// Serves a stream until its end.
-pub(crate) async fn serve(session: Session, session_events: At<SessionEvents>, socket: TcpStream, read: Bytes) {
+pub(crate) async fn serve(session: Session, session_events: At<SessionEvents>, socket: Socket, read: Bytes) {
     let write_timeout = session.context.stream_write_timeout;
-    allow_unread_for(&socket, write_timeout * 2 + close::LONGEST);
+    allow_unread_for(socket.tcp(), write_timeout * 2 + close::LONGEST);
     let message_bytes = session.context.body.max_bytes + ENVELOPE_BYTES;
     let config = WebSocketConfig::default()
         .read_buffer_size(8 * 1024)

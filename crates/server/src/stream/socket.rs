@@ -6,15 +6,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::budget::Exceeded;
 use crate::extract::Room;
+use crate::socket::Socket;
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct StreamSocket {
-    stream: TcpStream,
+    stream: Socket,
     room: Room,
     partial_bytes: usize,
     /// The refusal after which nothing more is read.
@@ -23,7 +23,7 @@ pub(super) struct StreamSocket {
 
 impl StreamSocket {
     /// Some of a message may have been read already.
-    pub(super) fn new(stream: TcpStream, room: Room) -> Self {
+    pub(super) fn new(stream: Socket, room: Room) -> Self {
         Self { stream, room, partial_bytes: 0, exceeded: None }
     }
 

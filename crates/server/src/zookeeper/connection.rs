@@ -4,6 +4,7 @@
 //! until every write before it has been applied here, and is answered under the state's lock, so that no event of its
 //! watch can be missed.
 
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use lockkeeper_zookeeper::request::SetWatches2Request;
 use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::auth::Identity;
@@ -32,6 +32,8 @@ use super::values::{code, zxid};
 use super::{admin_commands, set_watches};
 use crate::extract::Room;
 use crate::http::connection::bound_unsent;
+use crate::socket::{Socket, SocketReader, SocketWriter};
+use crate::tls::{TLS_HANDSHAKE_BYTE, TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener};
 
 /// The connect request must arrive within this time.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,14 +45,26 @@ const REQUESTS_PER_YIELD: u64 = 32;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serves a connection to its end.
-pub(super) async fn serve(registered: RegisteredConnection, stream: TcpStream) {
+pub(super) async fn serve(registered: RegisteredConnection, stream: TcpStream, tls: Option<TlsListener>) {
     let _ = stream.set_nodelay(true).and_then(|()| bound_unsent(&stream));
-    let (reading, writing) = stream.into_split();
+    let socket = match tls {
+        None => Socket::Plain(stream),
+        Some(tls) => {
+            let address = SocketAddr::new(registered.handle.address, registered.handle.port);
+            // Boxed, because it is large, and connections without TLS need no room for it.
+            match Box::pin(tls.accept(stream, address, TLS_HANDSHAKE_TIMEOUT, || ())).await {
+                TlsHandshake::Done(socket) => socket,
+                TlsHandshake::PlainText(_) | TlsHandshake::Failed => return,
+            }
+        }
+    };
+    let (reading, writing) = socket.into_split();
     let (frontend, handle) = (registered.frontend.clone(), registered.handle.clone());
     let writer = tokio::spawn(write_replies(frontend.clone(), handle.clone(), writing));
     let decoder = FrameDecoder::for_server(frontend.settings.max_frame_bytes);
     let room = Room::of(&frontend.settings.request_bytes, holder(handle.id, handle.address));
-    let mut reader = FrameReader { reading, decoder, room, frontend: frontend.clone(), handle: handle.clone() };
+    let mut reader =
+        FrameReader { reading, decoder, room, frontend: frontend.clone(), handle: handle.clone(), failed: None };
     let why = run(&frontend, &handle, &mut reader).await;
     tracing::debug!(connection = handle.id, address = %handle.address, why, "a connection of a ZooKeeper client ends");
     handle.outbox.close(Close::AfterFlush);
@@ -59,9 +73,13 @@ pub(super) async fn serve(registered: RegisteredConnection, stream: TcpStream) {
 }
 
 /// Writes the outbox to the socket until it is closed or the client stops reading.
-async fn write_replies(frontend: Arc<Frontend>, handle: Arc<ConnectionHandle>, mut writing: OwnedWriteHalf) {
+async fn write_replies(frontend: Arc<Frontend>, handle: Arc<ConnectionHandle>, mut writing: SocketWriter) {
     while let Next::Write(bytes) = handle.outbox.next().await {
-        match timeout(frontend.settings.write_timeout, writing.write_all(&bytes)).await {
+        let write = async {
+            writing.write_all(&bytes).await?;
+            writing.flush().await
+        };
+        match timeout(frontend.settings.write_timeout, write).await {
             Ok(Ok(())) => drop(handle.sent.fetch_add(1, Ordering::Relaxed)),
             Ok(Err(_)) | Err(_) => break,
         }
@@ -72,19 +90,21 @@ async fn write_replies(frontend: Arc<Frontend>, handle: Arc<ConnectionHandle>, m
 
 /// Reads frames from the socket.
 struct FrameReader {
-    reading: OwnedReadHalf,
+    reading: SocketReader,
     decoder: FrameDecoder,
     frontend: Arc<Frontend>,
     /// Budget taken by the incomplete frame.
     room: Room,
     handle: Arc<ConnectionHandle>,
+    /// Why nothing more can be read.
+    failed: Option<&'static str>,
 }
 
 impl FrameReader {
-    /// Completes when there is more to read.
-    async fn readable(&self) {
+    /// Completes when there is more to read. It may be cancelled; what has been read is kept.
+    async fn readable(&mut self) {
         if self.decoder.buffered_bytes() == 0 {
-            let _ = self.reading.readable().await;
+            self.failed = self.fill().await.err();
         }
     }
 
@@ -99,19 +119,32 @@ impl FrameReader {
                 }
                 Ok(None) => {}
                 Err(error) => {
+                    if self.decoder.buffer_mut().first() == Some(&TLS_HANDSHAKE_BYTE) {
+                        let address = self.handle.address;
+                        tracing::info!(%address, "a ZooKeeper client speaks TLS to a port without TLS");
+                    }
                     tracing::debug!(%error, connection = self.handle.id, "malformed frame");
                     return Err("it sent a malformed frame or one that is too long");
                 }
             }
-            match self.reading.read_buf(self.decoder.buffer_mut()).await {
-                Ok(count @ 1..) => Counts::add(&self.frontend.counts.bytes_received, count as u64),
-                Ok(0) | Err(_) => return Err("the client closed the connection"),
+            if let Some(why) = self.failed {
+                return Err(why);
             }
-            if let Err(exceeded) = self.room.fit(self.decoder.buffer_mut().len()) {
-                tracing::debug!(%exceeded, connection = self.handle.id, "no budget for a frame");
-                return Err("no room for its frame (limits.request_bytes_in_flight)");
-            }
+            self.fill().await?;
         }
+    }
+
+    /// Reads some bytes.
+    async fn fill(&mut self) -> Result<(), &'static str> {
+        match self.reading.read_buf(self.decoder.buffer_mut()).await {
+            Ok(count @ 1..) => Counts::add(&self.frontend.counts.bytes_received, count as u64),
+            Ok(0) | Err(_) => return Err("the client closed the connection"),
+        }
+        if let Err(exceeded) = self.room.fit(self.decoder.buffer_mut().len()) {
+            tracing::debug!(%exceeded, connection = self.handle.id, "no budget for a frame");
+            return Err("no room for its frame (limits.request_bytes_in_flight)");
+        }
+        Ok(())
     }
 }
 
@@ -467,7 +500,7 @@ impl SessionConnection {
 
     /// Answers once the leader has received the keepalive, so that the client of an isolated node notices. The
     /// keepalive waits for others, but no longer than until the next request arrives.
-    async fn ping(&self, reader: &FrameReader) -> ConnectionFlow {
+    async fn ping(&self, reader: &mut FrameReader) -> ConnectionFlow {
         self.handle.outbox.room().await;
         self.pending_at_most(0).await?;
         let node = &self.frontend.node;

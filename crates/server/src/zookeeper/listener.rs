@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::serve;
 use super::frontend::Frontend;
 use super::metrics::Counts;
+use crate::tls::TlsListener;
 
 /// Pause after accepting failed for a reason that is not one client's.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -18,6 +19,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// Accepts until `finish` is cancelled, then returns the connections still open. Dropping these closes them.
 pub(super) async fn accept(
     listener: TcpListener,
+    tls: Option<TlsListener>,
     frontend: Arc<Frontend>,
     most: usize,
     finish: CancellationToken,
@@ -57,9 +59,10 @@ pub(super) async fn accept(
             tracing::warn!(address = %address.ip(), most, "too many connections from one address");
             continue;
         };
+        let tls = tls.clone();
         connections.spawn(async move {
             let _slot = slot;
-            serve(registered, stream).await;
+            serve(registered, stream, tls).await;
         });
     }
 }

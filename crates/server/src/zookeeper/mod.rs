@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::Admission;
 use crate::config::{Checked, Config};
 use crate::principals::SuperDigest;
+use crate::tls::TlsListener;
 
 mod admin_commands;
 mod auth;
@@ -47,7 +48,7 @@ use watches::WatchLimits;
 /// Serves at most `most` ZooKeeper clients at a time until `finish` is cancelled, then returns the connections still
 /// open.
 pub(crate) fn serve(
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<TlsListener>),
     node: &Node,
     (config, checked): (&Config, &Checked),
     admission: &Admission,
@@ -58,7 +59,7 @@ pub(crate) fn serve(
     let addresses = checked.zookeeper_clients.clone();
     async move {
         let following = follow_membership(frontend.clone(), addresses);
-        let accepting = listener::accept(listener, frontend, most, finish);
+        let accepting = listener::accept(listener, tls, frontend, most, finish);
         tokio::pin!(following, accepting);
         tokio::select! {
             left = &mut accepting => left,

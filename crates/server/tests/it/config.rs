@@ -107,6 +107,35 @@ fn errors_name_key_value_and_rule() {
             &format!("{GOOD}[admin]\nsuper_digest = \"super:superpw\"\n"),
             &["admin.super_digest", "28 characters", "openssl"],
         ),
+        (
+            &format!("{GOOD}[listen]\nclient = \"0.0.0.0:7001\"\n"),
+            &["listen.client = 0.0.0.0:7001", "has no TLS", "[tls.client]", "\"client\" to listen.insecure"],
+        ),
+        (
+            &format!("{GOOD}[listen]\npeer = \"[::]:7101\"\ninsecure = [\"client\", \"zookeeper\"]\n"),
+            &["listen.peer = [::]:7101", "[tls.peer]", "\"peer\" to listen.insecure"],
+        ),
+        (
+            &format!("{GOOD}[zookeeper]\nlisten = \"10.1.2.3:2181\"\n"),
+            &["zookeeper.listen = 10.1.2.3:2181", "[tls.zookeeper]", "\"zookeeper\" to listen.insecure"],
+        ),
+        (&format!("{GOOD}[listen]\ninsecure = [\"metrics\"]\n"), &["listen.insecure", "metrics"]),
+        (&format!("{GOOD}[tls.client]\ncertificate = \"a.pem\"\n"), &["tls.client", "key"]),
+        (&format!("{GOOD}[tls.client]\ncertificate = \"a.pem\"\nkey = \"\"\n"), &["tls.client.key", "name a file"]),
+        (
+            &format!("{GOOD}[tls.client]\ncertificate = \"a\"\nkey = \"b\"\nclient_certificates = \"required\"\n"),
+            &["tls.client.client_certificates", "needs tls.client.authority"],
+        ),
+        (
+            &format!("{GOOD}[tls.client]\ncertificate = \"a\"\nkey = \"b\"\nclient_certificates = \"all\"\n"),
+            &["tls.client.client_certificates", "all", "required"],
+        ),
+        (
+            &format!("{GOOD}[tls.zookeeper]\ncertificate = \"a\"\nkey = \"b\"\n"),
+            &["zookeeper.listen", "[tls.zookeeper]"],
+        ),
+        (&format!("{GOOD}[tls.peer]\ncertificate = \"a\"\nkey = \"b\"\n"), &["tls.peer", "authority"]),
+        (&format!("{GOOD}[tls.metrics]\ncertificate = \"a\"\n"), &["tls", "metrics"]),
         (&format!("{GOOD}[log]\nlevel = \"lou=d=\"\n"), &["log.level", "lou=d="]),
         (&format!("{GOOD}[log]\nformat = \"xml\"\n"), &["log.format", "xml"]),
     ] {
@@ -115,6 +144,28 @@ fn errors_name_key_value_and_rule() {
             assert!(error.contains(part), "{part:?} is not in: {error}");
         }
     }
+}
+
+#[test]
+fn an_address_for_others_needs_tls_or_an_exception_by_name() {
+    let takes = |text: &str| Config::from_text(text, "test.toml").and_then(|config| config.check().map(drop));
+    for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        takes(&format!("{GOOD}[listen]\nclient = \"{address}\"\n")).unwrap();
+    }
+    let everywhere = "[listen]\nclient = \"0.0.0.0:1\"\npeer = \"0.0.0.0:2\"\n";
+    let zookeeper = "[zookeeper]\nlisten = \"0.0.0.0:3\"\n";
+    takes(&format!("{GOOD}{everywhere}insecure = [\"client\", \"peer\", \"zookeeper\"]\n{zookeeper}")).unwrap();
+    let files = "certificate = \"a\"\nkey = \"b\"\n";
+    let tls = format!("[tls.client]\n{files}[tls.zookeeper]\n{files}[tls.peer]\n{files}authority = \"c\"\n");
+    takes(&format!("{GOOD}{everywhere}{zookeeper}{tls}")).unwrap();
+}
+
+#[test]
+fn an_authority_without_an_effect_is_warned_of() {
+    let warnings = |text: &str| Config::from_text(text, "test.toml").unwrap().warnings().join("\n");
+    let unused = format!("{GOOD}[tls.client]\ncertificate = \"a\"\nkey = \"b\"\nauthority = \"c\"\n");
+    assert!(warnings(&unused).contains("tls.client.client_certificates is \"none\""), "{}", warnings(&unused));
+    assert_eq!(warnings(&format!("{unused}client_certificates = \"optional\"\n")), "");
 }
 
 #[test]

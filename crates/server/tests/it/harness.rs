@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::sessions::SessionOpened;
 use lockkeeper_api::{Code, Problem, SESSION_HEADER, ZXID_HEADER};
 use lockkeeper_server::{Config, ServeError, Server};
-use reqwest::{Client, Method, Response, StatusCode};
+use reqwest::{Client, ClientBuilder, Method, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -37,14 +37,19 @@ pub(crate) fn adjust_for_tests(config: &mut Config) {
 }
 
 pub(crate) fn spawn(server: Server) -> Running {
+    spawn_for(server, "http", Client::builder())
+}
+
+/// Starts a node that is called by this scheme and client.
+pub(crate) fn spawn_for(server: Server, scheme: &str, http: ClientBuilder) -> Running {
     let (client, peer, zookeeper) = (server.client_address(), server.peer_address(), server.zookeeper_address());
     let (stop, stopped) = oneshot::channel::<()>();
     let done = tokio::spawn(server.run(async {
         // Dropping the handle stops the node too.
         let _ = stopped.await;
     }));
-    let http = Client::builder().no_proxy().build().unwrap();
-    Running { base: format!("http://{client}"), client, peer, zookeeper, http, stop: Some(stop), done }
+    let http = http.no_proxy().build().unwrap();
+    Running { base: format!("{scheme}://{client}"), client, peer, zookeeper, http, stop: Some(stop), done }
 }
 
 impl Cluster {

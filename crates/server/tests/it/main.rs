@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be; helpers belong to the tests")]
 
+#[path = "../../../tls/tests/it/authority.rs"]
+mod authority;
 mod bad_input;
 mod cluster;
 mod config;
@@ -16,6 +18,7 @@ mod nodes;
 mod openapi;
 mod origins;
 mod peer_link;
+mod peer_tls;
 mod peers;
 mod sessions;
 mod shares;
@@ -24,5 +27,6 @@ mod stream;
 mod stream_client;
 mod stream_documented;
 mod stream_ends;
+mod tls;
 mod watch;
 mod zookeeper;

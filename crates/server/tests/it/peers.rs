@@ -64,7 +64,7 @@ fn forgeries(from: u64) -> Vec<(PeerKind, Vec<u8>)> {
 }
 
 /// The identity of node `of`, as another node knows it.
-fn identity(data: &Path, of: u64) -> PeerIdentity {
+pub(crate) fn identity(data: &Path, of: u64) -> PeerIdentity {
     let knows = if of == 1 { 2 } else { 1 };
     let book = std::fs::read_to_string(data.join(format!("node{knows}/peers"))).unwrap();
     let known = book.lines().find_map(|line| line.strip_prefix(&format!("{of} "))).unwrap();
@@ -82,7 +82,7 @@ fn forger(to: (u64, &Running), data: &Path, from: u64) -> FramedTransport {
     FramedTransport::new(PeerBook::open(own.path(), identity(data, from), &peers).unwrap()).unwrap()
 }
 
-async fn works(nodes: &[Running]) {
+pub(crate) async fn works(nodes: &[Running]) {
     for node in nodes {
         node.ready().await;
         let session = node.session(10_000).await;

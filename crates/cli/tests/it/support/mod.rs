@@ -12,7 +12,10 @@ use nix::unistd::Pid;
 
 pub(crate) fn lockkeeper() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
-    command.env_remove("LOCKKEEPER_ENDPOINTS").stdin(Stdio::null());
+    for variable in ["LOCKKEEPER_ENDPOINTS", "LOCKKEEPER_CA", "LOCKKEEPER_CERT", "LOCKKEEPER_KEY"] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
     command
 }
 

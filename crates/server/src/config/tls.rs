@@ -1,0 +1,142 @@
+//! Section `[tls]`: the certificates of the listeners, in PEM files that the node reads again when they change.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use lockkeeper_tls::ClientCertificates;
+use serde::{Deserialize, Serialize};
+
+use super::check::refuse;
+use super::{Config, ConfigError};
+
+/// See the module's text. A listener without a section of its own has no TLS.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The listener for clients (`listen.client`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<ListenerTls>,
+    /// The listener for ZooKeeper's clients (`zookeeper.listen`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zookeeper: Option<ListenerTls>,
+    /// The peer listener (`listen.peer`), and this node's connections to its peers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<PeerListenerTls>,
+}
+
+/// Sections `[tls.client]` and `[tls.zookeeper]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerTls {
+    /// The certificate, followed by those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities that sign the clients' certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<PathBuf>,
+    /// `none`, `optional`, or `required`.
+    #[serde(default)]
+    pub client_certificates: ClientCertificates,
+}
+
+/// Section `[tls.peer]`. Both ends have certificates, with the URI `lockkeeper://<cluster.id>/node/<cluster.node>`
+/// among their subject's alternative names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerListenerTls {
+    /// This node's certificate, followed by those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities that sign the members' certificates.
+    pub authority: PathBuf,
+}
+
+/// A listener, in `listen.insecure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListenerName {
+    /// `listen.client`.
+    Client,
+    /// `listen.peer`.
+    Peer,
+    /// `zookeeper.listen`.
+    Zookeeper,
+}
+
+impl fmt::Display for ListenerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "client",
+            Self::Peer => "peer",
+            Self::Zookeeper => "zookeeper",
+        })
+    }
+}
+
+impl Tls {
+    fn of_clients(&self) -> impl Iterator<Item = (&'static str, &ListenerTls)> {
+        let sections = [("tls.client", &self.client), ("tls.zookeeper", &self.zookeeper)];
+        sections.into_iter().filter_map(|(section, tls)| Some((section, tls.as_ref()?)))
+    }
+
+    /// Warnings of an authority that has no effect.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let unused = |tls: &ListenerTls| tls.authority.is_some() && tls.client_certificates == ClientCertificates::None;
+        self.of_clients().filter(move |(_, tls)| unused(tls)).map(|(section, _)| {
+            format!(
+                "{section}.authority is set, but {section}.client_certificates is \"none\": clients are not asked for \
+                 certificates; set it to \"required\" or \"optional\", or remove the authority"
+            )
+        })
+    }
+}
+
+impl Config {
+    /// Checks the sections of the listeners.
+    pub(super) fn check_tls(&self) -> Result<(), ConfigError> {
+        let mut paths = Vec::new();
+        for (section, tls) in self.tls.of_clients() {
+            let ListenerTls { certificate, key, authority, client_certificates } = tls;
+            if authority.is_none() && *client_certificates != ClientCertificates::None {
+                let rule = format!("needs {section}.authority, with the authorities that sign these certificates");
+                return Err(refuse(format!("{section}.client_certificates"), "not \"none\"", rule));
+            }
+            let files = [("certificate", Some(certificate)), ("key", Some(key)), ("authority", authority.as_ref())];
+            paths.extend(files.into_iter().filter_map(|(key, path)| Some((section, key, path?))));
+        }
+        if let Some(peer) = &self.tls.peer {
+            let files = [("certificate", &peer.certificate), ("key", &peer.key), ("authority", &peer.authority)];
+            paths.extend(files.map(|(key, path)| ("tls.peer", key, path)));
+        }
+        if let Some((section, key, _)) = paths.iter().find(|(.., path)| path.as_os_str().is_empty()) {
+            return Err(refuse(format!("{section}.{key}"), "\"\"", "must name a file"));
+        }
+        if self.tls.zookeeper.is_some() && self.zookeeper.listen.is_empty() {
+            let rule = "must name the address of the listener that [tls.zookeeper] is for";
+            return Err(refuse("zookeeper.listen", "\"\"", rule));
+        }
+        Ok(())
+    }
+
+    /// A listener that others can reach has TLS, or the configuration says that it needs none.
+    pub(super) fn check_secured(
+        &self,
+        key: &str,
+        address: SocketAddr,
+        listener: ListenerName,
+        has_tls: bool,
+    ) -> Result<(), ConfigError> {
+        let is_local = address.ip().to_canonical().is_loopback();
+        if has_tls || is_local || self.listen.insecure.contains(&listener) {
+            return Ok(());
+        }
+        let rule = format!(
+            "other machines can reach this address, and the listener has no TLS: add [tls.{listener}] with certificate \
+             and key, or, if the network is trusted, add \"{listener}\" to listen.insecure"
+        );
+        Err(refuse(key, address, rule))
+    }
+}

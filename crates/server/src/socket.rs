@@ -1,0 +1,107 @@
+//! The socket of a connection: TCP, or TLS over it. What is above need not know which.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use lockkeeper_tls::{CertificateDer, TlsStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_util::either::Either;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Plain(TcpStream),
+    /// Its state is large.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+pub(crate) type SocketReader = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
+pub(crate) type SocketWriter = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
+
+/// The certificate that a client has proved to be its own, signed by the listener's authority.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientCertificate(pub(crate) Arc<CertificateDer<'static>>);
+
+impl Socket {
+    /// The connection below, for its options.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    pub(crate) fn client_certificate(&self) -> Option<ClientCertificate> {
+        let Self::Tls(stream) = self else { return None };
+        let certificate = stream.get_ref().1.peer_certificates()?.first()?;
+        Some(ClientCertificate(Arc::new(certificate.clone().into_owned())))
+    }
+
+    /// Its directions, for two tasks.
+    pub(crate) fn into_split(self) -> (SocketReader, SocketWriter) {
+        match self {
+            Self::Plain(stream) => {
+                let (reading, writing) = stream.into_split();
+                (Either::Left(reading), Either::Left(writing))
+            }
+            Self::Tls(stream) => {
+                let (reading, writing) = tokio::io::split(stream);
+                (Either::Right(reading), Either::Right(writing))
+            }
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

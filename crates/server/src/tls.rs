@@ -1,0 +1,244 @@
+//! TLS of the listeners: the handshake of a connection, and new certificates while the node runs.
+//!
+//! Files are read again on SIGHUP and when they have changed. A file that cannot be used changes nothing: the node goes
+//! on with what it read before, and says so in the log and in a metric.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lockkeeper_tls::{PeerName, PeerTls, ServerTls, TlsError, TlsFiles, tls_failure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::config::{Config, ListenerTls, PeerListenerTls};
+use crate::error::ServeError;
+use crate::socket::Socket;
+
+/// Longest time for a handshake.
+pub(crate) const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The first byte of every handshake (RFC 8446, section 5.1); no HTTP request and no ZooKeeper frame of a sensible
+/// length begins with it.
+pub(crate) const TLS_HANDSHAKE_BYTE: u8 = 22;
+/// Longest time for a client without TLS to read the hint.
+const HINT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most bytes that are read of its request meanwhile.
+const HINT_READS_BYTES: u64 = 64 * 1024;
+
+/// TLS of each listener that has it.
+#[derive(Debug, Default)]
+pub(crate) struct TlsListeners {
+    pub(crate) client: Option<TlsListener>,
+    pub(crate) zookeeper: Option<TlsListener>,
+    pub(crate) peer: Option<TlsListener>,
+    /// Both ends of this member.
+    pub(crate) peers: Option<PeerTls>,
+}
+
+/// TLS of one listener.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsListener {
+    /// Its name in the log and the metrics.
+    name: &'static str,
+    tls: Arc<ServerTls>,
+}
+
+/// What became of a new connection.
+pub(crate) enum TlsHandshake {
+    Done(Socket),
+    /// The client does not speak TLS. Nothing has been read.
+    PlainText(TcpStream),
+    Failed,
+}
+
+impl TlsListeners {
+    /// Reads the files that the configuration names.
+    pub(crate) fn open(config: &Config) -> Result<Self, ServeError> {
+        let listener = |name, section: Option<&ListenerTls>| {
+            section
+                .map(|section| TlsListener::open(name, section))
+                .transpose()
+                .map_err(|error| ServeError::tls(name, error))
+        };
+        let own = PeerName { cluster: config.cluster.id.clone(), node: config.cluster.node };
+        let peers = config.tls.peer.as_ref().map(|PeerListenerTls { certificate, key, authority }| {
+            let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
+            PeerTls::open(&files, authority, own).map_err(|error| ServeError::tls(PEER, error))
+        });
+        let peers = peers.transpose()?;
+        Ok(Self {
+            client: listener("client", config.tls.client.as_ref())?,
+            zookeeper: listener("zookeeper", config.tls.zookeeper.as_ref())?,
+            peer: peers.as_ref().map(|peers| TlsListener { name: PEER, tls: peers.listener().clone() }),
+            peers,
+        })
+    }
+
+    fn all(&self) -> Vec<TlsListener> {
+        [&self.client, &self.zookeeper, &self.peer].into_iter().flatten().cloned().collect()
+    }
+
+    /// Keeps the certificates and their metrics up to date; it never ends. With no TLS it does nothing, and leaves
+    /// SIGHUP alone.
+    pub(crate) fn keep_current(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut watched: Vec<Watched> = self.all().into_iter().map(Watched::new).collect();
+        async move {
+            if watched.is_empty() {
+                return std::future::pending().await;
+            }
+            let mut hangups = Hangups::new();
+            watched.iter().for_each(Watched::report);
+            loop {
+                let is_asked_for = tokio::select! {
+                    () = sleep(LOOK_EVERY) => false,
+                    () = hangups.next() => true,
+                };
+                for one in &mut watched {
+                    one.look(is_asked_for).await;
+                    one.report();
+                }
+            }
+        }
+    }
+}
+
+const PEER: &str = "peer";
+
+impl TlsListener {
+    fn open(name: &'static str, section: &ListenerTls) -> Result<Self, TlsError> {
+        let files = TlsFiles { certificate: section.certificate.clone(), key: section.key.clone() };
+        let tls = ServerTls::open(&files, section.authority.as_deref(), section.client_certificates)?;
+        Ok(Self { name, tls: Arc::new(tls) })
+    }
+
+    /// Performs the handshake of a connection within this time. `began` is called when its first byte is there. What
+    /// goes wrong is logged and counted here.
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        within: Duration,
+        began: impl FnOnce(),
+    ) -> TlsHandshake {
+        let deadline = Instant::now() + within;
+        let mut first = [0];
+        match tokio::time::timeout_at(deadline, stream.peek(&mut first)).await {
+            Ok(Ok(1)) => {}
+            // Whoever says nothing, as health checks of TCP do, has done nothing wrong.
+            Ok(_) => return TlsHandshake::Failed,
+            Err(_) => return self.failed(address, "timeout", "it sent nothing"),
+        }
+        began();
+        if first[0] != TLS_HANDSHAKE_BYTE {
+            self.failed(address, "plain_text", "it does not speak TLS");
+            return TlsHandshake::PlainText(stream);
+        }
+        match tokio::time::timeout_at(deadline, self.tls.accept(stream)).await {
+            Ok(Ok(stream)) => TlsHandshake::Done(Socket::Tls(Box::new(stream))),
+            Ok(Err(error)) => match tls_failure(&error) {
+                Some(failure) => self.failed(address, "refused", &failure),
+                None => self.failed(address, "broken", &error.to_string()),
+            },
+            Err(_) => self.failed(address, "timeout", "it did not finish its handshake"),
+        }
+    }
+
+    fn failed(&self, address: SocketAddr, why: &'static str, failure: &str) -> TlsHandshake {
+        let listener = self.name;
+        metrics::counter!("lockkeeper_tls_handshakes_failed_total", "listener" => listener, "why" => why).increment(1);
+        tracing::info!(listener, %address, failure, "a connection was turned away at its TLS handshake");
+        TlsHandshake::Failed
+    }
+}
+
+/// Answers a client that speaks HTTP without TLS, and lets it read the answer.
+pub(crate) async fn hint_at_https(mut stream: TcpStream) {
+    const HINT: &str = "this port speaks TLS: use https\n";
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{HINT}",
+        HINT.len()
+    );
+    let answering = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        // Closing with the request unread would reset the connection before the client reads the answer.
+        tokio::io::copy(&mut stream.take(HINT_READS_BYTES), &mut tokio::io::sink()).await
+    };
+    // The client is gone, or reads nothing.
+    let _ = timeout(HINT_TIMEOUT, answering).await;
+}
+
+/// A listener whose files are looked at.
+struct Watched {
+    listener: TlsListener,
+    /// The trouble with the files, as it was logged.
+    trouble: Option<String>,
+}
+
+impl Watched {
+    fn new(listener: TlsListener) -> Self {
+        if let Err(error) = listener.tls.check_validity() {
+            tracing::warn!(listener = listener.name, %error, "clients refuse the certificate of a listener");
+        }
+        Self { listener, trouble: None }
+    }
+
+    /// Reads the files again if they have changed, or in any case. Files that could not be used are tried again each
+    /// time: a certificate may have become valid, or the right to read it been given.
+    async fn look(&mut self, is_asked_for: bool) {
+        let tls = self.listener.tls.clone();
+        let reading = tokio::task::spawn_blocking(move || (is_asked_for || tls.has_changed()).then(|| tls.reload()));
+        let listener = self.listener.name;
+        match reading.await {
+            Ok(None) => {
+                // The files are those in use again.
+                self.trouble = None;
+            }
+            Ok(Some(Ok(()))) => {
+                self.trouble = None;
+                tracing::info!(listener, "new connections use the certificates that were read just now");
+            }
+            Ok(Some(Err(error))) => {
+                let error = error.to_string();
+                if is_asked_for || self.trouble.as_ref() != Some(&error) {
+                    tracing::warn!(listener, error, "new certificates cannot be used; the former ones stay in use");
+                }
+                self.trouble = Some(error);
+            }
+            Err(error) => tracing::error!(listener, %error, "reading certificates broke off"),
+        }
+    }
+
+    fn report(&self) {
+        let listener = self.listener.name;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let expires = self.listener.tls.expires_unix_s() as f64;
+        metrics::gauge!("lockkeeper_certificate_expiry_seconds", "listener" => listener).set(expires - now);
+        let failed = if self.trouble.is_some() { 1.0 } else { 0.0 };
+        metrics::gauge!("lockkeeper_tls_reload_failed", "listener" => listener).set(failed);
+    }
+}
+
+/// SIGHUP.
+struct Hangups(Option<tokio::signal::unix::Signal>);
+
+impl Hangups {
+    fn new() -> Self {
+        let signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
+        Self(signal.inspect_err(|error| tracing::warn!(%error, "SIGHUP does not reload certificates")).ok())
+    }
+
+    async fn next(&mut self) {
+        let received = match &mut self.0 {
+            Some(signal) => signal.recv().await,
+            None => None,
+        };
+        if received.is_none() {
+            std::future::pending().await
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Mutual TLS between members: each is known by its certificate, and nobody else is taken for one.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use lockkeeper_consensus::{
+    CODE_WRONG_CERTIFICATE, FramedTransport, HEADER_CODE, PEER_PATH, PeerBook, PeerKind, Transport, TransportError,
+};
+use lockkeeper_server::config::PeerListenerTls;
+use lockkeeper_server::{Config, Server};
+use lockkeeper_tls::{PeerName, PeerTls, TlsFiles};
+use reqwest::{Client, StatusCode};
+use tempfile::TempDir;
+
+use crate::authority::{Authority, expired};
+use crate::harness::{PATIENCE, Running, adjust_for_tests, spawn};
+use crate::peers::{identity, works};
+use crate::tls::https;
+
+fn section(files: &TlsFiles, authority: &Authority) -> PeerListenerTls {
+    PeerListenerTls { certificate: files.certificate.clone(), key: files.key.clone(), authority: authority.file() }
+}
+
+struct Members {
+    nodes: Vec<Running>,
+    authority: Authority,
+    directory: TempDir,
+}
+
+impl Members {
+    async fn start() -> Self {
+        let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new("one"));
+        let servers = Server::bind_cluster("test", 3, directory.path(), |config| {
+            adjust_for_tests(config);
+            config.tls.peer = Some(section(&authority.node("test", config.cluster.node), &authority));
+        });
+        let nodes: Vec<Running> = servers.unwrap().into_iter().map(spawn).collect();
+        works(&nodes).await;
+        Self { nodes, authority, directory }
+    }
+
+    /// A transport that says it is node `claims` and has the certificate of node `certified`. It reaches node 1 under
+    /// the id `to`.
+    fn caller(&self, claims: u64, certified: u64, to: u64) -> FramedTransport {
+        let own = tempfile::tempdir().unwrap();
+        let peers = BTreeMap::from([(to, self.nodes[0].peer.to_string())]);
+        let book = PeerBook::open(own.path(), identity(self.directory.path(), claims), &peers).unwrap();
+        let name = PeerName { cluster: "test".into(), node: certified };
+        let certificates = PeerTls::open(&self.authority.node("test", certified), &self.authority.file(), name);
+        FramedTransport::over_tls(book, certificates.unwrap()).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_known_by_their_certificates() {
+    let members = Members::start().await;
+    let call = async |caller: FramedTransport, to| caller.call(to, PeerKind::Service, Bytes::new(), PATIENCE).await;
+    let own = call(members.caller(2, 2, 1), 1).await;
+    assert!(!matches!(&own, Err(TransportError::Rejected { code, .. }) if code == CODE_WRONG_CERTIFICATE), "{own:?}");
+    assert!(!matches!(own, Err(TransportError::Unreachable(_))), "{own:?}");
+
+    let as_another = call(members.caller(2, 3, 1), 1).await;
+    let Err(TransportError::Rejected { code, detail }) = as_another else { panic!("{as_another:?}") };
+    assert_eq!(code, CODE_WRONG_CERTIFICATE);
+    assert!(detail.contains("node 2") && detail.contains("lockkeeper://test/node/3"), "{detail}");
+
+    // The address of node 3 leads to node 1.
+    let elsewhere = call(members.caller(2, 2, 3), 3).await;
+    let Err(TransportError::Unreachable(why)) = elsewhere else { panic!("{elsewhere:?}") };
+    assert!(why.contains("must be lockkeeper://test/node/3"), "{why}");
+    works(&members.nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_else_is_let_in() {
+    let members = Members::start().await;
+    let at = members.nodes[0].peer;
+    let url = format!("https://{at}{PEER_PATH}");
+    let ask = async |identity: Option<&TlsFiles>| {
+        let http = https(&members.authority, identity).build().unwrap();
+        http.get(&url).header("lockkeeper-cluster", "test").header("lockkeeper-from", "2").send().await
+    };
+    // Certificates of the authority that are not a member's.
+    for files in [members.authority.client("client"), members.authority.node("other", 2)] {
+        let reply = ask(Some(&files)).await.unwrap();
+        assert_eq!(reply.status(), StatusCode::MISDIRECTED_REQUEST);
+        assert_eq!(reply.headers()[HEADER_CODE], CODE_WRONG_CERTIFICATE);
+    }
+    let other = Authority::new("another");
+    let bad = [None, Some(other.node("test", 2)), Some(members.authority.issue("old", expired))];
+    for identity in bad {
+        let refused = ask(identity.as_ref()).await;
+        assert!(refused.is_err(), "{identity:?}: {refused:?}");
+    }
+    let plain = Client::builder().no_proxy().build().unwrap().get(format!("http://{at}{PEER_PATH}")).send().await;
+    assert!(plain.unwrap().text().await.unwrap().contains("use https"));
+    works(&members.nodes).await;
+}
+
+#[test]
+fn a_node_does_not_start_with_the_certificate_of_another() {
+    let authority = Authority::new("one");
+    let mut config = Config::new("test", 1);
+    config.tls.peer = Some(section(&authority.node("test", 2), &authority));
+    let error = Server::bind(config).unwrap_err();
+    let line = error.to_string();
+    assert!(line.starts_with("[tls.peer]: ") && line.contains("test-2.pem"), "{line}");
+    assert!(line.contains("lockkeeper://test/node/2") && line.contains("lockkeeper://test/node/1"), "{line}");
+    assert_eq!(error.exit_code(), 2);
+}

@@ -1,0 +1,289 @@
+//! TLS of the listeners for clients: HTTP, session streams, ZooKeeper's protocol.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use lockkeeper_server::config::ListenerTls;
+use lockkeeper_server::{Config, Server};
+use lockkeeper_tls::{ClientCertificates, ClientConfig, TlsFiles, client_config};
+use lockkeeper_zookeeper::ConnectRequest;
+use nix::sys::signal::{Signal, raise};
+use reqwest::{Client, ClientBuilder, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use crate::authority::{Authority, expired};
+use crate::harness::{PATIENCE, Running, adjust_for_tests, eventually, spawn, spawn_for};
+
+pub(crate) fn section(files: &TlsFiles) -> ListenerTls {
+    ListenerTls {
+        certificate: files.certificate.clone(),
+        key: files.key.clone(),
+        authority: None,
+        client_certificates: ClientCertificates::None,
+    }
+}
+
+pub(crate) fn https(authority: &Authority, identity: Option<&TlsFiles>) -> ClientBuilder {
+    Client::builder().use_preconfigured_tls(client_config(Some(&authority.file()), identity).unwrap())
+}
+
+/// One node, its data, and the authority of its certificates.
+struct Secured {
+    node: Running,
+    authority: Authority,
+    files: TlsFiles,
+    _directory: TempDir,
+}
+
+impl Secured {
+    async fn start(adjust: impl FnOnce(&mut Config, &Authority)) -> Self {
+        let secured = Self::spawn(adjust, None);
+        secured.node.ready().await;
+        secured
+    }
+
+    fn spawn(adjust: impl FnOnce(&mut Config, &Authority), identity: Option<&str>) -> Self {
+        let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new("one"));
+        let files = authority.server("server");
+        let mut config = alone(&directory);
+        config.tls.client = Some(section(&files));
+        adjust(&mut config, &authority);
+        let identity = identity.map(|name| authority.client(name));
+        // No connection of its own stays open beside those of a test.
+        let http = https(&authority, identity.as_ref()).pool_max_idle_per_host(0);
+        let node = spawn_for(Server::bind(config).unwrap(), "https", http);
+        Self { node, authority, files, _directory: directory }
+    }
+
+    /// Connects over TLS, without HTTP.
+    async fn connect(&self, at: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        connect(at, client_config(Some(&self.authority.file()), None).unwrap()).await
+    }
+}
+
+fn alone(directory: &TempDir) -> Config {
+    let mut config = Config::new("test", 1);
+    adjust_for_tests(&mut config);
+    config.listen.client = "127.0.0.1:0".into();
+    config.listen.peer = "127.0.0.1:0".into();
+    config.zookeeper.listen = "127.0.0.1:0".into();
+    config.storage.directory = directory.path().join("data");
+    config
+}
+
+async fn connect(at: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(at).await?;
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
+}
+
+/// What comes until the other end closes.
+async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+    let mut read = Vec::new();
+    // A connection that is cut off ends with an error.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut read)).await.expect("the server closes");
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+#[tokio::test]
+async fn clients_speak_https() {
+    let Secured { node, .. } = &Secured::start(|_, _| ()).await;
+    let session = node.session(10_000).await;
+    let body = json!({ "mode": "exclusive", "wait_ms": 0 });
+    let acquired: Value = node.post("/v1/locks/a/acquire", Some(&session.credential), body).await.json();
+    assert!(acquired["token"].as_u64().is_some(), "{acquired}");
+    eventually("the expiry to be known", async || {
+        let metrics = node.get("/metrics").await.text;
+        let expiry = "lockkeeper_certificate_expiry_seconds{listener=\"client\"} ";
+        metrics.lines().filter_map(|line| line.strip_prefix(expiry)).any(|left| left.parse::<f64>().unwrap() > 1e9)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_stream_runs_over_tls() {
+    let secured = Secured::start(|_, _| ()).await;
+    let session = secured.node.session(10_000).await;
+    let url = format!("wss://localhost/v1/sessions/{}/stream", session.session_id);
+    let mut request = url.into_client_request().unwrap();
+    request.headers_mut().insert("lockkeeper-session", session.credential.parse().unwrap());
+    let socket = secured.connect(secured.node.client).await.unwrap();
+    let (mut socket, _) = tokio_tungstenite::client_async(request, socket).await.unwrap();
+    let mut next = async |send: Option<Value>| {
+        if let Some(message) = send {
+            socket.send(Message::text(message.to_string())).await.unwrap();
+        }
+        let message = timeout(PATIENCE, socket.next()).await.expect("it answers").unwrap().unwrap();
+        serde_json::from_str::<Value>(message.to_text().unwrap()).unwrap()
+    };
+    assert!(next(None).await["hello"].is_object());
+    let call = json!({ "request": { "id": 1, "call": { "acquire_lock": { "name": "a" } } } });
+    let answer = next(Some(call)).await;
+    assert!(answer.to_string().contains("token"), "{answer}");
+}
+
+#[tokio::test]
+async fn http_on_a_tls_port_gets_a_hint() {
+    let Secured { node, .. } = &Secured::start(|_, _| ()).await;
+    let body = "x".repeat(20_000);
+    for request in [
+        "GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n".into(),
+        format!("POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()),
+    ] {
+        let reply = node.raw(request.as_bytes()).await;
+        assert!(reply.starts_with("HTTP/1.1 400 ") && reply.ends_with("use https\n"), "{reply}");
+    }
+    let response = Client::builder().no_proxy().build().unwrap().get(format!("http://{}/", node.client)).send().await;
+    assert_eq!(response.unwrap().status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn tls_on_a_plain_port_ends_soon() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = spawn(Server::bind(alone(&directory)).unwrap());
+    node.ready().await;
+    let authority = Authority::new("one");
+    for at in [node.client, node.peer, node.zookeeper.unwrap()] {
+        let config = client_config(Some(&authority.file()), None).unwrap();
+        let refused = timeout(PATIENCE, connect(at, config)).await.expect("it does not hang");
+        assert!(refused.is_err(), "{at}");
+    }
+    node.ready().await;
+}
+
+#[tokio::test]
+async fn a_slow_handshake_is_cut_off() {
+    let secured = Secured::start(|config, _| config.limits.header_read_timeout_ms = 300).await;
+    let mut silent = TcpStream::connect(secured.node.client).await.unwrap();
+    let mut slow = TcpStream::connect(secured.node.client).await.unwrap();
+    slow.write_all(&[22, 3, 1]).await.unwrap();
+    assert_eq!(rest(&mut silent).await, "");
+    assert_eq!(rest(&mut slow).await, "");
+    secured.node.ready().await;
+}
+
+/// They take room from the moment they are accepted, and idle ones go first when others come.
+#[tokio::test]
+async fn handshakes_count_as_connections() {
+    // One address may have two.
+    let secured = Secured::start(|config, _| config.limits.connections = 4).await;
+    let connecting = (0..4).map(|_| TcpStream::connect(secured.node.client));
+    let mut silent = futures::future::try_join_all(connecting).await.unwrap();
+    eventually("one more to be served", async || {
+        let Ok(mut open) = secured.connect(secured.node.client).await else { return false };
+        open.write_all(b"GET /v1/cluster HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut reply = [0; 12];
+        open.read_exact(&mut reply).await.is_ok() && &reply == b"HTTP/1.1 200"
+    })
+    .await;
+    // Their handshakes would time out later.
+    let ending = silent.iter_mut().map(|stream| timeout(Duration::from_secs(5), stream.read_u8()));
+    let ended = futures::future::join_all(ending).await.into_iter().filter(|end| matches!(end, Ok(Err(_)))).count();
+    assert!(ended >= 3, "only {ended} of 4 have made way");
+}
+
+#[tokio::test]
+async fn a_listener_can_require_certificates() {
+    let require = |config: &mut Config, authority: &Authority| {
+        let tls = config.tls.client.as_mut().unwrap();
+        tls.authority = Some(authority.file());
+        tls.client_certificates = ClientCertificates::Required;
+    };
+    let secured = Secured::spawn(require, Some("somebody"));
+    secured.node.ready().await;
+    let other = Authority::new("another");
+    let bad = [None, Some(other.client("foreign")), Some(secured.authority.issue("old", expired))];
+    for identity in bad {
+        let http = https(&secured.authority, identity.as_ref()).build().unwrap();
+        let refused = http.get(format!("{}/readyz", secured.node.base)).send().await;
+        assert!(refused.is_err(), "{identity:?}: {refused:?}");
+    }
+}
+
+fn connect_request() -> BytesMut {
+    let request = ConnectRequest {
+        protocol_version: 0,
+        last_zxid_seen: 0,
+        timeout_ms: 10_000,
+        session_id: 0,
+        password: Bytes::from_static(&[0; 16]),
+        read_only: Some(false),
+    };
+    let mut out = BytesMut::new();
+    request.encode(&mut out);
+    out
+}
+
+#[tokio::test]
+async fn zookeeper_clients_speak_tls() {
+    let secured = Secured::start(|config, authority| {
+        config.tls.zookeeper = Some(section(&authority.server("zookeeper")));
+    })
+    .await;
+    let at = secured.node.zookeeper.unwrap();
+    let mut client = secured.connect(at).await.unwrap();
+    client.write_all(&connect_request()).await.unwrap();
+    let length = timeout(PATIENCE, client.read_u32()).await.expect("it answers").unwrap();
+    assert_eq!(length, 37, "a session: its timeout, id, password, and whether it only reads");
+    let mut words = secured.connect(at).await.unwrap();
+    words.write_all(b"ruok").await.unwrap();
+    assert_eq!(rest(&mut words).await, "imok");
+
+    let mut plain = TcpStream::connect(at).await.unwrap();
+    plain.write_all(&connect_request()).await.unwrap();
+    assert_eq!(rest(&mut plain).await, "", "a client without TLS");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_certificates_are_used_without_a_restart() {
+    // Until a node handles it, the signal would end this process.
+    let _handled = signal(SignalKind::hangup()).unwrap();
+    let secured = Secured::start(|_, _| ()).await;
+    let (node, files) = (&secured.node, &secured.files);
+    let before = secured.connect(node.client).await.unwrap();
+    let new = Authority::new("new");
+    let fresh = new.server("server");
+    std::fs::copy(&fresh.certificate, &files.certificate).unwrap();
+    // The key is not there yet.
+    raise(Signal::SIGHUP).unwrap();
+    eventually("the failure to be reported", async || {
+        let metrics = node.get("/metrics").await.text;
+        metrics.lines().any(|line| line == "lockkeeper_tls_reload_failed{listener=\"client\"} 1")
+    })
+    .await;
+    secured.connect(node.client).await.expect("the old certificate is in use");
+    std::fs::copy(&fresh.key, &files.key).unwrap();
+    raise(Signal::SIGHUP).unwrap();
+    let http = https(&new, None).build().unwrap();
+    eventually("the new certificate", async || http.get(format!("{}/healthz", node.base)).send().await.is_ok()).await;
+    // A connection of before goes on.
+    let mut before = before;
+    before.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+    let reply = rest(&mut before).await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_one_line() {
+    let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new("one"));
+    let mut files = authority.server("server");
+    files.key = authority.server("other").key;
+    let mut config = alone(&directory);
+    config.tls.client = Some(section(&files));
+    let error = Server::bind(config).unwrap_err();
+    let line = error.to_string();
+    assert!(line.starts_with("[tls.client]: ") && line.contains("other.key") && !line.contains('\n'), "{line}");
+    assert_eq!(error.exit_code(), 2);
+}
