@@ -96,7 +96,7 @@ async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u
             Err(error) if error.process_gone() && is_dead(peers, leader).await => Some("the leader's process is gone"),
             _ => None,
         },
-        () = silence(node, peers, leader) => Some("the leader does not answer"),
+        () = silence(node, peers, leader), if node.config.fast_path => Some("the leader does not answer"),
     };
     let pause = match why.filter(|_| node.config.fast_path) {
         Some(why) => {

@@ -190,9 +190,9 @@ impl Source {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let cause = if now > until_unix_s {
-            format!("has expired {} s ago", now - until_unix_s)
+            format!("has expired, {until_unix_s} s after the beginning of 1970")
         } else if now < from_unix_s {
-            format!("is not valid before {} s from now; check the clock of this machine", from_unix_s - now)
+            format!("is not valid before {from_unix_s} s after the beginning of 1970; check the clock of this machine")
         } else {
             return Ok(());
         };

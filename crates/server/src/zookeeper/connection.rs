@@ -85,7 +85,8 @@ async fn write_replies(frontend: Arc<Frontend>, handle: Arc<ConnectionHandle>, m
         }
     }
     handle.outbox.close(Close::Immediately);
-    let _ = writing.shutdown().await;
+    // Over TLS it has to write, which a client that does not read can hold up.
+    let _ = timeout(frontend.settings.write_timeout, writing.shutdown()).await;
 }
 
 /// Reads frames from the socket.
