@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::TransferLeaderRequest;
 use openraft::vote::RaftLeaderId;
@@ -57,10 +58,15 @@ pub(crate) async fn hold(node: &RaftNode, check: LivenessCheck) -> Option<()> {
     Some(())
 }
 
+/// Asks a node for a sign of life.
+async fn probe(peers: &Peers, node: u64, deadline: Duration) -> Result<Bytes, TransportError> {
+    let body = wire::encode(&LivenessCheck::Probe).map_err(|error| TransportError::Garbled(error.to_string()))?;
+    peers.call(node, PeerKind::LivenessCheck, body, deadline).await
+}
+
 /// Whether a node runs and is not going down. A node that does not answer counts as running.
 pub(crate) async fn is_staying(peers: &Peers, node: u64) -> bool {
-    let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
-    match peers.call(node, PeerKind::LivenessCheck, body, PROBE_DEADLINE).await {
+    match probe(peers, node, PROBE_DEADLINE).await {
         Err(TransportError::Rejected { code, .. }) => code != CODE_GOING_DOWN,
         Err(error) => !error.process_gone(),
         Ok(_) => true,
@@ -90,15 +96,18 @@ pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
 /// One call to one leader. Returns when it should be made again. `told` is the leadership whose end was logged last.
 async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
+    let fast_path = node.config.fast_path;
     let why = tokio::select! {
         biased;
         held = peers.call(leader, PeerKind::LivenessCheck, body, HOLD_DEADLINE) => match held {
-            Err(error) if error.process_gone() && is_dead(peers, leader).await => Some("the leader's process is gone"),
+            Err(error) if error.process_gone() && fast_path && is_dead(peers, leader).await => {
+                Some("the leader's process is gone")
+            }
             _ => None,
         },
-        () = silence(node, peers, leader), if node.config.fast_path => Some("the leader does not answer"),
+        () = silence(node, peers, leader), if fast_path => Some("the leader does not answer"),
     };
-    let pause = match why.filter(|_| node.config.fast_path) {
+    let pause = match why {
         Some(why) => {
             let news = told.replace(now) != Some(now);
             elect_without(node, now, leader, why, news).await;
@@ -111,11 +120,10 @@ async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u
 
 /// Completes when the leader has answered a probe, and later one not.
 async fn silence(node: &RaftNode, peers: &Peers, leader: u64) {
-    let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return std::future::pending().await };
     let deadline = Duration::from_millis(node.config.election_timeout_min_ms);
     let mut has_answered = false;
     loop {
-        match peers.call(leader, PeerKind::LivenessCheck, body.clone(), deadline).await {
+        match probe(peers, leader, deadline).await {
             Err(TransportError::TimedOut) if has_answered => return,
             Ok(_) | Err(TransportError::Rejected { .. }) => has_answered = true,
             // The open call tells of a broken connection.
@@ -127,10 +135,9 @@ async fn silence(node: &RaftNode, peers: &Peers, leader: u64) {
 
 /// True when nothing listens at the leader's address any more.
 async fn is_dead(peers: &Peers, leader: u64) -> bool {
-    let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
     // A dying process closes its sockets one by one: a connection may still be taken and then reset.
     for _ in 0..3 {
-        match peers.call(leader, PeerKind::LivenessCheck, body.clone(), PROBE_DEADLINE).await {
+        match probe(peers, leader, PROBE_DEADLINE).await {
             Err(TransportError::Refused) => return true,
             Err(TransportError::Reset) => tokio::time::sleep(Duration::from_millis(3)).await,
             _ => return false,
