@@ -13,6 +13,15 @@ use crate::error::TlsError;
 
 const SCHEME: &str = "lockkeeper://";
 
+/// Longest name of a cluster or a client.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// Whether the text can name a cluster or a client: 1 to [`MAX_NAME_BYTES`] of `a-z`, `A-Z`, `0-9`, `-`, `_`, `.`.
+pub fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
+}
+
 /// The name of a member in its certificate: the URI `lockkeeper://<cluster>/node/<id>` among the subject's alternative
 /// names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,9 +45,7 @@ impl FromStr for PeerName {
     fn from_str(uri: &str) -> Result<Self, TlsError> {
         let parsed = || {
             let (cluster, node) = uri.strip_prefix(SCHEME)?.split_once("/node/")?;
-            let is_id = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            let is_cluster = (1..=64).contains(&cluster.len()) && cluster.bytes().all(is_id);
-            let node = node.parse().ok().filter(|node| is_cluster && (1..=u64::from(u32::MAX)).contains(node))?;
+            let node = node.parse().ok().filter(|node| is_name(cluster) && (1..=u64::from(u32::MAX)).contains(node))?;
             Some(Self { cluster: cluster.to_owned(), node }).filter(|name| name.to_string() == uri)
         };
         parsed().ok_or_else(|| TlsError::NoNode(format!("has the name {uri:?}, which is not {SCHEME}CLUSTER/node/ID")))

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use lockkeeper_tls::PeerName;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
@@ -72,7 +73,7 @@ impl Authority {
 
     /// Makes the certificate of a node: towards clients and peers a server, towards peers also a client.
     pub(crate) fn node(&self, id: u32, hosts: &[Host], days: u32, now: SystemTime) -> Result<Issued, CertsError> {
-        let mut names = vec![uri(&format!("lockkeeper://{}/node/{id}", self.cluster))?];
+        let mut names = vec![uri(&PeerName { cluster: self.cluster.to_string(), node: id.into() }.to_string())?];
         for host in hosts {
             names.push(host.to_san()?);
         }

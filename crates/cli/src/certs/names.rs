@@ -3,12 +3,11 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use lockkeeper_tls::{MAX_NAME_BYTES, is_name};
 use rcgen::SanType;
 
 use super::CertsError;
 
-/// Longest name, as `cluster.id` of the configuration; a common name has no more either.
-const MAX_NAME: usize = 64;
 /// More hosts than this for one node are a mistake.
 const MAX_HOSTS: usize = 64;
 /// Longest host name and longest part of it between dots (RFC 1035).
@@ -51,9 +50,8 @@ impl ClientName {
 }
 
 fn checked(option: &str, text: &str) -> Result<String, CertsError> {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    if text.is_empty() || text.len() > MAX_NAME || !text.bytes().all(allowed) {
-        let rule = format!("must be 1 to {MAX_NAME} of the characters a-z A-Z 0-9 - _ .");
+    if !is_name(text) {
+        let rule = format!("must be 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ .");
         return Err(CertsError::Name(format!("{option} {text:?}: {rule}")));
     }
     Ok(text.to_owned())

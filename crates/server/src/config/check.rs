@@ -8,6 +8,7 @@ use lockkeeper_core::limits::{
     MAX_DATA_BYTES, MAX_EPHEMERALS_PER_SESSION, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
 
+use lockkeeper_tls::is_name;
 use lockkeeper_zookeeper::FourLetterWord;
 
 use super::{Config, ConfigError, Limits, ListenerName, NodeRole};
@@ -90,7 +91,7 @@ impl Config {
 
     fn check_cluster(&self) -> Result<(), ConfigError> {
         let id = &self.cluster.id;
-        if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
+        if !is_name(id) {
             let rule = "must be 1 to 64 of the characters a-z A-Z 0-9 - _ .";
             return Err(refuse("cluster.id", format!("{id:?}"), rule));
         }
