@@ -14,8 +14,8 @@ mod supervise;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
 use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure};
@@ -62,16 +62,16 @@ fn usage(error: &clap::Error) -> ExitCode {
     })
 }
 
-/// The global options that take a value.
-const TAKE_A_VALUE: [&str; 6] = ["--endpoints", "--patience", "--prefer", "--ca", "--cert", "--key"];
-
 /// The command of a command line that could not be parsed: the first word that is neither an option nor an option's
 /// value.
 fn typed_command() -> Option<String> {
+    let command = Args::command();
+    let global = command.get_arguments().filter(|argument| argument.get_action().takes_values());
+    let with_value: Vec<String> = global.filter_map(|argument| Some(format!("--{}", argument.get_long()?))).collect();
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     loop {
         match words.next()? {
-            option if TAKE_A_VALUE.contains(&option.as_str()) => drop(words.next()),
+            option if with_value.contains(&option) => drop(words.next()),
             option if option.starts_with('-') => {}
             command => return Some(command),
         }

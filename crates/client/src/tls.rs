@@ -9,11 +9,10 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lockkeeper_tls::{TlsError, TlsFiles, client_config};
+use lockkeeper_tls::{TlsError, TlsFiles, causes, client_config};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error as RustlsError};
 use tokio::net::TcpStream;
@@ -118,20 +117,9 @@ fn is_about_the_client(alert: AlertDescription) -> bool {
     )
 }
 
-/// The TLS error in a chain of errors. `source` of an I/O error skips the error that it wraps.
-fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a RustlsError> {
-    let mut next: Option<&'a (dyn StdError + 'static)> = Some(error);
-    while let Some(at) = next {
-        if let Some(found) = at.downcast_ref::<RustlsError>() {
-            return Some(found);
-        }
-        let wrapped = at.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = match wrapped {
-            Some(inner) => Some(inner),
-            None => at.source(),
-        };
-    }
-    None
+/// The TLS error in a chain of errors.
+fn cause<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e RustlsError> {
+    causes(error).find_map(|cause| cause.downcast_ref())
 }
 
 /// The cause with what to do about it.
@@ -179,6 +167,8 @@ fn about_the_node(why: &CertificateError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn wrapped(error: RustlsError) -> io::Error {
