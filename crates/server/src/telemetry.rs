@@ -82,6 +82,7 @@ pub(crate) fn metrics_handle() -> Option<PrometheusHandle> {
 
 fn describe() {
     describe_requests();
+    describe_tls();
     describe_state();
     describe_replication();
     describe_zookeeper();
@@ -139,7 +140,6 @@ fn describe_requests() {
         "Requests of clients at work or waiting for a lock."
     );
     describe_gauge!("lockkeeper_http_connections", Unit::Count, "Open connections by listener.");
-    describe_tls();
     describe_counter!(
         "lockkeeper_http_connections_refused_total",
         Unit::Count,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without may end it; helpers belong to the tests")]
 
+#[allow(dead_code, reason = "no crate uses all of it")]
 #[path = "../../../tls/tests/it/authority.rs"]
 mod authority;
 mod cluster;

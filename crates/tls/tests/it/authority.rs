@@ -1,7 +1,5 @@
 //! A private authority and the certificates that it signs, in a temporary directory. Other crates' tests include this
-//! file too, and none uses all of it.
-
-#![allow(dead_code)]
+//! file too.
 
 use std::path::{Path, PathBuf};
 
