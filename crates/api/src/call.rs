@@ -12,6 +12,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, WhoAmI};
 use crate::cluster::{AddMember, ClusterQuery, Membership, Status, Transfer, Transferred};
 use crate::gates::{Begin, Fail, Finish, GateView, Settled};
 use crate::locks::{Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified};
@@ -178,6 +179,26 @@ pub enum Call {
         #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
         body: Transfer,
     },
+    /// Shows access control.
+    GetAccess {
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: ReadQuery,
+    },
+    /// Changes access control.
+    ChangeAccess {
+        #[serde(deserialize_with = "object")]
+        body: AccessChange,
+    },
+    /// Tells the caller who it is.
+    WhoAmI {
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: ReadQuery,
+    },
+    /// Says whether a caller may do something.
+    CheckAccess {
+        #[serde(deserialize_with = "object")]
+        query: AccessQuestion,
+    },
 }
 
 /// The answer to a [`Call`]; as JSON it is what it holds, and the call tells which that is.
@@ -205,6 +226,10 @@ pub enum Answer {
     Cluster(Box<Status>),
     Membership(Membership),
     Transferred(Transferred),
+    Access(Box<Access>),
+    AccessChanged(AccessChanged),
+    WhoAmI(WhoAmI),
+    AccessAnswer(AccessAnswer),
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -260,6 +285,10 @@ impl Call {
             Self::PromoteMember { .. } => ("POST", "/v1/cluster/members/{id}/promote"),
             Self::RemoveMember { .. } => ("DELETE", "/v1/cluster/members/{id}"),
             Self::TransferLeadership { .. } => ("POST", "/v1/cluster/transfer"),
+            Self::GetAccess { .. } => ("GET", "/v1/access"),
+            Self::ChangeAccess { .. } => ("POST", "/v1/access"),
+            Self::WhoAmI { .. } => ("GET", "/v1/access/me"),
+            Self::CheckAccess { .. } => ("GET", "/v1/access/check"),
         }
     }
 
@@ -307,7 +336,9 @@ impl Call {
             }
             Self::GetSession { query: ReadQuery { consistency }, .. }
             | Self::GetLock { query: ReadQuery { consistency }, .. }
-            | Self::GetGate { query: ReadQuery { consistency }, .. } => {
+            | Self::GetGate { query: ReadQuery { consistency }, .. }
+            | Self::GetAccess { query: ReadQuery { consistency } }
+            | Self::WhoAmI { query: ReadQuery { consistency } } => {
                 query.level(*consistency);
             }
             Self::GetNode { query: asked, .. } => {
@@ -320,6 +351,10 @@ impl Call {
             }
             Self::GetCluster { query: ClusterQuery { checksum } } => {
                 query.add("checksum", *checksum);
+            }
+            Self::CheckAccess { query: AccessQuestion { resource, name, right, principal, consistency } } => {
+                query.add("resource", Some(resource)).add("name", Some(name)).add("right", Some(right));
+                query.add("principal", principal.as_ref()).level(*consistency);
             }
             _ => {}
         }
@@ -344,6 +379,7 @@ impl Call {
             Self::RunTransaction { body } => serde_json::to_vec(body),
             Self::AddMember { body } => serde_json::to_vec(body),
             Self::TransferLeadership { body } => serde_json::to_vec(body),
+            Self::ChangeAccess { body } => serde_json::to_vec(body),
             Self::ListSessions { .. }
             | Self::GetSession { .. }
             | Self::CloseSession { .. }
@@ -356,7 +392,10 @@ impl Call {
             | Self::DeleteNode { .. }
             | Self::GetCluster { .. }
             | Self::PromoteMember { .. }
-            | Self::RemoveMember { .. } => return Ok(None),
+            | Self::RemoveMember { .. }
+            | Self::GetAccess { .. }
+            | Self::WhoAmI { .. }
+            | Self::CheckAccess { .. } => return Ok(None),
         };
         written.map(Some)
     }

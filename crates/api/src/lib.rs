@@ -3,6 +3,7 @@
 //! The server and the client share these types, so that neither can drift from the other. They must not depend on how
 //! the cluster works inside. Unknown fields in a request are an error; in a reply they are ignored.
 
+pub mod access;
 pub mod call;
 pub mod cluster;
 pub mod credential;

@@ -19,6 +19,8 @@ pub enum Code {
     InvalidAcl,
     /// 401: this needs a session (`Lockkeeper-Session`), and none was given.
     SessionRequired,
+    /// 401: this needs a caller who is known, and what was shown proves nothing, or nothing was shown.
+    Unauthenticated,
     /// 403: the secret is not the session's.
     WrongSecret,
     /// 403: the caller has not the right to do this.
@@ -96,7 +98,7 @@ impl Code {
     pub fn status(self) -> u16 {
         match self {
             Self::BadRequest | Self::BadPath | Self::InvalidAcl => 400,
-            Self::SessionRequired => 401,
+            Self::SessionRequired | Self::Unauthenticated => 401,
             Self::WrongSecret | Self::Forbidden => 403,
             Self::NotFound | Self::NoNode => 404,
             Self::MethodNotAllowed => 405,
@@ -137,6 +139,7 @@ impl Code {
             Self::BadPath => "bad path",
             Self::InvalidAcl => "invalid ACL",
             Self::SessionRequired => "session required",
+            Self::Unauthenticated => "unauthenticated",
             Self::WrongSecret => "wrong session secret",
             Self::Forbidden => "forbidden",
             Self::NotFound => "not found",
