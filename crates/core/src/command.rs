@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::AccessOp;
 use crate::acl::{AclEntry, Principals};
 use crate::data::NodeData;
 use crate::gate::GateKey;
@@ -96,6 +97,25 @@ pub enum Command {
     AttachSession {
         /// The session.
         session: SessionId,
+    },
+    /// Opens a session for a caller with principals; otherwise as [`Command::OpenSession`].
+    OpenSessionAs {
+        /// The caller.
+        principals: Principals,
+        /// Whether a caller that has proved nothing may open one, because it proves who it is only afterwards.
+        proves_later: bool,
+        /// SHA-256 of the 16-byte secret.
+        secret_hash: [u8; 32],
+        /// How long the session lives without a sign of life.
+        timeout_ms: u32,
+        /// A description for operators.
+        label: Arc<str>,
+    },
+    /// Ends those of these sessions whose credential does not count any more, or whose principal has no role left. They
+    /// expire: a lock delay keeps its lock closed.
+    EndUnauthorised {
+        /// Candidates; at most [`MAX_BULK`](crate::limits::MAX_BULK).
+        sessions: Vec<SessionId>,
     },
 }
 
@@ -203,6 +223,8 @@ pub enum Op {
     Lock(LockOp),
     /// On a gate.
     Gate(GateOp),
+    /// On access control.
+    Access(AccessOp),
 }
 
 /// An operation on one node, or a check: the contents of a multi. Versions are compared only when given.
@@ -383,6 +405,12 @@ impl From<LockOp> for Op {
 impl From<GateOp> for Op {
     fn from(op: GateOp) -> Self {
         Self::Gate(op)
+    }
+}
+
+impl From<AccessOp> for Op {
+    fn from(op: AccessOp) -> Self {
+        Self::Access(op)
     }
 }
 

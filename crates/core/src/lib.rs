@@ -5,6 +5,7 @@
 //!
 //! The only way to change the state is [`State::apply`].
 
+pub mod access;
 pub mod acl;
 mod blob;
 pub mod command;
@@ -24,6 +25,7 @@ pub mod stat;
 pub mod state;
 pub mod wire;
 
+pub use access::{AccessOp, Need, Resource, Rights, Rule};
 pub use acl::{AclEntry, Identity, Permissions, Principals};
 pub use command::{
     Actor, Batch, Command, GateOp, IfHolding, LockOp, NodeKind, NodeOp, Op, Origin, RequestKey, Sequential,
@@ -38,5 +40,5 @@ pub use reply::{Outcome, Refusal, Reply};
 pub use rules::{ForeignNames, Rules};
 pub use snapshot::SnapshotError;
 pub use stat::Stat;
-pub use state::{Applied, LockRequest, LockSummary, LockView, NodeView, Session, Standing, State};
+pub use state::{Access, Applied, LockRequest, LockSummary, LockView, NodeView, Session, Standing, State};
 pub use wire::DecodeError;

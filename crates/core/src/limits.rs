@@ -19,6 +19,17 @@ pub const MAX_ACL_ENTRIES: usize = 64;
 pub const MAX_IDENTITIES: usize = 32;
 /// Longest scheme or id of an ACL entry, in bytes.
 pub const MAX_ACL_ID_BYTES: usize = 256;
+/// Longest name of a role or a principal, in bytes: that of a principal of the digest scheme, whose identity has a bound
+/// of its own.
+pub const MAX_ACCESS_NAME_BYTES: usize = MAX_ACL_ID_BYTES + 8;
+/// Most roles.
+pub const MAX_ROLES: usize = 256;
+/// Most rules of a role.
+pub const MAX_RULES: usize = 64;
+/// Most grants of roles to principals.
+pub const MAX_GRANTS: usize = 10_000;
+/// Most tokens that count.
+pub const MAX_TOKENS: usize = 10_000;
 /// How many replies a session remembers for retries: so many for lock requests and so many for all others. Beyond it
 /// the oldest of the same kind is forgotten.
 pub const MAX_REMEMBERED_REPLIES: usize = 256;

@@ -18,6 +18,8 @@ const NAME: &str = "Op";
 const MULTI: u32 = 6;
 const FIRST_LOCK_OP: u32 = 7;
 const FIRST_GATE_OP: u32 = 14;
+/// The number of a change of access control. Those of operations end here: later changes are variants of that one.
+const ACCESS: u32 = 17;
 
 impl Serialize for Op {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -42,6 +44,7 @@ impl Serialize for Op {
                 GateOp::Finish { key, token, result, keep_ms } => write(to, 15, &(key, token, Blob(result), keep_ms)),
                 GateOp::Fail { key, token } => write(to, 16, &(key, token)),
             },
+            Self::Access(op) => write(to, ACCESS, op),
         }
     }
 }
@@ -74,6 +77,7 @@ impl<'de> Visitor<'de> for OpVisitor {
             0..MULTI => NodeOp::deserialize(variant(number, fields)).map(Op::Node),
             MULTI => fields.newtype_variant().map(Op::Multi),
             FIRST_LOCK_OP..FIRST_GATE_OP => LockOp::deserialize(variant(number - FIRST_LOCK_OP, fields)).map(Op::Lock),
+            ACCESS => fields.newtype_variant().map(Op::Access),
             _ => GateOp::deserialize(variant(number - FIRST_GATE_OP, fields)).map(Op::Gate),
         }
     }

@@ -101,6 +101,8 @@ pub enum Reply {
         /// The session's timeout.
         timeout_ms: u32,
     },
+    /// Access control is as the caller wanted it.
+    AccessChanged,
 }
 
 /// Why a command was refused. Deterministic: every replica refuses it alike.
@@ -232,5 +234,21 @@ pub enum Refusal {
         bytes: u64,
         /// The configured limit in bytes.
         limit: u64,
+    },
+    /// The caller is nobody who may do this, or shows a credential that does not count.
+    #[error("{0}")]
+    Unauthenticated(Arc<str>),
+    /// There is no such role, grant or token.
+    #[error("{0}")]
+    NotThere(Arc<str>),
+    /// The role has been changed since it was read.
+    #[error("role '{role}' has version {actual}, not {expected}")]
+    RoleChanged {
+        /// Its name.
+        role: Arc<str>,
+        /// The version that the caller has read.
+        expected: Zxid,
+        /// The version that it has.
+        actual: Zxid,
     },
 }

@@ -3,8 +3,8 @@
 //!
 //! Layout: magic, format version (u32), records, CRC32C (u32) of everything before it; numbers are little-endian. A
 //! record is its length (u32) and that many bytes of postcard. The order of records is fixed: head, sessions (each
-//! followed by the replies it remembers, oldest first), nodes in order of their paths, origins (each followed by its
-//! outcomes), end.
+//! followed by its identity, and by the replies it remembers, oldest first), nodes in order of their paths, origins (each followed by its
+//! outcomes), access control, end.
 //!
 //! Derived data is not written: children, queues, deadlines and the sessions' ephemerals follow from the nodes.
 
@@ -21,7 +21,9 @@ use thiserror::Error;
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
 /// The format that this program writes.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
+/// The oldest format that this program reads. Those up to 6 have no access control.
+const OLDEST: u32 = 6;
 /// The last format of unreleased programs; no longer read.
 const UNRELEASED: u32 = 5;
 /// Longest record, with room to spare for a node with the largest data and ACL or the outcome of the largest reap.

@@ -62,6 +62,8 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::*;
 
@@ -128,7 +130,20 @@ mod tests {
     #[test]
     fn the_bytes_of_each_command_stay_what_they_are() {
         let (secret_hash, session) = ([7; 32], SessionId(9));
-        let commands: [(Command, Vec<u8>); 5] = [
+        let principals =
+            Principals { address: None, identities: vec![Identity { scheme: "cert".into(), id: "bob".into() }] };
+        let commands: [(Command, Vec<u8>); 7] = [
+            (
+                Command::OpenSessionAs {
+                    principals,
+                    proves_later: true,
+                    secret_hash,
+                    timeout_ms: 300,
+                    label: "l".into(),
+                },
+                [&b"\x06\0\x01\x04cert\x03bob\x01"[..], &secret_hash, b"\xac\x02\x01l"].concat(),
+            ),
+            (Command::EndUnauthorised { sessions: vec![session] }, b"\x07\x01\x09".to_vec()),
             (
                 Command::OpenSession { secret_hash, timeout_ms: 300, label: "l".into() },
                 [&[0][..], &secret_hash, b"\xac\x02\x01l"].concat(),
@@ -155,7 +170,21 @@ mod tests {
         let at = || NodePath::parse("/a").unwrap();
         let acquire =
             |mode| LockOp::Acquire { locks: locks(), mode, delay_ms: 300, uuid: RequestId(9), label: "l".into() };
-        let ops: [(Op, &[u8]); 20] = [
+        let rule = Rule { resource: Resource::Locks, prefix: "p".into(), rights: Rights::READ };
+        let (name, hash): (Arc<str>, Arc<str>) = ("n".into(), "h".into());
+        let put = AccessOp::PutRole { name: name.clone(), rules: vec![rule], version: Some(Zxid(5)) };
+        let create = AccessOp::CreateToken { hash: hash.clone(), principal: name.clone(), ttl_ms: Some(5) };
+        let (principal, role) = (name.clone(), hash.clone());
+        let ops: [(Op, &[u8]); 29] = [
+            (AccessOp::Enable { first: Some(hash.clone()) }.into(), b"\x11\0\x01\x01h"),
+            (AccessOp::Disable.into(), b"\x11\x01"),
+            (put.into(), b"\x11\x02\x01n\x01\0\x01p\x01\x01\x05"),
+            (AccessOp::DeleteRole { name: name.clone() }.into(), b"\x11\x03\x01n"),
+            (AccessOp::Grant { principal: principal.clone(), role: role.clone() }.into(), b"\x11\x04\x01n\x01h"),
+            (AccessOp::Revoke { principal, role }.into(), b"\x11\x05\x01n\x01h"),
+            (create.into(), b"\x11\x06\x01h\x01n\x01\x05"),
+            (AccessOp::RevokeToken { id: name }.into(), b"\x11\x07\x01n"),
+            (AccessOp::Identify.into(), b"\x11\x08"),
             (NodeOp::Delete { path: at(), version: None }.into(), b"\x01\x02/a\0"),
             (
                 NodeOp::SetData { path: at(), data: (*b"d").into(), version: Some(1) }.into(),
@@ -230,7 +259,8 @@ mod tests {
         let multi = batch(vec![Op::Multi(vec![NodeOp::Check { path: NodePath::root(), version: None }])]).encode();
         assert_eq!(multi[20..], *b"\x06\x01\x04\x01/\0");
         let (alone, within) = (&multi[..20], &multi[..22]);
-        let others: [&[u8]; 11] = [
+        let others: [&[u8]; 12] = [
+            b"\x11\x01",
             b"\x06\0",
             b"\x07\x01\x01a\0\0\x09\0",
             b"\x08\x01\x01a\x07\0",
@@ -248,6 +278,6 @@ mod tests {
             let read = Batch::decode(&[within, other].concat());
             assert!(matches!(read, Err(DecodeError::Damaged(_))), "{other:?}: {read:?}");
         }
-        assert!(matches!(Batch::decode(&[alone, b"\x11"].concat()), Err(DecodeError::Damaged(_))));
+        assert!(matches!(Batch::decode(&[alone, b"\x12"].concat()), Err(DecodeError::Damaged(_))));
     }
 }

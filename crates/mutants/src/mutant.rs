@@ -99,6 +99,10 @@ mutants! {
     ForeignDeleteBreaksLock = "foreign-delete-breaks-lock",
     /// A queue accepts names that the clients in it do not recognize.
     ForeignNamesAllowed = "foreign-names-allowed",
+    /// Roles are not looked at: every caller may do everything.
+    AllowEverything = "allow-everything",
+    /// The sessions of a withdrawn token go on.
+    RevokedSessionLives = "revoked-session-lives",
     /// The checks of a transaction are skipped.
     SkipTxnGuards = "skip-txn-guards",
     /// The client library forgets a watch when it reconnects.

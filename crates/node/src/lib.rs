@@ -49,6 +49,7 @@ mod sessions {
     pub(crate) mod records;
     pub(crate) mod session_events;
     pub(crate) mod tracker;
+    pub(crate) mod unauthorised;
 }
 mod status;
 mod tasks;

@@ -91,12 +91,27 @@ impl Node {
         Ok(Self { engine, consensus, blocking: parts.blocking })
     }
 
-    /// Opens a session. Its secret is drawn here and returned once.
+    /// Opens a session that belongs to no principal. Its secret is drawn here and returned once.
     ///
     /// # Errors
     /// See [`NodeError`].
     pub async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
-        self.engine.open_session(timeout_ms, label).await
+        self.engine.open_session((Principals::default(), false), timeout_ms, label).await
+    }
+
+    /// Opens a session that belongs to the caller's principal. `proves_later` lets in a caller that has proved nothing,
+    /// because its protocol has it prove who it is only with a session.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn open_session_as(
+        &self,
+        principals: Principals,
+        proves_later: bool,
+        timeout_ms: u32,
+        label: &str,
+    ) -> Result<At<OpenedSession>, NodeError> {
+        self.engine.open_session((principals, proves_later), timeout_ms, label).await
     }
 
     /// Keeps a session alive: once this returns, the session is not expired before its timeout has passed since the

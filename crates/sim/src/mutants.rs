@@ -34,6 +34,8 @@ pub fn is_simulated(mutant: Mutant) -> bool {
             | Mutant::LeaseFromAnswer
             | Mutant::SwapReturnedBatches
             | Mutant::CreditAppendEarly
+            | Mutant::AllowEverything
+            | Mutant::RevokedSessionLives
     )
 }
 
@@ -104,7 +106,9 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         Mutant::DropWatchAtReconnect
         | Mutant::LeaseFromAnswer
         | Mutant::SwapReturnedBatches
-        | Mutant::CreditAppendEarly => (&[], &[]),
+        | Mutant::CreditAppendEarly
+        | Mutant::AllowEverything
+        | Mutant::RevokedSessionLives => (&[], &[]),
     };
     for fault in faults {
         plan.faults.insert(*fault, 4);

@@ -129,6 +129,8 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         | Mutant::RegisterWaiterLate
         | Mutant::CountForgetfulTables
         | Mutant::ExpiredBeforeApplied => &[],
+        Mutant::AllowEverything => const { &[prove(&["intruder"])] },
+        Mutant::RevokedSessionLives => const { &[prove(&["revoke"])] },
         Mutant::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
     }
 }
@@ -173,6 +175,8 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SkipTxnGuards => &["linearizable", "replayed from the log"],
         Mutant::DropWatchAtReconnect | Mutant::ForgetWatchesAtInstall => &["watches"],
         Mutant::LeaseFromAnswer => &["the holder was told"],
+        Mutant::AllowEverything => &["carried out"],
+        Mutant::RevokedSessionLives => &["free"],
         Mutant::ExpiredBeforeApplied
         | Mutant::TrustWallClock
         | Mutant::CopyWithoutQuorum

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
 
-use super::record::{Head, NodeRecord, Record, SessionRecord};
-use super::{MAGIC, MAX_RECORD_BYTES, SnapshotError, UNRELEASED, VERSION};
+use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
+use super::{MAGIC, MAX_RECORD_BYTES, OLDEST, SnapshotError, UNRELEASED, VERSION};
 use crate::command::{NodeKind, Origin};
 use crate::ids::SessionId;
 use crate::path::NodePath;
@@ -76,7 +76,7 @@ impl<R: Read> Reader<R> {
             return Err(SnapshotError::Magic);
         }
         match self.number()? {
-            VERSION => Ok(()),
+            OLDEST..=VERSION => Ok(()),
             1..=UNRELEASED => Err(SnapshotError::Unreleased),
             other => Err(SnapshotError::Version(other)),
         }
@@ -110,6 +110,7 @@ enum Part {
     Sessions,
     Nodes,
     Origins,
+    Access,
 }
 
 struct Builder {
@@ -119,6 +120,8 @@ struct Builder {
     replies: u64,
     nodes: u64,
     batches: u64,
+    /// What the record of access control says, and what has come.
+    access: (AccessRecord, AccessRecord),
     last_session: Option<SessionId>,
     last_path: Option<NodePath>,
     /// The origin whose outcomes follow, and how many are still to come.
@@ -137,6 +140,7 @@ impl Builder {
             replies: 0,
             nodes: 0,
             batches: 0,
+            access: Default::default(),
             last_session: None,
             last_path: None,
             origin: None,
@@ -146,9 +150,10 @@ impl Builder {
     fn take(&mut self, record: Record) -> Result<(), SnapshotError> {
         let part = match &record {
             Record::Head(_) | Record::End => return Err(damaged("it has a second head")),
-            Record::Session(_) | Record::Reply { .. } => Part::Sessions,
+            Record::Session(_) | Record::Reply { .. } | Record::Identity(_) => Part::Sessions,
             Record::Node(_) => Part::Nodes,
             Record::Origin { .. } | Record::Outcome(_) => Part::Origins,
+            Record::Access(_) | Record::Role { .. } | Record::Grant { .. } | Record::Token { .. } => Part::Access,
         };
         if part < self.part {
             return Err(damaged("its records are out of order"));
@@ -161,6 +166,12 @@ impl Builder {
                 let session = self.state.sessions.get_mut(&id).ok_or_else(|| damaged("a reply is nobody's"))?;
                 Arc::make_mut(session).memory.restore(request, Arc::unwrap_or_clone(remembered));
                 self.replies += 1;
+                Ok(())
+            }
+            Record::Identity(identity) => {
+                let id = self.last_session.ok_or_else(|| damaged("an identity comes before any session"))?;
+                let session = self.state.sessions.get_mut(&id).ok_or_else(|| damaged("an identity is nobody's"))?;
+                Arc::make_mut(session).identity = Some(identity);
                 Ok(())
             }
             Record::Node(node) => self.node(node),
@@ -177,7 +188,34 @@ impl Builder {
                 }
                 _ => Err(damaged("an outcome belongs to no batch")),
             },
-            Record::Head(_) | Record::End => Ok(()),
+            record => {
+                self.access(record);
+                Ok(())
+            }
+        }
+    }
+
+    fn access(&mut self, record: Record) {
+        let (access, (head, found)) = (&mut self.state.access, &mut self.access);
+        match record {
+            Record::Access(said) => {
+                (access.enabled, access.version) = (said.enabled, said.version);
+                (found.enabled, found.version) = (said.enabled, said.version);
+                *head = said;
+            }
+            Record::Role { name, role } => {
+                access.roles.insert(name, role);
+                found.roles += 1;
+            }
+            Record::Grant { principal, role } => {
+                access.grants.entry(principal).or_default().insert(role);
+                found.grants += 1;
+            }
+            Record::Token { hash, token } => {
+                access.tokens.insert(hash, token);
+                found.tokens += 1;
+            }
+            _ => {}
         }
     }
 
@@ -193,6 +231,7 @@ impl Builder {
             opened_ms: record.opened_ms,
             acted: record.acted,
             attachment: record.attachment,
+            identity: None,
             ephemerals: Default::default(),
             memory: Default::default(),
         };
@@ -255,6 +294,10 @@ impl Builder {
         };
         if found != self.head || self.nodes == 0 {
             return Err(damaged(format!("it says {:?} and has {found:?}", self.head)));
+        }
+        let (said, found) = self.access;
+        if found != said {
+            return Err(damaged(format!("it says {said:?} and has {found:?}")));
         }
         let sessions = self.state.sessions.values();
         (self.state.session_bytes, self.state.remembered_bytes) = sessions

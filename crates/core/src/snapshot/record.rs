@@ -4,24 +4,45 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acl::AclEntry;
+use crate::acl::{AclEntry, Identity};
 use crate::command::{NodeKind, Origin};
 use crate::data::NodeData;
 use crate::ids::{RequestId, SessionId, Zxid};
 use crate::path::NodePath;
 use crate::reply::Outcome;
-use crate::state::{Node, Remembered};
+use crate::state::{Node, Remembered, Role, Token};
 
 /// One record.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Record {
     Head(Head),
     Session(SessionRecord),
-    Reply { request: RequestId, remembered: Arc<Remembered> },
+    Reply {
+        request: RequestId,
+        remembered: Arc<Remembered>,
+    },
     Node(NodeRecord),
-    Origin { origin: Origin, outcomes: u64 },
+    Origin {
+        origin: Origin,
+        outcomes: u64,
+    },
     Outcome(Outcome),
     End,
+    /// The credential of the session before it.
+    Identity(Identity),
+    Access(AccessRecord),
+    Role {
+        name: Arc<str>,
+        role: Arc<Role>,
+    },
+    Grant {
+        principal: Arc<str>,
+        role: Arc<str>,
+    },
+    Token {
+        hash: Arc<str>,
+        token: Arc<Token>,
+    },
 }
 
 /// The first record: how far the state had come, and how many records of each kind follow.
@@ -33,6 +54,16 @@ pub(super) struct Head {
     pub(super) replies: u64,
     pub(super) nodes: u64,
     pub(super) batches: u64,
+}
+
+/// Access control: how many records of each kind follow. Absent where nothing was ever set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AccessRecord {
+    pub(super) enabled: bool,
+    pub(super) version: Zxid,
+    pub(super) roles: u64,
+    pub(super) grants: u64,
+    pub(super) tokens: u64,
 }
 
 /// A session without the parts that other records have.

@@ -5,10 +5,10 @@ use std::io::{BufWriter, Write};
 use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
-use super::record::{Head, NodeRecord, Record, SessionRecord};
+use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
 use super::{MAGIC, SnapshotError, VERSION};
 use crate::ids::SessionId;
-use crate::state::{Session, State};
+use crate::state::{Access, Session, State};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -34,6 +34,7 @@ impl State {
                 writer.record(&Record::Outcome(outcome.clone()))?;
             }
         }
+        access_records(&self.access).try_for_each(|record| writer.record(&record))?;
         writer.record(&Record::End)?;
         let crc = writer.crc;
         writer.bytes(&crc.to_le_bytes())?;
@@ -56,8 +57,12 @@ impl State {
             hasher.update(&scratch);
         };
         take(&Record::Head(Head { zxid: self.zxid, ..Head::default() }));
-        self.sessions().for_each(|(id, session)| take(&session_record(id, session)));
+        self.sessions().for_each(|(id, session)| {
+            take(&session_record(id, session));
+            session.identity.iter().for_each(|identity| take(&Record::Identity(identity.clone())));
+        });
         self.tree.nodes.iter().for_each(|(path, node)| take(&Record::Node(NodeRecord::of(path, node))));
+        access_records(&self.access).for_each(|record| take(&record));
         let digest = hasher.finalize();
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
@@ -89,6 +94,24 @@ fn session_record(id: SessionId, session: &Session) -> Record {
     })
 }
 
+/// Access control; nothing if nothing was ever set.
+fn access_records(access: &Access) -> impl Iterator<Item = Record> {
+    let head = AccessRecord {
+        enabled: access.enabled,
+        version: access.version,
+        roles: access.roles.len() as u64,
+        grants: access.grants.values().map(|roles| roles.len() as u64).sum(),
+        tokens: access.tokens.len() as u64,
+    };
+    let roles = access.roles.iter().map(|(name, role)| Record::Role { name: name.clone(), role: role.clone() });
+    let grants = access.grants.iter().flat_map(|(principal, roles)| {
+        roles.iter().map(|role| Record::Grant { principal: principal.clone(), role: role.clone() })
+    });
+    let tokens = access.tokens.iter().map(|(hash, token)| Record::Token { hash: hash.clone(), token: token.clone() });
+    let head = (head != AccessRecord::default()).then_some(Record::Access(head));
+    head.into_iter().chain(roles).chain(grants).chain(tokens)
+}
+
 struct Writer<W: Write> {
     to: BufWriter<W>,
     crc: u32,
@@ -113,6 +136,9 @@ impl<W: Write> Writer<W> {
 
     fn session(&mut self, id: SessionId, session: &Session) -> Result<(), SnapshotError> {
         self.record(&session_record(id, session))?;
+        if let Some(identity) = &session.identity {
+            self.record(&Record::Identity(identity.clone()))?;
+        }
         for request in session.memory.by_age.values().filter(|_| !mutant!(ForgetRequestsAtSnapshot)) {
             if let Some(remembered) = session.memory.answers.get(request) {
                 self.record(&Record::Reply { request: *request, remembered: remembered.clone() })?;

@@ -9,7 +9,7 @@ use super::session::{Session, fingerprint};
 use super::size;
 use super::transaction::Transaction;
 use super::{Applied, State};
-use crate::acl::Principals;
+use crate::acl::{Identity, Principals};
 use crate::command::{Actor, Batch, Command, GateOp, LockOp, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
@@ -70,8 +70,12 @@ impl State {
     fn apply_command(&mut self, entry_term: Term, rules: &Rules, command: &Command) -> Outcome {
         match command {
             Command::OpenSession { secret_hash, timeout_ms, label } => {
-                self.transact_as(None, rules, |t| open_session(t, *secret_hash, *timeout_ms, label))
+                self.open_session((&Principals::default(), false), rules, (*secret_hash, *timeout_ms, label))
             }
+            Command::OpenSessionAs { principals, proves_later, secret_hash, timeout_ms, label } => {
+                self.open_session((principals, *proves_later), rules, (*secret_hash, *timeout_ms, label))
+            }
+            Command::EndUnauthorised { sessions } => self.end_unauthorised(sessions),
             Command::CloseSession { session } => self.transact(|t| {
                 t.end_session(*session, SessionEnd::Closed)?;
                 Ok(Reply::SessionClosed)
@@ -85,16 +89,52 @@ impl State {
         }
     }
 
+    /// Opens a session for a caller, who may prove who it is only afterwards.
+    fn open_session(
+        &mut self,
+        (principals, proves_later): (&Principals, bool),
+        rules: &Rules,
+        (secret_hash, timeout_ms, label): ([u8; 32], u32, &Arc<str>),
+    ) -> Outcome {
+        let may_open = match principals.identities.is_empty() && proves_later {
+            true => Ok(()),
+            false => self.access.check_role(principals, self.clock_ms),
+        };
+        if let Err(refusal) = check_principals(principals).and(may_open) {
+            return self.refused(refusal);
+        }
+        let identity = self.access.identity_of(principals, self.clock_ms);
+        self.transact_as(None, rules, |t| open_session(t, (secret_hash, identity), timeout_ms, label))
+    }
+
+    /// Ends the sessions that have lost the right to be there, each in its own transaction.
+    fn end_unauthorised(&mut self, candidates: &[SessionId]) -> Outcome {
+        if let Some(refused) = self.refuse_bulk(candidates.len()) {
+            return refused;
+        }
+        self.end_each(candidates, |state, session| !state.session_may_live(session))
+    }
+
+    /// Whether a session may go on: access control is not enforced, or its principal counts and has a role.
+    pub fn session_may_live(&self, session: &Session) -> bool {
+        self.access.session_may_live(session.identity.as_ref(), session.ephemerals.is_empty(), self.clock_ms)
+    }
+
     /// Expires the silent sessions that are still there, each in its own transaction.
     fn expire(&mut self, term_is_current: bool, seen: Zxid, silent: &[SessionId]) -> Outcome {
         if let Some(refused) = self.refuse_bulk(silent.len()) {
             return refused;
         }
+        self.end_each(silent, |_, session| term_is_current && session.acted <= seen)
+    }
+
+    /// Expires those of these sessions that are there and are to end, each in its own transaction.
+    fn end_each(&mut self, candidates: &[SessionId], to_end: impl Fn(&Self, &Session) -> bool) -> Outcome {
         let mut ended = Vec::new();
         let mut events = Vec::new();
         let mut removed = 0;
-        for &session in silent.iter().filter(|_| term_is_current) {
-            let Some(known) = self.sessions.get(&session).filter(|known| known.acted <= seen) else { continue };
+        for &session in candidates {
+            let Some(known) = self.sessions.get(&session).filter(|known| to_end(self, known)) else { continue };
             removed += known.ephemerals.len();
             if removed > MAX_EXPIRED_EPHEMERALS && !ended.is_empty() {
                 // Other commands wait for this entry, so the rest is left to the next.
@@ -161,6 +201,10 @@ impl State {
     /// Runs an operation of a client, once for each request id. Refusals for lack of room are not remembered.
     fn perform(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
         if let Err(refusal) = check_principals(&actor.principals) {
+            return self.refused(refusal);
+        }
+        if let Err(refusal) = self.authorise(actor, op) {
+            // Before the memory of replies, and not remembered: the right may be granted later.
             return self.refused(refusal);
         }
         let session = actor.session;
@@ -242,7 +286,7 @@ fn is_next(last: Option<Origin>, batch: &Batch) -> bool {
 
 fn open_session(
     transaction: &mut Transaction<'_>,
-    secret_hash: [u8; 32],
+    (secret_hash, identity): ([u8; 32], Option<Identity>),
     timeout_ms: u32,
     label: &Arc<str>,
 ) -> Result<Reply, Refusal> {
@@ -256,6 +300,7 @@ fn open_session(
         opened_ms,
         acted: transaction.zxid,
         attachment: transaction.zxid,
+        identity,
         ephemerals: Default::default(),
         memory: Default::default(),
     };

@@ -326,7 +326,7 @@ impl Transaction<'_> {
         let held = self.tree.requests(&directory, token).find(is_meant);
         let held = held.ok_or_else(|| not_held(lock, token))?;
         self.check_access(&directory, self.node(&directory)?, Permissions::DELETE)?;
-        if self.who.is_some_and(|actor| !actor.may_force) {
+        if !self.may_force(&directory) {
             let why = "forced release is switched off at this node (admin.allow_force_release); close the holder's \
              session instead, or wait for it to expire";
             return Err(Refusal::Forbidden(why.into()));

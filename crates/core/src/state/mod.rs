@@ -3,7 +3,9 @@
 //! All of it is in persistent maps: cloning a state of a million nodes costs a few reference counts, so a snapshot is
 //! built from a clone while the original changes. Nothing here may depend on anything but the log.
 
+mod access;
 mod apply;
+mod authorise;
 mod bounds;
 mod delays;
 mod gates;
@@ -28,6 +30,7 @@ use crate::command::Origin;
 use crate::ids::{NodeId, SessionId, Zxid};
 use crate::reply::Outcome;
 
+pub use access::{Access, Role, Token};
 pub use read::{LockRequest, LockSummary, LockView, NodeView, Standing};
 pub(crate) use session::Remembered;
 pub use session::Session;
@@ -44,6 +47,7 @@ pub struct State {
     pub(crate) session_bytes: u64,
     /// The memory of the remembered replies. They have a bound per session and take no room from others.
     pub(crate) remembered_bytes: u64,
+    pub(crate) access: Access,
     /// The last batches of each node, oldest first: at least one, at most `MAX_BATCHES_IN_FLIGHT`.
     pub(crate) origins: OrdMap<NodeId, Arc<[Applied]>>,
 }
@@ -73,6 +77,7 @@ impl State {
             sessions: OrdMap::new(),
             session_bytes: 0,
             remembered_bytes: 0,
+            access: Access::default(),
             origins: OrdMap::new(),
         }
     }

@@ -27,6 +27,7 @@ impl Transaction<'_> {
             Op::Multi(ops) => self.multi(session, ops),
             Op::Lock(op) => self.run_on_locks(session, op),
             Op::Gate(op) => self.run_on_gate(session, op),
+            Op::Access(op) => self.change_access(session, op),
         }
     }
 

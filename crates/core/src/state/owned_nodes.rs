@@ -73,11 +73,11 @@ impl Transaction<'_> {
             Role::Request | Role::Gate if self.owns(node) => return Ok(None),
             Role::Request | Role::Gate => {}
         }
-        let may_force = self.who.is_none_or(|actor| actor.may_force) || mutant!(ForeignDeleteBreaksLock);
+        let may_force = self.may_force(path) || mutant!(ForeignDeleteBreaksLock);
         if !may_force {
             let why = format!(
                 "{path} does not belong to the session of this request, and taking it by force is switched off at \
-                 this node (admin.allow_force_release); close the session that owns it, or wait for it to expire"
+                 this node (admin.allow_force_release) or needs the right to force; close the session that owns it, or wait for it to expire"
             );
             return Err(Refusal::Forbidden(why.into()));
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::size;
+use crate::acl::Identity;
 use crate::command::Op;
 use crate::ids::{RequestId, Zxid};
 use crate::limits::{MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES};
@@ -29,6 +30,8 @@ pub struct Session {
     pub acted: Zxid,
     /// Its attachment: the zxid of its opening, or of its last move to another connection.
     pub attachment: Zxid,
+    /// The credential of the principal that it belongs to; `None` for nobody's.
+    pub identity: Option<Identity>,
     pub(crate) ephemerals: OrdSet<NodePath>,
     pub(crate) memory: Memory,
 }

@@ -6,7 +6,7 @@
 use super::State;
 use super::session::{Remembered, Session};
 use super::tree::Node;
-use crate::acl::AclEntry;
+use crate::acl::{AclEntry, Identity};
 use crate::gate::GateStanding;
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
@@ -41,7 +41,12 @@ pub(crate) fn of_acl(acl: &[AclEntry]) -> u64 {
 
 /// The size of a session without its remembered replies.
 pub(crate) fn of_session(session: &Session) -> u64 {
-    (SESSION + session.label.len()) as u64
+    (SESSION + session.label.len()) as u64 + session.identity.as_ref().map_or(0, of_identity)
+}
+
+/// The size of the identity that a session belongs to.
+pub(crate) fn of_identity(identity: &Identity) -> u64 {
+    (identity.scheme.len() + identity.id.len()) as u64
 }
 
 /// The size of a remembered reply.

@@ -8,10 +8,12 @@ use imbl::OrdMap;
 use lockkeeper_mutants::mutant;
 
 use super::State;
+use super::access::Access;
 use super::session::Session;
 use super::size;
 use super::tree::{Node, Tree};
-use crate::acl::{AclEntry, Permissions};
+use crate::access::{Need, Rights};
+use crate::acl::{AclEntry, Identity, Permissions};
 use crate::command::Actor;
 use crate::event::{Event, NodeEventKind, SessionEnd};
 use crate::ids::{SessionId, Zxid};
@@ -27,6 +29,7 @@ pub(crate) struct Transaction<'a> {
     pub(crate) sessions: &'a mut OrdMap<SessionId, Arc<Session>>,
     pub(crate) session_bytes: &'a mut u64,
     pub(crate) remembered_bytes: &'a mut u64,
+    pub(crate) access: &'a mut Access,
     pub(crate) events: Vec<Event>,
     /// Whether it changed anything, and so takes a zxid.
     pub(crate) changed: bool,
@@ -64,6 +67,7 @@ impl State {
             sessions: &mut self.sessions,
             session_bytes: &mut self.session_bytes,
             remembered_bytes: &mut self.remembered_bytes,
+            access: &mut self.access,
             events: Vec::new(),
             changed: false,
             who,
@@ -86,6 +90,15 @@ impl Transaction<'_> {
             Some(who) if !who.principals.may(wanted, &node.acl) => Err(Refusal::NoAuth { path: path.clone(), wanted }),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the caller may take this from another session: by its roles, or while access control is not enforced, by
+    /// the configuration of its node.
+    pub(crate) fn may_force(&self, path: &NodePath) -> bool {
+        self.who.is_none_or(|actor| match self.access.is_enabled() {
+            true => self.access.allows(&actor.principals, self.clock_ms, &Need::at(path, Rights::FORCE)),
+            false => actor.may_force,
+        })
     }
 
     fn tell(&mut self, kind: NodeEventKind, path: &NodePath, acl: Arc<[AclEntry]>) {
@@ -209,6 +222,12 @@ impl Transaction<'_> {
         self.sessions.insert(id, Arc::new(session));
         self.events.push(Event::SessionOpened { zxid: self.zxid, session: id, timeout_ms });
         id
+    }
+
+    /// Makes a session that of the principal that this identity proves.
+    pub(crate) fn adopt(&mut self, id: SessionId, identity: Identity) {
+        *self.session_bytes += size::of_identity(&identity);
+        self.change_session(id, |session| session.identity = Some(identity));
     }
 
     /// Attaches a session to another connection.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Actor, Command, GateOp, LockName, LockOp, NodeOp, Op, Refusal};
+use lockkeeper_core::{AccessOp, Actor, Command, GateOp, LockName, LockOp, NodeOp, Op, Principals, Refusal};
 use tokio::sync::oneshot;
 
 use crate::config::NodeConfig;
@@ -152,8 +152,9 @@ fn bytes_of(command: &Command) -> usize {
     const SMALL: usize = 64;
     match command {
         Command::OpenSession { label, .. } => SMALL + label.len(),
+        Command::OpenSessionAs { principals, label, .. } => SMALL + label.len() + bytes_of_principals(principals),
         Command::CloseSession { .. } => SMALL,
-        Command::ExpireSessions { sessions, .. } => SMALL + 10 * sessions.len(),
+        Command::ExpireSessions { sessions, .. } | Command::EndUnauthorised { sessions } => SMALL + 10 * sessions.len(),
         Command::Reap { paths } => SMALL + paths.iter().map(|path| path.as_str().len() + 2).sum::<usize>(),
         Command::Do { actor, op } => SMALL + bytes_of_actor(actor) + bytes_of_op(op),
         Command::AttachSession { .. } => SMALL,
@@ -162,8 +163,12 @@ fn bytes_of(command: &Command) -> usize {
 
 fn bytes_of_actor(actor: &Actor) -> usize {
     let request = actor.request.as_ref().map_or(0, |key| 19 * (1 + key.acknowledged.len()));
-    let identities = actor.principals.identities.iter();
-    request + identities.map(|identity| 4 + identity.scheme.len() + identity.id.len()).sum::<usize>()
+    request + bytes_of_principals(&actor.principals)
+}
+
+fn bytes_of_principals(principals: &Principals) -> usize {
+    let identities = principals.identities.iter();
+    identities.map(|identity| 4 + identity.scheme.len() + identity.id.len()).sum::<usize>()
 }
 
 fn bytes_of_op(op: &Op) -> usize {
@@ -186,7 +191,17 @@ fn bytes_of_op(op: &Op) -> usize {
                 GateOp::Finish { key, result, .. } => key.as_str().len() + result.len(),
                 GateOp::Fail { key, .. } => key.as_str().len(),
             },
+            Op::Access(op) => bytes_of_access_op(op),
         }
+}
+
+/// Names have a bound of some 300 bytes, the prefixes of rules one of a kibibyte.
+fn bytes_of_access_op(op: &AccessOp) -> usize {
+    const NAMES: usize = 600;
+    match op {
+        AccessOp::PutRole { rules, .. } => NAMES + rules.iter().map(|rule| 8 + rule.prefix.len()).sum::<usize>(),
+        _ => NAMES,
+    }
 }
 
 fn bytes_of_node_op(op: &NodeOp) -> usize {

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-use lockkeeper_core::{Actor, Command, LockOp, Op, SessionId};
+use lockkeeper_core::{AccessOp, Actor, Command, LockOp, Op, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -242,7 +242,11 @@ fn flow_of(command: &Command) -> Flow {
 
 /// The address that the command came from, as its frontend says.
 fn address_of(command: &Command) -> Option<IpAddr> {
-    actor_of(command)?.principals.address.map(network_of)
+    let principals = match command {
+        Command::OpenSessionAs { principals, .. } => principals,
+        _ => &actor_of(command)?.principals,
+    };
+    principals.address.map(network_of)
 }
 
 /// The network to whose share a call from this address counts: the address itself, or for IPv6 its /64, which belongs
@@ -254,10 +258,15 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether it frees resources, or is the node's own.
+/// Whether it frees resources, takes rights away, or is the node's own.
 fn frees_resources(command: &Command) -> bool {
     match command {
-        Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::Reap { .. } => true,
+        Command::CloseSession { .. }
+        | Command::ExpireSessions { .. }
+        | Command::EndUnauthorised { .. }
+        | Command::Reap { .. } => true,
+        // A right must be taken away in any flood.
+        Command::Do { op: Op::Access(op), .. } => *op != AccessOp::Identify,
         Command::Do { op, .. } => matches!(
             op,
             Op::Lock(
@@ -268,7 +277,7 @@ fn frees_resources(command: &Command) -> bool {
                     | LockOp::Downgrade { .. }
             )
         ),
-        Command::OpenSession { .. } | Command::AttachSession { .. } => false,
+        Command::OpenSession { .. } | Command::OpenSessionAs { .. } | Command::AttachSession { .. } => false,
     }
 }
 

@@ -56,9 +56,10 @@ fn contents(batch: &Batch) -> String {
 
 fn kind_of(command: &Command) -> &'static str {
     match command {
-        Command::OpenSession { .. } => "open-session",
+        Command::OpenSession { .. } | Command::OpenSessionAs { .. } => "open-session",
         Command::CloseSession { .. } => "close-session",
         Command::ExpireSessions { .. } => "expire-sessions",
+        Command::EndUnauthorised { .. } => "end-unauthorised",
         Command::Reap { .. } => "reap",
         Command::AttachSession { .. } => "attach-session",
         Command::Do { op, .. } => match op {
@@ -72,6 +73,7 @@ fn kind_of(command: &Command) -> &'static str {
                 LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. } | LockOp::ForceRelease { .. },
             ) => "release",
             Op::Gate(_) => "gate",
+            Op::Access(_) => "access",
             Op::Node(NodeOp::Check { .. } | NodeOp::CheckLock { .. })
             | Op::Lock(LockOp::Downgrade { .. } | LockOp::Claim { .. }) => "other",
         },

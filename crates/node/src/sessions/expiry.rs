@@ -30,6 +30,7 @@ impl LeaderTasks {
     pub(super) async fn run_expiry(&self, tick: Duration, proposer: &Proposer) {
         let clock = self.replica.clock.clone();
         let mut leadership = self.leadership.clone();
+        let mut checked = None;
         loop {
             let due = clock.now() + tick;
             tokio::select! {
@@ -47,6 +48,7 @@ impl LeaderTasks {
                 self.postpone_expiry(late);
             }
             while self.expire_some(term, proposer).await {}
+            self.end_unauthorised(term, proposer, &mut checked).await;
         }
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Command, Refusal, Reply, SessionId};
+use lockkeeper_core::{Command, Principals, Refusal, Reply, SessionId};
 use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -23,14 +23,23 @@ fn gathers_for(left_ms: u64, timeout_ms: u32) -> Duration {
 }
 
 impl Engine {
-    pub(crate) async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
+    pub(crate) async fn open_session(
+        &self,
+        (principals, proves_later): (Principals, bool),
+        timeout_ms: u32,
+        label: &str,
+    ) -> Result<At<OpenedSession>, NodeError> {
         self.refuse_when_closing()?;
         if self.replica.state().session_count() >= self.config.max_sessions {
             return Err(NodeError::overloaded(Bound::Sessions));
         }
         let mut secret = [0; 16];
         self.random.lock().fill_bytes(&mut secret);
-        let command = Command::OpenSession { secret_hash: hash_of(&secret), timeout_ms, label: Arc::from(label) };
+        let (secret_hash, label) = (hash_of(&secret), Arc::from(label));
+        let command = match principals.identities.is_empty() && !proves_later {
+            true => Command::OpenSession { secret_hash, timeout_ms, label },
+            false => Command::OpenSessionAs { principals, proves_later, secret_hash, timeout_ms, label },
+        };
         let opened = reply_of(self.proposer.propose(command).await?)?;
         let Reply::SessionOpened { session, timeout_ms } = opened.value else {
             return Err(unexpected(&opened.value));

@@ -27,7 +27,10 @@ impl Ephemerals {
     /// new.
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
         let made = made_by(change);
-        let ends = matches!(change.command, Command::CloseSession { .. } | Command::ExpireSessions { .. });
+        let ends = matches!(
+            change.command,
+            Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::EndUnauthorised { .. }
+        );
         for (zxid, events) in change.transactions() {
             for event in events {
                 match event {

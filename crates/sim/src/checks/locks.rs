@@ -200,8 +200,11 @@ impl Locks {
     fn request_may_go(&mut self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
         let (token, command) = (place.token, change.command);
         let good = match command {
-            Command::CloseSession { .. } | Command::ExpireSessions { .. } => true,
-            Command::OpenSession { .. } | Command::AttachSession { .. } | Command::Reap { .. } => false,
+            Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::EndUnauthorised { .. } => true,
+            Command::OpenSession { .. }
+            | Command::OpenSessionAs { .. }
+            | Command::AttachSession { .. }
+            | Command::Reap { .. } => false,
             Command::Do { actor: Actor { session, .. }, op } => match op {
                 Op::Lock(
                     LockOp::Release { token: named, .. }

@@ -1,0 +1,125 @@
+//! Which right an operation of a client needs (promise P14). Decided when the operation is applied, so that every node
+//! decides alike, and a right that was taken away before is gone.
+//!
+//! Giving back is never refused: to release, to withdraw, to open a gate again.
+
+use super::State;
+use crate::access::{AccessOp, Need, Resource, Rights};
+use crate::acl::Principals;
+use crate::command::{Actor, GateOp, LockOp, NodeKind, NodeOp, Op, Sequential};
+use crate::ids::SessionId;
+use crate::path::NodePath;
+use crate::reply::Refusal;
+
+use super::access::Access;
+
+impl State {
+    /// Access control.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Checks that a caller may do what needs this, as of this state.
+    ///
+    /// # Errors
+    /// As [`Access::check`].
+    pub fn check_right(&self, who: &Principals, need: &Need<'_>) -> Result<(), Refusal> {
+        self.access.check(who, self.clock_ms, need)
+    }
+
+    /// Checks that a session is the caller's: its secret is not enough where another principal opened it.
+    ///
+    /// # Errors
+    /// The session belongs to another principal, or to one whose credential does not count any more.
+    pub fn check_owner(&self, who: &Principals, session: SessionId) -> Result<(), Refusal> {
+        if !self.access.is_enabled() || who.is_super() {
+            return Ok(());
+        }
+        let Some(identity) = self.sessions.get(&session).and_then(|session| session.identity.as_ref()) else {
+            return Ok(());
+        };
+        let Some(owner) = self.access.principal_of(identity, self.clock_ms) else {
+            return Err(Refusal::Unauthenticated("the token of the session is expired or revoked".into()));
+        };
+        let mut callers = self.access.principals_of(who, self.clock_ms).peekable();
+        if callers.peek().is_none() {
+            return Err(Refusal::Unauthenticated(
+                "the session belongs to a principal, which this caller did not prove to be".into(),
+            ));
+        }
+        if !callers.any(|caller| caller == owner) {
+            return Err(Refusal::Forbidden(format!("session {session} belongs to another principal").into()));
+        }
+        Ok(())
+    }
+
+    /// Checks that the caller may have this operation done.
+    pub(crate) fn authorise(&self, actor: &Actor, op: &Op) -> Result<(), Refusal> {
+        if !self.access.is_enabled() || gives_back(op) || *op == Op::Access(AccessOp::Identify) {
+            return Ok(());
+        }
+        if let Some(session) = actor.session {
+            self.check_owner(&actor.principals, session)?;
+        }
+        let check = |need: &Need<'_>| self.check_right(&actor.principals, need);
+        match op {
+            Op::Node(op) => check(&self.need_of(actor, op)),
+            Op::Multi(ops) => ops.iter().try_for_each(|op| check(&self.need_of(actor, op))),
+            Op::Lock(LockOp::Acquire { locks, .. } | LockOp::Claim { locks, .. }) => {
+                locks.iter().try_for_each(|lock| check(&Need::of(Resource::Locks, lock.as_str(), Rights::ACQUIRE)))
+            }
+            Op::Lock(LockOp::Downgrade { lock, .. }) => {
+                check(&Need::of(Resource::Locks, lock.as_str(), Rights::ACQUIRE))
+            }
+            Op::Lock(LockOp::ForceRelease { lock, .. }) => {
+                check(&Need::of(Resource::Locks, lock.as_str(), Rights::FORCE))
+            }
+            Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => {
+                check(&Need::of(Resource::Gates, key.as_str(), Rights::ACQUIRE))
+            }
+            Op::Access(_) => check(&Need::of(Resource::Cluster, "", Rights::ADMIN)),
+            Op::Lock(LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. })
+            | Op::Gate(GateOp::Fail { .. }) => Ok(()),
+        }
+    }
+
+    fn need_of<'a>(&self, actor: &Actor, op: &'a NodeOp) -> Need<'a> {
+        match op {
+            NodeOp::Create { path, kind, sequential, .. } => {
+                let need = Need::at(path, right_to_change(path));
+                // Clients of ZooKeeper's recipes make the directories of a lock themselves.
+                let is_directory = *kind != NodeKind::Ephemeral && *sequential == Sequential::No;
+                if is_directory { need.or_below() } else { need }
+            }
+            NodeOp::Delete { path, .. } => Need::at(path, right_to_change(path)),
+            NodeOp::SetData { path, .. } | NodeOp::SetAcl { path, .. } => {
+                let owner = self.tree.get(path).and_then(|node| node.owner);
+                let is_own = owner.is_some() && owner == actor.session;
+                match Resource::of_node(path) {
+                    (Resource::Locks | Resource::Gates, _) if !is_own => Need::at(path, Rights::FORCE),
+                    _ => Need::at(path, right_to_change(path)),
+                }
+            }
+            NodeOp::Check { path, .. } => Need::at(path, Rights::READ).or_below(),
+            NodeOp::CheckLock { lock, .. } => {
+                Need::of(Resource::Locks, lock.as_str(), Rights::READ.and(Rights::ACQUIRE))
+            }
+        }
+    }
+}
+
+fn right_to_change(path: &NodePath) -> Rights {
+    match Resource::of_node(path) {
+        (Resource::Locks, _) => Rights::ACQUIRE,
+        (Resource::Gates, _) => Rights::FORCE,
+        _ => Rights::WRITE,
+    }
+}
+
+fn gives_back(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Lock(LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. })
+            | Op::Gate(GateOp::Fail { .. })
+    )
+}
