@@ -171,6 +171,15 @@ impl<'a> Need<'a> {
         Self::of(resource, name, rights)
     }
 
+    /// The right to read a node. To acquire a lock, or to begin a gate, is to see who stands in line.
+    pub fn to_read(path: &'a NodePath) -> Self {
+        let need = Self::at(path, Rights::READ);
+        match need.resource {
+            Resource::Locks | Resource::Gates => Self { rights: Rights::READ.and(Rights::ACQUIRE), ..need },
+            _ => need,
+        }
+    }
+
     /// The same, also for who has it on names below.
     #[must_use]
     pub fn or_below(self) -> Self {

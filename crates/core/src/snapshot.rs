@@ -20,9 +20,9 @@ use thiserror::Error;
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
-/// The format that this program writes.
+/// The format that this program writes where there is something of access control.
 const VERSION: u32 = 7;
-/// The oldest format that this program reads. Those up to 6 have no access control.
+/// The oldest format that this program reads, and writes where there is nothing of access control.
 const OLDEST: u32 = 6;
 /// The last format of unreleased programs; no longer read.
 const UNRELEASED: u32 = 5;

@@ -24,7 +24,8 @@ use crate::calls::CallScope;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
-use crate::principals::{Unproved, from_address, prove_basic};
+use crate::principals::{Unproved, from_address, prove_certificate, prove_header};
+use crate::socket::ClientCertificate;
 
 /// Bytes of a body that is too large which are read and discarded, so that the client reads the refusal and meets no
 /// broken pipe.
@@ -314,9 +315,6 @@ pub(crate) struct Identified(pub(crate) CallScope);
 /// session.
 pub(crate) struct Reader(pub(crate) CallScope);
 
-/// The scope of a call that is the same for every caller.
-pub(crate) struct Anyone(pub(crate) CallScope);
-
 fn scope(parts: &Parts, context: &Arc<Context>, caller: Caller) -> Result<CallScope, Failure> {
     let from = parts.extensions.get().copied().unwrap_or_default();
     let at_work = match parts.extensions.get::<AtWork>() {
@@ -344,14 +342,6 @@ impl FromRequestParts<Arc<Context>> for Reader {
     }
 }
 
-impl FromRequestParts<Arc<Context>> for Anyone {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
-        scope(parts, context, Caller::default()).map(Self)
-    }
-}
-
 /// Counts a read as a sign of life of the session that it names.
 fn note_presence(parts: &Parts, context: &Context) {
     let header = single(&parts.headers, SESSION_HEADER).ok().flatten();
@@ -364,14 +354,17 @@ fn note_presence(parts: &Parts, context: &Context) {
 fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure> {
     let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
     let mut principals = address.map(from_address).unwrap_or_default();
+    if let Some(ClientCertificate(certificate)) = parts.extensions.get() {
+        prove_certificate(&mut principals, certificate);
+    }
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
-        let proved = prove_basic(&mut principals, header, &context.super_digest);
-        // Credentials of another scheme are for somebody in between, such as a proxy.
-        let proved = if proved == Err(Unproved::Scheme) { Ok(()) } else { proved };
-        proved.map_err(|why| {
-            let detail =
-                format!("header Authorization proves nothing: {why}; send Basic with user:password, or leave it out");
-            Failure::bad_request(detail)
+        prove_header(&mut principals, header, &context.super_digest).map_err(|why| {
+            let detail = format!(
+                "header Authorization proves nothing: {why}; send Bearer with a token, or Basic with user:password, or \
+                 leave it out"
+            );
+            let code = if why == Unproved::Token { Code::Unauthenticated } else { Code::BadRequest };
+            Failure::new(code, detail)
         })?;
     }
     Ok(principals)

@@ -124,6 +124,9 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::SessionMoved(_) => Code::SessionExpired,
         Refusal::TooManyEphemerals { .. } => Code::TooManyEphemerals,
         Refusal::StateFull { .. } => Code::StateFull,
+        Refusal::Unauthenticated(_) => Code::Unauthenticated,
+        Refusal::NotThere(_) => Code::NotFound,
+        Refusal::RoleChanged { .. } => Code::BadVersion,
     }
 }
 
@@ -132,10 +135,13 @@ fn remedy(code: Code) -> &'static str {
         Code::NoNode => "create it first, or correct the path",
         Code::NodeExists => "delete it first, or take another path",
         Code::NotEmpty => "delete its children first",
-        Code::BadVersion => "read the node again, then decide",
+        Code::BadVersion => "read it again, then decide",
         Code::NoChildrenForEphemerals => "create it below a node of another kind",
         Code::SessionRequired => "send Lockkeeper-Session: <id>.<secret> of a session from POST /v1/sessions",
         Code::SessionExpired => "all it owned is gone; open a new session and acquire again",
+        Code::Unauthenticated => {
+            "send Authorization: Bearer with a token that counts, or connect with a client certificate"
+        }
         Code::NotHeld => {
             "it was released, broken or never granted to this session; stop using the resource, then acquire again"
         }

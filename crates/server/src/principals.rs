@@ -4,16 +4,19 @@
 //! The state decides on access (`lockkeeper_core::acl`). Here credentials become identities, and the entries that
 //! clients send become entries that can be stored.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use axum::http::HeaderValue;
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use lockkeeper_core::access::{CERTIFICATE, Need, TOKEN};
 use lockkeeper_core::acl::{Identity, Network, Principals};
 use lockkeeper_core::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_IDENTITIES};
 use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, State};
 use lockkeeper_node::WatchItem;
 use sha1::{Digest as _, Sha1};
+use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
 pub(crate) const DIGEST: &str = "digest";
@@ -37,6 +40,11 @@ impl SuperDigest {
     }
 }
 
+/// The first letters of every token, so that a leaked one is recognised.
+pub(crate) const TOKEN_PREFIX: &str = "lk_";
+/// Random bytes of a token.
+pub(crate) const TOKEN_BYTES: usize = 32;
+
 /// The credentials prove nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unproved {
@@ -46,6 +54,9 @@ pub(crate) enum Unproved {
     /// They are not `user:password`.
     #[error("they are not user:password")]
     Form,
+    /// They are not a token of this cluster.
+    #[error("a token is lk_ and 43 letters and digits of base64url")]
+    Token,
     /// No ACL could name such a user.
     #[error("user and hash are at most {MAX_ACL_ID_BYTES} bytes long")]
     TooLong,
@@ -86,16 +97,61 @@ pub(crate) fn prove(
     }
 }
 
+/// A token as its holder writes it.
+pub(crate) fn token_text(secret: &[u8; TOKEN_BYTES]) -> String {
+    format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(secret))
+}
+
+/// The hash of a token as the state knows it.
+pub(crate) fn hash_of_token(text: &str) -> String {
+    Sha256::digest(text).iter().fold(String::with_capacity(64), |mut hash, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hash, "{byte:02x}");
+        hash
+    })
+}
+
+/// Adds the identity of a client certificate that the handshake has verified: the common name of its subject. One
+/// without such a name proves nobody.
+pub(crate) fn prove_certificate(principals: &mut Principals, certificate: &[u8]) {
+    let name = lockkeeper_tls::common_name(certificate).filter(|name| name.len() <= MAX_ACL_ID_BYTES);
+    if let Some(name) = name {
+        // The first of at most a few identities: there is room.
+        let _ = add(principals, CERTIFICATE, &name);
+    }
+}
+
+/// Adds the identity that an `Authorization` header proves: a token of this cluster, or user and password. `false` if
+/// the header is for somebody in between, such as a proxy.
+///
+/// # Errors
+/// It proves nothing, and is meant to.
+pub(crate) fn prove_header(
+    principals: &mut Principals,
+    header: &HeaderValue,
+    super_digest: &SuperDigest,
+) -> Result<bool, Unproved> {
+    let (scheme, token) = header.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or(Unproved::Form)?;
+    let token = token.trim();
+    if !scheme.eq_ignore_ascii_case("bearer") || !token.starts_with(TOKEN_PREFIX) {
+        return match prove_basic(principals, header, super_digest) {
+            Err(Unproved::Scheme) => Ok(false),
+            proved => proved.map(|()| true),
+        };
+    }
+    let secret = URL_SAFE_NO_PAD.decode(&token[TOKEN_PREFIX.len()..]).map_err(|_| Unproved::Token)?;
+    if secret.len() != TOKEN_BYTES {
+        return Err(Unproved::Token);
+    }
+    add(principals, TOKEN, &hash_of_token(token)).map(|()| true)
+}
+
 /// Adds the identity that an `Authorization` header proves: `Basic` (RFC 7617) carries the user and password of
 /// ZooKeeper's digest scheme.
 ///
 /// # Errors
 /// It is another scheme, or is not written as that one is.
-pub(crate) fn prove_basic(
-    principals: &mut Principals,
-    header: &HeaderValue,
-    super_digest: &SuperDigest,
-) -> Result<(), Unproved> {
+fn prove_basic(principals: &mut Principals, header: &HeaderValue, super_digest: &SuperDigest) -> Result<(), Unproved> {
     let (scheme, credentials) =
         header.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or(Unproved::Form)?;
     if !scheme.eq_ignore_ascii_case("basic") {
@@ -165,8 +221,14 @@ pub(crate) fn fix_up(
 /// Refuses to show a node that the caller may not read. A node that does not exist is no secret.
 ///
 /// # Errors
-/// The node's list does not allow it.
+/// The caller has no right to it, or the node's list does not allow it.
 pub(crate) fn may_read(principals: &Principals, state: &State, path: &NodePath) -> Result<(), Refusal> {
+    state.check_right(principals, &Need::to_read(path))?;
+    list_allows(principals, state, path)
+}
+
+/// The part of [`may_read`] that asks the node's own list.
+pub(crate) fn list_allows(principals: &Principals, state: &State, path: &NodePath) -> Result<(), Refusal> {
     match state.get(path) {
         Some(node) if !principals.may(Permissions::READ, node.acl) => {
             Err(Refusal::NoAuth { path: path.clone(), wanted: Permissions::READ })
@@ -175,16 +237,21 @@ pub(crate) fn may_read(principals: &Principals, state: &State, path: &NodePath) 
     }
 }
 
-/// Whether the caller may learn the name of a node: it must be allowed to list the node's directory.
+/// Whether the caller may learn the name of a node: it must have the right to read it, and be allowed to list the node's
+/// directory.
 pub(crate) fn may_name(principals: &Principals, state: &State, path: &NodePath) -> bool {
-    path.parent().is_none_or(|directory| may_read(principals, state, &directory).is_ok())
+    state.check_right(principals, &Need::to_read(path)).is_ok()
+        && path.parent().is_none_or(|directory| list_allows(principals, state, &directory).is_ok())
 }
 
 /// The part of a watch's item that the caller may know: of changes that it may not read only the zxid.
-pub(crate) fn readable(principals: &Principals, item: WatchItem) -> WatchItem {
+pub(crate) fn readable(principals: &Principals, state: &State, item: WatchItem) -> WatchItem {
     let WatchItem::Changes(mut changes) = item else { return item };
     let zxid = changes.last().map(|change| change.zxid);
-    changes.retain(|change| principals.may(Permissions::READ, &change.acl));
+    changes.retain(|change| {
+        principals.may(Permissions::READ, &change.acl)
+            && state.check_right(principals, &Need::to_read(&change.path)).is_ok()
+    });
     match zxid {
         Some(zxid) if changes.is_empty() => WatchItem::Bookmark(zxid),
         _ => WatchItem::Changes(changes),

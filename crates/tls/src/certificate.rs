@@ -73,6 +73,14 @@ pub fn peer_identity(certificate: &[u8]) -> Result<PeerName, TlsError> {
     }
 }
 
+/// The common name of a certificate's subject; `None` if it has none, or several.
+pub fn common_name(certificate: &[u8]) -> Option<String> {
+    let certificate = parse(certificate)?;
+    let mut names = certificate.subject().iter_common_name();
+    let only = names.next()?.as_str().ok()?.to_owned();
+    names.next().is_none().then_some(only)
+}
+
 /// When a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use serde::{Deserialize, Serialize};
 
-pub use certificate::{MAX_NAME_BYTES, PeerName, is_name, peer_identity};
+pub use certificate::{MAX_NAME_BYTES, PeerName, common_name, is_name, peer_identity};
 pub use client::client_config;
 pub use error::{TlsError, causes, tls_failure};
 pub use files::MAX_FILE_BYTES;

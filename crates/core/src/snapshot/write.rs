@@ -6,7 +6,7 @@ use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{MAGIC, SnapshotError, VERSION};
+use super::{MAGIC, OLDEST, SnapshotError, VERSION};
 use crate::ids::SessionId;
 use crate::state::{Access, Session, State};
 
@@ -20,7 +20,9 @@ impl State {
     pub fn write_snapshot(&self, to: impl Write) -> Result<(), SnapshotError> {
         let mut writer = Writer { to: BufWriter::with_capacity(BUFFER_BYTES, to), crc: 0, scratch: Vec::new() };
         writer.bytes(&MAGIC)?;
-        writer.bytes(&VERSION.to_le_bytes())?;
+        // Without anything of access control the bytes are those of the format before, which earlier programs read.
+        let version = if self.has_access_control() { VERSION } else { OLDEST };
+        writer.bytes(&version.to_le_bytes())?;
         writer.record(&Record::Head(self.head()))?;
         for (id, session) in self.sessions() {
             writer.session(id, session)?;
@@ -65,6 +67,10 @@ impl State {
         access_records(&self.access).for_each(|record| take(&record));
         let digest = hasher.finalize();
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+
+    fn has_access_control(&self) -> bool {
+        access_records(&self.access).next().is_some() || self.sessions().any(|(_, session)| session.identity.is_some())
     }
 
     fn head(&self) -> Head {

@@ -27,6 +27,14 @@ impl State {
         self.access.check(who, self.clock_ms, need)
     }
 
+    /// Checks that a caller may have a session, as of this state: any role will do.
+    ///
+    /// # Errors
+    /// It is nobody, or has no role.
+    pub fn check_role(&self, who: &Principals) -> Result<(), Refusal> {
+        self.access.check_role(who, self.clock_ms)
+    }
+
     /// Checks that a session is the caller's: its secret is not enough where another principal opened it.
     ///
     /// # Errors
@@ -100,7 +108,7 @@ impl State {
                     _ => Need::at(path, right_to_change(path)),
                 }
             }
-            NodeOp::Check { path, .. } => Need::at(path, Rights::READ).or_below(),
+            NodeOp::Check { path, .. } => Need::to_read(path).or_below(),
             NodeOp::CheckLock { lock, .. } => {
                 Need::of(Resource::Locks, lock.as_str(), Rights::READ.and(Rights::ACQUIRE))
             }

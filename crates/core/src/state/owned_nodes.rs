@@ -75,10 +75,14 @@ impl Transaction<'_> {
         }
         let may_force = self.may_force(path) || mutant!(ForeignDeleteBreaksLock);
         if !may_force {
-            let why = format!(
-                "{path} does not belong to the session of this request, and taking it by force is switched off at \
-                 this node (admin.allow_force_release) or needs the right to force; close the session that owns it, or wait for it to expire"
-            );
+            let why = if self.access.is_enabled() {
+                format!("{path} does not belong to the session of this request, and no role of the caller may force it")
+            } else {
+                format!(
+                    "{path} does not belong to the session of this request, and taking it by force is switched off at \
+                     this node (admin.allow_force_release); close the session that owns it, or wait for it to expire"
+                )
+            };
             return Err(Refusal::Forbidden(why.into()));
         }
         Ok(Some(Event::ForcedDeletion { zxid: self.zxid, path: path.clone(), token: node.czxid.into() }))

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may; the exemption does not reach helpers outside of #[test] functions")]
 
+mod access;
 mod endings;
 mod golden;
 mod model;

@@ -162,7 +162,8 @@ async fn owner(context: &Context, mut caller: Caller, ask: &Acquire, label: &str
             Ok(Owner { session, caller, timeout_ms: None, made: None })
         }
         (None, Some(ttl_ms)) => {
-            let opened = context.node.open_session(context.session_timeout_ms(Some(ttl_ms)), label).await?.value;
+            let (principals, timeout_ms) = (caller.principals.clone(), context.session_timeout_ms(Some(ttl_ms)));
+            let opened = context.node.open_session_as(principals, false, timeout_ms, label).await?.value;
             let credential = opened.credential;
             caller.credential = Some(credential);
             let made = Made { node: context.node.clone(), tasks: context.tasks.clone(), credential, kept: false };

@@ -5,6 +5,8 @@ use lockkeeper_api::cluster::{
 };
 use lockkeeper_api::{Answer, Code};
 use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, MemberRole, Members};
+use lockkeeper_core::access::{Need, Resource, Rights};
+use lockkeeper_node::{Consistency, NodeError};
 
 use super::{Answered, CallScope};
 use crate::context::Context;
@@ -49,6 +51,8 @@ fn role(members: &Members, node: u64) -> Option<Role> {
 /// Shows the cluster as this node sees it; answered by every node, with or without a leader.
 pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
     let context = &scope.context;
+    let need = Need::of(Resource::Cluster, "", Rights::READ.and(Rights::ADMIN));
+    context.node.look(|state| state.check_right(&scope.caller.principals, &need)).map_err(NodeError::Refused)?;
     let state = match query.checksum {
         Some(true) => {
             // However many clients ask, at most one processor computes checksums.
@@ -93,7 +97,15 @@ fn changed(context: &Context, members: &Members) -> Reply {
     Reply::timeless(Answer::Membership(Membership { members: members_out(context, members, None) }))
 }
 
-fn check_allowed(context: &Context) -> Result<(), Failure> {
+/// Checks that the caller may change the cluster. The change is decided outside of the replicated state, so the right
+/// to it is read from a state that was current after the call came.
+async fn check_allowed(scope: &CallScope) -> Result<(), Failure> {
+    let (context, principals) = (&scope.context, &scope.caller.principals);
+    let need = Need::of(Resource::Cluster, "", Rights::ADMIN);
+    if context.node.look(|state| state.access().is_enabled()) {
+        let read = context.node.read(Consistency::Linearizable, |state| state.check_right(principals, &need));
+        return read.await?.value.map_err(|refusal| NodeError::Refused(refusal).into());
+    }
     if context.admin.allow_membership {
         return Ok(());
     }
@@ -105,7 +117,7 @@ fn check_allowed(context: &Context) -> Result<(), Failure> {
 /// have been a member's before. Of a member that is there already with this `peer_address`, sets the other addresses.
 pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
     let context = &scope.context;
-    check_allowed(context)?;
+    check_allowed(&scope).await?;
     if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
         return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
     }
@@ -132,21 +144,21 @@ pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
 /// Makes a learner a voter, once it has caught up. A front node never becomes one.
 pub(super) async fn promote_member(scope: CallScope, id: u64) -> Answered {
     let context = &scope.context;
-    check_allowed(context)?;
+    check_allowed(&scope).await?;
     Ok(changed(context, &context.node.consensus().promote(id).await?))
 }
 
 /// Removes a member. Its id is spent.
 pub(super) async fn remove_member(scope: CallScope, id: u64) -> Answered {
     let context = &scope.context;
-    check_allowed(context)?;
+    check_allowed(&scope).await?;
     Ok(changed(context, &context.node.consensus().remove(id).await?))
 }
 
 /// Hands leadership over.
 pub(super) async fn transfer(scope: CallScope, ask: Transfer) -> Answered {
     let context = &scope.context;
-    check_allowed(context)?;
+    check_allowed(&scope).await?;
     let leader = context.node.consensus().transfer_leadership(ask.to).await?;
     Ok(Reply::timeless(Answer::Transferred(Transferred { leader })))
 }

@@ -3,16 +3,17 @@
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks, LocksQuery, Mode, Released, Request, Token, Verified};
 use lockkeeper_api::{Answer, Code};
+use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::lock::LOCKS_ROOT;
 use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Standing, State};
-use lockkeeper_node::NodeError;
+use lockkeeper_node::{Consistency, NodeError};
 
 use super::{Answered, CallScope, level, page_limit};
 use crate::context::Context;
 use crate::failure::{Failure, shutting_down};
 use crate::http::connection::ClientAddress;
-use crate::principals::{may_name, may_read};
+use crate::principals::{list_allows, may_name, may_read};
 use crate::reply::Reply;
 
 /// Most waiters shown of a lock.
@@ -53,7 +54,7 @@ fn request_view(request: LockRequest) -> Request {
 /// read the lock's directory.
 pub(super) async fn holder_views(context: &Context, principals: &Principals, lock: &LockName) -> Option<Vec<Request>> {
     let (name, principals) = (lock.clone(), principals.clone());
-    let read = context.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
+    let read = context.node.read(Consistency::Stale, move |state: &State| {
         may_read(&principals, state, &name.directory()).ok()?;
         let requests = state.lock(&name).into_iter().flat_map(|view| view.requests());
         let holding = requests.take_while(|request| matches!(request.standing, Standing::Holds { .. }));
@@ -65,8 +66,15 @@ pub(super) async fn holder_views(context: &Context, principals: &Principals, loc
 /// Says whether the lock is held with this token now: what a resource asks before it lets a holder act.
 pub(super) async fn verify(scope: CallScope, name: String, Token { token }: Token) -> Answered {
     let lock = LockName::parse(&name)?;
-    let verified = scope.context.node.verify(&lock, FencingToken(token)).await?;
-    let body = Verified { lock: name, token, held: verified.value, zxid: verified.zxid.0 };
+    let (node, principals) = (&scope.context.node, scope.caller.principals);
+    let verified = node
+        .read(Consistency::Linearizable, move |state: &State| {
+            state.check_right(&principals, &Need::to_read(&lock.directory()))?;
+            Ok(state.verify(&lock, FencingToken(token)))
+        })
+        .await?;
+    let held = verified.value.map_err(NodeError::Refused)?;
+    let body = Verified { lock: name, token, held, zxid: verified.zxid.0 };
     Ok(Reply::ok(verified.zxid, Answer::Verified(body)))
 }
 
@@ -101,7 +109,9 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
     let root = NodePath::parse(LOCKS_ROOT)?;
     let read = node
         .read(level(page.consistency), move |state: &State| {
-            may_read(&principals, state, &root)?;
+            list_allows(&principals, state, &root)?;
+            let asked = prefix.trim_end_matches('/');
+            state.check_right(&principals, &Need::of(Resource::Locks, asked, Rights::READ.and(Rights::ACQUIRE)))?;
             let mut found = state.locks(&prefix, after.as_ref(), limit + 1);
             let more = found.len() > limit;
             found.truncate(limit);
@@ -130,7 +140,9 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
 pub(super) async fn force_release(scope: CallScope, name: String, token: u64) -> Answered {
     let CallScope { context, caller, from: ClientAddress(from), .. } = scope;
     let lock = LockName::parse(&name)?;
-    if !context.admin.allow_force_release {
+    // Where access control is enforced, the caller's roles decide.
+    let by_role = context.node.look(|state| state.access().is_enabled());
+    if !by_role && !context.admin.allow_force_release {
         let detail = "forced release is off on this node (admin.allow_force_release); close the holder's session, or \
          let it expire";
         return Err(Failure::new(Code::Forbidden, detail));

@@ -1,6 +1,7 @@
 //! The calls of the API, one function each, for HTTP routes and session streams alike. A call translates and decides
 //! nothing: the rules are the node's and the core's.
 
+mod access;
 pub(crate) mod acquire;
 mod cluster;
 mod gates;
@@ -15,7 +16,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use lockkeeper_api::call::Level;
 use lockkeeper_api::{Call, Code};
-use lockkeeper_node::{Caller, Credential, Undecided};
+use lockkeeper_node::{Caller, Credential, NodeError, Undecided};
 use tokio::sync::oneshot;
 
 use crate::admission::AtWork;
@@ -48,6 +49,15 @@ impl CallScope {
     /// The credential, which this call needs.
     fn credential(&self) -> Result<Credential, Failure> {
         self.caller.credential.ok_or_else(session_required)
+    }
+
+    /// The same, of a session that is the caller's: the secret alone is not enough where another principal opened it.
+    async fn own_credential(&self, session: u64) -> Result<Credential, Failure> {
+        let credential = self.credential_of(session)?;
+        // This replica may not know a session that is new.
+        self.context.node.authorise(&credential).await?;
+        check_owner(&self.context, &self.caller, &credential)?;
+        Ok(credential)
     }
 
     /// The credential, which must be that of `session`.
@@ -92,8 +102,18 @@ impl CallScope {
             Call::PromoteMember { id } => cluster::promote_member(self, id).boxed(),
             Call::RemoveMember { id } => cluster::remove_member(self, id).boxed(),
             Call::TransferLeadership { body } => cluster::transfer(self, body).boxed(),
+            Call::GetAccess { query } => access::show(self, query).boxed(),
+            Call::ChangeAccess { body } => access::change(self, body).boxed(),
+            Call::WhoAmI { query } => access::who_am_i(self, query).boxed(),
+            Call::CheckAccess { query } => access::check(self, query).boxed(),
         }
     }
+}
+
+/// Checks that a session, whose secret was verified, is the caller's.
+pub(crate) fn check_owner(context: &Context, caller: &Caller, credential: &Credential) -> Result<(), Failure> {
+    let checked = context.node.look(|state| state.check_owner(&caller.principals, credential.session));
+    checked.map_err(|refusal| NodeError::Refused(refusal).into())
 }
 
 fn page_limit(asked: Option<usize>) -> Result<usize, Failure> {

@@ -3,10 +3,11 @@
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::sessions::{Closed, KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
 use lockkeeper_api::{Answer, Code, Credential as ApiCredential};
+use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_LABEL_BYTES;
-use lockkeeper_core::{SessionId, State};
-use lockkeeper_node::Credential;
+use lockkeeper_core::{Refusal, SessionId, State};
+use lockkeeper_node::{Credential, NodeError};
 
 use super::{Answered, CallScope, level, page_limit};
 use crate::context::Context;
@@ -51,7 +52,8 @@ impl Context {
 pub(super) async fn open(scope: CallScope, ask: OpenSession) -> Answered {
     let context = &scope.context;
     let label = check_label(ask.label)?;
-    let opened = context.node.open_session(context.session_timeout_ms(ask.timeout_ms), &label).await?;
+    let timeout_ms = context.session_timeout_ms(ask.timeout_ms);
+    let opened = context.node.open_session_as(scope.caller.principals, false, timeout_ms, &label).await?;
     let session = opened.value;
     let body = SessionOpened {
         session_id: session.credential.session.0,
@@ -65,7 +67,7 @@ pub(super) async fn open(scope: CallScope, ask: OpenSession) -> Answered {
 
 /// Keeps the session alive for another timeout, counted from when this request was sent.
 pub(super) async fn keepalive(scope: CallScope, id: u64) -> Answered {
-    let credential = scope.credential_of(id)?;
+    let credential = scope.own_credential(id).await?;
     let kept = scope.context.node.keepalive(&credential).await?;
     let body = KeptAlive { session_id: id, timeout_ms: kept.value.timeout_ms, zxid: kept.zxid.0 };
     Ok(Reply::ok(kept.zxid, Answer::KeptAlive(body)))
@@ -73,7 +75,7 @@ pub(super) async fn keepalive(scope: CallScope, id: u64) -> Answered {
 
 /// Closes the session and removes everything it owned, in one transaction.
 pub(super) async fn close(scope: CallScope, id: u64) -> Answered {
-    let credential = scope.credential_of(id)?;
+    let credential = scope.own_credential(id).await?;
     let closed = scope.context.node.close_session(&credential).await?;
     Ok(Reply::ok(closed.zxid, Answer::SessionClosed(Closed { session_id: id, zxid: closed.zxid.0 })))
 }
@@ -84,16 +86,26 @@ pub(super) async fn show(scope: CallScope, id: u64, query: ReadQuery) -> Answere
     let session = SessionId(id);
     let read = node
         .read(level(query.consistency), move |state: &State| {
-            state.session(session).map(|found| view(&principals, state, session, found))
+            may_see(&principals, state, session)?;
+            Ok(state.session(session).map(|found| view(&principals, state, session, found)))
         })
         .await?;
-    match read.value {
+    match read.value.map_err(NodeError::Refused)? {
         Some(session) => Ok(Reply::ok(read.zxid, Answer::Session(session))),
         None => {
             let detail = format!("there is no session {id}: it has expired, was closed, or never was");
             Err(Failure::new(Code::NotFound, detail).at(read.zxid))
         }
     }
+}
+
+/// Checks that the caller may see a session: its own, or all.
+fn may_see(principals: &Principals, state: &State, id: SessionId) -> Result<(), Refusal> {
+    let is_owned = state.session(id).is_some_and(|session| session.identity.is_some());
+    if is_owned && state.check_owner(principals, id).is_ok() {
+        return Ok(());
+    }
+    state.check_right(principals, &Need::of(Resource::Sessions, "", Rights::READ))
 }
 
 /// The view of a session, without names in directories that the caller may not list.
@@ -120,6 +132,7 @@ pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
     let after = page.after.map(SessionId);
     let read = node
         .read(level(page.consistency), move |state: &State| {
+            state.check_right(&principals, &Need::of(Resource::Sessions, "", Rights::READ))?;
             let mut found: Vec<Session> = state
                 .sessions_after(after)
                 .take(limit + 1)
@@ -128,9 +141,9 @@ pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.session_id);
-            (found, next)
+            Ok((found, next))
         })
         .await?;
-    let (sessions, next) = read.value;
+    let (sessions, next) = read.value.map_err(NodeError::Refused)?;
     Ok(Reply::ok(read.zxid, Answer::Sessions(Sessions { sessions, next, zxid: read.zxid.0 })))
 }

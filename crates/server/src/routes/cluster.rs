@@ -4,13 +4,13 @@ use lockkeeper_api::cluster::{AddMember, ClusterQuery, Membership, Status, Trans
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
-use crate::extract::{Anyone, Id, Json, Query};
+use crate::extract::{Id, Json, Query, Reader};
 
 /// Shows the cluster as this node sees it; answered by every node, with or without a leader.
 #[utoipa::path(get, path = "/v1/cluster", tag = "cluster", params(ClusterQuery),
     responses((status = 200, description = "The cluster", body = Status),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn status(Anyone(scope): Anyone, Query(query): Query<ClusterQuery>) -> Answered {
+pub(super) async fn status(Reader(scope): Reader, Query(query): Query<ClusterQuery>) -> Answered {
     scope.dispatch(Call::GetCluster { query }).await
 }
 
@@ -22,7 +22,7 @@ pub(super) async fn status(Anyone(scope): Anyone, Query(query): Query<ClusterQue
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn add_member(Anyone(scope): Anyone, Json(body): Json<AddMember>) -> Answered {
+pub(super) async fn add_member(Reader(scope): Reader, Json(body): Json<AddMember>) -> Answered {
     scope.dispatch(Call::AddMember { body }).await
 }
 
@@ -33,7 +33,7 @@ pub(super) async fn add_member(Anyone(scope): Anyone, Json(body): Json<AddMember
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn promote_member(Anyone(scope): Anyone, Id(id): Id) -> Answered {
+pub(super) async fn promote_member(Reader(scope): Reader, Id(id): Id) -> Answered {
     scope.dispatch(Call::PromoteMember { id }).await
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn promote_member(Anyone(scope): Anyone, Id(id): Id) -> Answere
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn remove_member(Anyone(scope): Anyone, Id(id): Id) -> Answered {
+pub(super) async fn remove_member(Reader(scope): Reader, Id(id): Id) -> Answered {
     scope.dispatch(Call::RemoveMember { id }).await
 }
 
@@ -55,6 +55,6 @@ pub(super) async fn remove_member(Anyone(scope): Anyone, Id(id): Id) -> Answered
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn transfer(Anyone(scope): Anyone, Json(body): Json<Transfer>) -> Answered {
+pub(super) async fn transfer(Reader(scope): Reader, Json(body): Json<Transfer>) -> Answered {
     scope.dispatch(Call::TransferLeadership { body }).await
 }

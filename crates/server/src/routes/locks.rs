@@ -7,7 +7,7 @@ use lockkeeper_api::locks::{
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
-use crate::extract::{Anyone, Identified, Json, Name, NameAndToken, Query, Reader};
+use crate::extract::{Identified, Json, Name, NameAndToken, Query, Reader};
 
 /// Asks for the lock, waits in its queue, and gives the fencing token once it is held.
 ///
@@ -58,7 +58,7 @@ pub(super) async fn downgrade(Name(name): Name, Identified(scope): Identified, J
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Not confirmed: treat the token as not held, and try again",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn verify(Name(name): Name, Anyone(scope): Anyone, Json(body): Json<Token>) -> Answered {
+pub(super) async fn verify(Name(name): Name, Reader(scope): Reader, Json(body): Json<Token>) -> Answered {
     scope.dispatch(Call::VerifyLock { name, body }).await
 }
 

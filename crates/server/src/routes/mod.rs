@@ -1,5 +1,6 @@
 //! The resources of the HTTP API: from a request to a `Call`, and its documentation. What a call does is in `calls`.
 
+mod access;
 mod cluster;
 mod description;
 mod gates;
@@ -64,14 +65,15 @@ struct RequestHeaders {
     ),
     components(schemas(Level)),
     modifiers(&Security),
-    security((), ("basic" = [])),
+    security((), ("basic" = []), ("token" = [])),
     tags(
         (name = "sessions", description = "Who holds things"),
         (name = "locks", description = "First come, first served, with fencing tokens"),
         (name = "gates", description = "One run of an operation, whatever number of times it is asked for"),
         (name = "nodes", description = "The tree"),
         (name = "watch", description = "What changes"),
-        (name = "cluster", description = "The cluster itself")
+        (name = "cluster", description = "The cluster itself"),
+        (name = "access", description = "Who may do what")
     )
 )]
 struct Base;
@@ -84,7 +86,11 @@ impl utoipa::Modify for Security {
         let mut basic = Http::new(HttpAuthScheme::Basic);
         basic.description =
             Some("User and password, as ZooKeeper's digest scheme has them; needed where an ACL names the user".into());
-        document.components.get_or_insert_default().add_security_scheme("basic", SecurityScheme::Http(basic));
+        let mut token = Http::new(HttpAuthScheme::Bearer);
+        token.description = Some("A token of this cluster (`lk_…`); needed where access control is enforced".into());
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("basic", SecurityScheme::Http(basic));
+        components.add_security_scheme("token", SecurityScheme::Http(token));
     }
 }
 
@@ -113,6 +119,9 @@ fn documented() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(cluster::promote_member))
         .routes(routes!(cluster::remove_member))
         .routes(routes!(cluster::transfer))
+        .routes(routes!(access::show, access::change))
+        .routes(routes!(access::me))
+        .routes(routes!(access::check))
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::readyz))
         .routes(routes!(meta::metrics))

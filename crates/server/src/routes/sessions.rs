@@ -5,7 +5,7 @@ use lockkeeper_api::sessions::{Closed, KeptAlive, OpenSession, Session, SessionO
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
-use crate::extract::{Anyone, Id, Identified, Json, Query, Reader};
+use crate::extract::{Id, Identified, Json, Query, Reader};
 
 /// Opens a session.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", request_body = OpenSession,
@@ -14,7 +14,7 @@ use crate::extract::{Anyone, Id, Identified, Json, Query, Reader};
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn open(Anyone(scope): Anyone, Json(body): Json<OpenSession>) -> Answered {
+pub(super) async fn open(Reader(scope): Reader, Json(body): Json<OpenSession>) -> Answered {
     scope.dispatch(Call::OpenSession { body }).await
 }
 

@@ -6,7 +6,7 @@ use axum::response::Response;
 use lockkeeper_api::Problem;
 
 use crate::admission::Lane;
-use crate::calls::CallScope;
+use crate::calls::{CallScope, check_owner};
 use crate::extract::{Id, Identified};
 use crate::failure::{Failure, shutting_down};
 use crate::http::upgrade::Upgrade;
@@ -34,6 +34,7 @@ pub(super) async fn stream(
     }
     // A keepalive: the client may count the session's life from its handshake.
     let timeout_ms = context.node.keepalive(&credential).await?.value.timeout_ms;
+    check_owner(&context, &caller, &credential)?;
     let session_events = context.node.session_events(credential.session).await?;
     let principals = caller.principals;
     let session = Session { context, from, principals, credential, timeout_ms, lane: Lane::default() };

@@ -60,9 +60,10 @@ pub(super) async fn watch(
     let waiting = at_work.wait(&context.admission, None)?;
     let watch = context.admission.watches.take(at_work.holder(None), 1)?;
     let items = context.node.watch(spec).await?;
+    let node = context.node.clone();
     let messages = items.flat_map(move |item| {
         let _for_as_long = (&waiting, &watch);
-        stream::iter(messages(readable(&principals, item)))
+        stream::iter(messages(node.look(|state| readable(&principals, state, item))))
     });
     // A first comment opens the stream, so that a client knows at once that it is being watched for.
     let opening = stream::once(async { Ok(Event::default().comment("watching")) });

@@ -441,7 +441,9 @@ impl SessionTask {
     fn drain_watches(&mut self, context: &mut Context<'_>) -> bool {
         let mut watches = std::mem::take(&mut self.watches);
         let drained = watches.drain(context, |id, item| {
-            self.send(&watched(id, readable(&self.session.principals, item)));
+            let session = self.session.clone();
+            let item = session.context.node.look(|state| readable(&session.principals, state, item));
+            self.send(&watched(id, item));
             self.unflushed_bytes < HIGH_WATER_BYTES
         });
         self.watches = watches;

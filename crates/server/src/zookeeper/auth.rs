@@ -1,13 +1,11 @@
 //! Identities of a connection and ACLs in the protocol's form. `principals` says what they mean.
 
-use std::net::IpAddr;
-
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::{AclEntry, Permissions};
 use lockkeeper_zookeeper::{Acl, ClientInfo, ErrorCode, Id};
 
 use super::java_order::{hash_of_identity, sort_identities};
-use crate::principals::{DIGEST, IP, SuperDigest, fix_up, from_address, prove, shown_id};
+use crate::principals::{DIGEST, IP, SuperDigest, fix_up, prove, shown_id};
 
 /// The identities that one connection has authenticated.
 #[derive(Clone, Debug)]
@@ -16,9 +14,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Only the address.
-    pub(super) fn at(address: IpAddr) -> Self {
-        Self { principals: from_address(address) }
+    /// Of a connection that is known by its address, and by its client's certificate if it has one.
+    pub(super) fn of(principals: Principals) -> Self {
+        Self { principals }
     }
 
     pub(super) fn principals(&self) -> &Principals {
@@ -79,10 +77,11 @@ pub(super) fn shown(acl: &[AclEntry], whole: bool) -> Vec<Acl> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::principals::from_address;
 
     #[test]
     fn secrets_are_not_shown() {
-        let mut identity = Identity::at("10.0.0.7".parse().unwrap());
+        let mut identity = Identity::of(from_address("10.0.0.7".parse().unwrap()));
         identity.authenticate("digest", b"bob:secret", &SuperDigest::default()).unwrap();
         assert_eq!(identity.authenticate("kerberos", b"bob", &SuperDigest::default()), Err(ErrorCode::AuthFailed));
         let shown: Vec<(String, String)> =
@@ -92,7 +91,7 @@ mod tests {
 
     #[test]
     fn an_empty_or_invalid_acl_is_refused() {
-        let identity = Identity::at("10.0.0.7".parse().unwrap());
+        let identity = Identity::of(from_address("10.0.0.7".parse().unwrap()));
         assert_eq!(identity.fix_up(&[]), Err(ErrorCode::InvalidAcl));
         let nobody = Id { scheme: "auth".into(), id: String::new() };
         let acl = Acl { permissions: lockkeeper_zookeeper::Permissions::ALL, id: nobody };

@@ -268,7 +268,7 @@ mod tests {
     use lockkeeper_zookeeper::Acl;
 
     fn identity() -> Identity {
-        Identity::at("127.0.0.1".parse().unwrap())
+        Identity::of(crate::principals::from_address("127.0.0.1".parse().unwrap()))
     }
 
     fn request(path: &str, flags: i32) -> CreateRequest {

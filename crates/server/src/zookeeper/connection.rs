@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use lockkeeper_core::{Actor, State};
+use lockkeeper_core::{AccessOp, Actor, State};
 use lockkeeper_node::{At, Consistency, Credential, NodeError};
 use lockkeeper_zookeeper::request::SetWatches2Request;
 use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid};
@@ -32,7 +32,8 @@ use super::values::{code, zxid};
 use super::{admin_commands, set_watches};
 use crate::extract::Room;
 use crate::http::connection::bound_unsent;
-use crate::socket::{Socket, SocketReader, SocketWriter};
+use crate::principals::prove_certificate;
+use crate::socket::{ClientCertificate, Socket, SocketReader, SocketWriter};
 use crate::tls::{TLS_HANDSHAKE_BYTE, TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener};
 
 /// The connect request must arrive within this time.
@@ -58,6 +59,11 @@ pub(super) async fn serve(registered: RegisteredConnection, stream: TcpStream, t
             }
         }
     };
+    if let Some(ClientCertificate(certificate)) = socket.client_certificate() {
+        let mut principals = registered.handle.principals();
+        prove_certificate(&mut principals, &certificate);
+        registered.handle.set_principals(&principals);
+    }
     let (reading, writing) = socket.into_split();
     let (frontend, handle) = (registered.frontend.clone(), registered.handle.clone());
     let writer = tokio::spawn(write_replies(frontend.clone(), handle.clone(), writing));
@@ -174,7 +180,7 @@ async fn run(frontend: &Arc<Frontend>, handle: &Arc<ConnectionHandle>, reader: &
         frontend: frontend.clone(),
         handle: handle.clone(),
         session,
-        identity: Identity::at(handle.address),
+        identity: Identity::of(handle.principals()),
     };
     for number in 1_u64.. {
         // Buffered requests are served without waiting for anything, so other tasks need a turn.
@@ -267,6 +273,9 @@ impl SessionConnection {
                 let taken =
                     self.identity.authenticate(&auth.scheme, &auth.credentials, &self.frontend.settings.super_digest);
                 self.handle.set_principals(self.identity.principals());
+                if taken.is_ok() {
+                    self.identify();
+                }
                 let flow = self.reply_in_order(xid, taken.map(|()| Reply::Empty)).await;
                 match taken {
                     Ok(()) => flow,
@@ -284,6 +293,13 @@ impl SessionConnection {
             Request::GetAllChildrenNumber(at) => self.count_below(xid, at).await,
             read => self.read(xid, &read).await,
         }
+    }
+
+    /// Makes the session that of the client's principal, if it is nobody's yet. If this does not come to pass, nobody
+    /// owns the session, as before.
+    fn identify(&self) {
+        let actor = Actor { principals: self.identity.principals().clone(), ..Actor::of(self.session.id) };
+        let _ = self.frontend.node.submit(actor, AccessOp::Identify.into(), |_| ());
     }
 
     /// Submits a change. Its reply is queued when it has been applied here.

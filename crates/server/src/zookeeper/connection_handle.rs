@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use lockkeeper_core::access::Need;
 use lockkeeper_core::acl::Principals;
-use lockkeeper_core::{AclEntry, Permissions, SessionId, Zxid};
+use lockkeeper_core::{AclEntry, NodePath, Permissions, SessionId, State, Zxid};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -98,9 +99,15 @@ impl ConnectionHandle {
         *self.principals.lock() = principals.clone();
     }
 
-    /// Whether the client may read a node with this ACL.
-    pub(super) fn may_read(&self, acl: &[AclEntry]) -> bool {
-        self.principals.lock().may(Permissions::READ, acl)
+    pub(super) fn principals(&self) -> Principals {
+        self.principals.lock().clone()
+    }
+
+    /// Whether the client may learn of a change of this node, which had this ACL.
+    pub(super) fn may_read(&self, state: &State, path: &NodePath, acl: &[AclEntry]) -> bool {
+        let principals = self.principals.lock();
+        let need = Need::to_read(path).or_below();
+        principals.may(Permissions::READ, acl) && state.check_right(&principals, &need).is_ok()
     }
 
     /// Notes that the client has asked for its session to be closed.

@@ -213,11 +213,11 @@ impl Frontend {
 }
 
 impl Observer for Frontend {
-    fn deliver(&self, _: &State, events: &[Event]) {
+    fn deliver(&self, state: &State, events: &[Event]) {
         for event in events {
             match event {
                 Event::Node { zxid: at, kind, path, acl } => {
-                    self.fire(*at, *kind, path, |handle| handle.may_read(acl));
+                    self.fire(*at, *kind, path, |handle| handle.may_read(state, path, acl));
                 }
                 // A connection that closed the session itself first gets its reply.
                 Event::SessionEnded { session, cause, .. } => {

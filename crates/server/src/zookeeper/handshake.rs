@@ -82,7 +82,9 @@ async fn open(
     request: &ConnectRequest,
 ) -> Result<(Credential, AttachedSession), NodeError> {
     let timeout_ms = negotiate_timeout(request.timeout_ms, frontend.settings.tick);
-    let opened = frontend.node.open_session(timeout_ms, &format!("zookeeper client at {}", handle.address)).await?;
+    let label = format!("zookeeper client at {}", handle.address);
+    // Clients prove who they are after they have connected.
+    let opened = frontend.node.open_session_as(handle.principals(), true, timeout_ms, &label).await?;
     let credential = opened.value.credential;
     // A session's first attachment is the zxid that opened it.
     let attachment = Zxid(credential.session.0);

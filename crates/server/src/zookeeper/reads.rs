@@ -2,6 +2,7 @@
 //! agree.
 
 use bytes::{Bytes, BytesMut};
+use lockkeeper_core::access::Need;
 use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{NodePath, NodeView, Permissions, SessionId, State};
 use lockkeeper_zookeeper::{
@@ -11,7 +12,7 @@ use lockkeeper_zookeeper::{
 use super::auth::{self, Identity};
 use super::java_order;
 use super::system_nodes::{SystemNode, SystemNodes, stat_of_root};
-use super::values::{path_to_read, stat, zxid};
+use super::values::{code, path_to_read, stat, zxid};
 
 /// Who reads, and with which limits.
 #[derive(Clone, Copy)]
@@ -52,10 +53,10 @@ impl ReadContext<'_> {
                 encode(Reply::Data { data: node.data(), stat: node.stat() }, out);
             }),
             Request::GetAcl(at) => self.acl(state, at).map(|reply| encode(reply, out)),
-            Request::GetChildren(ask) => self.find_readable(state, &ask.path).map(|_| {
+            Request::GetChildren(ask) => self.find_listable(state, &ask.path).map(|_| {
                 encode_reply_with(xid, at, out, |writer| self.write_names(state, &ask.path, writer));
             }),
-            Request::GetChildren2(ask) => self.find_readable(state, &ask.path).map(|node| {
+            Request::GetChildren2(ask) => self.find_listable(state, &ask.path).map(|node| {
                 encode_reply_with(xid, at, out, |writer| {
                     self.write_names(state, &ask.path, writer);
                     node.stat().write(writer);
@@ -86,6 +87,12 @@ impl ReadContext<'_> {
 
     fn find<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
         let path = path_to_read(text)?;
+        let may_see = match self.system_nodes.node(path.as_str()) {
+            Some(_) => state.check_role(self.identity.principals()),
+            // Clients look for the directories above those that are theirs.
+            None => state.check_right(self.identity.principals(), &Need::to_read(&path).or_below()),
+        };
+        may_see.map_err(|refusal| code(&refusal))?;
         if let Some(node) = self.system_nodes.node(path.as_str()) {
             return Ok(FoundNode::System(node));
         }
@@ -96,6 +103,17 @@ impl ReadContext<'_> {
     fn find_readable<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
         let node = self.find(state, text)?;
         self.check(&node, Permissions::READ).map(|()| node)
+    }
+
+    /// A node whose children the client may see: a right on some of them is not enough.
+    fn find_listable<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
+        let node = self.find_readable(state, text)?;
+        if !matches!(node, FoundNode::System(_)) {
+            let path = path_to_read(text)?;
+            let need = Need::to_read(&path);
+            state.check_right(self.identity.principals(), &need).map_err(|refusal| code(&refusal))?;
+        }
+        Ok(node)
     }
 
     fn check(&self, node: &FoundNode<'_>, wanted: Permissions) -> Result<(), ErrorCode> {
@@ -137,7 +155,7 @@ impl ReadContext<'_> {
     /// # Errors
     /// The node does not exist or may not be read.
     pub(super) fn count_below(&self, state: &State, text: &str) -> Result<i32, ErrorCode> {
-        self.find_readable(state, text)?;
+        self.find_listable(state, text)?;
         self.below(state, text)
     }
 
@@ -180,7 +198,7 @@ impl ReadContext<'_> {
                 Ok(MultiResult::GetData { data: node.data(), stat: node.stat() })
             }
             MultiReadOp::GetChildren(ask) => {
-                self.find_readable(state, &ask.path)?;
+                self.find_listable(state, &ask.path)?;
                 Ok(MultiResult::GetChildren(self.names(state, &ask.path)))
             }
         };

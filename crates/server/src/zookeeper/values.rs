@@ -79,7 +79,7 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::BadVersion { .. } => ErrorCode::BadVersion,
         Refusal::NoChildrenForEphemerals(_) => ErrorCode::NoChildrenForEphemerals,
         Refusal::InvalidAcl(_) => ErrorCode::InvalidAcl,
-        Refusal::NoAuth { .. } | Refusal::Forbidden(_) => ErrorCode::NoAuth,
+        Refusal::NoAuth { .. } | Refusal::Forbidden(_) | Refusal::Unauthenticated(_) => ErrorCode::NoAuth,
         Refusal::SessionExpired(_) => ErrorCode::SessionExpired,
         Refusal::SessionMoved(_) => ErrorCode::SessionMoved,
         Refusal::MultiFailed { cause, .. } => code(cause),
@@ -92,7 +92,9 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         | Refusal::LockMismatch { .. }
         | Refusal::ForeignNames { .. }
         | Refusal::GateNotPending { .. }
-        | Refusal::GateMismatch { .. } => ErrorCode::BadArguments,
+        | Refusal::GateMismatch { .. }
+        | Refusal::NotThere(_)
+        | Refusal::RoleChanged { .. } => ErrorCode::BadArguments,
     }
 }
 

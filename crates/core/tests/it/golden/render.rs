@@ -37,6 +37,7 @@ pub(crate) fn reply(reply: &Reply) -> String {
         Reply::Downgraded { path } => format!("downgraded to {path}"),
         Reply::Gate(standing) => gate(standing),
         Reply::GateSettled => "gate settled".into(),
+        Reply::AccessChanged => "access control changed".into(),
         Reply::SessionAttached { attachment, timeout_ms } => {
             format!("attached as {attachment}, timeout {timeout_ms} ms")
         }

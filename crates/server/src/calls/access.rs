@@ -1,0 +1,242 @@
+//! Calls of access control: show it, change it, say who the caller is and what it may do.
+
+use std::sync::Arc;
+
+use lockkeeper_api::access::{
+    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Grant, Resource, Right, Role, Rule, TokenInfo,
+    WhoAmI,
+};
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::{Answer, Code};
+use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
+use lockkeeper_core::{Reply as Outcome, Zxid, access};
+use lockkeeper_node::NodeError;
+
+use super::{Answered, CallScope, level, unexpected};
+use crate::failure::Failure;
+use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
+use crate::reply::Reply;
+
+/// Longest life of a token: a hundred years.
+const MAX_TOKEN_TTL_S: u64 = 100 * 366 * 24 * 3_600;
+
+const RIGHTS: [(Right, Rights); 5] = [
+    (Right::Read, Rights::READ),
+    (Right::Acquire, Rights::ACQUIRE),
+    (Right::Write, Rights::WRITE),
+    (Right::Force, Rights::FORCE),
+    (Right::Admin, Rights::ADMIN),
+];
+
+fn resource_in(resource: Resource) -> access::Resource {
+    match resource {
+        Resource::Locks => access::Resource::Locks,
+        Resource::Nodes => access::Resource::Nodes,
+        Resource::Gates => access::Resource::Gates,
+        Resource::Sessions => access::Resource::Sessions,
+        Resource::Cluster => access::Resource::Cluster,
+    }
+}
+
+fn resource_out(resource: access::Resource) -> Resource {
+    match resource {
+        access::Resource::Locks => Resource::Locks,
+        access::Resource::Nodes => Resource::Nodes,
+        access::Resource::Gates => Resource::Gates,
+        access::Resource::Sessions => Resource::Sessions,
+        access::Resource::Cluster => Resource::Cluster,
+    }
+}
+
+fn rights_in(rights: &[Right]) -> Rights {
+    let asked = RIGHTS.iter().filter(|(right, _)| rights.contains(right));
+    asked.fold(Rights::default(), |all, (_, bit)| all.and(*bit))
+}
+
+fn rule_out(rule: &access::Rule) -> Rule {
+    let held = RIGHTS.iter().filter(|(_, bit)| rule.rights.has_any(*bit));
+    Rule {
+        resource: resource_out(rule.resource),
+        prefix: rule.prefix.to_string(),
+        rights: held.map(|(right, _)| *right).collect(),
+    }
+}
+
+fn rule_in(rule: Rule) -> access::Rule {
+    access::Rule { resource: resource_in(rule.resource), prefix: rule.prefix.into(), rights: rights_in(&rule.rights) }
+}
+
+/// A new token and its hash.
+fn make_token() -> (String, String) {
+    let mut secret = [0; TOKEN_BYTES];
+    rand::fill(&mut secret);
+    let token = token_text(&secret);
+    let hash = hash_of_token(&token);
+    (token, hash)
+}
+
+/// The operation of a change, and the token that it makes.
+fn operation(change: AccessChange) -> Result<(AccessOp, Option<(String, String)>), Failure> {
+    let op = match change {
+        AccessChange::Enable {} => {
+            let (token, hash) = make_token();
+            return Ok((AccessOp::Enable { first: Some(hash.as_str().into()) }, Some((token, hash))));
+        }
+        AccessChange::Disable {} => AccessOp::Disable,
+        AccessChange::PutRole { name, rules, version } => AccessOp::PutRole {
+            name: name.into(),
+            rules: rules.into_iter().map(rule_in).collect(),
+            version: version.map(Zxid),
+        },
+        AccessChange::DeleteRole { name } => AccessOp::DeleteRole { name: name.into() },
+        AccessChange::Grant { principal, role } => AccessOp::Grant { principal: principal.into(), role: role.into() },
+        AccessChange::Revoke { principal, role } => AccessOp::Revoke { principal: principal.into(), role: role.into() },
+        AccessChange::CreateToken { principal, ttl_s } => {
+            if ttl_s.is_some_and(|ttl_s| !(1..=MAX_TOKEN_TTL_S).contains(&ttl_s)) {
+                return Err(Failure::bad_request(format!(
+                    "'ttl_s' is from 1 to {MAX_TOKEN_TTL_S}; leave it out for ever"
+                )));
+            }
+            let (token, hash) = make_token();
+            let ttl_ms = ttl_s.map(|ttl_s| ttl_s * 1_000);
+            let op = AccessOp::CreateToken { hash: hash.as_str().into(), principal: principal.into(), ttl_ms };
+            return Ok((op, Some((token, hash))));
+        }
+        AccessChange::RevokeToken { id } => AccessOp::RevokeToken { id: id.into() },
+    };
+    Ok((op, None))
+}
+
+/// Changes access control.
+pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
+    let (op, made) = operation(change)?;
+    let (context, caller) = (scope.context, scope.caller);
+    let done = context.node.execute(caller, op).await?;
+    let Outcome::AccessChanged = done.value else { return Err(unexpected(&done.value)) };
+    // To enable makes a token only where nobody could change access control otherwise. This replica has applied the
+    // change.
+    let made = made.filter(|(_, hash)| {
+        let id = &hash[..TOKEN_ID_DIGITS];
+        context.node.look(|state| state.access().tokens().any(|(known, _)| known == id))
+    });
+    let body = match made {
+        Some((token, hash)) => AccessChanged { token: Some(token), token_id: Some(hash[..TOKEN_ID_DIGITS].to_owned()) },
+        None => AccessChanged::default(),
+    };
+    Ok(Reply::ok(done.zxid, Answer::AccessChanged(body)))
+}
+
+fn cluster(rights: Rights) -> Need<'static> {
+    Need::of(access::Resource::Cluster, "", rights)
+}
+
+/// Shows all of access control.
+pub(super) async fn show(scope: CallScope, query: ReadQuery) -> Answered {
+    let (node, principals) = (&scope.context.node, scope.caller.principals);
+    let read = node
+        .read(level(query.consistency), move |state| {
+            state.check_right(&principals, &cluster(Rights::READ.and(Rights::ADMIN)))?;
+            Ok(state.clone())
+        })
+        .await?;
+    // A clone of the state, which is cheap, is looked at outside of its lock.
+    let state = read.value.map_err(NodeError::Refused)?;
+    let known = state.access();
+    let role = |(name, role): (&str, &lockkeeper_core::state::Role)| Role {
+        name: name.to_owned(),
+        rules: role.rules.iter().map(rule_out).collect(),
+        version: role.version.0,
+    };
+    let token = |(id, token): (&str, &lockkeeper_core::state::Token)| TokenInfo {
+        id: id.to_owned(),
+        principal: token.principal.to_string(),
+        created_ms: token.created_ms,
+        expires_ms: token.expires_ms,
+    };
+    let body = Access {
+        enabled: known.is_enabled(),
+        roles: known.roles().map(role).collect(),
+        grants: known
+            .grants()
+            .map(|(principal, roles)| Grant {
+                principal: principal.to_owned(),
+                roles: roles.iter().map(|role: &Arc<str>| role.to_string()).collect(),
+            })
+            .collect(),
+        tokens: known.tokens().map(token).collect(),
+        anonymous_sessions: state.sessions().filter(|(_, session)| session.identity.is_none()).count() as u64,
+    };
+    Ok(Reply::ok(read.zxid, Answer::Access(Box::new(body))))
+}
+
+/// Tells the caller who it is.
+pub(super) async fn who_am_i(scope: CallScope, query: ReadQuery) -> Answered {
+    let (node, who) = (&scope.context.node, scope.caller.principals);
+    let read = node
+        .read(level(query.consistency), move |state| {
+            let known = state.access();
+            let mut principals: Vec<String> =
+                known.principals_of(&who, state.clock_ms()).map(|principal| principal.into_owned()).collect();
+            principals.dedup();
+            let all = principals.iter().map(String::as_str).chain([ANYONE]);
+            let mut roles: Vec<String> = all.flat_map(|one| known.roles_of(one)).map(ToString::to_string).collect();
+            roles.sort();
+            roles.dedup();
+            WhoAmI { enabled: known.is_enabled(), principals, roles }
+        })
+        .await?;
+    Ok(Reply::ok(read.zxid, Answer::WhoAmI(read.value)))
+}
+
+/// Says whether a caller may do something, and by which rule.
+pub(super) async fn check(scope: CallScope, question: AccessQuestion) -> Answered {
+    if question.name.len() > lockkeeper_core::limits::MAX_PATH_BYTES {
+        return Err(Failure::new(Code::BadRequest, "'name' is longer than any name can be"));
+    }
+    let (node, who) = (&scope.context.node, scope.caller.principals);
+    let read = node
+        .read(level(question.consistency), move |state| {
+            let known = state.access();
+            let about = match &question.principal {
+                Some(other) => {
+                    state.check_right(&who, &cluster(Rights::READ.and(Rights::ADMIN)))?;
+                    vec![other.clone()]
+                }
+                None => known.principals_of(&who, state.clock_ms()).map(|principal| principal.into_owned()).collect(),
+            };
+            let need = Need::of(resource_in(question.resource), &question.name, rights_in(&[question.right]));
+            let rule = about.iter().map(String::as_str).chain([ANYONE]).find_map(|one| known.rule_for(one, &need));
+            let is_super = question.principal.is_none() && who.is_super();
+            Ok(AccessAnswer {
+                allowed: rule.is_some() || is_super || !known.is_enabled(),
+                role: rule.map(|(role, _)| role.to_owned()),
+                rule: rule.map(|(_, rule)| rule_out(rule)),
+            })
+        })
+        .await?;
+    Ok(Reply::ok(read.zxid, Answer::AccessAnswer(read.value.map_err(NodeError::Refused)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_the_same_inside_and_outside() {
+        for resource in [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster] {
+            let rights = vec![Right::Read, Right::Acquire, Right::Write, Right::Force, Right::Admin];
+            let rule = Rule { resource, prefix: "p".into(), rights };
+            assert_eq!(rule_out(&rule_in(rule.clone())), rule);
+            assert_eq!(resource_in(resource).to_string(), resource.to_string());
+        }
+    }
+
+    #[test]
+    fn tokens_are_drawn_anew_and_known_by_their_hash() {
+        let ((one, hash), (other, _)) = (make_token(), make_token());
+        assert_ne!(one, other);
+        assert_eq!(one.len(), 46);
+        assert_eq!(hash, hash_of_token(&one));
+        assert_eq!(hash.len(), 64);
+    }
+}
