@@ -20,6 +20,7 @@ mod extract;
 mod failure;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hangup;
 mod http;
 pub mod local;
 mod log_lines;
