@@ -212,6 +212,16 @@ pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
     }
 }
 
+/// The names of a caller for people and logs, without hashes: `digest:bob`, or `super`. Anybody may call itself by a
+/// user of the digest scheme; only the hash tells two callers of one name apart.
+pub(crate) fn names(principals: &Principals) -> Vec<String> {
+    let name = |known: &Identity| match known.id.split(':').next() {
+        Some(user) if *known.scheme == *DIGEST => format!("{DIGEST}:{user}"),
+        _ => known.scheme.to_string(),
+    };
+    principals.identities.iter().map(name).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,6 +262,7 @@ mod tests {
         assert!(!known.is_super());
         assert_eq!(prove(&mut known, "digest", b"root:pw", &root), Ok(()));
         assert!(known.is_super());
+        assert_eq!(names(&known), ["digest:bob", "digest:root", "super", "digest:root"]);
     }
 
     #[test]
