@@ -92,8 +92,8 @@ pub use log::queue::network_of;
 pub use node::{Node, Parts};
 pub use replica::Observer;
 pub use request::{
-    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
-    OpenedSession,
+    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, ForcedDeletion,
+    ForcedDeletionHook, Grant, HolderInfo, KeepaliveAck, OpenedSession,
 };
 pub use sessions::session_events::{SessionEvent, SessionEvents};
 pub use status::NodeStatus;

@@ -19,7 +19,8 @@ use crate::locks::cancellation::Undecided;
 use crate::log::in_order::OrderedReply;
 use crate::replica::{Observer, Replica};
 use crate::request::{
-    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
+    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, ForcedDeletionHook, KeepaliveAck,
+    OpenedSession,
 };
 use crate::sessions::leader_tasks::PeerServiceSlot;
 use crate::sessions::session_events::SessionEvents;
@@ -235,6 +236,13 @@ impl Node {
         self.engine.replica.observe(observer);
     }
 
+    /// Has each forced deletion through this node reported for the audit log; once in a node's life. Not reported are a
+    /// forced release by [`force_release`](Self::force_release), whose caller has the result, and a deletion whose
+    /// outcome this replica learns from a snapshot.
+    pub fn on_forced_deletion(&self, hook: ForcedDeletionHook) {
+        self.engine.replica.on_forced_deletion(hook);
+    }
+
     /// Asks for a lock and waits for it. Dropping the future cancels the request, and releases the lock if it holds
     /// by then.
     ///
@@ -259,7 +267,7 @@ impl Node {
         self.engine.acquire(caller, acquire, Some(on_cancelled)).await
     }
 
-    /// Takes a lock from its holder. The frontend has verified that `by` may; the audit log names `by`.
+    /// Takes a lock from its holder. The frontend has verified that the caller may, and writes the audit record.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -268,9 +276,8 @@ impl Node {
         lock: LockName,
         token: FencingToken,
         principals: Principals,
-        by: &str,
     ) -> Result<At<ForceReleased>, NodeError> {
-        self.engine.force_release(lock, token, principals, by).await
+        self.engine.force_release(lock, token, principals).await
     }
 
     /// Whether a lock is held with this token now.

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
+use crate::audit::Audit;
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
 use crate::http::origin::Origins;
@@ -24,6 +25,7 @@ const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Context {
     pub(crate) node: Node,
     pub(crate) auth: PeerAuth,
+    pub(crate) audit: Arc<Audit>,
     pub(crate) cluster: String,
     /// The client addresses of members by the configuration file; see [`Context::client_address`].
     pub(crate) clients: BTreeMap<u64, String>,
@@ -50,6 +52,7 @@ impl Context {
         (config, checked): (&Config, &Checked),
         node: Node,
         auth: PeerAuth,
+        audit: Arc<Audit>,
         openapi: Bytes,
         stopping: CancellationToken,
     ) -> Arc<Self> {
@@ -57,6 +60,7 @@ impl Context {
         Arc::new(Self {
             node,
             auth,
+            audit,
             cluster: config.cluster.id.clone(),
             clients: checked.clients.clone(),
             origins: Origins::new(&config.listen.allowed_origins, checked.clients.values()),

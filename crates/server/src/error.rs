@@ -1,6 +1,7 @@
 //! Errors that keep a node from starting or end it: one line each, with the cause and the remedy.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use lockkeeper_store::{OpenError, SnapshotError, remedy};
 use lockkeeper_tls::TlsError;
@@ -30,6 +31,15 @@ pub enum ServeError {
         listener: &'static str,
         /// The file and the cause.
         error: TlsError,
+    },
+    /// The audit file cannot be used.
+    #[error("cannot append to audit.file = {path}: {error}; let this user create and write it, or name another file",
+        path = .path.display())]
+    Audit {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        error: std::io::Error,
     },
     /// The data directory cannot be used.
     #[error(transparent)]
@@ -76,10 +86,14 @@ impl ServeError {
         Self::Tls { listener, error }
     }
 
+    pub(crate) fn audit(path: &Path, error: std::io::Error) -> Self {
+        Self::Audit { path: path.to_path_buf(), error }
+    }
+
     /// The exit code of the process: 2 for a configuration that cannot be used, 1 for everything else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Tls { .. } => 2,
+            Self::Config(_) | Self::Tls { .. } | Self::Audit { .. } => 2,
             _ => 1,
         }
     }

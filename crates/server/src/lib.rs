@@ -9,6 +9,7 @@
 //! on the same two cores, a current-thread runtime was measured fastest; on larger machines give it a few workers.
 
 mod admission;
+mod audit;
 mod budget;
 mod calls;
 #[cfg(any(mutants, debug_assertions))]
@@ -20,6 +21,7 @@ mod extract;
 mod failure;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hangup;
 mod http;
 pub mod local;
 mod log_lines;

@@ -1,5 +1,5 @@
 //! Around every request of a client, over HTTP or on a stream: its admission, the metrics by route, the access log at
-//! debug, and what a panic of its handler becomes.
+//! debug, the audit record of a failed authentication, and what a panic of its handler becomes.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
@@ -19,10 +19,11 @@ use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
 use crate::admission::{self, AtWork, Lane, SMALL_REPLY_BYTES, has_own_lane, is_health};
+use crate::audit::{AuthenticationMethod, Requester};
 use crate::budget::{Budget, Exceeded, Holder};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::http::connection::Front;
+use crate::http::connection::{ClientAddress, Front};
 use crate::http::{origin, paths};
 use crate::reply::Reply;
 
@@ -120,6 +121,8 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
         // A connection has one request at a time.
         context.admission.enter(from, has_own_lane(method, route).then(Lane::default).as_ref())
     });
+    let ClientAddress(address) = request.extensions().get().copied().unwrap_or_default();
+    let has_authorization = request.headers().contains_key(header::AUTHORIZATION);
     let disconnects = DisconnectCounter::new();
     let response = serve((method, route, path), admitted, |at_work| {
         if let Some(at_work) = at_work {
@@ -129,7 +132,19 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
     });
     let response: Response = response.await.unwrap_or_else(Failure::into_response);
     disconnects.disarm();
+    if let Some(method) = failed_authentication(response.code(), has_authorization) {
+        context.audit.authentication_failed(Requester::at(address.ip()), method);
+    }
     response
+}
+
+/// The proof that a request was refused for. A caller who shows none has not failed to prove anything.
+fn failed_authentication(code: Option<Code>, has_authorization: bool) -> Option<AuthenticationMethod> {
+    match code? {
+        Code::WrongSecret => Some(AuthenticationMethod::SessionSecret),
+        Code::Unauthenticated if has_authorization => Some(AuthenticationMethod::AuthorizationHeader),
+        _ => None,
+    }
 }
 
 /// The outcome of a request as its metrics label it.
@@ -301,6 +316,16 @@ mod tests {
         assert_eq!(response.extensions().get::<Code>(), Some(&Code::Internal));
         let response = caught(async { Response::new(Body::empty()) }).await.unwrap_or_else(Failure::into_response);
         assert_eq!(response.status().as_u16(), 200);
+    }
+
+    #[test]
+    fn only_a_proof_that_was_shown_can_fail() {
+        let failed = |code, has_authorization| failed_authentication(Some(code), has_authorization);
+        assert_eq!(failed(Code::WrongSecret, false), Some(AuthenticationMethod::SessionSecret));
+        assert_eq!(failed(Code::Unauthenticated, true), Some(AuthenticationMethod::AuthorizationHeader));
+        assert_eq!(failed(Code::Unauthenticated, false), None);
+        assert_eq!(failed(Code::Forbidden, true), None, "a metric counts refusals");
+        assert_eq!(failed_authentication(None, true), None);
     }
 
     #[test]

@@ -4,13 +4,14 @@
 //! The state decides on access (`lockkeeper_core::acl`). Here credentials become identities, and the entries that
 //! clients send become entries that can be stored.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use axum::http::HeaderValue;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use lockkeeper_core::access::{CERTIFICATE, Need, TOKEN};
+use lockkeeper_core::access::{CERTIFICATE, Need, TOKEN, TOKEN_ID_DIGITS};
 use lockkeeper_core::acl::{Identity, Network, Principals};
 use lockkeeper_core::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_IDENTITIES};
 use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, State};
@@ -279,6 +280,31 @@ pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
     }
 }
 
+/// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the name in a certificate, or the
+/// id of a token. Anybody may call itself by a
+/// user of the digest scheme; only the hash tells two callers of one name apart.
+pub(crate) fn names(principals: &Principals) -> Vec<String> {
+    principals.identities.iter().map(name).collect()
+}
+
+/// The same where the state is at hand, which knows the principals of tokens.
+pub(crate) fn names_in(principals: &Principals, state: &State) -> Vec<String> {
+    let known = |identity: &Identity| match &*identity.scheme {
+        TOKEN => state.access().principal_of(identity, state.clock_ms()).map(Cow::into_owned),
+        _ => None,
+    };
+    principals.identities.iter().map(|identity| known(identity).unwrap_or_else(|| name(identity))).collect()
+}
+
+fn name(identity: &Identity) -> String {
+    match &*identity.scheme {
+        DIGEST => format!("{DIGEST}:{}", identity.id.split(':').next().unwrap_or_default()),
+        CERTIFICATE => identity.id.to_string(),
+        TOKEN => format!("token {}", identity.id.get(..TOKEN_ID_DIGITS).unwrap_or_default()),
+        other => other.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,6 +345,7 @@ mod tests {
         assert!(!known.is_super());
         assert_eq!(prove(&mut known, "digest", b"root:pw", &root), Ok(()));
         assert!(known.is_super());
+        assert_eq!(names(&known), ["digest:bob", "digest:root", "super", "digest:root"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use lockkeeper_consensus::{BlockingPool, FramedTransport, MemberRole, PeerAuth, PeerBook, PeerIdentity, StartId};
-use lockkeeper_node::{Node, NodeConfig, Parts};
+use lockkeeper_node::{Clock, Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use lockkeeper_tls::PeerTls;
 use rand::rngs::OsRng;
@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::{Audit, AuditFile};
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
 use crate::config::{Checked, Config, ForeignNames, Limits, NodeRole, ZooKeeper};
@@ -63,6 +64,7 @@ pub struct Server {
     peer: Bound,
     zookeeper: Option<Bound>,
     tls: TlsListeners,
+    audit: Option<AuditFile>,
 }
 
 /// The reason why the node cannot go on; the first one counts.
@@ -93,19 +95,19 @@ impl Fate {
 }
 
 impl Server {
-    /// Checks the configuration, reads its certificates and binds the ports. Nothing listens yet, and the data
-    /// directory is not touched.
+    /// Checks the configuration, reads its certificates, opens its audit file and binds the ports. Nothing listens yet,
+    /// and the data directory is not touched.
     ///
     /// # Errors
-    /// The configuration breaks a rule, a certificate cannot be used, or a port is in use.
+    /// The configuration breaks a rule, a certificate or the audit file cannot be used, or a port is in use.
     pub fn bind(config: Config) -> Result<Self, ServeError> {
         let checked = config.check()?;
-        let tls = TlsListeners::open(&config)?;
+        let (tls, audit) = (TlsListeners::open(&config)?, open_audit_file(&config)?);
         let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
         let zookeeper = checked.listen_zookeeper.map(|address| take("zookeeper.listen", address)).transpose()?;
-        Ok(Self { config, checked, client, peer, zookeeper, tls })
+        Ok(Self { config, checked, client, peer, zookeeper, tls, audit })
     }
 
     /// Binds two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests.
@@ -135,11 +137,11 @@ impl Server {
             config.storage.directory = directory.join(format!("node{id}"));
             adjust(&mut config);
             let checked = config.check()?;
-            let tls = TlsListeners::open(&config)?;
+            let (tls, audit) = (TlsListeners::open(&config)?, open_audit_file(&config)?);
             let zookeeper = checked.listen_zookeeper.map(|address| {
                 Bound::bind(address).map_err(|error| ServeError::listen("zookeeper.listen", address, &error))
             });
-            Ok(Self { config, checked, client, peer, zookeeper: zookeeper.transpose()?, tls })
+            Ok(Self { config, checked, client, peer, zookeeper: zookeeper.transpose()?, tls, audit })
         };
         ports.into_iter().map(server).collect()
     }
@@ -169,27 +171,26 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { config, checked, client, peer, zookeeper, tls } = self;
+        let Self { config, checked, client, peer, zookeeper, tls, audit } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-        let for_zookeeper = if zookeeper.is_some() { config.zookeeper.connections } else { 0 };
-        let (limits, its) = (Limits::default(), ZooKeeper::default());
-        let by_default =
-            config.limits.connections <= limits.connections && config.zookeeper.connections <= its.connections;
-        let fit = raise_open_files(config.limits.connections.saturating_add(for_zookeeper), by_default);
-        // Where they do not all fit, neither listener takes the other's room.
-        let for_zookeeper = for_zookeeper.min(fit / 2);
-        let connections = config.limits.connections.min(fit - for_zookeeper);
+        let (connections, for_zookeeper) = connections_that_fit(&config, zookeeper.is_some());
         // Before the node starts, so that none of its counts is lost.
         let metrics = telemetry::metrics_handle();
         let fate = Fate::new();
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
-        let (node, auth) = start_node((&config, &checked, tls.peers.clone()), &store, opened, snapshots, &fate).await?;
+        let clock = clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?;
+        let audit = Audit::start(config.cluster.node, clock.clone(), audit)
+            .map_err(|error| ServeError::Start(format!("the audit log: {error}")))?;
+        let settings = (&config, &checked, tls.peers.clone());
+        let (node, auth) = start_node(settings, &store, opened, snapshots, clock, &fate).await?;
+        let forced_deletions = audit.clone();
+        node.on_forced_deletion(Box::new(move |deletion| forced_deletions.record(&deletion.into())));
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
-        let context =
-            Context::new((&config, &checked), node.clone(), auth, Bytes::from(crate::openapi()), stopping.clone());
+        let openapi = Bytes::from(crate::openapi());
+        let context = Context::new((&config, &checked), node.clone(), auth, audit.clone(), openapi, stopping.clone());
         let listen =
             |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;
@@ -211,7 +212,7 @@ impl Server {
                     (listener, tls.zookeeper.clone()),
                     &node,
                     (&config, &checked),
-                    &context.admission,
+                    (&context.admission, &audit),
                     for_zookeeper,
                     stopping.clone(),
                 )))
@@ -220,6 +221,7 @@ impl Server {
         };
         let mut upkeep = JoinSet::new();
         upkeep.spawn(tls.keep_current());
+        upkeep.spawn(audit.clone().reopen_on_hangup());
         upkeep.spawn(async move {
             while let Some(handle) = &metrics {
                 sleep(UPKEEP_EVERY).await;
@@ -254,10 +256,32 @@ impl Server {
             fatal = fate.sealed() => return Err(fatal),
         }
         drop(context);
+        if timeout(LAST_WORDS, audit.flush()).await.is_err() {
+            tracing::warn!("records are not in the audit file yet, because the disk does not answer; the log has them");
+        }
         close_store(store).await?;
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+fn open_audit_file(config: &Config) -> Result<Option<AuditFile>, ServeError> {
+    let path = &config.audit.file;
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    AuditFile::open(path).map(Some).map_err(|error| ServeError::audit(path, error))
+}
+
+/// How many connections of clients and of ZooKeeper's clients the limit on open files allows.
+fn connections_that_fit(config: &Config, has_zookeeper: bool) -> (usize, usize) {
+    let for_zookeeper = if has_zookeeper { config.zookeeper.connections } else { 0 };
+    let (limits, its) = (Limits::default(), ZooKeeper::default());
+    let by_default = config.limits.connections <= limits.connections && config.zookeeper.connections <= its.connections;
+    let fit = raise_open_files(config.limits.connections.saturating_add(for_zookeeper), by_default);
+    // Where they do not all fit, neither listener takes the other's room.
+    let for_zookeeper = for_zookeeper.min(fit / 2);
+    (config.limits.connections.min(fit - for_zookeeper), for_zookeeper)
 }
 
 async fn open_store(config: &Config, fate: &Fate) -> Result<(Store, Opened, SnapshotStore), ServeError> {
@@ -291,6 +315,7 @@ async fn start_node(
     store: &Store,
     opened: Opened,
     snapshots: SnapshotStore,
+    clock: Arc<dyn Clock>,
     fate: &Fate,
 ) -> Result<(Node, PeerAuth), ServeError> {
     let start = StartId { number: opened.incarnation, boot: OsRng.unwrap_err().next_u64() };
@@ -316,7 +341,7 @@ async fn start_node(
         transport: Arc::new(transport),
         memory: book.clone(),
         boot: start.boot,
-        clock: clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?,
+        clock,
         random: Box::new(OsRng.unwrap_err()),
         fatal: Arc::new(move |why| sealing.seal(why)),
     };
@@ -326,7 +351,7 @@ async fn start_node(
 
 /// The machine's clock. It cannot fail; the injected clock of a debug build can.
 #[cfg(not(any(mutants, debug_assertions)))]
-fn clock() -> std::io::Result<Arc<dyn lockkeeper_node::Clock>> {
+fn clock() -> std::io::Result<Arc<dyn Clock>> {
     Ok(Arc::new(lockkeeper_node::SystemClock::new()))
 }
 

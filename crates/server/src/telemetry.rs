@@ -203,6 +203,11 @@ fn describe_tls() {
 
 fn describe_state() {
     describe_counter!(
+        "lockkeeper_audit_write_failures_total",
+        Unit::Count,
+        "Audit records that could not be written to audit.file; the log has them."
+    );
+    describe_counter!(
         "lockkeeper_log_lines_left_out_total",
         Unit::Count,
         "Lines of the log that were left out because too many of their kind came at once."

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::{Config, ListenerTls, PeerListenerTls};
 use crate::error::ServeError;
+use crate::hangup::Hangups;
 use crate::socket::Socket;
 
 /// Longest time for a handshake.
@@ -89,7 +90,7 @@ impl TlsListeners {
             if watched.is_empty() {
                 return std::future::pending().await;
             }
-            let mut hangups = Hangups::new();
+            let mut hangups = Hangups::new("certificates are read again only when their files change");
             watched.iter().for_each(Watched::report);
             loop {
                 let is_asked_for = tokio::select! {
@@ -220,25 +221,5 @@ impl Watched {
         metrics::gauge!("lockkeeper_certificate_expiry_seconds", "listener" => listener).set(expires - now);
         let failed = if self.trouble.is_some() { 1.0 } else { 0.0 };
         metrics::gauge!("lockkeeper_tls_reload_failed", "listener" => listener).set(failed);
-    }
-}
-
-/// SIGHUP.
-struct Hangups(Option<tokio::signal::unix::Signal>);
-
-impl Hangups {
-    fn new() -> Self {
-        let signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
-        Self(signal.inspect_err(|error| tracing::warn!(%error, "SIGHUP does not reload certificates")).ok())
-    }
-
-    async fn next(&mut self) {
-        let received = match &mut self.0 {
-            Some(signal) => signal.recv().await,
-            None => None,
-        };
-        if received.is_none() {
-            std::future::pending().await
-        }
     }
 }

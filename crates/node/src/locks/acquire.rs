@@ -254,26 +254,18 @@ impl Engine {
         busy_in(&self.replica.state(), &queued.locks[missing], &queued.paths[missing])
     }
 
-    /// Takes a lock from its holder. The caller has verified that `by` may.
+    /// Takes a lock from its holder.
     pub(crate) async fn force_release(
         &self,
         lock: LockName,
         token: FencingToken,
         principals: Principals,
-        by: &str,
     ) -> Result<At<ForceReleased>, NodeError> {
         self.refuse_when_closing()?;
-        let op = LockOp::ForceRelease { lock: lock.clone(), token };
+        let op = LockOp::ForceRelease { lock, token };
         let actor = Actor { principals, may_force: true, ..Actor::default() };
-        let result = self.proposer.propose(Command::Do { actor, op: op.into() }).await.and_then(reply_of);
-        match &result {
-            Ok(done) => {
-                metrics::counter!("lockkeeper_forced_releases_total").increment(1);
-                tracing::info!(target: "audit", %lock, %token, by, zxid = done.zxid.0, "forced release");
-            }
-            Err(error) => tracing::info!(target: "audit", %lock, %token, by, %error, "forced release, not done"),
-        }
-        let done = result?;
+        let done = reply_of(self.proposer.propose(Command::Do { actor, op: op.into() }).await?)?;
+        metrics::counter!("lockkeeper_forced_releases_total").increment(1);
         let Reply::ForceReleased { holder } = done.value else { return Err(unexpected(&done.value)) };
         Ok(At { value: ForceReleased { holder }, zxid: done.zxid })
     }

@@ -32,6 +32,7 @@ use crate::locks::waiters::Waiters;
 use crate::log::inflight::{Done, Inflight};
 use crate::replica::slow_apply::SlowApply;
 use crate::replica::state_size::StateSize;
+use crate::request::{ForcedDeletion, ForcedDeletionHook};
 use crate::sessions::records::SessionRecords;
 use crate::sessions::session_events::SessionEventRegistry;
 use crate::tasks::{FatalHook, Tasks};
@@ -62,6 +63,7 @@ pub(crate) struct Replica {
     state: RwLock<State>,
     pub(crate) watches: Arc<Watches>,
     frontend: OnceLock<Weak<dyn Observer>>,
+    forced_deletions: OnceLock<ForcedDeletionHook>,
     pub(crate) session_events: SessionEventRegistry,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) sessions: SessionRecords,
@@ -85,6 +87,7 @@ impl Replica {
             state: RwLock::new(State::new()),
             watches: Watches::new(history, config.watch_queue_events, config.max_watches),
             frontend: OnceLock::new(),
+            forced_deletions: OnceLock::new(),
             session_events: SessionEventRegistry::default(),
             waiters: Arc::default(),
             inflight: Inflight::default(),
@@ -110,6 +113,11 @@ impl Replica {
         // Under the lock, so that the first delivery is a whole one.
         let _state = self.state.read();
         let _ = self.frontend.set(observer);
+    }
+
+    /// From here on every forced deletion through this node is reported; once in a node's life.
+    pub(crate) fn on_forced_deletion(&self, hook: ForcedDeletionHook) {
+        let _ = self.forced_deletions.set(hook);
     }
 
     /// This node's monotonic clock in milliseconds, as sessions are timed by it.
@@ -202,7 +210,7 @@ impl Replica {
             None
         };
         if completions.is_some() {
-            record_forced_deletions(batch, &outcomes);
+            self.report_forced_deletions(batch, &outcomes);
         }
         for outcome in outcomes {
             self.for_each_observer(|observer| observer.deliver(state, &outcome.events));
@@ -212,6 +220,28 @@ impl Replica {
         }
         if let Some(completions) = completions {
             completions.finish();
+        }
+    }
+
+    /// Reports the lock requests and gates that operations on nodes deleted by force, at the cluster node that took the
+    /// request.
+    fn report_forced_deletions(&self, batch: &Batch, outcomes: &[Outcome]) {
+        for (command, outcome) in batch.commands.iter().zip(outcomes) {
+            let Command::Do { actor, .. } = command else { continue };
+            for event in &outcome.events {
+                let Event::ForcedDeletion { zxid, path, token } = event else { continue };
+                metrics::counter!("lockkeeper_forced_releases_total").increment(1);
+                let Some(hook) = self.forced_deletions.get() else { continue };
+                hook(ForcedDeletion {
+                    zxid: *zxid,
+                    lock: path.parent().and_then(|directory| LockName::of_directory(&directory)),
+                    path: path.clone(),
+                    token: *token,
+                    session: actor.session,
+                    request_id: actor.request.as_ref().map(|request| request.id),
+                    principals: actor.principals.clone(),
+                });
+            }
         }
     }
 
@@ -320,25 +350,6 @@ const MAX_UNSEEN_BATCHES: u64 = 1 << 40;
 fn said_by(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     said.unwrap_or("a panic without a word").split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Writes the audit log's line for each lock node that an operation on nodes deleted by force, at the cluster node that
-/// took the request. Forced release in the lock API writes a line of its own.
-fn record_forced_deletions(batch: &Batch, outcomes: &[Outcome]) {
-    for (command, outcome) in batch.commands.iter().zip(outcomes) {
-        let Command::Do { actor, .. } = command else { continue };
-        for event in &outcome.events {
-            let Event::ForcedDeletion { zxid, path, token } = event else { continue };
-            let session = actor.session.map_or_else(|| "no session".to_owned(), |session| format!("session {session}"));
-            let from = actor.principals.address.map_or_else(|| "nowhere".to_owned(), |address| address.to_string());
-            let lock = path.parent().and_then(|directory| LockName::of_directory(&directory));
-            metrics::counter!("lockkeeper_forced_releases_total").increment(1);
-            tracing::info!(
-                target: "audit", lock = lock.map(tracing::field::display), node = %path, %token,
-                by = format!("{session} from {from}"), zxid = zxid.0, "forced release"
-            );
-        }
-    }
 }
 
 /// Counts the locks that were given up, by release or otherwise. Only the node that proposed the batch counts them, so

@@ -238,10 +238,10 @@ async fn force_breaks_the_right_holder_and_only_that_one() {
     let node = cluster.at(2).clone();
     let next = tokio::spawn(async move { granted(node.acquire(caller(b), ask("f", 30_000)).await) });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let broken = cluster.at(3).force_release(lock("f"), grant.token, Principals::default(), "root").await.unwrap();
+    let broken = cluster.at(3).force_release(lock("f"), grant.token, Principals::default()).await.unwrap();
     assert_eq!(broken.value.holder, a.session);
     let next = next.await.unwrap();
-    let again = cluster.at(3).force_release(lock("f"), grant.token, Principals::default(), "root").await;
+    let again = cluster.at(3).force_release(lock("f"), grant.token, Principals::default()).await;
     assert!(matches!(again, Err(NodeError::Refused(Refusal::NotHeld { .. }))), "{again:?}");
     assert!(cluster.at(3).verify(&lock("f"), next.token).await.unwrap().value);
     cluster.finish().await;

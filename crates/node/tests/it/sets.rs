@@ -92,7 +92,7 @@ async fn a_set_that_is_broken_by_force_while_it_waits_is_gone_at_once_and_whole(
     let set = tokio::spawn(async move { node.acquire(caller(b), ask_for(&["l", "m"], 30_000)).await });
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let token = requests(cluster.at(2), "l").await[0].1;
-    cluster.at(3).force_release(lock("l"), token, Principals::default(), "root").await.unwrap();
+    cluster.at(3).force_release(lock("l"), token, Principals::default()).await.unwrap();
     assert_eq!(set.await.unwrap().unwrap().value, Acquired::Gone);
     until_standing(cluster.at(1), &["l", "m"], 1).await;
     release(cluster.at(1), a, "m", m.token).await;
@@ -155,7 +155,7 @@ async fn a_retry_of_a_broken_set(with_memory: bool) {
     set.abort();
     cluster.leader().await;
     let token = requests(cluster.at(others[0]), "m").await[0].1;
-    cluster.at(others[0]).force_release(lock("m"), token, Principals::default(), "root").await.unwrap();
+    cluster.at(others[0]).force_release(lock("m"), token, Principals::default()).await.unwrap();
     assert_eq!(standing(cluster.at(others[0]), &["l", "m"]).await, 2, "the rest waits for l still");
     let again = cluster.at(others[1]).acquire(who(), wanted).await;
     if with_memory {
@@ -267,7 +267,7 @@ async fn a_delay_outlives_the_leader_and_can_be_broken() {
     let new = cluster.leader().await;
     granted(cluster.at(new).acquire(caller(heir), ask("s", 30_000)).await);
     let token = stale(cluster.at(new), |state| state.lock(&lock("l")).unwrap().requests().next().unwrap().token).await;
-    cluster.at(new).force_release(lock("l"), token, Principals::default(), "root").await.unwrap();
+    cluster.at(new).force_release(lock("l"), token, Principals::default()).await.unwrap();
     granted(cluster.at(new).acquire(caller(heir), ask("l", 0)).await);
     Cluster::bury(killed).await;
     cluster.finish().await;

@@ -12,7 +12,8 @@ use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
 use lockkeeper_core::{Reply as Outcome, Zxid, access};
 use lockkeeper_node::NodeError;
 
-use super::{Answered, CallScope, level, unexpected};
+use super::{Answered, CallScope, level, record, unexpected};
+use crate::audit::AuditEvent;
 use crate::failure::Failure;
 use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
 use crate::reply::Reply;
@@ -107,8 +108,20 @@ fn operation(change: AccessChange) -> Result<(AccessOp, Option<(String, String)>
     Ok((op, None))
 }
 
-/// Changes access control.
+/// Changes access control, with an audit record.
 pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
+    let requester = scope.requester();
+    let context = scope.context.clone();
+    let answered = carry_out(scope, change.clone()).await;
+    let token_id = match &answered {
+        Ok(Reply { body: Answer::AccessChanged(made), .. }) => made.token_id.clone(),
+        _ => None,
+    };
+    record(&context, AuditEvent::AccessChanged { change, token_id }, requester, &answered);
+    answered
+}
+
+async fn carry_out(scope: CallScope, change: AccessChange) -> Answered {
     let (op, made) = operation(change)?;
     let (context, caller) = (scope.context, scope.caller);
     let done = context.node.execute(caller, op).await?;

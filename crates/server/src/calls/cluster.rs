@@ -4,11 +4,12 @@ use lockkeeper_api::cluster::{
     AddMember, ClusterQuery, Member, Membership, Role, StateChecksum, Status, Transfer, Transferred,
 };
 use lockkeeper_api::{Answer, Code};
-use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, MemberRole, Members};
+use lockkeeper_consensus::{ChangeError, ConsensusStatus, Follower, MemberAddresses, MemberRole, Members};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_node::{Consistency, NodeError};
 
-use super::{Answered, CallScope};
+use super::{Answered, CallScope, record};
+use crate::audit::AuditEvent;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::reply::Reply;
@@ -93,8 +94,13 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
     Ok(Reply::ok(status.zxid, Answer::Cluster(Box::new(body))))
 }
 
-fn changed(context: &Context, members: &Members) -> Reply {
-    Reply::timeless(Answer::Membership(Membership { members: members_out(context, members, None) }))
+/// The answer to a change of the membership, whose audit record this writes.
+fn changed(scope: &CallScope, event: AuditEvent, done: Result<Members, ChangeError>) -> Answered {
+    let context = &scope.context;
+    let membership = |members| Membership { members: members_out(context, &members, None) };
+    let answered = done.map(|members| Reply::timeless(Answer::Membership(membership(members)))).map_err(Failure::from);
+    record(context, event, scope.requester(), &answered);
+    answered
 }
 
 /// Checks that the caller may change the cluster. The change is decided outside of the replicated state, so the right
@@ -137,28 +143,33 @@ pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
     for (field, address) in addresses.into_iter().filter_map(|(field, address)| Some((field, address?))) {
         crate::config::host_and_port(field, address).map_err(|error| Failure::bad_request(error.to_string()))?;
     }
+    let event = AuditEvent::MemberAdded { member: node_id, role: ask.role, peer_address: peer.clone() };
     let addresses = MemberAddresses { peer, client, zookeeper };
-    Ok(changed(context, &context.node.consensus().add_member(node_id, addresses, role).await?))
+    let done = context.node.consensus().add_member(node_id, addresses, role).await;
+    changed(&scope, event, done)
 }
 
 /// Makes a learner a voter, once it has caught up. A front node never becomes one.
 pub(super) async fn promote_member(scope: CallScope, id: u64) -> Answered {
-    let context = &scope.context;
     check_allowed(&scope).await?;
-    Ok(changed(context, &context.node.consensus().promote(id).await?))
+    let done = scope.context.node.consensus().promote(id).await;
+    changed(&scope, AuditEvent::MemberPromoted { member: id }, done)
 }
 
 /// Removes a member. Its id is spent.
 pub(super) async fn remove_member(scope: CallScope, id: u64) -> Answered {
-    let context = &scope.context;
     check_allowed(&scope).await?;
-    Ok(changed(context, &context.node.consensus().remove(id).await?))
+    let done = scope.context.node.consensus().remove(id).await;
+    changed(&scope, AuditEvent::MemberRemoved { member: id }, done)
 }
 
 /// Hands leadership over.
 pub(super) async fn transfer(scope: CallScope, ask: Transfer) -> Answered {
     let context = &scope.context;
     check_allowed(&scope).await?;
-    let leader = context.node.consensus().transfer_leadership(ask.to).await?;
-    Ok(Reply::timeless(Answer::Transferred(Transferred { leader })))
+    let done = context.node.consensus().transfer_leadership(ask.to).await;
+    let answered =
+        done.map(|leader| Reply::timeless(Answer::Transferred(Transferred { leader }))).map_err(Failure::from);
+    record(context, AuditEvent::LeadershipTransferred { to: ask.to }, scope.requester(), &answered);
+    answered
 }

@@ -6,13 +6,13 @@ use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::lock::LOCKS_ROOT;
-use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Standing, State};
+use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Standing, State, Zxid};
 use lockkeeper_node::{Consistency, NodeError};
 
-use super::{Answered, CallScope, level, page_limit};
+use super::{Answered, CallScope, level, page_limit, record};
+use crate::audit::AuditEvent;
 use crate::context::Context;
 use crate::failure::{Failure, shutting_down};
-use crate::http::connection::ClientAddress;
 use crate::principals::{list_allows, may_name, may_read};
 use crate::reply::Reply;
 
@@ -138,7 +138,8 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
 /// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit
 /// log.
 pub(super) async fn force_release(scope: CallScope, name: String, token: u64) -> Answered {
-    let CallScope { context, caller, from: ClientAddress(from), .. } = scope;
+    let mut requester = scope.requester();
+    let CallScope { context, caller, .. } = scope;
     let lock = LockName::parse(&name)?;
     // Where access control is enforced, the caller's roles decide.
     let by_role = context.node.look(|state| state.access().is_enabled());
@@ -150,14 +151,15 @@ pub(super) async fn force_release(scope: CallScope, name: String, token: u64) ->
     if context.stopping.is_cancelled() {
         return Err(shutting_down());
     }
-    let by = match caller.credential {
-        // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
-        Some(credential) => {
-            context.node.keepalive(&credential).await?;
-            format!("session {} from {from}", credential.session)
-        }
-        None => format!("somebody without a session from {from}"),
-    };
-    let done = context.node.force_release(lock, FencingToken(token), caller.principals, &by).await?;
-    Ok(Reply::ok(done.zxid, Answer::Released(Released { lock: name, token, zxid: done.zxid.0 })))
+    // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
+    if let Some(credential) = caller.credential {
+        context.node.keepalive(&credential).await?;
+        requester.session = Some(credential.session);
+    }
+    let event = AuditEvent::ForcedRelease { lock: Some(lock.clone()), path: None, token: FencingToken(token) };
+    let done = context.node.force_release(lock, FencingToken(token), caller.principals).await;
+    let released = |zxid: Zxid| Answer::Released(Released { lock: name, token, zxid: zxid.0 });
+    let answered = done.map(|done| Reply::ok(done.zxid, released(done.zxid))).map_err(Failure::from);
+    record(&context, event, requester, &answered);
+    answered
 }

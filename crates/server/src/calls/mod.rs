@@ -10,6 +10,7 @@ pub(crate) mod nodes;
 mod sessions;
 mod txn;
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -20,10 +21,12 @@ use lockkeeper_node::{Caller, Credential, NodeError, Undecided};
 use tokio::sync::oneshot;
 
 use crate::admission::AtWork;
+use crate::audit::{AuditEvent, AuditOutcome, AuditRecord, Requester};
 use crate::context::Context;
 use crate::extract::session_required;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
+use crate::principals::names_in;
 use crate::reply::Reply;
 
 /// Most entries of a page.
@@ -73,6 +76,14 @@ impl CallScope {
         Ok(credential)
     }
 
+    /// The caller for the audit log. The session is named only by calls that have verified its secret.
+    fn requester(&self) -> Requester {
+        let request_id = self.caller.request.as_ref().map(|request| request.id);
+        let ClientAddress(address) = self.from;
+        let principals = self.context.node.look(|state| names_in(&self.caller.principals, state));
+        Requester { request_id, principals, ..Requester::at(address.ip()) }
+    }
+
     /// Carries out a call. Each call's future is boxed by itself: one future for all would be as large as the largest.
     pub(crate) fn dispatch(self, call: Call) -> BoxFuture<'static, Answered> {
         match call {
@@ -87,7 +98,9 @@ impl CallScope {
             Call::ReleaseLock { name, body } => acquire::release(self, name, body).boxed(),
             Call::DowngradeLock { name, body } => acquire::downgrade(self, name, body).boxed(),
             Call::VerifyLock { name, body } => locks::verify(self, name, body).boxed(),
-            Call::BreakLock { name, token } => locks::force_release(self, name, token).boxed(),
+            Call::BreakLock { name, token } => {
+                to_the_end(self.context.clone(), locks::force_release(self, name, token)).boxed()
+            }
             Call::GetGate { key, query } => gates::show(self, key, query).boxed(),
             Call::BeginGate { key, body } => gates::begin(self, key, body).boxed(),
             Call::FinishGate { key, body } => gates::finish(self, key, body).boxed(),
@@ -98,12 +111,14 @@ impl CallScope {
             Call::DeleteNode { path, query } => nodes::delete(self, path, query).boxed(),
             Call::RunTransaction { body } => txn::txn(self, body).boxed(),
             Call::GetCluster { query } => cluster::status(self, query).boxed(),
-            Call::AddMember { body } => cluster::add_member(self, body).boxed(),
-            Call::PromoteMember { id } => cluster::promote_member(self, id).boxed(),
-            Call::RemoveMember { id } => cluster::remove_member(self, id).boxed(),
-            Call::TransferLeadership { body } => cluster::transfer(self, body).boxed(),
+            Call::AddMember { body } => to_the_end(self.context.clone(), cluster::add_member(self, body)).boxed(),
+            Call::PromoteMember { id } => to_the_end(self.context.clone(), cluster::promote_member(self, id)).boxed(),
+            Call::RemoveMember { id } => to_the_end(self.context.clone(), cluster::remove_member(self, id)).boxed(),
+            Call::TransferLeadership { body } => {
+                to_the_end(self.context.clone(), cluster::transfer(self, body)).boxed()
+            }
             Call::GetAccess { query } => access::show(self, query).boxed(),
-            Call::ChangeAccess { body } => access::change(self, body).boxed(),
+            Call::ChangeAccess { body } => to_the_end(self.context.clone(), access::change(self, body)).boxed(),
             Call::WhoAmI { query } => access::who_am_i(self, query).boxed(),
             Call::CheckAccess { query } => access::check(self, query).boxed(),
         }
@@ -114,6 +129,21 @@ impl CallScope {
 pub(crate) fn check_owner(context: &Context, caller: &Caller, credential: &Credential) -> Result<(), Failure> {
     let checked = context.node.look(|state| state.check_owner(&caller.principals, credential.session));
     checked.map_err(|refusal| NodeError::Refused(refusal).into())
+}
+
+/// Carries out a call to its end even if its client disconnects: what it changes needs its audit record.
+async fn to_the_end(context: Arc<Context>, call: impl Future<Output = Answered> + Send + 'static) -> Answered {
+    context.tasks.spawn(call).await.unwrap_or_else(|ended| match ended.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => Err(Failure::new(Code::UnknownOutcome, "this node stopped meanwhile; it may or may not be executed")),
+    })
+}
+
+/// Writes the audit record of a call. An access that was refused is counted, not audited.
+fn record(context: &Context, event: AuditEvent, requester: Requester, answered: &Answered) {
+    if !matches!(answered, Err(failure) if failure.code() == Code::Forbidden) {
+        context.audit.record(&AuditRecord { event, requester, outcome: AuditOutcome::of(answered) });
+    }
 }
 
 fn page_limit(asked: Option<usize>) -> Result<usize, Failure> {

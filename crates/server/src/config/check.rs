@@ -56,6 +56,7 @@ impl Config {
         self.check_storage()?;
         self.check_timing()?;
         self.check_limits()?;
+        self.check_audit()?;
         self.check_zookeeper()?;
         let listen_client = listen_address("listen.client", &self.listen.client)?;
         let listen_peer = listen_address("listen.peer", &self.listen.peer)?;
@@ -207,6 +208,23 @@ impl Config {
         within("storage.snapshot_every_mib", storage.snapshot_every_mib, 1, 65_536)?;
         within("storage.keep_mib", storage.keep_mib, 0, 65_536)?;
         within("storage.sync_watchdog_ms", storage.sync_watchdog_ms, 1_000, 600_000)
+    }
+
+    fn check_audit(&self) -> Result<(), ConfigError> {
+        let file = &self.audit.file;
+        if file.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let wrong = |rule: &str| Err(refuse("audit.file", file.display(), rule));
+        if file.file_name().is_none() || file.is_dir() {
+            return wrong("must name a file, not a directory");
+        }
+        match file.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() && !directory.is_dir() => {
+                wrong("is in a directory that does not exist; create the directory, or name another file")
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_timing(&self) -> Result<(), ConfigError> {

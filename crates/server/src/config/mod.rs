@@ -45,6 +45,9 @@ pub struct Config {
     /// The log on standard error.
     #[serde(default)]
     pub log: Log,
+    /// The audit log.
+    #[serde(default)]
+    pub audit: AuditSection,
     /// What the API permits beyond a session's own locks.
     #[serde(default)]
     pub admin: Admin,
@@ -243,6 +246,15 @@ pub enum LogFormat {
     Json,
 }
 
+/// Section `[audit]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditSection {
+    /// The file to which audit records are appended, one JSON object a line; relative to the working directory. Its
+    /// directory must exist. Empty for no file: the records are in the log alone, where they are in any case.
+    pub file: PathBuf,
+}
+
 /// Section `[admin]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -431,6 +443,7 @@ impl Config {
             timing: Timing::default(),
             limits: Limits::default(),
             log: Log::default(),
+            audit: AuditSection::default(),
             admin: Admin::default(),
             locks: Locks::default(),
             zookeeper: ZooKeeper::default(),

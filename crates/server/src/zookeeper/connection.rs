@@ -30,6 +30,7 @@ use super::outbox::{Close, Next};
 use super::reads::{self, ReadContext};
 use super::values::{code, zxid};
 use super::{admin_commands, set_watches};
+use crate::audit::{AuthenticationMethod, Requester};
 use crate::extract::Room;
 use crate::http::connection::bound_unsent;
 use crate::principals::prove_certificate;
@@ -281,6 +282,8 @@ impl SessionConnection {
                     Ok(()) => flow,
                     Err(_) => {
                         Counts::add(&self.frontend.counts.auth_failures, 1);
+                        let requester = Requester::at(self.handle.address);
+                        self.frontend.audit.authentication_failed(requester, AuthenticationMethod::ZookeeperAuth);
                         ControlFlow::Break("its credentials are wrong")
                     }
                 }

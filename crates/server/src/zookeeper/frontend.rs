@@ -22,6 +22,7 @@ use super::outbox::Close;
 use super::system_nodes::{CONFIG, SystemNodes};
 use super::values::zxid;
 use super::watches::{ConnectionId, WatchLimits, WatchTable, event_type};
+use crate::audit::Audit;
 use crate::budget::{Budget, give_back};
 use crate::principals::SuperDigest;
 
@@ -63,6 +64,7 @@ const REMOVE_BATCH: usize = 1_000;
 /// See the module's text.
 pub(super) struct Frontend {
     pub(super) node: Node,
+    pub(super) audit: Arc<Audit>,
     pub(super) settings: Settings,
     pub(super) watches: Mutex<WatchTable>,
     pub(super) latency: Latency,
@@ -87,9 +89,10 @@ struct ConnectionTable {
 }
 
 impl Frontend {
-    pub(super) fn new(node: Node, settings: Settings) -> Arc<Self> {
+    pub(super) fn new(node: Node, audit: Arc<Audit>, settings: Settings) -> Arc<Self> {
         let frontend = Arc::new(Self {
             node: node.clone(),
+            audit,
             watches: Mutex::new(WatchTable::bounded(settings.watches)),
             counting: Arc::new(Semaphore::new(1)),
             latency: Latency::default(),

@@ -17,6 +17,7 @@ use super::connection::credential;
 use super::connection_handle::{AttachedSession, ConnectionHandle};
 use super::frontend::Frontend;
 use super::metrics::Counts;
+use crate::audit::{AuthenticationMethod, Requester};
 
 /// Shortest and longest session timeout, in ticks.
 const TICKS: std::ops::RangeInclusive<u32> = 2..=20;
@@ -65,7 +66,11 @@ pub(super) async fn handshake(frontend: &Arc<Frontend>, handle: &Arc<ConnectionH
             handle.outbox.push(|out| response.encode(out));
             Handshake::Accepted(session)
         }
-        Err(NodeError::Refused(Refusal::SessionExpired(_)) | NodeError::WrongSecret) => {
+        Err(error @ (NodeError::Refused(Refusal::SessionExpired(_)) | NodeError::WrongSecret)) => {
+            if matches!(error, NodeError::WrongSecret) {
+                let requester = Requester::at(handle.address);
+                frontend.audit.authentication_failed(requester, AuthenticationMethod::SessionSecret);
+            }
             handle.outbox.push(|out| ConnectResponse::refused(&request).encode(out));
             Handshake::Rejected("its session has expired, or the password is wrong")
         }

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
+use crate::audit::Audit;
 use crate::config::{Checked, Config};
 use crate::principals::SuperDigest;
 use crate::tls::TlsListener;
@@ -51,11 +52,11 @@ pub(crate) fn serve(
     (listener, tls): (TcpListener, Option<TlsListener>),
     node: &Node,
     (config, checked): (&Config, &Checked),
-    admission: &Admission,
+    (admission, audit): (&Admission, &Arc<Audit>),
     most: usize,
     finish: CancellationToken,
 ) -> impl Future<Output = JoinSet<()>> + Send + 'static {
-    let frontend = Frontend::new(node.clone(), settings(config, admission));
+    let frontend = Frontend::new(node.clone(), audit.clone(), settings(config, admission));
     let addresses = checked.zookeeper_clients.clone();
     async move {
         let following = follow_membership(frontend.clone(), addresses);

@@ -136,6 +136,12 @@ fn errors_name_key_value_and_rule() {
         ),
         (&format!("{GOOD}[tls.peer]\ncertificate = \"a\"\nkey = \"b\"\n"), &["tls.peer", "authority"]),
         (&format!("{GOOD}[tls.metrics]\ncertificate = \"a\"\n"), &["tls", "metrics"]),
+        (
+            &format!("{GOOD}[audit]\nfile = \"/nowhere/audit.jsonl\"\n"),
+            &["audit.file = /nowhere/audit.jsonl", "directory that does not exist"],
+        ),
+        (&format!("{GOOD}[audit]\nfile = \"/\"\n"), &["audit.file = /", "not a directory"]),
+        (&format!("{GOOD}[audit]\nfiles = \"a\"\n"), &["audit", "files"]),
         (&format!("{GOOD}[log]\nlevel = \"lou=d=\"\n"), &["log.level", "lou=d="]),
         (&format!("{GOOD}[log]\nformat = \"xml\"\n"), &["log.format", "xml"]),
     ] {

@@ -193,9 +193,7 @@ impl Client {
         let began = self.lab.checkers.lock().began();
         let named = lock.clone();
         let tried = self
-            .ask(TRY, move |node| async move {
-                node.force_release(named, token, Principals::default(), "the simulation").await
-            })
+            .ask(TRY, move |node| async move { node.force_release(named, token, Principals::default()).await })
             .await;
         let outcome = match tried {
             Attempt::Done(At { zxid, .. }) => {

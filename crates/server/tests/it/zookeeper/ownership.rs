@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::client::Client;
 use super::{cluster, cluster_with};
+use crate::audit;
 use crate::harness::{Cluster, Got};
 
 const CONTAINER: i32 = 4;
@@ -79,7 +80,7 @@ async fn without_the_right_to_force_nobody_breaks_a_lock_on_any_path() {
 
 #[tokio::test]
 async fn the_right_to_force_allows_only_deletion_as_a_forced_release() {
-    let cluster = cluster(1).await;
+    let cluster = cluster_with(1, audit::with_file).await;
     let grant = held(&cluster).await;
     let mut client = Client::open(cluster.zookeeper(0)).await;
     let forced = async || -> u64 {
@@ -94,7 +95,11 @@ async fn the_right_to_force_allows_only_deletion_as_a_forced_release() {
     cluster.post("/v1/nodes/locks/x/lock-", None, over_http).await.problem(Code::BadRequest);
     let before = forced().await;
     client.delete(&grant.path).await.unwrap();
-    assert!(forced().await > before, "it is counted and written to the audit log");
+    assert!(forced().await > before, "it is counted");
+    let record = &audit::records(&cluster, 1).await[0];
+    assert_eq!((&record["event"], &record["lock"]), (&json!("forced_release"), &json!("x")), "{record}");
+    assert_eq!((&record["path"], &record["token"]), (&json!(grant.path), &json!(grant.token)), "{record}");
+    assert!(record["session"].is_u64() && record["address"] == "127.0.0.1", "{record}");
     assert!(!cluster.verify("x", grant.token).await.held);
 }
 

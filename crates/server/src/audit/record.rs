@@ -1,0 +1,236 @@
+//! The records of the audit log.
+//!
+//! Their fields take names, numbers and fixed texts. None takes a credential, a header, a token or the hash of a
+//! password, so that no secret gets into the log.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use lockkeeper_api::Code;
+use lockkeeper_api::access::AccessChange;
+use lockkeeper_api::cluster::Role;
+use lockkeeper_core::acl::Principals;
+use lockkeeper_core::{FencingToken, LockName, NodePath, RequestId, SessionId, Zxid};
+use lockkeeper_node::ForcedDeletion;
+use serde::Serialize;
+
+use crate::calls::Answered;
+use crate::principals::names;
+
+/// One record.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditRecord {
+    pub(crate) event: AuditEvent,
+    pub(crate) requester: Requester,
+    pub(crate) outcome: AuditOutcome,
+}
+
+/// What somebody did, or tried to do.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum AuditEvent {
+    /// A lock request or a gate was taken from its owner.
+    ForcedRelease {
+        /// The lock; `None` for a gate.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lock: Option<LockName>,
+        /// The deleted node, where the request named a node and not a lock.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        path: Option<NodePath>,
+        /// The fencing token, which is no secret.
+        token: FencingToken,
+    },
+    /// A member was added, or its addresses were changed.
+    MemberAdded {
+        member: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        role: Option<Role>,
+        peer_address: String,
+    },
+    /// A learner became a voter.
+    MemberPromoted { member: u64 },
+    /// A member was removed.
+    MemberRemoved { member: u64 },
+    /// Leadership was handed over.
+    LeadershipTransferred {
+        /// The member that was asked for; `None` for any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        to: Option<u64>,
+    },
+    /// Access control was changed.
+    AccessChanged {
+        change: AccessChange,
+        /// The id of the token that the change made.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token_id: Option<String>,
+    },
+    /// A caller showed a proof that proves nothing.
+    AuthenticationFailed {
+        method: AuthenticationMethod,
+        /// How many failures of the same method before this one have no record.
+        left_out: u64,
+    },
+}
+
+/// How a caller tried to prove who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AuthenticationMethod {
+    /// The secret of a session, over HTTP or as the password of a ZooKeeper session.
+    SessionSecret,
+    /// The header `Authorization`.
+    AuthorizationHeader,
+    /// An `auth` request of ZooKeeper's protocol.
+    ZookeeperAuth,
+}
+
+/// Who asked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requester {
+    /// The names of the caller, without hashes.
+    pub(crate) principals: Vec<String>,
+    pub(crate) address: Option<IpAddr>,
+    /// The session, if the caller has shown its secret.
+    pub(crate) session: Option<SessionId>,
+    pub(crate) request_id: Option<RequestId>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AuditOutcome {
+    /// It is done, at this zxid if it has one.
+    Done(Option<Zxid>),
+    /// Nothing changed, for this reason.
+    NotDone(Option<String>),
+    /// It may be done or not.
+    Unknown(String),
+}
+
+impl AuditEvent {
+    /// The message of the log line.
+    pub(super) fn message(&self) -> &'static str {
+        match self {
+            Self::ForcedRelease { .. } => "forced release",
+            Self::MemberAdded { .. } => "member added",
+            Self::MemberPromoted { .. } => "member promoted",
+            Self::MemberRemoved { .. } => "member removed",
+            Self::LeadershipTransferred { .. } => "leadership transferred",
+            Self::AccessChanged { .. } => "access changed",
+            Self::AuthenticationFailed { .. } => "authentication failed",
+        }
+    }
+}
+
+impl Requester {
+    /// A caller of whom nothing but the address is known.
+    pub(crate) fn at(address: IpAddr) -> Self {
+        Self { address: Some(address.to_canonical()), ..Self::default() }
+    }
+
+    /// The same caller with the names of its identities.
+    pub(crate) fn named(self, principals: &Principals) -> Self {
+        Self { principals: names(principals), ..self }
+    }
+
+    /// A caller of whom its identities and the address among them are known.
+    pub(crate) fn known_as(principals: &Principals) -> Self {
+        principals.address.map(Self::at).unwrap_or_default().named(principals)
+    }
+}
+
+impl fmt::Display for Requester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = self.principals.clone();
+        names.extend(self.session.map(|session| format!("session {session}")));
+        if names.is_empty() {
+            names.push("somebody without a session".into());
+        }
+        f.write_str(&names.join(", "))?;
+        self.address.map_or(Ok(()), |address| write!(f, " from {address}"))
+    }
+}
+
+impl AuditOutcome {
+    /// The outcome of a call.
+    pub(crate) fn of(answered: &Answered) -> Self {
+        match answered {
+            Ok(reply) => Self::Done(reply.zxid),
+            Err(failure) => {
+                let why = failure.problem().detail.clone();
+                match failure.code() {
+                    Code::UnknownOutcome | Code::Internal => Self::Unknown(why),
+                    _ => Self::NotDone(Some(why)),
+                }
+            }
+        }
+    }
+
+    pub(super) fn as_str(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "done",
+            Self::NotDone(_) => "not_done",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+
+    pub(super) fn zxid(&self) -> Option<u64> {
+        if let Self::Done(zxid) = self { zxid.map(|zxid| zxid.0) } else { None }
+    }
+
+    pub(super) fn error(&self) -> Option<&str> {
+        match self {
+            Self::Done(_) => None,
+            Self::NotDone(why) => why.as_deref(),
+            Self::Unknown(why) => Some(why),
+        }
+    }
+}
+
+impl From<ForcedDeletion> for AuditRecord {
+    fn from(deletion: ForcedDeletion) -> Self {
+        let ForcedDeletion { zxid, lock, path, token, session, request_id, principals } = deletion;
+        Self {
+            event: AuditEvent::ForcedRelease { lock, path: Some(path), token },
+            requester: Requester { session, request_id, ..Requester::known_as(&principals) },
+            outcome: AuditOutcome::Done(Some(zxid)),
+        }
+    }
+}
+
+/// A record as a line of the file has it.
+#[derive(Serialize)]
+pub(super) struct AuditLine<'r> {
+    /// UTC, as RFC 3339 writes it.
+    pub(super) time: String,
+    /// The cluster node that writes the record.
+    pub(super) node: u64,
+    #[serde(flatten)]
+    pub(super) event: &'r AuditEvent,
+    pub(super) principals: &'r [String],
+    pub(super) address: Option<IpAddr>,
+    pub(super) session: Option<u64>,
+    pub(super) request_id: Option<String>,
+    pub(super) outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) zxid: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<&'r str>,
+}
+
+impl<'r> AuditLine<'r> {
+    pub(super) fn new(time: String, node: u64, record: &'r AuditRecord) -> Self {
+        let AuditRecord { event, requester, outcome } = record;
+        Self {
+            time,
+            node,
+            event,
+            principals: &requester.principals,
+            address: requester.address,
+            session: requester.session.map(|session| session.0),
+            request_id: requester.request_id.map(|id| id.to_string()),
+            outcome: outcome.as_str(),
+            zxid: outcome.zxid(),
+            error: outcome.error(),
+        }
+    }
+}
