@@ -25,7 +25,7 @@ pub enum AccessTokenError {
     #[error("not an access token; a token is written lk_ and 43 letters, digits, '-' or '_'")]
     Malformed,
     /// The file holds something else than a token.
-    #[error("{} does not hold an access token; a token is written lk_ and 43 letters, digits, '-' or '_'", .file.display())]
+    #[error("{} holds no access token; a token is written lk_ and 43 letters, digits, '-' or '_'", .file.display())]
     NotInFile {
         /// The file.
         file: PathBuf,
@@ -117,6 +117,6 @@ mod tests {
         assert_eq!(AccessToken::from_file(&file).unwrap(), TOKEN.parse().unwrap());
         std::fs::write(&file, format!("{TOKEN} {TOKEN}")).unwrap();
         let error = AccessToken::from_file(&file).unwrap_err().to_string();
-        assert!(error.contains("token does not hold") && !error.contains("abcdef"), "{error}");
+        assert!(error.contains("token holds no access token") && !error.contains("abcdef"), "{error}");
     }
 }
