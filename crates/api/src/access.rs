@@ -1,9 +1,9 @@
 //! Access control: roles, the principals that have them, and tokens.
 //!
-//! A *principal* is the name under which a caller is known: of the token that it shows (`Authorization: Bearer lk_…`), of
+//! A *principal* is the name under which a caller is known: that of its token (`Authorization: Bearer lk_…`), that of
 //! its client certificate, or `digest:USER:HASH` for credentials of ZooKeeper's digest scheme. A *role* is a list of
-//! rules; a principal may do whatever a rule of one of its roles allows. Anything else is refused once access control is
-//! enabled.
+//! rules; a principal may do whatever a rule of one of its roles allows. Anything else is refused once access control
+//! is enabled.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,8 +53,8 @@ pub enum Right {
 pub struct Rule {
     /// On what.
     pub resource: Resource,
-    /// The first parts of a name: `orders` stands for `orders` and everything below it, but not for `orders2`; empty for
-    /// every name. Paths of nodes begin with a slash.
+    /// The first parts of a name: `orders` stands for `orders` and everything below it, but not for `orders2`; empty
+    /// for every name. Paths of nodes begin with a slash.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// The rights; at least one.
@@ -286,7 +286,8 @@ mod tests {
 
     #[test]
     fn changes_are_one_word_with_its_fields() {
-        let json = r#"{"put_role":{"name":"billing","rules":[{"resource":"locks","prefix":"billing","rights":["acquire","read"]}]}}"#;
+        let json =
+            r#"{"put_role":{"name":"r","rules":[{"resource":"locks","prefix":"p","rights":["acquire","read"]}]}}"#;
         let change: AccessChange = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&change).unwrap(), json);
         assert!(serde_json::from_str::<AccessChange>(r#"{"enable":{"force":true}}"#).is_err());

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use lockkeeper_api::locks::{Acquire, Acquired, Token};
 use lockkeeper_api::sessions::{OpenSession, SessionOpened};
 use lockkeeper_api::{Problem, SESSION_HEADER};
-use lockkeeper_client::Tls;
+use lockkeeper_client::{AccessToken, Tls};
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,6 +24,15 @@ use crate::BenchError;
 pub(crate) const WAIT_MS: u64 = 60_000;
 /// Longer than a warm-up without a request; every request renews the session.
 const SESSION_TIMEOUT_MS: u32 = 60_000;
+
+/// What a client needs at a cluster that uses TLS or enforces access control.
+#[derive(Clone, Debug, Default)]
+pub struct Security {
+    /// For `https` endpoints.
+    pub tls: Option<Tls>,
+    /// The token that proves who the client is.
+    pub token: Option<AccessToken>,
+}
 
 /// A connection without or with TLS.
 pub(crate) type Socket = Either<TcpStream, Box<TlsStream<TcpStream>>>;
@@ -57,14 +66,14 @@ pub struct Connection {
     credential: Option<String>,
     session_id: u64,
     leader: Option<String>,
-    tls: Option<Tls>,
+    security: Security,
 }
 
 async fn handshake(
     endpoint: &str,
-    tls: Option<&Tls>,
+    security: &Security,
 ) -> Result<(String, SendRequest<Full<Bytes>>, JoinHandle<()>), String> {
-    let (host, stream) = connect(endpoint, tls).await?;
+    let (host, stream) = connect(endpoint, security.tls.as_ref()).await?;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     let driver = tokio::spawn(async move {
         // The next request notices its end.
@@ -85,16 +94,16 @@ impl Connection {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
-        Self::open_with(endpoint, label, None).await
+        Self::open_with(endpoint, label, &Security::default()).await
     }
 
-    /// The same, with TLS if the endpoint is an `https` URL.
+    /// The same, with TLS if the endpoint is an `https` URL, and with a token if there is one.
     ///
     /// # Errors
     /// The endpoint cannot be used.
-    pub async fn open_with(endpoint: &str, label: &str, tls: Option<&Tls>) -> Result<Self, BenchError> {
+    pub async fn open_with(endpoint: &str, label: &str, security: &Security) -> Result<Self, BenchError> {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let mut opened = Self::connect(endpoint, tls).await?;
+        let mut opened = Self::connect(endpoint, security).await?;
         let session = opened.open_session(SESSION_TIMEOUT_MS, label).await.map_err(failed)?;
         opened.credential = Some(session.credential);
         opened.session_id = session.session_id;
@@ -103,12 +112,12 @@ impl Connection {
     }
 
     /// Connects, without a session.
-    pub(crate) async fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<Self, BenchError> {
-        let connected = handshake(endpoint, tls).await;
+    pub(crate) async fn connect(endpoint: &str, security: &Security) -> Result<Self, BenchError> {
+        let connected = handshake(endpoint, security).await;
         let (host, sender, driver) =
             connected.map_err(|why| BenchError::Endpoint { endpoint: endpoint.to_owned(), why })?;
-        let (endpoint, tls) = (endpoint.to_owned(), tls.cloned());
-        Ok(Self { endpoint, host, sender, driver, credential: None, session_id: 0, leader: None, tls })
+        let (endpoint, security) = (endpoint.to_owned(), security.clone());
+        Ok(Self { endpoint, host, sender, driver, credential: None, session_id: 0, leader: None, security })
     }
 
     /// Opens a session, which is not that of this connection.
@@ -131,7 +140,7 @@ impl Connection {
     }
 
     async fn connect_again(&mut self) -> Result<(), BenchError> {
-        let again = handshake(&self.endpoint, self.tls.as_ref()).await;
+        let again = handshake(&self.endpoint, &self.security).await;
         let (host, sender, driver) =
             again.map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })?;
         (self.host, self.sender) = (host, sender);
@@ -143,8 +152,8 @@ impl Connection {
         &self.endpoint
     }
 
-    pub(crate) fn tls(&self) -> Option<&Tls> {
-        self.tls.as_ref()
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
     }
 
     pub(crate) fn session_id(&self) -> u64 {
@@ -199,6 +208,9 @@ impl Connection {
         }
         if let Some(credential) = &self.credential {
             request = request.header(SESSION_HEADER, credential);
+        }
+        if let Some(token) = &self.security.token {
+            request = request.header("authorization", token.header());
         }
         let request = request.body(Full::from(body.unwrap_or_default())).map_err(|e| e.to_string())?;
         self.sender.ready().await.map_err(|e| format!("connection lost: {e}"))?;

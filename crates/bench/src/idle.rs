@@ -8,7 +8,6 @@ use futures::future::try_join_all;
 use futures::{SinkExt, StreamExt};
 use lockkeeper_api::Problem;
 use lockkeeper_api::stream::FromClient;
-use lockkeeper_client::Tls;
 use parking_lot::Mutex;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Security};
 use crate::stream::{StreamSocket, connect_stream};
 use crate::{BenchError, cpu};
 
@@ -40,8 +39,8 @@ pub struct IdlePlan {
     pub measure: Duration,
     /// Processes on this machine whose CPU time and memory are reported.
     pub server_pids: Vec<u32>,
-    /// For `https` endpoints.
-    pub tls: Option<Tls>,
+    /// What the cluster asks of its clients.
+    pub security: Security,
 }
 
 /// What idle sessions cost.
@@ -127,7 +126,7 @@ async fn open_all(plan: &IdlePlan, seen: &Arc<Seen>) -> Result<JoinSet<()>, Benc
     let openers = OPENERS * plan.endpoints.len() as u32;
     let opening = (0..openers).map(|number| {
         let endpoint = &plan.endpoints[number as usize % plan.endpoints.len()];
-        open_share(endpoint, plan.sessions / openers + u32::from(number < plan.sessions % openers), plan.tls.as_ref())
+        open_share(endpoint, plan.sessions / openers + u32::from(number < plan.sessions % openers), &plan.security)
     });
     let mut streams = JoinSet::new();
     let shares = try_join_all(opening).await?;
@@ -138,14 +137,14 @@ async fn open_all(plan: &IdlePlan, seen: &Arc<Seen>) -> Result<JoinSet<()>, Benc
     Ok(streams)
 }
 
-async fn open_share(endpoint: &str, sessions: u32, tls: Option<&Tls>) -> Result<Vec<StreamSocket>, BenchError> {
+async fn open_share(endpoint: &str, sessions: u32, security: &Security) -> Result<Vec<StreamSocket>, BenchError> {
     let mut sockets = Vec::new();
     if sessions > 0 {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let mut connection = Connection::connect(endpoint, tls).await?;
+        let mut connection = Connection::connect(endpoint, security).await?;
         for _ in 0..sessions {
             let session = connection.open_session(TIMEOUT_MS, "idle").await.map_err(failed)?;
-            sockets.push(connect_stream(endpoint, session.session_id, &session.credential, tls).await?);
+            sockets.push(connect_stream(endpoint, session.session_id, &session.credential, security).await?);
         }
     }
     Ok(sockets)
@@ -208,7 +207,7 @@ mod tests {
             // Of sessions whose keepalives are spread over ten seconds, some have one.
             measure: Duration::from_secs(2),
             server_pids: vec![std::process::id()],
-            tls: None,
+            security: Security::default(),
         };
         let measured = run_idle(&plan).await.unwrap();
         assert_eq!((measured.sessions, measured.lost), (40, 0), "{measured:?}");

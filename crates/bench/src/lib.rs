@@ -23,7 +23,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-pub use connection::Connection;
+pub use connection::{Connection, Security};
 pub use cpu::{US_PER_TICK, spent_us};
 pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
 pub use idle::{IdleMeasured, IdlePlan, ServerCost, run_idle};

@@ -7,9 +7,9 @@ use futures::future::{join_all, try_join_all};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use lockkeeper_client::{Client, Options, Session, SessionOptions, Tls};
+use lockkeeper_client::{Client, Options, Session, SessionOptions};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Security};
 use crate::cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
 use crate::rate::Rate;
 use crate::stream::Stream;
@@ -75,16 +75,16 @@ impl ClientResult {
 /// # Errors
 /// An endpoint cannot be used, a server's CPU time cannot be read, or no cycle succeeded.
 pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
-    run_with(plan, None).await
+    run_with(plan, &Security::default()).await
 }
 
-/// The same, with TLS to endpoints that are `https` URLs.
+/// The same, with TLS to endpoints that are `https` URLs, and with a token if there is one.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_with(plan: &Plan, tls: Option<&Tls>) -> Result<Measured, BenchError> {
+pub async fn run_with(plan: &Plan, security: &Security) -> Result<Measured, BenchError> {
     cpu::spent_us(&plan.server_pids)?;
-    let opened = timeout(OPEN_TIMEOUT, open_all(plan, tls)).await;
+    let opened = timeout(OPEN_TIMEOUT, open_all(plan, security)).await;
     let connections = opened.map_err(|_| BenchError::Endpoint {
         endpoint: plan.endpoints.join(","),
         why: format!("cannot open {} sessions within {} s", plan.clients, OPEN_TIMEOUT.as_secs()),
@@ -136,16 +136,17 @@ pub async fn run_with(plan: &Plan, tls: Option<&Tls>) -> Result<Measured, BenchE
     summarize(plan, total, seconds, servers, own)
 }
 
-async fn open_all(plan: &Plan, tls: Option<&Tls>) -> Result<Vec<ClientConnection>, BenchError> {
+async fn open_all(plan: &Plan, security: &Security) -> Result<Vec<ClientConnection>, BenchError> {
     let clients = plan.clients as usize;
     let endpoint_of = |at: usize| &plan.endpoints[at % plan.endpoints.len()];
     let opening = (0..clients).map(|at| async move {
         let (endpoint, label) = (endpoint_of(at), format!("bench client {at}"));
         match plan.transport {
             Transport::Stream => {
-                Stream::open_with(endpoint, &label, tls).await.map(|stream| ClientConnection::Stream(Box::new(stream)))
+                let opened = Stream::open_with(endpoint, &label, security).await;
+                opened.map(|stream| ClientConnection::Stream(Box::new(stream)))
             }
-            _ => Connection::open_with(endpoint, &label, tls).await.map(ClientConnection::Http),
+            _ => Connection::open_with(endpoint, &label, security).await.map(ClientConnection::Http),
         }
     });
     if plan.transport != Transport::Library {
@@ -153,7 +154,7 @@ async fn open_all(plan: &Plan, tls: Option<&Tls>) -> Result<Vec<ClientConnection
     }
     let shared = (0..plan.endpoints.len().min(clients)).map(|at| async move {
         let label = format!("bench program {at}");
-        open_shared_session(endpoint_of(at), &label, tls).await
+        open_shared_session(endpoint_of(at), &label, security).await
     });
     let sessions = try_join_all(shared).await?;
     Ok((0..clients).map(|at| ClientConnection::Library(sessions[at % sessions.len()].clone())).collect())
@@ -353,10 +354,11 @@ async fn over_stream(
 }
 
 /// Opens a session of the client library, which tasks share.
-async fn open_shared_session(endpoint: &str, label: &str, tls: Option<&Tls>) -> Result<Session, BenchError> {
+async fn open_shared_session(endpoint: &str, label: &str, security: &Security) -> Result<Session, BenchError> {
     let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
+    let client_options = Options { token: security.token.clone(), ..Options::default() };
     let client =
-        Client::new_with_tls([endpoint], Options::default(), tls.cloned()).map_err(|e| failed(e.to_string()))?;
+        Client::new_with_tls([endpoint], client_options, security.tls.clone()).map_err(|e| failed(e.to_string()))?;
     let options = SessionOptions {
         label: label.to_owned(),
         transport: lockkeeper_client::Transport::Stream,

@@ -4,17 +4,17 @@ use futures::{SinkExt, StreamExt};
 use lockkeeper_api::locks::{Acquire, Release};
 use lockkeeper_api::stream::{FromClient, StreamRequest};
 use lockkeeper_api::{Call, Problem, SESSION_HEADER};
-use lockkeeper_client::Tls;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::BenchError;
-use crate::connection::{Connection, Socket, WAIT_MS, connect};
+use crate::connection::{Connection, Security, Socket, WAIT_MS, connect};
 
 /// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
@@ -56,15 +56,15 @@ impl Stream {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
-        Self::open_with(endpoint, label, None).await
+        Self::open_with(endpoint, label, &Security::default()).await
     }
 
-    /// The same, with TLS if the endpoint is an `https` URL.
+    /// The same, with TLS if the endpoint is an `https` URL, and with a token if there is one.
     ///
     /// # Errors
     /// The endpoint cannot be used.
-    pub async fn open_with(endpoint: &str, label: &str, tls: Option<&Tls>) -> Result<Self, BenchError> {
-        Self::of(Connection::open_with(endpoint, label, tls).await?).await
+    pub async fn open_with(endpoint: &str, label: &str, security: &Security) -> Result<Self, BenchError> {
+        Self::of(Connection::open_with(endpoint, label, security).await?).await
     }
 
     /// Opens the stream of a session, at the session's endpoint.
@@ -72,8 +72,8 @@ impl Stream {
     /// # Errors
     /// The endpoint cannot be used.
     pub async fn of(session: Connection) -> Result<Self, BenchError> {
-        let (endpoint, tls) = (session.endpoint(), session.tls());
-        let socket = connect_stream(endpoint, session.session_id(), session.credential(), tls).await?;
+        let (endpoint, security) = (session.endpoint(), session.security());
+        let socket = connect_stream(endpoint, session.session_id(), session.credential(), security).await?;
         Ok(Self { session, socket, last_id: 0 })
     }
 
@@ -151,15 +151,18 @@ pub(crate) async fn connect_stream(
     endpoint: &str,
     session_id: u64,
     credential: &str,
-    tls: Option<&Tls>,
+    security: &Security,
 ) -> Result<StreamSocket, BenchError> {
     let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-    let (host, stream) = connect(endpoint, tls).await.map_err(failed)?;
+    let (host, stream) = connect(endpoint, security.tls.as_ref()).await.map_err(failed)?;
     let scheme = if endpoint.starts_with("https://") { "wss" } else { "ws" };
     let url = format!("{scheme}://{host}/v1/sessions/{session_id}/stream");
     let mut request = url.into_client_request().map_err(|e| failed(e.to_string()))?;
     let credential = HeaderValue::from_str(credential).map_err(|e| failed(e.to_string()))?;
     request.headers_mut().insert(SESSION_HEADER, credential);
+    if let Some(token) = &security.token {
+        request.headers_mut().insert(AUTHORIZATION, token.header());
+    }
     let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER_BYTES);
     let opened = client_async_with_config(request, stream, Some(config)).await;
     opened.map(|(socket, _)| socket).map_err(|e| failed(format!("no session stream: {e}")))

@@ -1,7 +1,8 @@
 //! Failures of commands: one line with the error, its cause and the remedy, and an exit code for scripts.
 
+use lockkeeper_api::Code;
 use lockkeeper_api::text::printable;
-use lockkeeper_client::{EndpointError, Error, TlsError};
+use lockkeeper_client::{AccessTokenError, EndpointError, Error, TlsError};
 
 /// Success.
 pub(crate) const EXIT_OK: u8 = 0;
@@ -90,6 +91,9 @@ impl From<Error> for Failure {
             }
             Error::UnknownOutcome(_) => (EXIT_UNKNOWN_OUTCOME, "; check whether it took place before you repeat it"),
             Error::NotLockkeeper { .. } => (EXIT_FAILED, "; check --endpoints"),
+            Error::Refused(problem) if problem.code == Code::Unauthenticated => {
+                (EXIT_FAILED, "; check --token-file, LOCKKEEPER_TOKEN_FILE and LOCKKEEPER_ACCESS_TOKEN")
+            }
             _ => (EXIT_FAILED, ""),
         };
         Self::new(code, format!("{error}{remedy}"))
@@ -109,6 +113,12 @@ impl From<EndpointError> for Failure {
 impl From<TlsError> for Failure {
     fn from(error: TlsError) -> Self {
         Self::usage(format!("{error}; check --ca, --cert and --key"))
+    }
+}
+
+impl From<AccessTokenError> for Failure {
+    fn from(error: AccessTokenError) -> Self {
+        Self::usage(format!("{error}; check --token-file, LOCKKEEPER_TOKEN_FILE and LOCKKEEPER_ACCESS_TOKEN"))
     }
 }
 

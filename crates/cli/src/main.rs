@@ -99,6 +99,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
         Command::Bench(bench) => commands::bench::run(&common, &bench),
         Command::Certs(certs) => commands::certs::run(&common, &certs),
+        Command::Auth(auth) => commands::on_runtime(commands::auth::run(&common, &auth)),
         Command::Completions { shell } => commands::completions(shell),
         Command::Exec(exec) => Err(supervise::helpers::exec(&exec)),
         Command::Guard { group } => supervise::helpers::guard(group),

@@ -8,17 +8,19 @@ use std::time::Duration;
 use lockkeeper_api::{Code, Credential};
 use parking_lot::Mutex;
 use rand::Rng;
+use reqwest::header::{AUTHORIZATION, HeaderMap};
 use rustls::ClientConfig;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::access_token::AccessToken;
 use crate::endpoints::{Endpoint, EndpointError, Endpoints, PreferredNode, Scheme};
 use crate::error::Error;
 use crate::tls::Tls;
 
-/// Timeouts of a client, and the node that it prefers.
+/// Timeouts of a client, the node that it prefers, and the token that it shows.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The node at which a session has its stream.
@@ -32,6 +34,9 @@ pub struct Options {
     /// While a request waits in a lock's queue, how often to ask its node whether it is alive. If the node fails to
     /// answer twice in a row, the client sends the request to the next endpoint under the same request id.
     pub liveness_interval: Duration,
+    /// The token that proves who this client is, where access control is enforced. It goes with every request, stream
+    /// and watch; to `http` endpoints it travels in the clear.
+    pub token: Option<AccessToken>,
 }
 
 impl Default for Options {
@@ -42,6 +47,7 @@ impl Default for Options {
             attempt_timeout: Duration::from_secs(3),
             patience: Duration::from_secs(10),
             liveness_interval: Duration::from_secs(2),
+            token: None,
         }
     }
 }
@@ -115,6 +121,9 @@ impl Context {
             // Below the server's own idle timeout, so that this side closes first.
             .pool_idle_timeout(Duration::from_secs(15))
             .user_agent(concat!("lockkeeper/", env!("CARGO_PKG_VERSION")));
+        if let Some(token) = &options.token {
+            http = http.default_headers(HeaderMap::from_iter([(AUTHORIZATION, token.header())]));
+        }
         if let Some(tls) = &tls {
             http = http.use_preconfigured_tls(ClientConfig::clone(tls.config()));
         }

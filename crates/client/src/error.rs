@@ -24,7 +24,9 @@ impl fmt::Display for Tried {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The cluster refused the call. Nothing changed, and a repetition gets the same answer.
+    /// The cluster refused the call. Nothing changed, and a repetition gets the same answer. With access control
+    /// enforced this includes [`Code::Unauthenticated`] (no token, or one that does not count) and [`Code::Forbidden`]
+    /// (no role allows the call).
     #[error("{0}")]
     Refused(Box<Problem>),
     /// The call may or may not have taken effect. Check before you repeat it.

@@ -134,8 +134,14 @@ fn unanswered(why: &str) -> Error {
     Error::Unreachable { tried: vec![Tried { endpoint: "the session's stream".into(), why: why.to_owned() }] }
 }
 
-/// Whether an error says that the session is over. Any other error says something about the node only.
+/// Whether an error says that the session is over, or that this client cannot use it any more: its token does not
+/// count, or the session belongs to another principal. Any other error says something about the node only.
 fn says_over(error: &Error) -> bool {
-    let code = error.code();
-    matches!(error, Error::Lost(_)) || matches!(code, Some(Code::SessionExpired | Code::WrongSecret | Code::NotFound))
+    let of_session = |code| {
+        matches!(
+            code,
+            Code::SessionExpired | Code::WrongSecret | Code::NotFound | Code::Unauthenticated | Code::Forbidden
+        )
+    };
+    matches!(error, Error::Lost(_)) || error.code().is_some_and(of_session)
 }

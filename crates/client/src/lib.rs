@@ -7,6 +7,7 @@
 //! It must never depend on the server, never guess an outcome, and never count a session's life from any time but that
 //! of sending an acknowledged keepalive.
 
+mod access_token;
 mod client;
 mod clock;
 mod context;
@@ -27,6 +28,7 @@ mod tls;
 mod transport;
 mod watch;
 
+pub use access_token::{AccessToken, AccessTokenError};
 pub use client::Client;
 pub use clock::Moment;
 pub use context::Options;

@@ -51,6 +51,7 @@ impl ClientKit {
             attempt_timeout: ATTEMPT,
             patience: PATIENCE,
             liveness_interval: ATTEMPT / 2,
+            ..Options::default()
         };
         let client = Client::new(&context.endpoints, options).map_err(|error| error.to_string())?;
         let connections = new_client().map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
 //! Every command, option and help text.
 
+mod auth;
 mod certs;
 mod hold;
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub(crate) use auth::{AccessCheck, Auth, AuthCommand, EnableAccess, NewToken, RolesCommand, TokensCommand};
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 
@@ -64,6 +66,11 @@ pub(crate) struct Common {
     // `gate` has an argument KEY.
     #[arg(id = "private_key", long = "key", global = true, env = "LOCKKEEPER_KEY", value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
+    /// A file with the token that proves who you are, where access control is enforced. Without it, the variable
+    /// LOCKKEEPER_ACCESS_TOKEN may have the token itself. No option takes the token, because `ps` shows the command
+    /// line to everybody
+    #[arg(long, global = true, env = "LOCKKEEPER_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 /// Values of `--prefer`.
@@ -132,6 +139,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Make a private certificate authority, and certificates for nodes and clients
     Certs(Certs),
+    /// Access control: roles, grants and tokens; who may do what
+    Auth(Auth),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  lockkeeper completions bash > /etc/bash_completion.d/lockkeeper")]
     Completions {
@@ -173,6 +182,7 @@ impl Command {
             Self::Unlock(_) => "unlock",
             Self::Bench(_) => "bench",
             Self::Certs(_) => "certs",
+            Self::Auth(_) => "auth",
             Self::Completions { .. } => "completions",
         }
     }

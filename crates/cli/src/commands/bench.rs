@@ -5,21 +5,21 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper_bench::{BenchError, IdleMeasured, IdlePlan, Locks, Measured, Plan, Transport, run_idle, run_with, svg};
-use lockkeeper_client::Tls;
+use lockkeeper_bench::{BenchError, IdleMeasured, IdlePlan, Locks, Measured, Plan, Security, Transport};
+use lockkeeper_bench::{run_idle, run_with, svg};
 use tokio::runtime::Runtime;
 
-use super::{client, tls};
+use super::{client, tls, token};
 use crate::args::{Bench, BenchLocks, BenchTransport, Common};
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, Failure, print_error};
 use crate::output::{number, print_json, print_line, print_table, table};
 
 /// Runs all measurements and prints the results.
 pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
-    let tls = tls(common)?;
+    let security = Security { tls: tls(common)?, token: token(common)? };
     let endpoints: Vec<String> = client(common)?.endpoints().iter().map(ToString::to_string).collect();
     if let Some(sessions) = args.idle_sessions {
-        return idle(common, args, endpoints, sessions, tls);
+        return idle(common, args, endpoints, sessions, security);
     }
     let kinds: &[Locks] = match args.locks {
         BenchLocks::Own => &[Locks::Own],
@@ -52,7 +52,7 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
                     measure: Duration::from_secs(args.seconds.into()),
                     server_pids: args.server_pids.clone(),
                 };
-                results.extend(ramp(&runtime, &plan, &args.rate, tls.as_ref())?);
+                results.extend(ramp(&runtime, &plan, &args.rate, &security)?);
             }
         }
     }
@@ -69,14 +69,20 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
 }
 
 /// Measures idle sessions and prints the result.
-fn idle(common: &Common, args: &Bench, endpoints: Vec<String>, sessions: u32, tls: Option<Tls>) -> Result<u8, Failure> {
+fn idle(
+    common: &Common,
+    args: &Bench,
+    endpoints: Vec<String>,
+    sessions: u32,
+    security: Security,
+) -> Result<u8, Failure> {
     let plan = IdlePlan {
         endpoints,
         sessions,
         warm_up: Duration::from_secs(args.warm_up.into()),
         measure: Duration::from_secs(args.seconds.into()),
         server_pids: args.server_pids.clone(),
-        tls,
+        security,
     };
     print_error(&format!("{sessions} idle sessions …"));
     let measured = super::runtime()?.block_on(run_idle(&plan)).map_err(failure)?;
@@ -111,14 +117,14 @@ fn print_idle(measured: &IdleMeasured) -> Result<(), Failure> {
 }
 
 /// Measures at each rate until one is not kept; one closed loop without rates.
-fn ramp(runtime: &Runtime, plan: &Plan, rates: &[f64], tls: Option<&Tls>) -> Result<Vec<Measured>, Failure> {
+fn ramp(runtime: &Runtime, plan: &Plan, rates: &[f64], security: &Security) -> Result<Vec<Measured>, Failure> {
     let rates = if rates.is_empty() { vec![None] } else { rates.iter().copied().map(Some).collect() };
     let mut results = Vec::new();
     for rate in rates {
         let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
         let over = transport_name(plan.transport);
         print_error(&format!("{} clients, {}, {over}{at} …", plan.clients, plan.locks));
-        let measured = runtime.block_on(run_with(&Plan { rate, ..plan.clone() }, tls)).map_err(failure)?;
+        let measured = runtime.block_on(run_with(&Plan { rate, ..plan.clone() }, security)).map_err(failure)?;
         let is_kept = measured.kept_rate();
         results.push(measured);
         if !is_kept {

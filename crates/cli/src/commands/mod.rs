@@ -1,5 +1,6 @@
 //! One module per command or family of commands.
 
+pub(crate) mod auth;
 pub(crate) mod bench;
 pub(crate) mod certs;
 pub(crate) mod dev;
@@ -13,14 +14,20 @@ pub(crate) mod sessions;
 pub(crate) mod status;
 pub(crate) mod watch;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use clap::CommandFactory;
-use lockkeeper_client::{Client, Options, Tls, TlsFiles};
+use lockkeeper_client::{AccessToken, Client, Options, Tls, TlsFiles};
 
 use crate::args::{Args, Common};
-use crate::failure::{EXIT_OK, Failure};
+use crate::failure::{EXIT_OK, Failure, print_error};
 use crate::output::print_bytes;
+
+/// The variable that may have the token itself. `LOCKKEEPER_TOKEN` is the fencing token of a command under a lock.
+const TOKEN_VARIABLE: &str = "LOCKKEEPER_ACCESS_TOKEN";
+/// Permission of all users of this machine to read a file.
+const READABLE_BY_ALL: u32 = 0o004;
 
 /// A client with the common options.
 pub(crate) fn client(common: &Common) -> Result<Client, Failure> {
@@ -29,8 +36,10 @@ pub(crate) fn client(common: &Common) -> Result<Client, Failure> {
         prefer: common.prefer.into(),
         patience: common.patience,
         attempt_timeout: common.patience.max(Duration::from_millis(100)),
+        token: token(common)?,
         ..Options::default()
     };
+    warn_if_readable_by_all(common);
     Ok(Client::new_with_tls(endpoints, options, tls(common)?)?)
 }
 
@@ -48,6 +57,26 @@ pub(crate) fn tls(common: &Common) -> Result<Option<Tls>, Failure> {
             Err(Failure::usage("--cert and --key need --ca: TLS is not used without an authority to verify nodes with"))
         }
         None => Ok(None),
+    }
+}
+
+/// The token of `--token-file`, or else of the environment. An empty variable counts as none.
+pub(crate) fn token(common: &Common) -> Result<Option<AccessToken>, Failure> {
+    let Some(file) = &common.token_file else {
+        return match std::env::var_os(TOKEN_VARIABLE) {
+            Some(text) if !text.is_empty() => Ok(Some(text.to_string_lossy().parse::<AccessToken>()?)),
+            _ => Ok(None),
+        };
+    };
+    Ok(Some(AccessToken::from_file(file)?))
+}
+
+fn warn_if_readable_by_all(common: &Common) {
+    if let Some(file) = &common.token_file
+        && std::fs::metadata(file).is_ok_and(|found| found.mode() & READABLE_BY_ALL != 0)
+    {
+        let path = file.display();
+        print_error(&format!("warning: every user of this machine can read the token file {path}; chmod 600 it"));
     }
 }
 

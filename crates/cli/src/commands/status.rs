@@ -33,10 +33,15 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
         print_people(&answers, args.checksum)?
     }
     let reached = answers.iter().filter_map(|(_, status)| status.as_ref().ok());
+    let refused = answers.iter().find_map(|(_, status)| status.as_ref().err().filter(|e| e.code().is_some()));
     match (reached.clone().count(), reached.filter(|status| status.ready).count()) {
-        (0, _) => {
-            Err(Failure::new(EXIT_UNREACHABLE, "no endpoint can be reached; check --endpoints or start the cluster"))
-        }
+        (0, _) => Err(match refused {
+            // The endpoints answer: this caller may not read the cluster.
+            Some(error) => error.clone().into(),
+            None => {
+                Failure::new(EXIT_UNREACHABLE, "no endpoint can be reached; check --endpoints or start the cluster")
+            }
+        }),
         (_, ready) if ready == answers.len() => Ok(()),
         _ => Err(Failure::silent(EXIT_FAILED)),
     }

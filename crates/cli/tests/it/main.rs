@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod access;
 mod certs;
 mod commands;
 mod gate;

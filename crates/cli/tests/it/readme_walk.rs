@@ -1,6 +1,6 @@
 //! Runs the README's shell blocks, the curl commands of `docs/http.md` and the front node of `docs/running.md`
-//! unchanged against three real processes, and the commands of `docs/security.md` that make certificates.
-//! `scripts/interop` runs the README's blocks in other languages; the client's
+//! unchanged against three real processes, and the commands of `docs/security.md` that make certificates and give
+//! rights. `scripts/interop` runs the README's blocks in other languages; the client's
 //! documentation tests compile the Rust block.
 
 use std::io::{BufRead, BufReader};
@@ -99,6 +99,13 @@ fn says_what_it_marks(block: &str, printed: &str) {
         let at = rest.find(line).unwrap_or_else(|| panic!("{line:?} is missing, or out of order, in:\n{printed}"));
         rest = &rest[at + line.len()..];
     }
+}
+
+#[test]
+fn the_rights_of_the_page_are_given() {
+    let (_dev, endpoints) = start_dev();
+    let block = block(SECURITY, "### Five minutes to access control");
+    says_what_it_marks(block, &printed(block, &endpoints));
 }
 
 #[test]

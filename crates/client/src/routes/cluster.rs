@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use lockkeeper_api::Call;
 use lockkeeper_api::cluster::{AddMember, ClusterQuery, Status, Transfer, Transferred};
+use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::endpoints::Endpoint;
@@ -33,6 +34,16 @@ impl Client {
             }
         };
         join_all(self.endpoints().iter().map(status)).await
+    }
+
+    /// Whether every endpoint says within `limit` that it is ready to serve. Needs no right, unlike
+    /// [`status_of_all`](Self::status_of_all).
+    pub async fn all_ready(&self, limit: Duration) -> bool {
+        let ready = |endpoint: &Endpoint| {
+            let answer = self.context.http.get(format!("{endpoint}/readyz")).send();
+            async move { matches!(timeout(limit, answer).await, Ok(Ok(answer)) if answer.status().is_success()) }
+        };
+        join_all(self.endpoints().iter().map(ready)).await.into_iter().all(|ready| ready)
     }
 
     /// Transfers leadership, to that member if one is named.

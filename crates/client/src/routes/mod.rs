@@ -1,5 +1,6 @@
 //! The routes of the HTTP interface as typed methods of [`Client`](crate::Client).
 
+mod access;
 mod cluster;
 mod gates;
 mod locks;

@@ -14,6 +14,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
 use tokio_tungstenite::tungstenite::handshake::client::Request;
+use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Response};
 use tokio_tungstenite::tungstenite::protocol::frame::Utf8Bytes;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -205,6 +206,9 @@ fn request(context: &Context, endpoint: &Endpoint) -> Result<Request, String> {
     let mut value = HeaderValue::from_str(&credential.to_string()).map_err(|e| e.to_string())?;
     value.set_sensitive(true);
     request.headers_mut().insert(SESSION_HEADER, value);
+    if let Some(token) = &context.options.token {
+        request.headers_mut().insert(AUTHORIZATION, token.header());
+    }
     Ok(request)
 }
 
@@ -214,6 +218,8 @@ fn refusal(response: &Response<Option<Vec<u8>>>) -> ConnectFailure {
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => match problem.code {
             Code::SessionExpired | Code::WrongSecret => ConnectFailure::Over(problem.detail),
+            // The token does not count any more, or the session belongs to another principal: every node says so.
+            Code::Unauthenticated | Code::Forbidden => ConnectFailure::Over(problem.detail),
             code if code.is_transient() || code == Code::UnknownOutcome => ConnectFailure::Now(problem.to_string()),
             _ => ConnectFailure::NoStream(problem.to_string()),
         },

@@ -126,6 +126,60 @@ fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
+async fn the_token_goes_with_calls_streams_and_watches() {
+    let node = Scripted::start(|request| match request {
+        _ if request.starts_with("POST /v1/sessions ") => opened(10_000),
+        _ if request.contains("/keepalive ") => kept_alive(10_000),
+        _ if request.contains("/stream ") => problem(Code::NotFound),
+        _ if request.starts_with("GET /v1/watch") => problem(Code::Compacted),
+        _ => changed(),
+    })
+    .await;
+    let token = "lk_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN-_0";
+    let options = Options { token: Some(token.parse().unwrap()), ..Options::default() };
+    let client = Client::new([&node.address], options).unwrap();
+    let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
+    session.client().create("/a", &Create::default()).await.unwrap();
+    let watched = client.watch(WatchOptions::new("/a")).next().await.unwrap();
+    assert_eq!(watched.unwrap_err().code(), Some(Code::Compacted));
+    let asked = node.asked();
+    let shown = format!("authorization: bearer {}", token.to_lowercase());
+    for part in ["POST /v1/sessions ", "/stream ", "POST /v1/nodes/a ", "GET /v1/watch"] {
+        let request = asked.iter().find(|request| request.contains(part)).expect(part);
+        assert!(request.to_lowercase().contains(&shown), "{request}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_without_the_right_is_refused_by_the_first_endpoint() {
+    for code in [Code::Unauthenticated, Code::Forbidden] {
+        let refusing = Scripted::start(move |_| problem(code)).await;
+        let other = Scripted::start(|_| changed()).await;
+        let client = client(&[&refusing.address, &other.address]);
+        let error = client.create("/a", &Create::default()).await.unwrap_err();
+        assert_eq!(error.code(), Some(code));
+        let watched = client.watch(WatchOptions::new("/a")).next().await.unwrap();
+        assert_eq!(watched.unwrap_err().code(), Some(code));
+        let error = Session::open(&client, &SessionOptions::default()).await.unwrap_err();
+        assert_eq!(error.code(), Some(code));
+        assert_eq!((refusing.asked().len(), other.asked().len()), (3, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_keepalives_are_refused_for_their_token_is_lost() {
+    let node = Scripted::start(|request| match request {
+        _ if request.starts_with("POST /v1/sessions ") => opened(3_000),
+        _ => problem(Code::Unauthenticated),
+    })
+    .await;
+    let session = Session::open(&client(&[&node.address]), &over_http()).await.unwrap();
+    // By the first keepalive's refusal, not by the end of the session's time.
+    let why = session.lost().await;
+    assert!(why.contains("unauthenticated"), "{why}");
+}
+
+#[tokio::test]
 async fn failures_that_changed_nothing_lead_to_the_next_endpoint() {
     let (absent, good) = (nobody().await, Scripted::start(|_| changed()).await);
     for code in [Code::NoLeader, Code::ShuttingDown, Code::Overloaded] {

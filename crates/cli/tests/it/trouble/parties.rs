@@ -22,6 +22,7 @@ pub(crate) fn options() -> Options {
         attempt_timeout: Duration::from_secs(1),
         patience: Duration::from_secs(10),
         liveness_interval: Duration::from_millis(300),
+        ..Options::default()
     }
 }
 

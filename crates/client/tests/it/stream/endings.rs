@@ -49,13 +49,16 @@ async fn the_clusters_word_on_the_stream_ends_the_session_at_once() {
 
 #[tokio::test]
 async fn an_upgrade_refused_for_the_sessions_sake_ends_it() {
-    let node = Node::start(|event| match event {
-        Event::Upgrade(_) => vec![problem(Code::SessionExpired)],
-        _ => good(event),
-    })
-    .await;
-    let session = open(&[&node.address]).await;
-    session.lost().await;
+    // The last two: the client's token does not count any more, and the session belongs to another principal.
+    for code in [Code::SessionExpired, Code::Unauthenticated, Code::Forbidden] {
+        let node = Node::start(move |event| match event {
+            Event::Upgrade(_) => vec![problem(code)],
+            _ => good(event),
+        })
+        .await;
+        let session = open(&[&node.address]).await;
+        session.lost().await;
+    }
 }
 
 #[tokio::test]

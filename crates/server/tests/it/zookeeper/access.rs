@@ -215,3 +215,41 @@ async fn wrong_credentials_close_the_connection() {
     assert_eq!(client.ask(wrong).await, Err(ErrorCode::AuthFailed));
     assert!(client.is_closed().await);
 }
+
+/// Roles stand above the lists of nodes: clients that have proved nothing may connect, and do nothing.
+#[tokio::test]
+async fn roles_are_enforced_for_clients_of_zookeeper() {
+    let cluster = cluster(1).await;
+    let admin = crate::access::enable(&cluster).await;
+    let caller = crate::access::with(&cluster, &admin);
+    let rules = json!([{ "resource": "locks", "prefix": "orders", "rights": ["acquire"] }]);
+    caller.change(json!({ "put_role": { "name": "orders", "rules": rules } })).await;
+    let mut bob = Client::open(cluster.zookeeper(0)).await;
+    assert_eq!(bob.create("/a", 0).await, Err(ErrorCode::NoAuth), "nobody");
+    assert_eq!(bob.ask(auth("bob:pw")).await, Ok(Reply::Empty));
+    assert_eq!(bob.create("/a", 0).await, Err(ErrorCode::NoAuth), "without a role");
+    let named: lockkeeper_api::access::WhoAmI =
+        Got::of(cluster.request(Method::GET, "/v1/access/me").basic_auth("bob", Some("pw")).send().await.unwrap())
+            .await
+            .json();
+    assert!(named.principals[0].starts_with("digest:bob:"), "{named:?}");
+    let grant = json!({ "grant": { "principal": named.principals[0], "role": "orders" } });
+    caller.change(grant).await;
+    for directory in ["/locks", "/locks/orders", "/locks/orders/42"] {
+        if bob.exists(directory, false).await.is_err() {
+            bob.create(directory, 0).await.unwrap();
+        }
+    }
+    let mine = bob.create("/locks/orders/42/lock-", 3).await.unwrap();
+    assert_eq!(bob.children("/locks/orders/42").await.unwrap().len(), 1);
+    assert_eq!(bob.children("/locks").await, Err(ErrorCode::NoAuth), "other names");
+    assert_eq!(bob.create("/locks/other", 0).await, Err(ErrorCode::NoAuth));
+    assert_eq!(bob.data("/zookeeper/config").await.map(drop), Ok(()));
+    let mut eve = Client::open(cluster.zookeeper(0)).await;
+    assert_eq!(eve.exists(&mine, true).await, Err(ErrorCode::NoAuth));
+    assert_eq!(eve.delete(&mine).await, Err(ErrorCode::NoAuth));
+    assert_eq!(eve.data("/zookeeper/config").await.map(drop), Err(ErrorCode::NoAuth));
+    let revoke = json!({ "revoke": { "principal": named.principals[0], "role": "orders" } });
+    caller.change(revoke).await;
+    assert!(bob.is_closed().await, "its session ends with its last role");
+}

@@ -1,0 +1,122 @@
+//! The token that proves who a client is, where access control is enforced.
+//!
+//! It must never be printed: neither `Debug` nor an error shows it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use reqwest::header::HeaderValue;
+use thiserror::Error;
+
+const PREFIX: &str = "lk_";
+/// 32 random bytes in base64url without padding.
+const SECRET_CHARS: usize = 43;
+
+/// A bearer token: `lk_` and 43 characters of base64url. `lockkeeper auth token create` makes one. Whoever has it is
+/// the token's principal: keep it out of command lines and logs, and use it over TLS. `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AccessToken(HeaderValue);
+
+/// The text or the file has no token.
+#[derive(Debug, Error)]
+pub enum AccessTokenError {
+    /// The text is not a token.
+    #[error("not an access token; a token is written lk_ and 43 letters, digits, '-' or '_'")]
+    Malformed,
+    /// The file holds something else than a token.
+    #[error("{} holds no access token; a token is written lk_ and 43 letters, digits, '-' or '_'", .file.display())]
+    NotInFile {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the token file {}: {why}", .file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        why: std::io::Error,
+    },
+}
+
+impl AccessToken {
+    /// Reads the token of a file, which holds nothing else but white space. The file is read once: a client that is to
+    /// use another token must be created anew.
+    ///
+    /// # Errors
+    /// The file cannot be read, or does not hold a token.
+    pub fn from_file(file: &Path) -> Result<Self, AccessTokenError> {
+        let text = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(why) => return Err(AccessTokenError::Unreadable { file: file.to_owned(), why }),
+        };
+        text.parse().map_err(|_| AccessTokenError::NotInFile { file: file.to_owned() })
+    }
+
+    /// The value of the `Authorization` header, marked as sensitive, for a program that makes requests of its own.
+    pub fn header(&self) -> HeaderValue {
+        self.0.clone()
+    }
+}
+
+impl FromStr for AccessToken {
+    type Err = AccessTokenError;
+
+    /// White space around the token does not count.
+    fn from_str(text: &str) -> Result<Self, AccessTokenError> {
+        let token = text.trim();
+        let secret = token.strip_prefix(PREFIX).ok_or(AccessTokenError::Malformed)?;
+        let is_base64url = secret.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        if secret.len() != SECRET_CHARS || !is_base64url {
+            return Err(AccessTokenError::Malformed);
+        }
+        let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| AccessTokenError::Malformed)?;
+        header.set_sensitive(true);
+        Ok(Self(header))
+    }
+}
+
+impl fmt::Debug for AccessToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AccessToken(lk_…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "lk_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN-_0";
+
+    #[test]
+    fn a_token_is_sent_and_not_shown() {
+        let token: AccessToken = format!(" {TOKEN}\n").parse().unwrap();
+        assert_eq!(token.header().to_str().unwrap(), format!("Bearer {TOKEN}"));
+        assert!(token.header().is_sensitive());
+        assert!(!format!("{token:?} {:?}", token.header()).contains("abcdef"));
+    }
+
+    #[test]
+    fn other_texts_are_refused_without_showing_them() {
+        let (long, short) = (format!("{TOKEN}x"), &TOKEN[..TOKEN.len() - 1]);
+        for bad in ["", "lk_", "34", &long, short, &TOKEN.replace('-', "+"), &TOKEN.replace("lk_", "xx_")] {
+            let error = bad.parse::<AccessToken>().unwrap_err();
+            assert!(!error.to_string().contains("abcdef"), "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_of_files_name_the_file() {
+        let missing = AccessToken::from_file(Path::new("/no/such/token")).unwrap_err();
+        assert!(matches!(missing, AccessTokenError::Unreadable { .. }), "{missing}");
+        assert!(missing.to_string().contains("/no/such/token"), "{missing}");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+        assert_eq!(AccessToken::from_file(&file).unwrap(), TOKEN.parse().unwrap());
+        std::fs::write(&file, format!("{TOKEN} {TOKEN}")).unwrap();
+        let error = AccessToken::from_file(&file).unwrap_err().to_string();
+        assert!(error.contains("token holds no access token") && !error.contains("abcdef"), "{error}");
+    }
+}

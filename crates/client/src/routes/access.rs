@@ -1,0 +1,50 @@
+//! `/v1/access`: roles, grants and tokens.
+//!
+//! None of these calls is made on behalf of the client's session: the answer depends on the caller's principals alone.
+
+use lockkeeper_api::Call;
+use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, WhoAmI};
+use lockkeeper_api::call::ReadQuery;
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::request_spec::{RequestSpec, RetryPolicy};
+
+impl Client {
+    /// Reads access control: roles, grants and tokens without their secrets.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn access(&self) -> Result<Access, Error> {
+        let call = Call::GetAccess { query: ReadQuery::default() };
+        self.call(&RequestSpec::read(call).anonymous()).await
+    }
+
+    /// Changes access control. The answer to [`AccessChange::CreateToken`], and to an [`AccessChange::Enable`] that
+    /// makes a token, is the only place where the token is shown: if the outcome is unknown, the token is lost.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn change_access(&self, change: &AccessChange) -> Result<AccessChanged, Error> {
+        let call = Call::ChangeAccess { body: change.clone() };
+        self.call(&RequestSpec::new(call, RetryPolicy::Never).anonymous()).await
+    }
+
+    /// Tells this client's principals and roles.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn who_am_i(&self) -> Result<WhoAmI, Error> {
+        let call = Call::WhoAmI { query: ReadQuery::default() };
+        self.call(&RequestSpec::read(call).anonymous()).await
+    }
+
+    /// Says whether this client, or the principal of the question, may do something. Does not do it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn check_access(&self, question: &AccessQuestion) -> Result<AccessAnswer, Error> {
+        let call = Call::CheckAccess { query: question.clone() };
+        self.call(&RequestSpec::read(call).anonymous()).await
+    }
+}

@@ -1,0 +1,268 @@
+//! Access control over HTTP and on the stream.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::Code;
+use lockkeeper_api::access::{Access, AccessAnswer, AccessChanged, WhoAmI};
+use lockkeeper_api::sessions::SessionOpened;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, Got, Running, eventually};
+
+/// Calls with a token.
+pub(crate) struct As<'a> {
+    pub(crate) node: &'a Running,
+    pub(crate) token: Option<&'a str>,
+}
+
+impl As<'_> {
+    pub(crate) async fn call(&self, method: Method, path: &str, session: Option<&str>, body: Option<Value>) -> Got {
+        let mut request = self.node.request(method, path);
+        if let Some(token) = self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(session) = session {
+            request = request.header("lockkeeper-session", session);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        Got::of(request.send().await.unwrap()).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Got {
+        self.call(Method::GET, path, None, None).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, session: Option<&str>, body: Value) -> Got {
+        self.call(Method::POST, path, session, Some(body)).await
+    }
+
+    pub(crate) async fn change(&self, change: Value) -> AccessChanged {
+        self.post("/v1/access", None, change).await.json()
+    }
+
+    async fn session(&self) -> SessionOpened {
+        self.post("/v1/sessions", None, json!({})).await.json()
+    }
+}
+
+pub(crate) fn with<'a>(node: &'a Running, token: &'a str) -> As<'a> {
+    As { node, token: Some(token) }
+}
+
+/// Enables access control; the first administrator's token.
+pub(crate) async fn enable(node: &Running) -> String {
+    As { node, token: None }.change(json!({ "enable": {} })).await.token.unwrap()
+}
+
+/// A token of a principal with one role of these rules.
+pub(crate) async fn principal(node: &Running, admin: &str, name: &str, rules: Value) -> AccessChanged {
+    let admin = with(node, admin);
+    admin.change(json!({ "put_role": { "name": name, "rules": rules } })).await;
+    admin.change(json!({ "grant": { "principal": name, "role": name } })).await;
+    admin.change(json!({ "create_token": { "principal": name } })).await
+}
+
+#[tokio::test]
+async fn it_is_off_by_default_and_can_be_prepared() {
+    let node = Cluster::start(1).await;
+    let nobody = As { node: &node, token: None };
+    let view: Access = nobody.get("/v1/access").await.json();
+    assert!(!view.enabled && view.roles.is_empty() && view.tokens.is_empty());
+    let made = principal(&node, "lk_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "p", json!([])).await;
+    let token = made.token.unwrap();
+    let me: WhoAmI = with(&node, &token).get("/v1/access/me").await.json();
+    assert_eq!((me.enabled, me.principals, me.roles), (false, vec!["p".to_owned()], vec!["p".to_owned()]));
+    nobody.session().await;
+    with(&node, &token).session().await;
+    let view: Access = nobody.get("/v1/access").await.json();
+    assert_eq!(view.anonymous_sessions, 1);
+    assert_eq!(view.tokens[0].id, made.token_id.unwrap());
+    assert_eq!(view.tokens[0].id.len(), 16);
+}
+
+#[tokio::test]
+async fn without_a_right_nothing_is_done() {
+    let node = Cluster::start(1).await;
+    let before = node.session(60_000).await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "locks", "prefix": "orders", "rights": ["acquire"] }]);
+    let orders = principal(&node, &admin, "orders", rules).await.token.unwrap();
+    let nobody = As { node: &node, token: None };
+    let calls: [(Method, &str, Value); 14] = [
+        (Method::POST, "/v1/sessions", json!({})),
+        (Method::GET, "/v1/sessions", Value::Null),
+        (Method::GET, "/v1/locks", Value::Null),
+        (Method::GET, "/v1/locks/other", Value::Null),
+        (Method::POST, "/v1/locks/other/acquire", json!({ "ttl_ms": 1_000 })),
+        (Method::POST, "/v1/locks/other/verify", json!({ "token": 1 })),
+        (Method::DELETE, "/v1/locks/orders/holders/1", Value::Null),
+        (Method::GET, "/v1/nodes/a", Value::Null),
+        (Method::POST, "/v1/nodes/a", json!({})),
+        (Method::POST, "/v1/txn", json!({ "operations": [{ "op": "check", "path": "/" }] })),
+        (Method::GET, "/v1/watch?path=/", Value::Null),
+        (Method::GET, "/v1/cluster", Value::Null),
+        (Method::POST, "/v1/cluster/transfer", json!({})),
+        (Method::POST, "/v1/access", json!({ "disable": {} })),
+    ];
+    let unknown = "lk_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    for (method, path, body) in calls {
+        let body = Some(body).filter(|body| !body.is_null());
+        nobody.call(method.clone(), path, None, body.clone()).await.problem(Code::Unauthenticated);
+        with(&node, unknown).call(method.clone(), path, None, body.clone()).await.problem(Code::Unauthenticated);
+        if path != "/v1/sessions" || method != Method::POST {
+            let refused = with(&node, &orders).call(method.clone(), path, None, body).await;
+            let detail = refused.problem(Code::Forbidden).detail;
+            assert!(detail.contains("orders"), "{method} {path}: {detail}");
+        }
+    }
+    let stranger = Some(before.credential.as_str());
+    nobody.post("/v1/locks/orders/acquire", stranger, json!({})).await.problem(Code::Unauthenticated);
+    for open in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/access/me"] {
+        assert_eq!(nobody.get(open).await.status, StatusCode::OK, "{open}");
+    }
+}
+
+#[tokio::test]
+async fn a_right_is_for_its_names_alone() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "locks", "prefix": "orders", "rights": ["acquire"] }]);
+    let orders = principal(&node, &admin, "orders", rules).await.token.unwrap();
+    let orders = with(&node, &orders);
+    let session = orders.session().await;
+    let own = Some(session.credential.as_str());
+    for name in ["orders", "orders/42"] {
+        let held = orders.post(&format!("/v1/locks/{name}/acquire"), own, json!({})).await;
+        let token = held.json::<Value>()["token"].clone();
+        orders.post(&format!("/v1/locks/{name}/verify"), None, json!({ "token": token })).await.json::<Value>();
+        orders.get(&format!("/v1/locks/{name}")).await.json::<Value>();
+    }
+    orders.post("/v1/locks/orders2/acquire", own, json!({})).await.problem(Code::Forbidden);
+    let with_ttl = orders.post("/v1/locks/orders/1/acquire", None, json!({ "ttl_ms": 5_000 })).await;
+    assert_eq!(with_ttl.status, StatusCode::OK, "{}", with_ttl.text);
+    let listed: Value = orders.get("/v1/locks?prefix=orders").await.json();
+    assert_eq!(listed["locks"].as_array().unwrap().len(), 3, "{listed}");
+    orders.get("/v1/locks?prefix=ord").await.problem(Code::Forbidden);
+    orders.get(&format!("/v1/sessions/{}", session.session_id)).await.json::<Value>();
+    let ask = async |caller: &As<'_>, query: &str| -> AccessAnswer {
+        caller.get(&format!("/v1/access/check?{query}")).await.json()
+    };
+    let answer = ask(&orders, "resource=locks&name=orders/7&right=acquire").await;
+    assert_eq!((answer.allowed, answer.role.as_deref()), (true, Some("orders")));
+    assert!(!ask(&orders, "resource=locks&name=orders/7&right=force").await.allowed);
+    orders.get("/v1/access/check?resource=locks&right=read&principal=admin").await.problem(Code::Forbidden);
+    let admin = with(&node, &admin);
+    assert!(ask(&admin, "resource=locks&name=orders&right=acquire&principal=orders").await.allowed);
+    assert!(ask(&admin, "resource=cluster&right=admin").await.allowed);
+}
+
+#[tokio::test]
+async fn what_is_no_token_is_refused_as_such() {
+    let node = Cluster::start(1).await;
+    for wrong in ["lk_short", "lk_!AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "lk_"] {
+        let refused = with(&node, wrong).get("/v1/access/me").await.problem(Code::Unauthenticated);
+        assert!(!refused.detail.contains(wrong) || wrong == "lk_", "{}", refused.detail);
+    }
+    with(&node, "a.token.of.a.proxy").get("/v1/access/me").await.json::<WhoAmI>();
+    node.get("/v1/access/me?token=lk_AAAA").await.problem(Code::BadRequest);
+}
+
+#[tokio::test]
+async fn a_session_is_useless_to_another_principal() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "locks", "rights": ["acquire", "read"] }]);
+    let (victim, thief) =
+        (principal(&node, &admin, "victim", rules.clone()).await, principal(&node, &admin, "thief", rules).await);
+    let (victim, thief) = (victim.token.unwrap(), thief.token.unwrap());
+    let session = with(&node, &victim).session().await;
+    let stolen = Some(session.credential.as_str());
+    let thief = with(&node, &thief);
+    thief.post("/v1/locks/l/acquire", stolen, json!({})).await.problem(Code::Forbidden);
+    let path = format!("/v1/sessions/{}", session.session_id);
+    thief.call(Method::POST, &format!("{path}/keepalive"), stolen, None).await.problem(Code::Forbidden);
+    thief.call(Method::DELETE, &path, stolen, None).await.problem(Code::Forbidden);
+    node.call(Method::DELETE, &path, stolen, None).await.problem(Code::Unauthenticated);
+    with(&node, &victim).call(Method::DELETE, &path, stolen, None).await.json::<Value>();
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_what_it_began() {
+    let cluster = Cluster::start(3).await;
+    let admin = enable(&cluster).await;
+    let rules = json!([{ "resource": "locks", "rights": ["acquire", "read"] }]);
+    let made = principal(&cluster, &admin, "worker", rules).await;
+    let token = made.token.unwrap();
+    let session = with(&cluster, &token).session().await;
+    let own = Some(session.credential.as_str());
+    with(&cluster, &token).post("/v1/locks/l/acquire", own, json!({})).await.json::<Value>();
+    with(&cluster, &admin).change(json!({ "revoke_token": { "id": made.token_id.unwrap() } })).await;
+    let began = Instant::now();
+    for node in &cluster.nodes {
+        // A node that has not applied it yet applies it before it carries this out.
+        with(node, &token).post("/v1/locks/m/acquire", own, json!({})).await.problem(Code::Unauthenticated);
+    }
+    let (admin, sessions) = (with(&cluster, &admin), "/v1/sessions");
+    eventually("the end of its session", async || {
+        let listed: Value = admin.get(sessions).await.json();
+        listed["sessions"].as_array().unwrap().is_empty()
+    })
+    .await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let lock: Value = admin.get("/v1/locks/l").await.json();
+    assert_eq!(lock["holders"], json!([]), "its lock is free");
+}
+
+#[tokio::test]
+async fn an_expired_token_counts_no_more() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "locks", "rights": ["acquire"] }]);
+    principal(&node, &admin, "worker", rules).await;
+    let admin = with(&node, &admin);
+    let made = admin.change(json!({ "create_token": { "principal": "worker", "ttl_s": 1 } })).await;
+    let token = made.token.unwrap();
+    let session = with(&node, &token).session().await;
+    with(&node, &token).post("/v1/locks/l/acquire", Some(&session.credential), json!({})).await.json::<Value>();
+    eventually("the end of its session", async || {
+        let listed: Value = admin.get("/v1/sessions").await.json();
+        listed["sessions"].as_array().unwrap().is_empty()
+    })
+    .await;
+    with(&node, &token).get("/v1/locks/l").await.problem(Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn the_super_user_of_a_node_is_the_way_back() {
+    // super:superpw
+    let node = Cluster::start_with(1, |config| config.admin.super_digest = "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=".into());
+    let node = node.await;
+    enable(&node).await;
+    let create = json!({ "create_token": { "principal": "admin" } });
+    let request = node.request(Method::POST, "/v1/access").basic_auth("super", Some("wrong")).json(&create);
+    Got::of(request.send().await.unwrap()).await.problem(Code::Forbidden);
+    let request = node.request(Method::POST, "/v1/access").basic_auth("super", Some("superpw")).json(&create);
+    let made: AccessChanged = Got::of(request.send().await.unwrap()).await.json();
+    with(&node, &made.token.unwrap()).get("/v1/access").await.json::<Access>();
+}
+
+#[tokio::test]
+async fn roles_are_changed_by_one_administrator_at_a_time() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let admin = with(&node, &admin);
+    let put = |version: u64| json!({ "put_role": { "name": "r", "rules": [], "version": version } });
+    admin.change(put(0)).await;
+    admin.post("/v1/access", None, put(0)).await.problem(Code::BadVersion);
+    let view: Access = admin.get("/v1/access").await.json();
+    let role = view.roles.iter().find(|role| role.name == "r").unwrap();
+    admin.change(put(role.version)).await;
+    admin
+        .post("/v1/access", None, json!({ "revoke_token": { "id": view.tokens[0].id } }))
+        .await
+        .problem(Code::Forbidden);
+    admin.post("/v1/access", None, json!({ "delete_role": { "name": "none" } })).await.problem(Code::NotFound);
+}
