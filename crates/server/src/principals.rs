@@ -238,7 +238,7 @@ pub(crate) fn list_allows(principals: &Principals, state: &State, path: &NodePat
     }
 }
 
-/// Whether the caller may learn the name of a node: it must have the right to read it, and be allowed to list the node's
+/// Whether the caller may learn the name of a node: it must have the right to read it, and be allowed to list its
 /// directory.
 pub(crate) fn may_name(principals: &Principals, state: &State, path: &NodePath) -> bool {
     state.check_right(principals, &Need::to_read(path)).is_ok()
