@@ -1,9 +1,9 @@
 //! Access control: what rules say, and the operations that change them (promise P14).
 //!
-//! Access control lists (`acl`) belong to single nodes, as in ZooKeeper. Access control is the layer above: *roles* with
-//! rules on names, granted to *principals*. Frontends verify credentials and state them with each command
-//! ([`Principals`](crate::Principals)); which principal a credential proves, and what that principal may do, the state
-//! decides where the command stands in the log.
+//! Access control lists (`acl`) belong to single nodes, as in ZooKeeper. Access control is the layer above: *roles*
+//! with rules on names, granted to *principals*. Frontends verify credentials and state them with each command
+//! ([`Principals`](crate::Principals)). The state decides where the command stands in the log: which principal a
+//! credential proves, and what that principal may do.
 
 use std::fmt;
 use std::sync::Arc;

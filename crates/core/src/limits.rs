@@ -19,8 +19,8 @@ pub const MAX_ACL_ENTRIES: usize = 64;
 pub const MAX_IDENTITIES: usize = 32;
 /// Longest scheme or id of an ACL entry, in bytes.
 pub const MAX_ACL_ID_BYTES: usize = 256;
-/// Longest name of a role or a principal, in bytes: that of a principal of the digest scheme, whose identity has a bound
-/// of its own.
+/// Longest name of a role or a principal, in bytes: that of a principal of the digest scheme, whose identity has a
+/// bound of its own.
 pub const MAX_ACCESS_NAME_BYTES: usize = MAX_ACL_ID_BYTES + 8;
 /// Most roles.
 pub const MAX_ROLES: usize = 256;

@@ -1,4 +1,4 @@
-//! The replicated part of access control: roles, grants and tokens; who a caller is, and whether it may do what it asks.
+//! The replicated part of access control: roles, grants and tokens; who a caller is, and what it may do.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -75,7 +75,7 @@ impl Transaction<'_> {
         }
         let may_force = self.may_force(path) || mutant!(ForeignDeleteBreaksLock);
         if !may_force {
-            let why = if self.access.is_enabled() {
+            let why = if self.access.is_enabled() && self.who.is_some_and(|actor| actor.may_force) {
                 format!("{path} does not belong to the session of this request, and no role of the caller may force it")
             } else {
                 format!(

@@ -92,12 +92,11 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether the caller may take this from another session: by its roles, or while access control is not enforced, by
-    /// the configuration of its node.
+    /// Whether the caller may take this from another session: by the configuration of its node, and by its roles.
     pub(crate) fn may_force(&self, path: &NodePath) -> bool {
-        self.who.is_none_or(|actor| match self.access.is_enabled() {
-            true => self.access.allows(&actor.principals, self.clock_ms, &Need::at(path, Rights::FORCE)),
-            false => actor.may_force,
+        self.who.is_none_or(|actor| {
+            let need = Need::at(path, Rights::FORCE);
+            actor.may_force && self.access.allows(&actor.principals, self.clock_ms, &need)
         })
     }
 

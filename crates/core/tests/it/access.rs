@@ -108,7 +108,7 @@ impl World {
         session: Option<SessionId>,
         op: impl Into<Op>,
     ) -> Result<Reply, Refusal> {
-        self.act(Actor { principals: principals.clone(), session, ..Actor::default() }, op)
+        self.act(Actor { principals: principals.clone(), session, may_force: true, ..Actor::default() }, op)
     }
 
     fn change(&mut self, principals: &Principals, op: AccessOp) -> Result<Reply, Refusal> {
@@ -236,10 +236,11 @@ fn queues_cannot_be_forged_through_operations_on_nodes() {
     world.put("work", &[rule(Resource::Locks, "l", Rights::ACQUIRE)]);
     world.call(&orders, session, forged).unwrap();
     let delete = NodeOp::Delete { path: node, version: None };
-    let may_force = Actor { may_force: true, principals: orders.clone(), ..Actor::of(stranger) };
-    assert!(is_forbidden(&world.act(may_force, delete.clone())), "the configuration of a node does not give the right");
+    assert!(is_forbidden(&world.call(&orders, session, delete)), "the configuration of a node does not give the right");
     world.put("work", &[rule(Resource::Locks, "l", Rights::ACQUIRE.and(Rights::FORCE))]);
     assert!(is_forbidden(&world.call(&orders, session, LockOp::ForceRelease { lock: lock("m"), token })));
+    let at_a_strict_node = Actor { principals: orders.clone(), ..Actor::of(stranger) };
+    assert!(is_forbidden(&world.act(at_a_strict_node, force.clone())), "nor does the right alone");
     world.call(&orders, session, force).unwrap();
 }
 

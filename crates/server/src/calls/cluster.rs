@@ -107,16 +107,14 @@ fn changed(scope: &CallScope, event: AuditEvent, done: Result<Members, ChangeErr
 /// to it is read from a state that was current after the call came.
 async fn check_allowed(scope: &CallScope) -> Result<(), Failure> {
     let (context, principals) = (&scope.context, &scope.caller.principals);
+    if !context.admin.allow_membership {
+        let detail =
+            "changes of the membership are switched off at this node (admin.allow_membership); ask the operator";
+        return Err(Failure::new(Code::Forbidden, detail));
+    }
     let need = Need::of(Resource::Cluster, "", Rights::ADMIN);
-    if context.node.look(|state| state.access().is_enabled()) {
-        let read = context.node.read(Consistency::Linearizable, |state| state.check_right(principals, &need));
-        return read.await?.value.map_err(|refusal| NodeError::Refused(refusal).into());
-    }
-    if context.admin.allow_membership {
-        return Ok(());
-    }
-    let detail = "changes of the membership are switched off at this node (admin.allow_membership); ask the operator";
-    Err(Failure::new(Code::Forbidden, detail))
+    let read = context.node.read(Consistency::Linearizable, |state| state.check_right(principals, &need)).await?;
+    read.value.map_err(|refusal| NodeError::Refused(refusal).into())
 }
 
 /// Adds a learner, which receives the log and does not vote yet, or a front node, which never votes. Its id must never

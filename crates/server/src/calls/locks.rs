@@ -141,9 +141,7 @@ pub(super) async fn force_release(scope: CallScope, name: String, token: u64) ->
     let mut requester = scope.requester();
     let CallScope { context, caller, .. } = scope;
     let lock = LockName::parse(&name)?;
-    // Where access control is enforced, the caller's roles decide.
-    let by_role = context.node.look(|state| state.access().is_enabled());
-    if !by_role && !context.admin.allow_force_release {
+    if !context.admin.allow_force_release {
         let detail = "forced release is off on this node (admin.allow_force_release); close the holder's session, or \
          let it expire";
         return Err(Failure::new(Code::Forbidden, detail));

@@ -7,7 +7,7 @@ use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_LABEL_BYTES;
 use lockkeeper_core::{Refusal, SessionId, State};
-use lockkeeper_node::{Credential, NodeError};
+use lockkeeper_node::{Consistency, Credential, NodeError};
 
 use super::{Answered, CallScope, level, page_limit};
 use crate::context::Context;
@@ -75,7 +75,12 @@ pub(super) async fn keepalive(scope: CallScope, id: u64) -> Answered {
 
 /// Closes the session and removes everything it owned, in one transaction.
 pub(super) async fn close(scope: CallScope, id: u64) -> Answered {
-    let credential = scope.own_credential(id).await?;
+    let credential = scope.credential_of(id)?;
+    scope.context.node.authorise(&credential).await?;
+    // The end of a session is decided by its secret alone, so the right to it is read before.
+    let (node, principals) = (&scope.context.node, &scope.caller.principals);
+    let owner = node.read(Consistency::Linearizable, |state| state.check_owner(principals, credential.session)).await?;
+    owner.value.map_err(NodeError::Refused)?;
     let closed = scope.context.node.close_session(&credential).await?;
     Ok(Reply::ok(closed.zxid, Answer::SessionClosed(Closed { session_id: id, zxid: closed.zxid.0 })))
 }

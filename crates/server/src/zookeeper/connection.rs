@@ -558,6 +558,10 @@ impl SessionConnection {
         if self.frontend.node.look(|state| self.standing(state)) == Standing::Moved {
             return self.reply_in_order(xid, Err(ErrorCode::SessionMoved)).await;
         }
+        let owner = self.frontend.node.look(|state| state.check_owner(self.identity.principals(), self.session.id));
+        if let Err(refusal) = owner {
+            return self.reply_in_order(xid, Err(code(&refusal))).await;
+        }
         self.handle.begin_closing();
         let submit = || {
             let handle = self.handle.clone();
