@@ -1,6 +1,7 @@
 //! The proofs: one module each, and the table of them. Each runs real processes, is bounded in time, and ends in an
 //! [`ProofResult`].
 
+mod access;
 mod crowd;
 mod expiry;
 mod failover;
@@ -12,6 +13,7 @@ mod herd;
 mod kill_all;
 mod kills;
 mod late_answers;
+mod lock_cycles;
 mod lock_delay;
 mod lost_writes;
 mod minority;
@@ -20,10 +22,12 @@ mod one_queue;
 mod pair;
 mod paused_holder;
 mod recovery;
+mod revoke;
 mod rollback;
 mod semaphore;
 mod sharing;
 mod synced;
+mod zookeeper_client;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -255,6 +259,13 @@ pub const PROOFS: &[Proof] = &[
             minutes(3) + Duration::from_secs(greedy::classes() * class)
         },
         run: |context| Box::pin(greedy::run(context)),
+    },
+    Proof {
+        name: "revoke",
+        about: "a token is revoked under load: nothing more succeeds by any way, sessions end, locks are free, others \
+            go on (P14)",
+        limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(revoke::ROUNDS))),
+        run: |context| Box::pin(revoke::run(context)),
     },
     Proof {
         name: "footprint",
