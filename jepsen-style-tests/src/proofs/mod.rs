@@ -10,6 +10,7 @@ mod gate;
 mod greedy;
 mod group_commit;
 mod herd;
+mod intruder;
 mod kill_all;
 mod kills;
 mod late_answers;
@@ -259,6 +260,13 @@ pub const PROOFS: &[Proof] = &[
             minutes(3) + Duration::from_secs(greedy::classes() * class)
         },
         run: |context| Box::pin(greedy::run(context)),
+    },
+    Proof {
+        name: "intruder",
+        about: "thousands of wrong attempts at every listener, with TLS and access control: none is carried out, no \
+            secret shows (P14)",
+        limit: |_| minutes(5),
+        run: |context| Box::pin(intruder::run(context)),
     },
     Proof {
         name: "revoke",
