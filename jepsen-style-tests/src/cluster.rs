@@ -43,6 +43,8 @@ pub struct Options {
     pub injected_clock: bool,
     /// Each node's data lie on a disk of its own of so many MiB, which can be filled.
     pub small_disk_mib: Option<u64>,
+    /// The harness's client, where the nodes' listeners for clients speak TLS.
+    pub tls_client: Option<reqwest::Client>,
 }
 
 impl Default for Options {
@@ -55,6 +57,7 @@ impl Default for Options {
             extra_config: String::new(),
             injected_clock: false,
             small_disk_mib: None,
+            tls_client: None,
         }
     }
 }
@@ -116,7 +119,11 @@ impl Cluster {
             Some(mib) => Some(SmallDisk::mount(&directory, mib).await?),
             None => None,
         };
-        let api = Api::at_address(new_client()?, self.net.unhindered(id));
+        let address = self.net.unhindered(id);
+        let api = match &self.options.tls_client {
+            Some(client) => Api::at(client.clone(), &format!("https://{address}")),
+            None => Api::at_address(new_client()?, address),
+        };
         self.nodes.insert(id, ClusterNode { directory, api, process: None, disk });
         Ok(())
     }
@@ -193,6 +200,13 @@ impl Cluster {
     /// The APIs of all nodes.
     pub fn apis(&self) -> Vec<(u64, Api)> {
         self.nodes.iter().map(|(id, node)| (*id, node.api.clone())).collect()
+    }
+
+    /// Lets the harness ask with this client from now on, such as one that shows a token.
+    pub fn ask_with(&mut self, client: &reqwest::Client) {
+        for node in self.nodes.values_mut() {
+            node.api = Api::at(client.clone(), node.api.base());
+        }
     }
 
     /// A node's API over connections that nobody else uses.

@@ -4,12 +4,14 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use lockkeeper_api::access::{Access, AccessChange, AccessChanged};
 use lockkeeper_api::cluster::{AddMember, Status, Transfer, Transferred};
 use lockkeeper_api::locks::{Acquire, Acquired, Lock, Released, Token, Verified};
 use lockkeeper_api::nodes::{Changed, Create, Node};
 use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
 use lockkeeper_api::{Code, Problem, REQUEST_ID_HEADER, SESSION_HEADER, ZXID_HEADER};
 use reqwest::Method;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -73,17 +75,28 @@ pub struct Api {
     base: String,
 }
 
+/// The settings of every client here.
+pub fn client_builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().no_proxy().tcp_nodelay(true).connect_timeout(Duration::from_secs(2))
+}
+
 /// A client with connections of its own.
 ///
 /// # Errors
 /// The HTTP client cannot be built.
 pub fn new_client() -> std::io::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .tcp_nodelay(true)
-        .connect_timeout(Duration::from_secs(2))
-        .build()
-        .map_err(std::io::Error::other)
+    client_builder().build().map_err(std::io::Error::other)
+}
+
+/// A client that shows a token with every request.
+///
+/// # Errors
+/// The token cannot stand in a header, or the HTTP client cannot be built.
+pub fn client_with_token(builder: reqwest::ClientBuilder, token: &str) -> std::io::Result<reqwest::Client> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(std::io::Error::other)?;
+    value.set_sensitive(true);
+    let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
+    builder.default_headers(headers).build().map_err(std::io::Error::other)
 }
 
 struct HttpCall<'a> {
@@ -237,6 +250,16 @@ impl Api {
     /// Removes a member.
     pub async fn remove_member(&self, node: u64) -> Called<serde_json::Value> {
         self.send(call(Method::DELETE, format!("/v1/cluster/members/{node}")).within(MEMBERS_WITHIN), NO_BODY).await
+    }
+
+    /// All of access control.
+    pub async fn access(&self) -> Called<Access> {
+        self.send(call(Method::GET, "/v1/access".into()), NO_BODY).await
+    }
+
+    /// Changes access control.
+    pub async fn change_access(&self, change: &AccessChange) -> Called<AccessChanged> {
+        self.send(call(Method::POST, "/v1/access".into()), Some(change)).await
     }
 
     /// Opens a session.

@@ -1,6 +1,7 @@
 //! The proofs: one module each, and the table of them. Each runs real processes, is bounded in time, and ends in an
 //! [`ProofResult`].
 
+mod access;
 mod crowd;
 mod expiry;
 mod failover;
@@ -9,9 +10,11 @@ mod gate;
 mod greedy;
 mod group_commit;
 mod herd;
+mod intruder;
 mod kill_all;
 mod kills;
 mod late_answers;
+mod lock_cycles;
 mod lock_delay;
 mod lost_writes;
 mod minority;
@@ -20,10 +23,12 @@ mod one_queue;
 mod pair;
 mod paused_holder;
 mod recovery;
+mod revoke;
 mod rollback;
 mod semaphore;
 mod sharing;
 mod synced;
+mod zookeeper_client;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -255,6 +260,20 @@ pub const PROOFS: &[Proof] = &[
             minutes(3) + Duration::from_secs(greedy::classes() * class)
         },
         run: |context| Box::pin(greedy::run(context)),
+    },
+    Proof {
+        name: "intruder",
+        about: "thousands of wrong attempts at every listener, with TLS and access control: none is carried out, no \
+            secret shows (P14)",
+        limit: |_| minutes(5),
+        run: |context| Box::pin(intruder::run(context)),
+    },
+    Proof {
+        name: "revoke",
+        about: "a token is revoked under load: nothing more succeeds by any way, sessions end, locks are free, others \
+            go on (P14)",
+        limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(revoke::ROUNDS))),
+        run: |context| Box::pin(revoke::run(context)),
     },
     Proof {
         name: "footprint",

@@ -1,0 +1,171 @@
+//! The certificates of the secured cluster, of its clients, and those that an intruder might have.
+//!
+//! The good ones, and those of another authority, are made by `lockkeeper certs`. That never makes one which is not
+//! valid now, so these are signed here, with the key of the cluster's own authority.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use lockkeeper_tls::{ClientConfig, TlsFiles, client_config};
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
+use reqwest::ClientBuilder;
+use tokio::process::Command;
+
+use crate::http::client_builder;
+use crate::verdict::Failed;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The name of the cluster in every configuration that the harness writes.
+const CLUSTER: &str = "prove";
+
+/// Who shows which certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientIdentity {
+    /// No certificate at all.
+    None,
+    /// A good one of a client to whom nothing was granted.
+    Mallory,
+    /// A good one of a client that may read.
+    Reader,
+    /// That of member 2.
+    Member,
+    /// A client's, by another authority, with the name of the administrator.
+    Stranger,
+    /// Member 2's, by another authority.
+    StrangeMember,
+    /// Expired; the administrator's name, and member 2's as well.
+    Expired,
+    /// Not valid yet; the same names.
+    NotYet,
+}
+
+impl ClientIdentity {
+    /// Those with which no listener lets anybody in.
+    pub(super) const BAD: [Self; 4] = [Self::Stranger, Self::StrangeMember, Self::Expired, Self::NotYet];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::None => "no certificate",
+            Self::Mallory => "the certificate of a client without rights",
+            Self::Reader => "the certificate of a client that may read",
+            Self::Member => "the certificate of a member",
+            Self::Stranger => "a client's certificate by another authority",
+            Self::StrangeMember => "a member's certificate by another authority",
+            Self::Expired => "an expired certificate",
+            Self::NotYet => "a certificate that is not valid yet",
+        }
+    }
+
+    fn stem(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Mallory => Some("client-mallory"),
+            Self::Reader => Some("client-reader"),
+            Self::Member => Some("node2"),
+            Self::Stranger => Some("stranger/client-admin"),
+            Self::StrangeMember => Some("stranger/node2"),
+            Self::Expired => Some("expired"),
+            Self::NotYet => Some("not-yet"),
+        }
+    }
+}
+
+/// The directory of all of them. Node N finds `nodeN.pem` and `nodeN.key` there.
+pub(super) struct Certificates {
+    directory: PathBuf,
+}
+
+impl Certificates {
+    /// Makes all of them.
+    pub(super) async fn make(binary: &Path, directory: &Path) -> Result<Self, Failed> {
+        let stranger: &Path = &directory.join("stranger");
+        std::fs::create_dir_all(directory)?;
+        let commands: [(&Path, &[&str]); 9] = [
+            (directory, &["init", "--cluster", CLUSTER]),
+            (directory, &["node", "--id", "1", "--host", "127.0.0.1"]),
+            (directory, &["node", "--id", "2", "--host", "127.0.0.1"]),
+            (directory, &["node", "--id", "3", "--host", "127.0.0.1"]),
+            (directory, &["client", "--name", "mallory"]),
+            (directory, &["client", "--name", "reader"]),
+            (stranger, &["init", "--cluster", CLUSTER]),
+            (stranger, &["node", "--id", "2", "--host", "127.0.0.1"]),
+            (stranger, &["client", "--name", "admin"]),
+        ];
+        for (place, words) in commands {
+            let (verb, options) = words.split_at(1);
+            let run = Command::new(binary).arg("certs").args(verb).arg("--dir").arg(place).args(options).output();
+            let output = run.await?;
+            if !output.status.success() {
+                let told = String::from_utf8_lossy(&output.stderr).into_owned();
+                return Err(Failed::Broken(format!("`lockkeeper certs {}` fails: {told}", words.join(" "))));
+            }
+        }
+        let certificates = Self { directory: directory.to_path_buf() };
+        let now = SystemTime::now();
+        certificates.sign("expired", now - 2 * DAY, now - DAY)?;
+        certificates.sign("not-yet", now + DAY, now + 2 * DAY)?;
+        Ok(certificates)
+    }
+
+    /// A certificate of the cluster's authority for a time that is not now.
+    fn sign(&self, stem: &str, from: SystemTime, until: SystemTime) -> Result<(), Failed> {
+        let authority = std::fs::read_to_string(self.directory.join("authority.pem"))?;
+        let authority_key = std::fs::read_to_string(self.directory.join("authority.key"))?;
+        let made = || -> Result<(String, String), rcgen::Error> {
+            let issuer = Issuer::from_ca_cert_pem(&authority, KeyPair::from_pem(&authority_key)?)?;
+            let key = KeyPair::generate()?;
+            let mut params = CertificateParams::default();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(DnType::CommonName, "admin");
+            params.subject_alt_names = vec![SanType::URI(format!("lockkeeper://{CLUSTER}/node/2").try_into()?)];
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            params.not_before = from.into();
+            params.not_after = until.into();
+            Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
+        };
+        let (certificate, key) =
+            made().map_err(|error| Failed::CannotRun(format!("cannot sign the certificate {stem}: {error}")))?;
+        std::fs::write(self.directory.join(format!("{stem}.pem")), certificate)?;
+        std::fs::write(self.directory.join(format!("{stem}.key")), key)?;
+        Ok(())
+    }
+
+    /// What a client with this identity uses. It always trusts the cluster's authority.
+    pub(super) fn config(&self, identity: ClientIdentity) -> Result<ClientConfig, Failed> {
+        let file = |stem: &str, extension: &str| self.directory.join(format!("{stem}.{extension}"));
+        let files = identity.stem().map(|stem| TlsFiles { certificate: file(stem, "pem"), key: file(stem, "key") });
+        client_config(Some(&self.directory.join("authority.pem")), files.as_ref())
+            .map_err(|error| Failed::CannotRun(format!("{} cannot be used: {error}", identity.name())))
+    }
+
+    /// As [`config`](Self::config), for several connections.
+    pub(super) fn shared_config(&self, identity: ClientIdentity) -> Result<Arc<ClientConfig>, Failed> {
+        self.config(identity).map(Arc::new)
+    }
+
+    /// An HTTP client with this identity.
+    pub(super) fn builder(&self, identity: ClientIdentity) -> Result<ClientBuilder, Failed> {
+        Ok(client_builder().use_preconfigured_tls(self.config(identity)?))
+    }
+}
+
+/// What the nodes' configuration has of TLS; `{node}` stands for a node's directory, which lies beside its certificate.
+/// A client may come without a certificate, so that everything behind the handshake is tried as well. ZooKeeper's may
+/// not.
+pub(super) fn environment(directory: &Path) -> Vec<(String, String)> {
+    let mut variables = Vec::new();
+    let authority = directory.join("authority.pem").display().to_string();
+    for listener in ["CLIENT", "ZOOKEEPER", "PEER"] {
+        let mut add = |key: &str, value: &str| {
+            variables.push((format!("LOCKKEEPER_TLS__{listener}__{key}"), value.to_owned()));
+        };
+        add("CERTIFICATE", "{node}.pem");
+        add("KEY", "{node}.key");
+        add("AUTHORITY", &authority);
+    }
+    let ask = |listener: &str| format!("LOCKKEEPER_TLS__{listener}__CLIENT_CERTIFICATES");
+    variables.push((ask("CLIENT"), "optional".into()));
+    variables.push((ask("ZOOKEEPER"), "required".into()));
+    variables
+}
