@@ -6,14 +6,15 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -21,6 +22,11 @@ use crate::certificate::{PeerName, Validity, peer_identity, validity};
 use crate::error::TlsError;
 use crate::files::{FileVersion, read_authority, read_identity};
 use crate::{ClientCertificates, TlsFiles, provider};
+
+/// Longest time for the other end to read why it was turned away.
+const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most bytes that are read of its requests meanwhile.
+const ALERT_READS_BYTES: u64 = 4 * 1024 * 1024;
 
 /// See the module's text.
 pub struct ServerTls {
@@ -78,7 +84,8 @@ impl ServerTls {
         Ok(ServerTls { source, current: RwLock::new(Arc::new(current)), versions: Mutex::new(versions) })
     }
 
-    /// Performs the handshake on a new connection. Bound its time: the other end may send nothing.
+    /// Performs the handshake on a new connection. Bound its time: the other end may send nothing. An end that is
+    /// turned away has up to a second to read the alert that says why.
     ///
     /// # Errors
     /// The connection broke, or the other end did not speak TLS or was turned away.
@@ -87,7 +94,13 @@ impl ServerTls {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let server = self.current().server.clone();
-        TlsAcceptor::from(server).accept(stream).await
+        match TlsAcceptor::from(server).accept(stream).into_fallible().await {
+            Ok(stream) => Ok(stream),
+            Err((error, stream)) => {
+                close_after_alert(stream).await;
+                Err(error)
+            }
+        }
     }
 
     /// Reads the files again, for handshakes that begin from now on. The certificate with its key, and the authority,
@@ -141,6 +154,19 @@ impl ServerTls {
     pub(crate) fn current(&self) -> Arc<Current> {
         self.current.read().clone()
     }
+}
+
+/// Closes a connection whose handshake has failed; rustls has written the alert. With TLS 1.3 a client has finished its
+/// handshake before its certificate is checked, and sends requests. Closing a connection while requests arrive resets
+/// it, and the client would report the reset, which may mean anything, instead of the alert.
+async fn close_after_alert(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let closing = async {
+        stream.flush().await?;
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(ALERT_READS_BYTES), &mut tokio::io::sink()).await
+    };
+    // The other end is gone, or does not close.
+    let _ = timeout(ALERT_TIMEOUT, closing).await;
 }
 
 /// What was read, or what is in use and why it was not replaced.
