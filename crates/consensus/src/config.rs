@@ -22,7 +22,8 @@ pub struct Config {
     pub zookeeper: BTreeMap<u64, String>,
     /// Interval of a leader's heartbeats.
     pub heartbeat_ms: u64,
-    /// Shortest election timeout; also the longest time in which a living leader answers a probe.
+    /// Shortest election timeout. A leader counts as silent when it leaves two probes in a row unanswered, each for
+    /// three quarters of this.
     pub election_timeout_min_ms: u64,
     /// Longest election timeout; also the leader lease that followers respect.
     pub election_timeout_max_ms: u64,

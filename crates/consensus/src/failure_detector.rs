@@ -4,23 +4,23 @@
 //! Each follower keeps one call open at the leader, which answers when it stops leading or after [`HOLD`]. The kernel
 //! closes the connections of a dead process, so the call breaks. The follower probes after a broken call: only a
 //! refused connection counts as death. A frozen or cut-off leader breaks nothing, so each follower also probes it once
-//! per heartbeat. A leader that has answered probes, and then leaves one unanswered for the shortest election timeout,
-//! counts as silent. A probe waits for nothing that the leader does, so a leader that is merely busy answers it.
+//! per heartbeat (see [`crate::leader_probe`]).
 //!
 //! The follower then gives up the leader lease early (the lease spares a *living* leader needless elections) and asks
-//! for a pre-vote. Votes, terms and the log check stay as they are, so a mistake here can cost an election and never
-//! safety. Because of this, reads must not rely on leases; they do not (read index only).
+//! for a pre-vote. It stops as soon as a silent leader answers again. Votes, terms and the log check stay as they are,
+//! so a mistake here can cost an election and never safety. Because of this, reads must not rely on leases; they do not
+//! (read index only).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::TransferLeaderRequest;
 use openraft::vote::RaftLeaderId;
 
+use crate::leader_probe::{ProbeTimes, ProbingEnd, is_dead, probe_until_silent, run_until_answered};
 use crate::peer::peers::Peers;
-use crate::peer::transport::{CODE_GOING_DOWN, PeerKind, TransportError};
+use crate::peer::transport::PeerKind;
 use crate::peer::wire::{self, LivenessCheck};
 use crate::raft_node::RaftNode;
 use crate::status::Leadership;
@@ -29,7 +29,6 @@ use crate::status::Leadership;
 const HOLD: Duration = Duration::from_secs(20);
 /// The follower waits longer than that.
 const HOLD_DEADLINE: Duration = Duration::from_secs(25);
-const PROBE_DEADLINE: Duration = Duration::from_millis(150);
 /// Pause before a call that ended in another way is made again.
 const REOPEN: Duration = Duration::from_millis(100);
 /// Pause before the dead leader is probed again when no leader was elected: the majority may be gone as well.
@@ -58,18 +57,19 @@ pub(crate) async fn hold(node: &RaftNode, check: LivenessCheck) -> Option<()> {
     Some(())
 }
 
-/// Asks a node for a sign of life.
-async fn probe(peers: &Peers, node: u64, deadline: Duration) -> Result<Bytes, TransportError> {
-    let body = wire::encode(&LivenessCheck::Probe).map_err(|error| TransportError::Garbled(error.to_string()))?;
-    peers.call(node, PeerKind::LivenessCheck, body, deadline).await
+/// Why a follower elects without waiting for the leader's lease.
+#[derive(Clone, Copy)]
+enum LeaderFailure {
+    Dead,
+    Silent,
 }
 
-/// Whether a node runs and is not going down. A node that does not answer counts as running.
-pub(crate) async fn is_staying(peers: &Peers, node: u64) -> bool {
-    match probe(peers, node, PROBE_DEADLINE).await {
-        Err(TransportError::Rejected { code, .. }) => code != CODE_GOING_DOWN,
-        Err(error) => !error.process_gone(),
-        Ok(_) => true,
+impl LeaderFailure {
+    fn as_str(self) -> &'static str {
+        match self {
+            LeaderFailure::Dead => "the leader's process is gone",
+            LeaderFailure::Silent => "the leader does not answer",
+        }
     }
 }
 
@@ -97,56 +97,45 @@ pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
 async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
     let fast_path = node.config.fast_path;
-    let why = tokio::select! {
+    let failure = tokio::select! {
         biased;
         held = peers.call(leader, PeerKind::LivenessCheck, body, HOLD_DEADLINE) => match held {
             Err(error) if error.process_gone() && fast_path && is_dead(peers, leader).await => {
-                Some("the leader's process is gone")
+                Some(LeaderFailure::Dead)
             }
             _ => None,
         },
-        () = silence(node, peers, leader), if fast_path => Some("the leader does not answer"),
+        end = probe_until_silent(peers, leader, ProbeTimes::of(&node.config)), if fast_path => {
+            (end == ProbingEnd::Silent).then_some(LeaderFailure::Silent)
+        }
     };
-    let pause = match why {
-        Some(why) => {
+    let pause = match failure {
+        Some(failure) => {
             let news = told.replace(now) != Some(now);
-            elect_without(node, now, leader, why, news).await;
-            LOOK_AGAIN
+            let rounds = elect_without(node, now, leader, failure.as_str(), news);
+            let answers_again = match failure {
+                // An answer would be that of a new process, which does not lead.
+                LeaderFailure::Dead => {
+                    rounds.await;
+                    false
+                }
+                LeaderFailure::Silent => run_until_answered(peers, leader, rounds).await,
+            };
+            if answers_again {
+                tracing::info!(leader, term = now.term, "the leader answers again; no further pre-votes are asked for");
+                *told = None;
+                REOPEN
+            } else {
+                LOOK_AGAIN
+            }
         }
         None => REOPEN,
     };
     tokio::time::sleep(pause).await;
 }
 
-/// Completes when the leader has answered a probe, and later one not.
-async fn silence(node: &RaftNode, peers: &Peers, leader: u64) {
-    let deadline = Duration::from_millis(node.config.election_timeout_min_ms);
-    let mut has_answered = false;
-    loop {
-        match probe(peers, leader, deadline).await {
-            Err(TransportError::TimedOut) if has_answered => return,
-            Ok(_) | Err(TransportError::Rejected { .. }) => has_answered = true,
-            // The open call tells of a broken connection.
-            Err(_) => {}
-        }
-        tokio::time::sleep(Duration::from_millis(node.config.heartbeat_ms)).await;
-    }
-}
-
-/// True when nothing listens at the leader's address any more.
-async fn is_dead(peers: &Peers, leader: u64) -> bool {
-    // A dying process closes its sockets one by one: a connection may still be taken and then reset.
-    for _ in 0..3 {
-        match probe(peers, leader, PROBE_DEADLINE).await {
-            Err(TransportError::Refused) => return true,
-            Err(TransportError::Reset) => tokio::time::sleep(Duration::from_millis(3)).await,
-            _ => return false,
-        }
-    }
-    false
-}
-
-/// Drops the leader's lease and asks for votes, in turns. Cancelled by any change of the leadership.
+/// Drops the leader's lease and asks for votes, in turns. Cancelled by any change of the leadership, and by an answer
+/// of a leader that was silent.
 async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, why: &str, news: bool) {
     let (vote, rank, voters) = {
         let metrics = node.raft.metrics().borrow_watched().clone();

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::error::ChangeError;
-use crate::failure_detector::is_staying;
+use crate::leader_probe::is_staying;
 use crate::membership::forward;
 use crate::peer::peers::Peers;
 use crate::peer::wire::{Command, TransferReply};

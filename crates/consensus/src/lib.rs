@@ -13,6 +13,7 @@ mod error;
 mod failure_detector;
 #[doc(hidden)]
 pub mod fuzzing;
+mod leader_probe;
 mod leader_transfer;
 /// Raft's log on disk: openraft's storage over the store, the bytes of entries, and compaction.
 mod log {

@@ -39,7 +39,7 @@ mod zookeeper;
 
 pub use config::{Config, ConfigError};
 pub use error::ServeError;
-pub use server::{Server, run};
+pub use server::{Server, check_config, run};
 
 /// The description of the API as JSON, as `/openapi.json` serves it.
 pub fn openapi() -> String {

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Cursor;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -21,7 +22,7 @@ use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::http::connection::Front;
+use crate::http::connection::{ClientAddress, Front};
 use crate::http::upgrade::{Upgradable, asks_for};
 use crate::socket::ClientCertificate;
 
@@ -103,10 +104,12 @@ impl PeerFront {
             let detail = "peers connect with GET and an upgrade";
             return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail));
         }
+        let address = request.extensions().get::<ClientAddress>().copied().unwrap_or_default().0;
         let headers = Arc::new(std::mem::take(request.headers_mut()));
         let turned_away = |no: PeerRejection| Rejection::new(StatusCode::MISDIRECTED_REQUEST, no.code, no.detail);
-        let auth = self.auth_of(request.extensions().get()).map_err(record).map_err(turned_away)?;
-        let caller = authenticate(&auth, &headers).await.map_err(turned_away)?;
+        let auth = self.auth_of(request.extensions().get());
+        let auth = auth.map_err(|no| record(address, no)).map_err(turned_away)?;
+        let caller = authenticate(&auth, &headers, address).await.map_err(turned_away)?;
         let connection = Upgradable::of(&mut request).filter(|_| asks_for(&headers, PEER_PROTOCOL));
         let connection = connection.ok_or_else(|| {
             let detail = format!(
@@ -122,7 +125,8 @@ impl PeerFront {
             let (reading, writing) = socket.into_split();
             let socket = tokio::io::join(Cursor::new(read).chain(reading), writing);
             let stop = front.finish.clone();
-            let serving = serve_calls(socket, |kind, body| front.call(auth.clone(), headers.clone(), kind, body), stop);
+            let serve = |kind, body| front.call((auth.clone(), headers.clone(), address), kind, body);
+            let serving = serve_calls(socket, serve, stop);
             let why = displaced.run_until_cancelled(serving).await;
             tracing::debug!(?why, peer = caller.node, "a peer's connection ended");
         });
@@ -145,25 +149,44 @@ impl PeerFront {
 
     async fn call(
         &self,
-        auth: PeerAuth,
-        headers: Arc<HeaderMap>,
+        (auth, headers, address): (PeerAuth, Arc<HeaderMap>, SocketAddr),
         kind: PeerKind,
         body: Bytes,
     ) -> Result<Bytes, ServeError> {
         let rejected = |rejection: PeerRejection| ServeError { code: rejection.code.into(), detail: rejection.detail };
-        let caller = authenticate(&auth, &headers).await.map_err(rejected)?;
+        let caller = authenticate(&auth, &headers, address).await.map_err(rejected)?;
         self.context.node.serve_peer(caller, kind, body).await
     }
 }
 
 /// The caller, by the headers of its handshake.
-async fn authenticate(auth: &PeerAuth, headers: &HeaderMap) -> Result<PeerCaller, PeerRejection> {
-    auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok())).await.map_err(record)
+async fn authenticate(auth: &PeerAuth, headers: &HeaderMap, address: SocketAddr) -> Result<PeerCaller, PeerRejection> {
+    let caller = auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok())).await;
+    caller.map_err(|no| record(address, no))
 }
 
-/// Counts and logs a rejection.
-fn record(rejection: PeerRejection) -> PeerRejection {
+/// Counts and logs a rejection of the peer at this address.
+fn record(address: SocketAddr, rejection: PeerRejection) -> PeerRejection {
     metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
-    tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer was turned away");
+    tracing::warn!(%address, code = rejection.code, detail = rejection.detail, "a peer was turned away");
     rejection
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log_lines::LineFormat;
+    use crate::log_lines::tests::logged;
+
+    #[test]
+    fn the_log_names_the_address_of_a_peer_that_is_turned_away() {
+        let lines = logged(LineFormat::Text, || {
+            let rejection = PeerRejection { code: CODE_WRONG_CERTIFICATE, detail: "names another node".into() };
+            record("192.0.2.7:41000".parse().unwrap(), rejection);
+        });
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        for part in ["192.0.2.7:41000", CODE_WRONG_CERTIFICATE, "names another node"] {
+            assert!(line.contains(part), "{line}");
+        }
+    }
 }

@@ -55,6 +55,16 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     Server::bind(config)?.run(shutdown).await
 }
 
+/// Checks a configuration as [`run`] does before it binds a port: its rules, and the certificates, keys and authorities
+/// that it names. Nothing is changed, and the data directory is not touched.
+///
+/// # Errors
+/// The configuration breaks a rule, or a certificate, a key or an authority cannot be used.
+pub fn check_config(config: &Config) -> Result<(), ServeError> {
+    config.check()?;
+    TlsListeners::open(config).map(drop)
+}
+
 /// A node whose ports are bound and that does not serve yet.
 #[derive(Debug)]
 pub struct Server {

@@ -192,7 +192,7 @@ fn describe_tls() {
     describe_gauge!(
         "lockkeeper_tls_reload_failed",
         Unit::Count,
-        "1 while the files of a listener's certificate cannot be used and the former ones are, by listener."
+        "1 while a file of a listener's TLS cannot be used and its former content is, by listener."
     );
     describe_counter!(
         "lockkeeper_tls_handshakes_failed_total",

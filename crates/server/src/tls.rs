@@ -1,7 +1,7 @@
 //! TLS of the listeners: the handshake of a connection, and new certificates while the node runs.
 //!
-//! Files are read again on SIGHUP and when they have changed. A file that cannot be used changes nothing: the node goes
-//! on with what it read before, and says so in the log and in a metric.
+//! Files are read again on SIGHUP and when they have changed. If a file cannot be used, its former content stays in
+//! use, and the node reports this in the log and in a metric.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -206,7 +206,11 @@ impl Watched {
             Ok(Some(Err(error))) => {
                 let error = error.to_string();
                 if is_asked_for || self.trouble.as_ref() != Some(&error) {
-                    tracing::warn!(listener, error, "new certificates cannot be used; the former ones stay in use");
+                    tracing::warn!(
+                        listener,
+                        error,
+                        "a file of TLS cannot be used, and its former content stays in use"
+                    );
                 }
                 self.trouble = Some(error);
             }

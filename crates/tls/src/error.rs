@@ -58,6 +58,14 @@ pub enum TlsError {
         /// The name that it has, and the one that it must have.
         cause: String,
     },
+    /// Neither the certificate nor the authority can be used.
+    #[error("{certificate}; {authority}")]
+    CertificateAndAuthority {
+        /// What is wrong with the certificate or its key.
+        certificate: Box<TlsError>,
+        /// What is wrong with the authority.
+        authority: Box<TlsError>,
+    },
     /// Certificates of the other end cannot be checked.
     #[error("no authority is configured, and the certificate of the other end cannot be checked without one")]
     NoAuthority,

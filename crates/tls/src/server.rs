@@ -1,18 +1,20 @@
 //! A listener's end. Its certificate, key and authority can be replaced while it runs: handshakes that begin afterwards
-//! use the new ones, and connections go on.
+//! use the new ones, and connections go on. The authority does not depend on the certificate: an authority that was
+//! withdrawn must not stay trusted because the certificate has expired.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -20,6 +22,11 @@ use crate::certificate::{PeerName, Validity, peer_identity, validity};
 use crate::error::TlsError;
 use crate::files::{FileVersion, read_authority, read_identity};
 use crate::{ClientCertificates, TlsFiles, provider};
+
+/// Longest time for the other end to read why it was turned away.
+const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most bytes that are read of its requests meanwhile.
+const ALERT_READS_BYTES: u64 = 4 * 1024 * 1024;
 
 /// See the module's text.
 pub struct ServerTls {
@@ -42,9 +49,12 @@ struct Source {
 pub(crate) struct Current {
     server: Arc<ServerConfig>,
     pub(crate) identity: Arc<CertifiedKey>,
-    pub(crate) authority: Option<Arc<RootCertStore>>,
+    pub(crate) authority: Authorities,
     validity: Validity,
 }
+
+/// Those that may have signed certificates of the other end, if any are configured.
+type Authorities = Option<Arc<RootCertStore>>;
 
 impl ServerTls {
     /// Reads the files. A certificate that has expired or is not valid yet is taken: see
@@ -70,11 +80,12 @@ impl ServerTls {
         let authority = authority.map(Path::to_path_buf);
         let source = Source { files: files.clone(), authority, client_certificates, own_name };
         let versions = source.versions();
-        let current = source.read()?;
+        let current = source.current(source.read_identity()?, source.read_authority()?)?;
         Ok(ServerTls { source, current: RwLock::new(Arc::new(current)), versions: Mutex::new(versions) })
     }
 
-    /// Performs the handshake on a new connection. Bound its time: the other end may send nothing.
+    /// Performs the handshake on a new connection. Bound its time: the other end may send nothing. An end that is
+    /// turned away has up to a second to read the alert that says why.
     ///
     /// # Errors
     /// The connection broke, or the other end did not speak TLS or was turned away.
@@ -83,21 +94,43 @@ impl ServerTls {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let server = self.current().server.clone();
-        TlsAcceptor::from(server).accept(stream).await
+        match TlsAcceptor::from(server).accept(stream).into_fallible().await {
+            Ok(stream) => Ok(stream),
+            Err((error, stream)) => {
+                close_after_alert(stream).await;
+                Err(error)
+            }
+        }
     }
 
-    /// Reads the files again, for handshakes that begin from now on. Blocks.
+    /// Reads the files again, for handshakes that begin from now on. The certificate with its key, and the authority,
+    /// are replaced independently of each other. Blocks.
     ///
     /// # Errors
-    /// A file cannot be used, or the certificate is not valid now. What was read before stays in use.
+    /// A file cannot be used, or the certificate is not valid now. What was read before from the files that the error
+    /// names stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         // Before the files are read: a change in between is found later, and not missed.
         let versions = self.source.versions();
-        let read = self.source.read()?;
-        self.source.check_validity(read.validity)?;
-        *self.current.write() = Arc::new(read);
-        *self.versions.lock() = versions;
-        Ok(())
+        let former = self.current();
+        let identity = self.source.read_identity().and_then(|read| {
+            self.source.check_validity(read.1)?;
+            Ok(read)
+        });
+        let (identity, bad_certificate) = or_former(identity, || (former.identity.clone(), former.validity));
+        let (authority, bad_authority) = or_former(self.source.read_authority(), || former.authority.clone());
+        let current = self.source.current(identity, authority)?;
+        *self.current.write() = Arc::new(current);
+        match (bad_certificate, bad_authority) {
+            (None, None) => {
+                *self.versions.lock() = versions;
+                Ok(())
+            }
+            (Some(error), None) | (None, Some(error)) => Err(error),
+            (Some(certificate), Some(authority)) => {
+                Err(TlsError::CertificateAndAuthority { certificate: certificate.into(), authority: authority.into() })
+            }
+        }
     }
 
     /// Whether a file is another one than that in use, or one that could not be used. Blocks.
@@ -123,6 +156,27 @@ impl ServerTls {
     }
 }
 
+/// Closes a connection whose handshake has failed; rustls has written the alert. With TLS 1.3 a client has finished its
+/// handshake before its certificate is checked, and sends requests. Closing a connection while requests arrive resets
+/// it, and the client would report the reset, which may mean anything, instead of the alert.
+async fn close_after_alert(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let closing = async {
+        stream.flush().await?;
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(ALERT_READS_BYTES), &mut tokio::io::sink()).await
+    };
+    // The other end is gone, or does not close.
+    let _ = timeout(ALERT_TIMEOUT, closing).await;
+}
+
+/// What was read, or what is in use and why it was not replaced.
+fn or_former<T>(read: Result<T, TlsError>, former: impl FnOnce() -> T) -> (T, Option<TlsError>) {
+    match read {
+        Ok(read) => (read, None),
+        Err(error) => (former(), Some(error)),
+    }
+}
+
 impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerTls").field("files", &self.source.files).finish_non_exhaustive()
@@ -135,9 +189,12 @@ impl Source {
         files.into_iter().flatten().map(|file| FileVersion::of(file)).collect()
     }
 
-    fn read(&self) -> Result<Current, TlsError> {
+    fn read_authority(&self) -> Result<Authorities, TlsError> {
+        self.authority.as_deref().map(read_authority).transpose()
+    }
+
+    fn read_identity(&self) -> Result<(Arc<CertifiedKey>, Validity), TlsError> {
         let identity = read_identity(&self.files)?;
-        let authority = self.authority.as_deref().map(read_authority).transpose()?;
         let malformed =
             || TlsError::Malformed { file: self.files.certificate.clone(), cause: "has no certificate".into() };
         let own = identity.cert.first().ok_or_else(malformed)?;
@@ -145,6 +202,14 @@ impl Source {
         if let Some(name) = &self.own_name {
             self.check_name(name, peer_identity(own))?;
         }
+        Ok((identity, validity))
+    }
+
+    fn current(
+        &self,
+        (identity, validity): (Arc<CertifiedKey>, Validity),
+        authority: Authorities,
+    ) -> Result<Current, TlsError> {
         let server = Arc::new(self.server_config(&identity, authority.as_ref())?);
         Ok(Current { server, identity, authority, validity })
     }

@@ -204,7 +204,7 @@ pub(crate) struct Serve {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Check the configuration, report errors and exit
+    /// Check the configuration and the certificates, keys and authorities that it names, report errors and exit
     #[arg(long)]
     pub(crate) check_config: bool,
     /// Stop when this process, which must be the parent, ends

@@ -2,13 +2,14 @@
 //!
 //! It must never overwrite a file unasked, and never leave a key readable by others, not even for a moment.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::io::{ErrorKind, Write as _};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::Serialize;
+use tempfile::NamedTempFile;
 
 use crate::args::{Certs, CertsCommand, ClientCertificate, Common, NewAuthority, NodeCertificate};
 use crate::certs::{Authority, CertsError, ClientName, ClusterName, Issued, hosts, new_authority};
@@ -54,8 +55,8 @@ pub(crate) fn run(common: &Common, args: &Certs) -> Result<u8, Failure> {
 
 fn init(args: &NewAuthority, now: SystemTime) -> Result<(Made, String), Failure> {
     let cluster = ClusterName::new(&args.cluster)?;
-    let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&args.dir);
-    made.map_err(|e| Failure::failed(format!("cannot make the directory {}: {e}", args.dir.display())))?;
+    make_directory(&args.dir)
+        .map_err(|e| Failure::failed(format!("cannot make the directory {}: {e}", args.dir.display())))?;
     let files = authority_files(&args.dir);
     refuse_to_replace(&files, args.force)?;
     let made = write(files, &new_authority(&cluster, args.days, now)?, args.force)?;
@@ -78,6 +79,15 @@ fn client(args: &ClientCertificate, now: SystemTime) -> Result<(Made, String), F
     refuse_to_replace(&files, args.force)?;
     let made = write(files, &authority.client(&name, args.days, now)?, args.force)?;
     Ok((made, format!("certificate of client {} of cluster {}", name.as_str(), authority.cluster)))
+}
+
+/// Makes a private directory. Directories above it that are missing get the default mode, as others may need them too.
+fn make_directory(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
+    }
 }
 
 fn files(directory: &Path, stem: &str) -> CertificateFiles {
@@ -131,30 +141,48 @@ fn exists(path: &Path) -> Failure {
     Failure::failed(format!("{} exists; --force replaces the certificate and its key", path.display()))
 }
 
-/// The key first: a node that sees the new certificate already has its key.
+/// Both files are on the disk before either takes its place, so that a failure in between cannot leave a pair that does
+/// not match. The certificate is the last: a node that finds it has its key, and a node that finds the new key with the
+/// old certificate reads both again.
 fn write(files: CertificateFiles, issued: &Issued, force: bool) -> Result<Made, Failure> {
-    write_file(&files.key, &issued.key, KEY_MODE, force)?;
-    write_file(&files.certificate, &issued.certificate, CERTIFICATE_MODE, force)?;
+    let key = stage(&files.key, &issued.key, KEY_MODE)?;
+    let certificate = stage(&files.certificate, &issued.certificate, CERTIFICATE_MODE)?;
+    put_in_place(key, &files.key, force)?;
+    put_in_place(certificate, &files.certificate, force)?;
+    let directory = directory_of(&files.certificate);
+    File::open(directory).and_then(|open| open.sync_all()).map_err(|error| cannot_write(directory, &error))?;
     Ok(Made { files, valid_until: humantime::format_rfc3339_seconds(issued.valid_until).to_string() })
 }
 
-/// Writes a file whole or not at all. Until it has its mode it is readable by its owner only.
-fn write_file(path: &Path, text: &str, mode: u32, force: bool) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::AlreadyExists => exists(path),
-        _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::failed(format!("cannot write {}: {error}", path.display()))
+}
+
+/// Writes a file beside the place that it will have. Until it has its mode it is readable by its owner only.
+fn stage(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, Failure> {
+    let written = || -> io::Result<NamedTempFile> {
+        let mut file = tempfile::Builder::new()
+            .prefix(".lockkeeper-certs-")
+            .permissions(Permissions::from_mode(KEY_MODE))
+            .tempfile_in(directory_of(path))?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().set_permissions(Permissions::from_mode(mode))?;
+        file.as_file().sync_all()?;
+        Ok(file)
     };
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new()
-        .prefix(".lockkeeper-certs-")
-        .permissions(Permissions::from_mode(KEY_MODE))
-        .tempfile_in(directory)
-        .map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    file.as_file().set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
+    written().map_err(|error| cannot_write(path, &error))
+}
+
+fn put_in_place(file: NamedTempFile, path: &Path, force: bool) -> Result<(), Failure> {
     let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
-    kept.map(drop).map_err(|error| failed(error.error))
+    kept.map(drop).map_err(|error| match error.error.kind() {
+        ErrorKind::AlreadyExists => exists(path),
+        _ => cannot_write(path, &error.error),
+    })
 }
 
 impl From<CertsError> for Failure {
@@ -193,5 +221,33 @@ mod tests {
         assert_eq!(fs::read_to_string(&made.files.key).unwrap(), second.key);
         assert_eq!(mode(&made.files.key), 0o600, "a replaced key is private again");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_key_is_not_replaced_without_its_certificate() {
+        let directory = tempfile::tempdir().unwrap();
+        let (first, second) = (issued(), issued());
+        let made = write(files(directory.path(), "a"), &first, false).unwrap();
+        let apart = CertificateFiles {
+            certificate: directory.path().join("missing/a.pem"),
+            key: directory.path().join("a.key"),
+        };
+        let Err(failed) = write(apart, &second, true) else { panic!("there is no such directory") };
+        assert!(format!("{failed:?}").contains("missing/a.pem"), "{failed:?}");
+        assert_eq!(fs::read_to_string(&made.files.key).unwrap(), first.key);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no temporary file stays");
+    }
+
+    #[test]
+    fn only_the_directory_itself_is_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let (above, private) = (directory.path().join("a/b"), directory.path().join("a/b/c"));
+        make_directory(&private).unwrap();
+        make_directory(&private).expect("it may exist");
+        let usual = directory.path().join("usual");
+        fs::create_dir(&usual).unwrap();
+        assert_eq!((mode(&above), mode(&private)), (mode(&usual), DIRECTORY_MODE));
+        fs::write(directory.path().join("file"), "").unwrap();
+        assert!(make_directory(&directory.path().join("file")).is_err(), "a file is no directory");
     }
 }

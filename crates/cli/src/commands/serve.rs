@@ -22,6 +22,7 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     }
     let (config, _) = Config::load(&args.config).map_err(|e| Failure::new(EXIT_USAGE, e.to_string()))?;
     if args.check_config {
+        lockkeeper_server::check_config(&config).map_err(|e| Failure::new(e.exit_code(), e.to_string()))?;
         return print_line(&format!("{} is valid", args.config.display())).map(|()| EXIT_OK);
     }
     // Files of a node are private; sled creates its files with the umask.

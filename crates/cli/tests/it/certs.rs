@@ -88,13 +88,42 @@ fn options_of_tls_belong_together() {
     }
 }
 
+/// Their files are relative to the directory in which a node is started.
 #[test]
-fn the_secure_configurations_are_valid() {
-    for node in 1..=3 {
+fn the_secure_configurations_are_valid_once_their_files_are_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let check = |node: u32| {
         let config = repository().join("cluster-config/secure").join(format!("node{node}.toml"));
-        let checked = run(&["serve", "--check-config", "--config", config.to_str().unwrap()]);
+        let mut command = lockkeeper();
+        command.args(["serve", "--check-config", "--config"]).arg(config);
+        command.current_dir(directory.path()).output().unwrap()
+    };
+    let files = directory.path().join("data/certs");
+    assert!(certs(&files, &["init"]).status.success());
+    for node in 1..=3 {
+        let missing = check(node);
+        assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+        let named = format!("node{node}.pem");
+        assert!(complaint(&missing).contains(&named), "{missing:?}");
+        let id = node.to_string();
+        assert!(certs(&files, &["node", "--id", &id, "--host", "127.0.0.1"]).status.success());
+        let checked = check(node);
         assert!(checked.status.success(), "{checked:?}");
     }
+
+    // A key that does not belong to its certificate, the certificate of another node, a broken authority.
+    let copy = |from: &str, to: &str| {
+        fs::copy(files.join(from), files.join(to)).unwrap();
+    };
+    copy("node2.key", "node1.key");
+    let mismatch = check(1);
+    assert!(mismatch.status.code() == Some(2) && complaint(&mismatch).contains("does not belong"), "{mismatch:?}");
+    copy("node2.pem", "node1.pem");
+    let other = check(1);
+    assert!(other.status.code() == Some(2) && complaint(&other).contains("[tls.peer]"), "{other:?}");
+    fs::write(files.join("authority.pem"), "nonsense").unwrap();
+    let broken = check(3);
+    assert!(broken.status.code() == Some(2) && complaint(&broken).contains("authority.pem"), "{broken:?}");
 }
 
 fn repository() -> PathBuf {

@@ -2,8 +2,8 @@
 //! heartbeats and votes never queue behind bulk data.
 //!
 //! A connection belongs to one start of the peer's process, with which it has proved both identities. Calls to a later
-//! start, or to another address, go over a new one. So do calls after a silence: a network that swallows packets would
-//! hold a connection for minutes. The calls under way keep theirs.
+//! start, or to another address, go over a new one. So do calls after a silence, or after a caller has asked for a new
+//! connection: a network that swallows packets would hold a connection for minutes. The calls under way keep theirs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -171,6 +171,15 @@ impl FramedTransport {
 impl Transport for FramedTransport {
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
         self.connection(to, Channel::of(kind))?.call(kind, body, deadline).await
+    }
+
+    fn reconnect(&self, node: u64, kind: PeerKind) {
+        let key = (node, Channel::of(kind));
+        let mut connections = self.connections.lock();
+        // On a slow network no call would ever be in time if each one began a connection of its own.
+        if connections.get(&key).is_some_and(|connection| connection.is_made()) {
+            connections.remove(&key);
+        }
     }
 
     fn learn(&self, node: u64, address: &str) {

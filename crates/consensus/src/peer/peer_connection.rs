@@ -52,6 +52,8 @@ pub(crate) struct PeerConnection {
 #[derive(Default)]
 struct Calls {
     next: u64,
+    /// The peer has upgraded the connection.
+    is_made: bool,
     /// Of those whose callers wait.
     unanswered: HashMap<u64, oneshot::Sender<Outcome>>,
     queued_bytes: usize,
@@ -118,6 +120,11 @@ impl PeerConnection {
         !self.queue.is_closed()
     }
 
+    /// True once the peer has upgraded the connection.
+    pub(crate) fn is_made(&self) -> bool {
+        self.calls.lock().is_made
+    }
+
     /// For how long nothing has come in spite of a call.
     pub(crate) fn silent_for(&self) -> Duration {
         self.calls.lock().silent_since.map_or(Duration::ZERO, |since| since.elapsed())
@@ -160,6 +167,7 @@ async fn run(request: RequestBuilder, mut queued: Receiver<CallFrame>, calls: Ar
     let connected = timeout(HANDSHAKE_TIMEOUT, upgrade(request)).await.unwrap_or_else(|_| Err(not_answered()));
     let (unsent, unanswered) = match connected {
         Ok(socket) => {
+            calls.lock().is_made = true;
             let (reading, writing) = tokio::io::split(socket);
             let broken = tokio::select! {
                 written = write_frames(&mut queued, writing, |call| calls.lock().sends(call)) => written,

@@ -67,6 +67,11 @@ impl Peers {
         result
     }
 
+    /// See [`Transport::reconnect`].
+    pub(crate) fn reconnect(&self, to: u64, kind: PeerKind) {
+        self.transport.reconnect(to, kind);
+    }
+
     pub(crate) fn learn(&self, node: u64, address: &str) {
         if node != self.node {
             self.transport.learn(node, address);

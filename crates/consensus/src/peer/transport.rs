@@ -150,6 +150,12 @@ pub trait Transport: Send + Sync + 'static {
     /// Sends `body` to node `to` and returns its answer, within `deadline`.
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError>;
 
+    /// A call of this kind to `node` got no answer, and its connection may be stuck: later calls use a new one. Calls
+    /// under way keep theirs. A connection that is still being made is kept.
+    fn reconnect(&self, node: u64, kind: PeerKind) {
+        let _ = (node, kind);
+    }
+
     /// The membership has `node` at `address`.
     fn learn(&self, node: u64, address: &str) {
         let _ = (node, address);

@@ -214,13 +214,53 @@ async fn a_connection_that_is_being_made_is_not_given_up_for_a_call() {
     let answers = async {
         let mut stream = upgrade(&listener).await;
         // The first call is not sent any more: its caller waits no longer.
-        let mut call = [0; 17];
-        stream.read_exact(&mut call).await.unwrap();
-        stream.write_all(&[&9_u32.to_le_bytes()[..], &call[4..12], &[0]].concat()).await.unwrap();
+        answer_call(&mut stream).await;
         stream
     };
     let (answered, _stream) = tokio::join!(transport.call(3, PeerKind::Heartbeat, Bytes::new(), LONG), answers);
     assert_eq!(answered, Ok(Bytes::new()));
+}
+
+/// Held calls keep a connection for long, and a probe that is stuck in it must not be followed by another one.
+#[tokio::test]
+async fn calls_after_a_reconnect_use_a_new_connection_and_calls_under_way_keep_theirs() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = node("blue", 1, 11, &BTreeMap::from([(3, listener.local_addr().unwrap().to_string())]));
+    let transport = FramedTransport::new(own.book.clone()).unwrap();
+    let call = |wait| transport.call(3, PeerKind::LivenessCheck, Bytes::new(), wait);
+    assert_eq!(call(Duration::from_millis(20)).await, Err(TransportError::TimedOut));
+    // The connection is still being made, so it is kept.
+    transport.reconnect(3, PeerKind::LivenessCheck);
+    let held = call(LONG);
+    let rest = async {
+        let mut first = upgrade(&listener).await;
+        let mut of_held = [0; 17];
+        first.read_exact(&mut of_held).await.unwrap();
+        transport.reconnect(3, PeerKind::LivenessCheck);
+        let answers_second = async {
+            let mut second = upgrade(&listener).await;
+            answer_call(&mut second).await;
+            second
+        };
+        let (probed, second) = tokio::join!(call(LONG), answers_second);
+        assert_eq!(probed, Ok(Bytes::new()));
+        first.write_all(&empty_answer(&of_held)).await.unwrap();
+        (first, second)
+    };
+    let (held, _streams) = tokio::join!(held, rest);
+    assert_eq!(held, Ok(Bytes::new()), "over the first connection");
+}
+
+/// Reads a call without a body, and answers it with nothing.
+async fn answer_call(stream: &mut TcpStream) {
+    let mut call = [0; 17];
+    stream.read_exact(&mut call).await.unwrap();
+    stream.write_all(&empty_answer(&call)).await.unwrap();
+}
+
+/// The frame of an empty answer to a call.
+fn empty_answer(call: &[u8; 17]) -> Vec<u8> {
+    [&9_u32.to_le_bytes()[..], &call[4..12], &[0]].concat()
 }
 
 #[tokio::test]

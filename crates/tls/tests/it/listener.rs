@@ -1,11 +1,14 @@
 //! A listener and its clients.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_tls::{ClientCertificates, ClientConfig, ServerTls, TlsError, TlsFiles, client_config, tls_failure};
 use rustls::pki_types::ServerName;
 use rustls::{ProtocolVersion, RootCertStore};
-use tokio::io::{AsyncWriteExt, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 use crate::authority::{Authority, expired, not_yet_valid};
@@ -115,6 +118,34 @@ async fn bytes_that_are_no_handshake_are_an_error_of_tls() {
     drop(near);
     let error = server.accept(far).await.unwrap_err();
     assert_eq!(tls_failure(&error), None, "{error:?}");
+}
+
+/// With TLS 1.3 a client sends requests before it learns that it was turned away. If the connection were reset, the
+/// client could not tell whether they were carried out.
+#[tokio::test]
+async fn a_client_that_is_turned_away_can_send_its_request_and_reads_why() {
+    let authority = Authority::new("one");
+    let ca = authority.file();
+    let server = ServerTls::open(&authority.server("server"), Some(&ca), ClientCertificates::Required).unwrap();
+    let connector = TlsConnector::from(Arc::new(client_config(Some(&ca), None).unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = async {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+        for _ in 0..3 {
+            // The server has turned it away meanwhile.
+            sleep(Duration::from_millis(50)).await;
+            stream.write_all(&[b'x'; 1024]).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+        stream.read_u8().await.unwrap_err()
+    };
+    let accepting = async { server.accept(listener.accept().await.unwrap().0).await };
+    let (told, refused) = tokio::join!(client, accepting);
+    let failure = tls_failure(&told).unwrap_or_else(|| panic!("not an alert: {told:?}"));
+    assert!(failure.contains("alert"), "{failure}");
+    assert!(tls_failure(&refused.unwrap_err()).is_some());
 }
 
 #[tokio::test]

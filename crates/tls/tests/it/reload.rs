@@ -89,6 +89,37 @@ async fn a_bad_file_changes_nothing() {
     connect(&server, client).await.unwrap();
 }
 
+#[tokio::test]
+async fn an_authority_is_withdrawn_although_the_certificate_has_expired() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let (files, ca) = (old.server("server"), old.file());
+    let server = ServerTls::open(&files, Some(&ca), ClientCertificates::Required).unwrap();
+    let client = |trusts: &Authority, identity: &TlsFiles| client_config(Some(&trusts.file()), Some(identity)).unwrap();
+    let (of_old, of_new) = (client(&old, &old.client("client")), client(&old, &new.client("client")));
+    connect(&server, of_old.clone()).await.unwrap();
+
+    replace(&files, &old.issue("expired", expired));
+    std::fs::write(&ca, new.pem()).unwrap();
+    let error = server.reload().unwrap_err().to_string();
+    assert!(error.contains("has expired") && error.contains(&files.certificate.display().to_string()), "{error}");
+    assert!(server.has_changed(), "the certificate is tried again");
+    server.check_validity().expect("the former certificate is in use");
+    assert_refused(&connect(&server, of_old).await, "UnknownIssuer");
+    connect(&server, of_new).await.unwrap();
+
+    // The other way round: a new certificate, and an authority that cannot be read.
+    replace(&files, &new.server("server"));
+    std::fs::write(&ca, "nonsense").unwrap();
+    let error = server.reload().unwrap_err().to_string();
+    assert!(error.contains(&ca.display().to_string()), "{error}");
+    connect(&server, client(&new, &new.client("another"))).await.unwrap();
+
+    std::fs::write(&files.key, "nonsense").unwrap();
+    let error = server.reload().unwrap_err().to_string();
+    let named = [&ca, &files.key].map(|file| error.contains(&file.display().to_string()));
+    assert!(named == [true, true] && !error.contains('\n'), "{error}");
+}
+
 #[test]
 fn an_expired_certificate_is_taken_at_the_start_and_reported() {
     let authority = Authority::new("one");
