@@ -63,7 +63,7 @@ pub struct Rule {
 
 /// A role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = AccessRole))]
 pub struct Role {
     /// Its name.
     pub name: String,

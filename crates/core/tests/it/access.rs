@@ -295,7 +295,7 @@ fn a_withdrawn_token_ends_its_sessions_and_no_others() {
     world.change(&admin, AccessOp::RevokeToken { id: id_of('b') }).unwrap();
     assert!(is_unauthenticated(&world.call(&orders, Some(lost), acquire(&["m"], 2))), "at once, before it ends");
     assert_eq!(world.apply(end).reply, Ok(Reply::SessionsExpired(vec![lost])));
-    assert!(world.state.lock(&lock("l")).is_none_or(|view| view.len() == 0), "its lock is free");
+    assert!(world.state.lock(&lock("l")).is_none_or(|view| view.is_empty()), "its lock is free");
     assert!(world.state.session(kept).is_some());
 }
 

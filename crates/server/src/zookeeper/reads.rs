@@ -87,10 +87,10 @@ impl ReadContext<'_> {
 
     fn find<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
         let path = path_to_read(text)?;
-        let may_see = match self.system_nodes.node(path.as_str()) {
-            Some(_) => state.check_role(self.identity.principals()),
+        let may_see = match SystemNodes::is_reserved(path.as_str()) {
+            true => state.check_role(self.identity.principals()),
             // Clients look for the directories above those that are theirs.
-            None => state.check_right(self.identity.principals(), &Need::to_read(&path).or_below()),
+            false => state.check_right(self.identity.principals(), &Need::to_read(&path).or_below()),
         };
         may_see.map_err(|refusal| code(&refusal))?;
         if let Some(node) = self.system_nodes.node(path.as_str()) {

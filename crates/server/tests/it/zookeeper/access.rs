@@ -244,11 +244,11 @@ async fn roles_are_enforced_for_clients_of_zookeeper() {
     assert_eq!(bob.children("/locks/orders/42").await.unwrap().len(), 1);
     assert_eq!(bob.children("/locks").await, Err(ErrorCode::NoAuth), "other names");
     assert_eq!(bob.create("/locks/other", 0).await, Err(ErrorCode::NoAuth));
-    assert_eq!(bob.data("/zookeeper/config").await.map(drop), Ok(()));
+    assert_eq!(bob.data("/zookeeper/quota").await.map(drop), Ok(()));
     let mut eve = Client::open(cluster.zookeeper(0)).await;
     assert_eq!(eve.exists(&mine, true).await, Err(ErrorCode::NoAuth));
     assert_eq!(eve.delete(&mine).await, Err(ErrorCode::NoAuth));
-    assert_eq!(eve.data("/zookeeper/config").await.map(drop), Err(ErrorCode::NoAuth));
+    assert_eq!(eve.data("/zookeeper/quota").await.map(drop), Err(ErrorCode::NoAuth));
     let revoke = json!({ "revoke": { "principal": named.principals[0], "role": "orders" } });
     caller.change(revoke).await;
     assert!(bob.is_closed().await, "its session ends with its last role");
