@@ -176,7 +176,7 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         Mutant::DropWatchAtReconnect | Mutant::ForgetWatchesAtInstall => &["watches"],
         Mutant::LeaseFromAnswer => &["the holder was told"],
         Mutant::AllowEverything => &["carried out"],
-        Mutant::RevokedSessionLives => &["free"],
+        Mutant::RevokedSessionLives => &["is open"],
         Mutant::ExpiredBeforeApplied
         | Mutant::TrustWallClock
         | Mutant::CopyWithoutQuorum

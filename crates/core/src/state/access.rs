@@ -108,9 +108,14 @@ impl Access {
         who.identities.iter().filter_map(move |identity| self.principal_of(identity, clock_ms))
     }
 
-    /// The first identity of a caller that proves a principal, for the session that it opens.
+    /// The identity of a caller to which its session belongs: the first one that proves a principal, and where access
+    /// control is enforced, a principal with a role.
     pub(crate) fn identity_of(&self, who: &Principals, clock_ms: u64) -> Option<Identity> {
-        who.identities.iter().find(|identity| self.principal_of(identity, clock_ms).is_some()).cloned()
+        let counts = |identity: &&Identity| {
+            let principal = self.principal_of(identity, clock_ms);
+            principal.is_some_and(|principal| !self.enabled || who.is_super() || self.grants.contains_key(&*principal))
+        };
+        who.identities.iter().find(counts).cloned()
     }
 
     /// Whether a caller shows a token that does not count. Nothing is done for such a caller, whatever else it shows.

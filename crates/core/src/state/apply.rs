@@ -96,10 +96,7 @@ impl State {
         rules: &Rules,
         (secret_hash, timeout_ms, label): ([u8; 32], u32, &Arc<str>),
     ) -> Outcome {
-        let may_open = match principals.identities.is_empty() && proves_later {
-            true => Ok(()),
-            false => self.access.check_role(principals, self.clock_ms),
-        };
+        let may_open = if proves_later { Ok(()) } else { self.access.check_role(principals, self.clock_ms) };
         if let Err(refusal) = check_principals(principals).and(may_open) {
             return self.refused(refusal);
         }
@@ -257,7 +254,13 @@ impl State {
         if outcome.changed
             && let Some(session) = actor.session.and_then(|id| self.sessions.get_mut(&id))
         {
-            Arc::make_mut(session).acted = outcome.zxid;
+            let session = Arc::make_mut(session);
+            session.acted = outcome.zxid;
+            // A client that proved who it is after it had opened the session.
+            if self.access.is_enabled() && session.identity.is_none() {
+                session.identity = self.access.identity_of(&actor.principals, self.clock_ms);
+                self.session_bytes += session.identity.as_ref().map_or(0, size::of_identity);
+            }
         }
         outcome
     }

@@ -332,6 +332,7 @@ fn a_session_that_proves_later_is_adopted() {
     let session = world.open(&nobody(), true).unwrap();
     assert!(is_unauthenticated(&world.call(&nobody(), Some(session), acquire(&["l"], 1))));
     let end = Command::EndUnauthorised { sessions: vec![session] };
+    world.call(&with_certificate("stranger"), Some(session), AccessOp::Identify).unwrap();
     assert_eq!(world.apply(end.clone()).reply, Ok(Reply::SessionsExpired(vec![])), "it may be there, and owns nothing");
     world.call(&with_token('b'), Some(session), AccessOp::Identify).unwrap();
     let zxid = world.state.zxid();
@@ -341,6 +342,20 @@ fn a_session_that_proves_later_is_adopted() {
     assert!(is_forbidden(&world.call(&with_token('a'), Some(session), acquire(&["m"], 2))));
     world.change(&with_token('a'), AccessOp::RevokeToken { id: id_of('b') }).unwrap();
     assert_eq!(world.apply(end).reply, Ok(Reply::SessionsExpired(vec![session])));
+}
+
+#[test]
+fn a_session_without_a_role_belongs_to_the_first_principal_that_may_act() {
+    let mut world = World::with_role(&[rule(Resource::Locks, "", Rights::ACQUIRE)]);
+    let stranger = with_certificate("stranger");
+    assert!(is_forbidden(&world.open(&stranger, false)));
+    let session = world.open(&stranger, true).unwrap();
+    assert_eq!(world.state.session(session).unwrap().identity, None);
+    let mut both = stranger.clone();
+    both.identities.extend(with_token('b').identities);
+    world.call(&both, Some(session), acquire(&["l"], 1)).unwrap();
+    assert_eq!(world.state.session(session).unwrap().identity.as_ref(), with_token('b').identities.first());
+    assert!(is_forbidden(&world.call(&stranger, Some(session), acquire(&["m"], 2))));
 }
 
 #[test]
