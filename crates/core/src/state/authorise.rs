@@ -1,7 +1,7 @@
 //! Which right an operation of a client needs (promise P14). Decided when the operation is applied, so that every node
 //! decides alike, and a right that was taken away before is gone.
 //!
-//! Giving back is never refused: to release, to withdraw, to open a gate again.
+//! Giving back needs no right, only the session: to release, to withdraw, to open a gate again.
 
 use super::State;
 use crate::access::{AccessOp, Need, Resource, Rights};
@@ -63,7 +63,7 @@ impl State {
 
     /// Checks that the caller may have this operation done.
     pub(crate) fn authorise(&self, actor: &Actor, op: &Op) -> Result<(), Refusal> {
-        if !self.access.is_enabled() || gives_back(op) || *op == Op::Access(AccessOp::Identify) {
+        if !self.access.is_enabled() || asks_for_nothing(op) {
             return Ok(());
         }
         if let Some(session) = actor.session {
@@ -124,10 +124,8 @@ fn right_to_change(path: &NodePath) -> Rights {
     }
 }
 
-fn gives_back(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Lock(LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. })
-            | Op::Gate(GateOp::Fail { .. })
-    )
+/// Whether the operation gives the caller nothing: a node withdraws the requests of callers that have gone, or a caller
+/// says who it is.
+fn asks_for_nothing(op: &Op) -> bool {
+    matches!(op, Op::Lock(LockOp::Withdraw { .. } | LockOp::Abandon { .. }) | Op::Access(AccessOp::Identify))
 }

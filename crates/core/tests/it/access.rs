@@ -264,6 +264,9 @@ fn a_session_is_its_principals_alone() {
     let session = world.open(&orders, false).unwrap();
     assert!(is_forbidden(&world.call(&admin, Some(session), acquire(&["l"], 1))));
     assert!(is_unauthenticated(&world.call(&nobody(), Some(session), acquire(&["l"], 1))));
+    let Ok(Reply::Queued { token, .. }) = world.call(&orders, Some(session), acquire(&["held"], 3)) else { panic!() };
+    let release = LockOp::Release { locks: vec![lock("held")], token };
+    assert!(is_forbidden(&world.call(&admin, Some(session), release)), "nor gives back for it");
     assert!(world.state.check_owner(&orders, session).is_ok());
     assert!(is_forbidden(&world.state.check_owner(&admin, session)));
     world.token('c', "orders");
@@ -271,7 +274,7 @@ fn a_session_is_its_principals_alone() {
 }
 
 #[test]
-fn giving_back_is_never_refused() {
+fn giving_back_needs_no_right() {
     let mut world = World::with_role(&[rule(Resource::Locks, "", Rights::ACQUIRE)]);
     let orders = with_token('b');
     let session = world.open(&orders, false).unwrap();
@@ -282,6 +285,7 @@ fn giving_back_is_never_refused() {
         world.call(&orders, Some(session), LockOp::Release { locks: vec![lock("l")], token }),
         Ok(Reply::Released)
     );
+    assert!(world.state.lock(&lock("l")).is_none_or(|view| view.is_empty()));
 }
 
 #[test]

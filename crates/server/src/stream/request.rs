@@ -269,7 +269,8 @@ pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
         let locks: Vec<LockName> = directories.filter_map(|directory| LockName::of_directory(&directory)).collect();
         let (session, tasks) = (session.clone(), &session.context.tasks);
         tasks.spawn(async move {
-            let caller = Caller { credential: Some(session.credential), ..Caller::default() };
+            let (credential, principals) = (Some(session.credential), session.principals.clone());
+            let caller = Caller { credential, principals, ..Caller::default() };
             let op = LockOp::Release { locks, token: FencingToken(token) };
             // If this fails, the session holds them until it ends or releases them; `hello` names them.
             if let Err(error) = session.context.node.execute(caller, op).await {

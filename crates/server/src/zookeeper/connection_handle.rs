@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lockkeeper_core::access::Need;
 use lockkeeper_core::acl::Principals;
-use lockkeeper_core::{AclEntry, NodePath, Permissions, SessionId, State, Zxid};
+use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, SessionId, State, Zxid};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -105,9 +105,12 @@ impl ConnectionHandle {
 
     /// Whether the client may learn of a change of this node, which had this ACL.
     pub(super) fn may_read(&self, state: &State, path: &NodePath, acl: &[AclEntry]) -> bool {
-        let principals = self.principals.lock();
-        let need = Need::to_read(path).or_below();
-        principals.may(Permissions::READ, acl) && state.check_right(&principals, &need).is_ok()
+        self.principals.lock().may(Permissions::READ, acl) && self.check_right(state, path).is_ok()
+    }
+
+    /// Checks that the client may read this node, or something below it, whatever the node's list says.
+    pub(super) fn check_right(&self, state: &State, path: &NodePath) -> Result<(), Refusal> {
+        state.check_right(&self.principals.lock(), &Need::to_read(path).or_below())
     }
 
     /// Notes that the client has asked for its session to be closed.

@@ -8,7 +8,7 @@ use lockkeeper_zookeeper::{AddWatchMode, ErrorCode, Reply, Request, WatcherEvent
 use super::connection_handle::ConnectionHandle;
 use super::frontend::Frontend;
 use super::outbox::Close;
-use super::values::{path_to_read, zxid};
+use super::values::{code, path_to_read, zxid};
 use super::watches::{Rewatch, WatchKind, WatchLimitReached, missed};
 
 /// Sets the watch that an answered read asked for. exists also watches an absent node.
@@ -83,6 +83,7 @@ pub(super) fn answer(
             };
             // An invalid path never has events.
             if let Ok(path) = path_to_read(&add.path) {
+                handle.check_right(state, &path).map_err(|refusal| code(&refusal))?;
                 watch(frontend, handle, path, kind)?;
             }
             Reply::Error(0).encode(xid, at, out);
