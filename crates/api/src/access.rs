@@ -110,7 +110,8 @@ pub struct Access {
     pub grants: Vec<Grant>,
     /// The tokens by id.
     pub tokens: Vec<TokenInfo>,
-    /// How many sessions belong to no principal. They end when access control is enabled if they own anything.
+    /// How many sessions belong to no principal with a role. Once access control is enforced, they end if they own
+    /// anything, or belong to a principal.
     pub anonymous_sessions: u64,
 }
 

@@ -44,8 +44,13 @@ pub enum Resource {
 impl Resource {
     /// The resource that a node is a part of, and its name there.
     pub fn of_node(path: &NodePath) -> (Self, &str) {
+        Self::of_path(path.as_str())
+    }
+
+    /// The same of a path as text; that of the root may be empty.
+    fn of_path(path: &str) -> (Self, &str) {
         let below = |root| {
-            let rest = path.as_str().strip_prefix(root)?;
+            let rest = path.strip_prefix(root)?;
             if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
         };
         if let Some(name) = below(LOCKS_ROOT) {
@@ -53,7 +58,7 @@ impl Resource {
         } else if let Some(key) = below(GATES_ROOT) {
             (Self::Gates, key)
         } else {
-            (Self::Nodes, path.as_str())
+            (Self::Nodes, if path.is_empty() { "/" } else { path })
         }
     }
 }
@@ -171,6 +176,12 @@ impl<'a> Need<'a> {
         Self::of(resource, name, rights)
     }
 
+    /// One of these rights on the directory of a node: for a node whose whole name is not known yet.
+    pub fn in_directory_of(path: &'a NodePath, rights: Rights) -> Self {
+        let (resource, name) = Resource::of_path(path.directory());
+        Self::of(resource, name, rights)
+    }
+
     /// The right to read a node. To acquire a lock, or to begin a gate, is to see who stands in line.
     pub fn to_read(path: &'a NodePath) -> Self {
         let need = Self::at(path, Rights::READ);
@@ -195,6 +206,14 @@ impl fmt::Display for Need<'_> {
             (_, "") => f.write_str(" of every name"),
             (_, name) => write!(f, " '{name}'"),
         }
+    }
+}
+
+/// The name of a principal without the hash of its password, for people and logs.
+pub fn without_hash(principal: &str) -> &str {
+    match principal.strip_prefix(DIGEST).and_then(|rest| rest.strip_prefix(':')) {
+        Some(rest) => &principal[..principal.len() - rest.len() + rest.find(':').unwrap_or(rest.len())],
+        None => principal,
     }
 }
 
@@ -319,6 +338,19 @@ mod tests {
         assert_eq!(of("/locksmith"), (Resource::Nodes, "/locksmith".into()));
         assert_eq!(of("/gates/k"), (Resource::Gates, "k".into()));
         assert_eq!(of("/"), (Resource::Nodes, "/".into()));
+    }
+
+    #[test]
+    fn hashes_are_left_out() {
+        for (whole, shown) in [
+            ("digest:bob:abc=", "digest:bob"),
+            ("digest:bob", "digest:bob"),
+            ("bob:abc", "bob:abc"),
+            ("digest", "digest"),
+            ("digestive:bob:x", "digestive:bob:x"),
+        ] {
+            assert_eq!(without_hash(whole), shown);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::{Batch, Command, NodeId, Op, Origin, Outcome, Reply, Rules, SessionId, State, Zxid};
+use lockkeeper_core::{Actor, Batch, Command, NodeId, Op, Origin, Outcome, Reply, Rules, SessionId, State, Zxid};
 use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::sync::Semaphore;
@@ -98,8 +98,31 @@ impl Engine {
             Some(credential) => Some(self.delegate_keepalive(credential.session, self.authorise(credential).await?)),
             None => None,
         };
-        let done = self.proposer.propose(Command::Do { actor: caller.into_actor(), op }).await?;
+        let actor = caller.into_actor();
+        self.refuse_without_right(&actor, &op).await?;
+        let done = self.proposer.propose(Command::Do { actor, op }).await?;
         reply_of(done)
+    }
+
+    /// Refuses what the state would refuse for want of a right, so that it takes no room in the log. The state decides
+    /// again when it applies the operation.
+    pub(crate) async fn refuse_without_right(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
+        if self.replica.state().authorise(actor, op).is_ok() {
+            return Ok(());
+        }
+        // The right may be new, and this replica behind.
+        self.barrier.pass().await?;
+        Ok(self.replica.state().authorise(actor, op)?)
+    }
+
+    /// Waits, where access control is enforced, until this replica is sure not to decide by rights that were taken away
+    /// long ago. A replica that keeps up does not wait.
+    pub(crate) async fn rights_are_current(&self) -> Result<(), NodeError> {
+        let is_behind = self.caught_up_ago_ms().is_none_or(|ago_ms| ago_ms > LONGEST_OLD_RIGHTS_MS);
+        if is_behind && self.replica.state().access().is_enabled() {
+            self.barrier.pass().await?;
+        }
+        Ok(())
     }
 
     /// Keeps the session alive from here while the guard lives.
@@ -118,6 +141,8 @@ impl Engine {
         if consistency == Consistency::Linearizable {
             self.refuse_when_closing()?;
             self.barrier.pass().await?;
+        } else {
+            self.rights_are_current().await?;
         }
         let state = self.replica.state();
         Ok(At { value: read(&state), zxid: state.zxid() })
@@ -180,6 +205,9 @@ impl Engine {
     }
 }
 
+/// How old the rights may be by which a read decides that need not be current otherwise. A replica that keeps up asks
+/// once a second.
+const LONGEST_OLD_RIGHTS_MS: u64 = 1_300;
 /// How often a shutdown checks whether all commands are answered.
 const DRAIN_PAUSE: Duration = Duration::from_millis(5);
 

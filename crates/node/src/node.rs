@@ -203,6 +203,15 @@ impl Node {
         self.engine.peek(look)
     }
 
+    /// Waits, where access control is enforced, until this replica's rights are not older than a second or so; for reads
+    /// by [`look`](Self::look).
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn rights_are_current(&self) -> Result<(), NodeError> {
+        self.engine.rights_are_current().await
+    }
+
     /// Waits until this replica has applied this zxid.
     ///
     /// # Errors

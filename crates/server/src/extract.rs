@@ -354,9 +354,6 @@ fn note_presence(parts: &Parts, context: &Context) {
 fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure> {
     let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
     let mut principals = address.map(from_address).unwrap_or_default();
-    if let Some(ClientCertificate(certificate)) = parts.extensions.get() {
-        prove_certificate(&mut principals, certificate);
-    }
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
         prove_header(&mut principals, header, &context.super_digest).map_err(|why| {
             let detail = format!(
@@ -366,6 +363,10 @@ fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure
             let code = if why == Unproved::Token { Code::Unauthenticated } else { Code::BadRequest };
             Failure::new(code, detail)
         })?;
+    }
+    // After the token, which says more of the caller than its machine's certificate: a session belongs to the first.
+    if let Some(ClientCertificate(certificate)) = parts.extensions.get() {
+        prove_certificate(&mut principals, certificate);
     }
     Ok(principals)
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::apply::bad;
 use super::transaction::Transaction;
-use crate::access::{ANYONE, AccessOp, CERTIFICATE, DIGEST, Need, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS};
+use crate::access::{
+    ANYONE, AccessOp, CERTIFICATE, DIGEST, Need, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, without_hash,
+};
 use crate::acl::{Identity, Principals};
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACCESS_NAME_BYTES, MAX_GRANTS, MAX_PATH_BYTES, MAX_ROLES, MAX_RULES, MAX_TOKENS};
@@ -108,14 +110,17 @@ impl Access {
         who.identities.iter().filter_map(move |identity| self.principal_of(identity, clock_ms))
     }
 
-    /// The identity of a caller to which its session belongs: the first one that proves a principal, and where access
-    /// control is enforced, a principal with a role.
+    /// The identity of a caller to which its session belongs: the first one that proves a principal with a role. Where
+    /// access control is not enforced, a principal without one will do.
     pub(crate) fn identity_of(&self, who: &Principals, clock_ms: u64) -> Option<Identity> {
-        let counts = |identity: &&Identity| {
-            let principal = self.principal_of(identity, clock_ms);
-            principal.is_some_and(|principal| !self.enabled || who.is_super() || self.grants.contains_key(&*principal))
+        let is_super = |identity: &&Identity| *identity.scheme == *Principals::SUPER;
+        let proves = |identity: &&Identity| self.principal_of(identity, clock_ms).is_some();
+        let has_role = |identity: &&Identity| {
+            self.principal_of(identity, clock_ms).is_some_and(|principal| self.grants.contains_key(&*principal))
         };
-        who.identities.iter().find(counts).cloned()
+        let all = || who.identities.iter();
+        let best = all().find(is_super).or_else(|| all().find(has_role));
+        best.or_else(|| all().find(proves).filter(|_| !self.enabled)).cloned()
     }
 
     /// Whether a caller shows a token that does not count. Nothing is done for such a caller, whatever else it shows.
@@ -162,11 +167,12 @@ impl Access {
             return Err(Refusal::Unauthenticated(format!("{need} is for callers who prove who they are").into()));
         }
         known.truncate(3);
-        let names = known.join(", ");
+        let names: Vec<&str> = known.iter().map(|principal| without_hash(principal)).collect();
+        let names = names.join(", ");
         Err(Refusal::Forbidden(format!("no role of {names} has {need}; ask who administers the cluster").into()))
     }
 
-    fn check_known_token(&self, who: &Principals, clock_ms: u64) -> Result<(), Refusal> {
+    pub(crate) fn check_known_token(&self, who: &Principals, clock_ms: u64) -> Result<(), Refusal> {
         if self.enabled && self.shows_bad_token(who, clock_ms) {
             return Err(Refusal::Unauthenticated("the token is unknown, expired or revoked".into()));
         }
@@ -198,9 +204,11 @@ impl Access {
     /// Whether a session may go on: its credential still counts, and its principal has a role. One that belongs to
     /// nobody may go on if it owns nothing.
     pub fn session_may_live(&self, identity: Option<&Identity>, owns_nothing: bool, clock_ms: u64) -> bool {
-        if !self.enabled || mutant!(RevokedSessionLives) {
-            return true;
-        }
+        !self.enabled || mutant!(RevokedSessionLives) || self.would_live(identity, owns_nothing, clock_ms)
+    }
+
+    /// The same as if it were enforced.
+    pub fn would_live(&self, identity: Option<&Identity>, owns_nothing: bool, clock_ms: u64) -> bool {
         match identity {
             Some(identity) if *identity.scheme == *Principals::SUPER => true,
             Some(identity) => self
@@ -214,7 +222,7 @@ impl Access {
     fn has_admin(&self, clock_ms: u64) -> bool {
         let need = Need::of(Resource::Cluster, "", Rights::ADMIN);
         let mut by_token = self.tokens.values().filter(|token| token.expires_ms.is_none() && token.counts(clock_ms));
-        let digest = |principal: &str| principal.starts_with(DIGEST) && self.rule_for(principal, &need).is_some();
+        let digest = |principal: &str| is_of_digest(principal) && self.rule_for(principal, &need).is_some();
         by_token.any(|token| self.rule_for(&token.principal, &need).is_some())
             || self.grants.keys().any(|principal| digest(principal))
     }
@@ -257,8 +265,14 @@ impl Access {
             return Err(Refusal::Forbidden("nobody could administer access control then".into()));
         };
         let all = [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster];
-        let every = |resource| Rule { resource, prefix: "".into(), rights: Rights::ALL };
-        self.put_role(zxid, &ADMIN.into(), &all.map(every), None)?;
+        let rules = all.map(|resource| Rule { resource, prefix: "".into(), rights: Rights::ALL });
+        if self.roles.get(ADMIN).is_some_and(|role| role.rules != rules) {
+            // Those who have it would get every right.
+            let why = "there is a role 'admin' with other rules, and nobody could administer access control; grant a \
+                       role with the right to admin on cluster, and make a token, before";
+            return Err(Refusal::Forbidden(why.into()));
+        }
+        self.put_role(zxid, &ADMIN.into(), &rules, None)?;
         self.grant(&ADMIN.into(), &ADMIN.into())?;
         self.create_token(clock_ms, hash, &ADMIN.into(), None)
     }
@@ -318,7 +332,7 @@ impl Access {
         ttl_ms: Option<u64>,
     ) -> Result<(), Refusal> {
         check_name("a principal", principal)?;
-        if &**principal == ANYONE || principal.starts_with(DIGEST) {
+        if &**principal == ANYONE || is_of_digest(principal) {
             return Err(bad(format!("'{principal}' is not proved by a token")));
         }
         if hash.len() != HASH_DIGITS || !hash.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
@@ -361,6 +375,10 @@ impl Access {
         }
         Ok(())
     }
+}
+
+fn is_of_digest(principal: &str) -> bool {
+    principal.strip_prefix(DIGEST).is_some_and(|rest| rest.starts_with(':'))
 }
 
 /// The id of the token with this hash.

@@ -43,6 +43,7 @@ impl State {
         if !self.access.is_enabled() || who.is_super() {
             return Ok(());
         }
+        self.access.check_known_token(who, self.clock_ms)?;
         let Some(identity) = self.sessions.get(&session).and_then(|session| session.identity.as_ref()) else {
             return Ok(());
         };
@@ -61,13 +62,18 @@ impl State {
         Ok(())
     }
 
-    /// Checks that the caller may have this operation done.
-    pub(crate) fn authorise(&self, actor: &Actor, op: &Op) -> Result<(), Refusal> {
+    /// Checks that the caller may have this operation done, as of this state. Frontends ask too, so that what will be
+    /// refused takes no room in the log.
+    ///
+    /// # Errors
+    /// Which right is missing, or the session belongs to another principal.
+    pub fn authorise(&self, actor: &Actor, op: &Op) -> Result<(), Refusal> {
         if !self.access.is_enabled() || asks_for_nothing(op) {
             return Ok(());
         }
-        if let Some(session) = actor.session {
-            self.check_owner(&actor.principals, session)?;
+        match actor.session {
+            Some(session) => self.check_owner(&actor.principals, session)?,
+            None => self.access.check_known_token(&actor.principals, self.clock_ms)?,
         }
         let check = |need: &Need<'_>| self.check_right(&actor.principals, need);
         match op {
@@ -86,20 +92,38 @@ impl State {
                 check(&Need::of(Resource::Gates, key.as_str(), Rights::ACQUIRE))
             }
             Op::Access(_) => check(&Need::of(Resource::Cluster, "", Rights::ADMIN)),
-            Op::Lock(LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. })
-            | Op::Gate(GateOp::Fail { .. }) => Ok(()),
+            // A gate that was begun without a session has nobody who could give it back.
+            Op::Gate(GateOp::Fail { key, .. }) => {
+                let owner = self.tree.get(&key.path()).and_then(|node| node.owner);
+                match owner.is_some() && owner == actor.session {
+                    true => Ok(()),
+                    false => check(&Need::of(Resource::Gates, key.as_str(), Rights::ACQUIRE)),
+                }
+            }
+            Op::Lock(LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. }) => Ok(()),
         }
     }
 
     fn need_of<'a>(&self, actor: &Actor, op: &'a NodeOp) -> Need<'a> {
         match op {
-            NodeOp::Create { path, kind, sequential, .. } => {
+            NodeOp::Create { path, sequential: Sequential::Suffix, .. } => {
+                // The sequence could lead out of a rule's names: `/a` becomes `/a0000000000`.
+                Need::in_directory_of(path, right_to_change(path))
+            }
+            NodeOp::Create { path, data, kind, sequential, acl } => {
                 let need = Need::at(path, right_to_change(path));
                 // Clients of ZooKeeper's recipes make the directories of a lock themselves.
                 let is_directory = *kind != NodeKind::Ephemeral && *sequential == Sequential::No;
-                if is_directory { need.or_below() } else { need }
+                let is_plain = data.is_empty() && matches!(&acl[..], [only] if only.is_open());
+                if is_directory && is_plain { need.or_below() } else { need }
             }
-            NodeOp::Delete { path, .. } => Need::at(path, right_to_change(path)),
+            NodeOp::Delete { path, .. } => {
+                let owner = self.tree.get(path).and_then(|node| node.owner);
+                match Resource::of_node(path) {
+                    (Resource::Locks, _) if owner.is_some() && owner != actor.session => Need::at(path, Rights::FORCE),
+                    _ => Need::at(path, right_to_change(path)),
+                }
+            }
             NodeOp::SetData { path, .. } | NodeOp::SetAcl { path, .. } => {
                 let owner = self.tree.get(path).and_then(|node| node.owner);
                 let is_own = owner.is_some() && owner == actor.session;

@@ -485,3 +485,102 @@ fn a_snapshot_has_all_of_it() {
     assert!(world.state.access().version() > role);
     assert_ne!(world.state.checksum(), before);
 }
+
+#[test]
+fn a_gate_without_a_session_is_failed_only_by_those_who_may_begin_it() {
+    let rules = [rule(Resource::Gates, "pay", Rights::ACQUIRE)];
+    let mut world = World::with_role(&rules);
+    let (orders, key) = (with_token('b'), GateKey::parse("pay/42").unwrap());
+    let begin = GateOp::Begin { key: key.clone(), fingerprint: "f".into(), pending_ms: 60_000, label: "".into() };
+    let Ok(Reply::Gate(standing)) = world.call(&orders, None, begin.clone()) else { panic!() };
+    let lockkeeper_core::GateStanding::Proceed { token, .. } = standing else { panic!("{standing:?}") };
+    let fail = GateOp::Fail { key: key.clone(), token };
+    assert!(is_unauthenticated(&world.call(&nobody(), None, fail.clone())));
+    assert!(is_forbidden(&world.call(&with_certificate("stranger"), None, fail.clone())));
+    world.call(&orders, None, fail).unwrap();
+    // One that a session began is that session's to fail, whatever was taken from its principal.
+    let session = world.open(&orders, false).unwrap();
+    let Ok(Reply::Gate(standing)) = world.call(&orders, Some(session), begin) else { panic!() };
+    let lockkeeper_core::GateStanding::Proceed { token, .. } = standing else { panic!("{standing:?}") };
+    world.put("work", &[rule(Resource::Gates, "elsewhere", Rights::ACQUIRE)]);
+    world.call(&orders, Some(session), GateOp::Fail { key, token }).unwrap();
+}
+
+#[test]
+fn a_sequence_does_not_lead_out_of_a_rule() {
+    let mut world = World::with_role(&[
+        rule(Resource::Nodes, "/app", Rights::WRITE),
+        rule(Resource::Locks, "orders/", Rights::ACQUIRE.and(Rights::FORCE)),
+    ]);
+    let orders = with_token('b');
+    world.call(&orders, None, create("/app", NodeKind::Persistent, Sequential::No)).unwrap();
+    world.call(&orders, None, create("/app/n-", NodeKind::Persistent, Sequential::Suffix)).unwrap();
+    assert!(is_forbidden(&world.call(&orders, None, create("/app", NodeKind::Persistent, Sequential::Suffix))));
+    let session = world.open(&orders, false).unwrap();
+    for directory in ["/locks", "/locks/orders"] {
+        world.call(&orders, None, create(directory, NodeKind::Persistent, Sequential::No)).unwrap();
+    }
+    let in_the_queue_of_orders = create("/locks/orders/lock-", NodeKind::Ephemeral, Sequential::Suffix);
+    assert!(is_forbidden(&world.call(&orders, Some(session), in_the_queue_of_orders)));
+    assert!(is_forbidden(&world.call(&orders, Some(session), acquire(&["orders"], 1))));
+}
+
+#[test]
+fn a_directory_above_is_made_plain_or_not_at_all() {
+    let mut world = World::with_role(&[rule(Resource::Locks, "orders/eu", Rights::ACQUIRE)]);
+    let orders = with_token('b');
+    let make = |data: &[u8], acl: AclEntry| NodeOp::Create {
+        path: at("/locks"),
+        data: NodeData::from(data),
+        kind: NodeKind::Persistent,
+        sequential: Sequential::No,
+        acl: vec![acl],
+    };
+    let closed = AclEntry { id: "nobody:x".into(), scheme: "digest".into(), ..AclEntry::open() };
+    assert!(is_forbidden(&world.call(&orders, None, make(b"", closed))));
+    assert!(is_forbidden(&world.call(&orders, None, make(b"x", AclEntry::open()))));
+    world.call(&orders, None, make(b"", AclEntry::open())).unwrap();
+}
+
+#[test]
+fn nodes_of_other_sessions_in_a_lock_are_taken_by_force_alone_whatever_their_names() {
+    let mut world = World::with_role(&[rule(Resource::Locks, "l", Rights::ACQUIRE)]);
+    let (admin, orders) = (with_token('a'), with_token('b'));
+    let (owner, other) = (world.open(&admin, false).unwrap(), world.open(&orders, false).unwrap());
+    for directory in ["/locks", "/locks/l"] {
+        world.call(&admin, None, create(directory, NodeKind::Persistent, Sequential::No)).unwrap();
+    }
+    world.call(&admin, Some(owner), create("/locks/l/x", NodeKind::Ephemeral, Sequential::No)).unwrap();
+    let delete = NodeOp::Delete { path: at("/locks/l/x"), version: None };
+    assert!(is_forbidden(&world.call(&orders, Some(other), delete.clone())));
+    world.call(&admin, Some(owner), delete).unwrap();
+}
+
+#[test]
+fn a_token_goes_before_a_certificate_without_a_role() {
+    let mut world = World::new();
+    let put = AccessOp::PutRole { name: "work".into(), rules: vec![], version: None };
+    world.change(&nobody(), put).unwrap();
+    world.change(&nobody(), AccessOp::Grant { principal: "orders".into(), role: "work".into() }).unwrap();
+    let create = AccessOp::CreateToken { hash: hash('b'), principal: "orders".into(), ttl_ms: None };
+    world.change(&nobody(), create).unwrap();
+    let mut both = with_certificate("host7");
+    both.identities.extend(with_token('b').identities);
+    let session = world.open(&both, false).unwrap();
+    world.change(&nobody(), AccessOp::Enable { first: Some(hash('a')) }).unwrap();
+    let end = Command::EndUnauthorised { sessions: vec![session] };
+    assert_eq!(world.apply(end.clone()).reply, Ok(Reply::SessionsExpired(vec![])), "its principal has a role");
+    world.change(&with_token('a'), AccessOp::RevokeToken { id: id_of('b') }).unwrap();
+    assert!(is_unauthenticated(&world.state.check_owner(&both, session)));
+    assert_eq!(world.apply(end).reply, Ok(Reply::SessionsExpired(vec![session])));
+}
+
+#[test]
+fn enabling_gives_nobody_the_rights_of_an_administrator_by_chance() {
+    let mut world = World::new();
+    let rules = vec![rule(Resource::Locks, "", Rights::READ)];
+    world.change(&nobody(), AccessOp::PutRole { name: "admin".into(), rules, version: None }).unwrap();
+    world.change(&nobody(), AccessOp::Grant { principal: "intern".into(), role: "admin".into() }).unwrap();
+    assert!(is_forbidden(&world.change(&nobody(), AccessOp::Enable { first: Some(hash('a')) })));
+    assert!(!world.state.access().is_enabled());
+}

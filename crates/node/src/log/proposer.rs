@@ -195,12 +195,17 @@ fn bytes_of_op(op: &Op) -> usize {
         }
 }
 
-/// Names have a bound of some 300 bytes, the prefixes of rules one of a kibibyte.
 fn bytes_of_access_op(op: &AccessOp) -> usize {
-    const NAMES: usize = 600;
     match op {
-        AccessOp::PutRole { rules, .. } => NAMES + rules.iter().map(|rule| 8 + rule.prefix.len()).sum::<usize>(),
-        _ => NAMES,
+        AccessOp::PutRole { name, rules, .. } => {
+            name.len() + rules.iter().map(|rule| 8 + rule.prefix.len()).sum::<usize>()
+        }
+        AccessOp::Grant { principal, role } | AccessOp::Revoke { principal, role } => principal.len() + role.len(),
+        AccessOp::CreateToken { hash, principal, .. } => hash.len() + principal.len(),
+        AccessOp::DeleteRole { name } => name.len(),
+        AccessOp::RevokeToken { id } => id.len(),
+        AccessOp::Enable { first } => first.as_ref().map_or(0, |hash| hash.len()),
+        AccessOp::Disable | AccessOp::Identify => 0,
     }
 }
 

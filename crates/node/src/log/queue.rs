@@ -266,7 +266,9 @@ fn frees_resources(command: &Command) -> bool {
         | Command::EndUnauthorised { .. }
         | Command::Reap { .. } => true,
         // A right must be taken away in any flood.
-        Command::Do { op: Op::Access(op), .. } => *op != AccessOp::Identify,
+        Command::Do { op: Op::Access(op), .. } => {
+            matches!(op, AccessOp::Revoke { .. } | AccessOp::RevokeToken { .. } | AccessOp::DeleteRole { .. })
+        }
         Command::Do { op, .. } => matches!(
             op,
             Op::Lock(

@@ -33,6 +33,11 @@ impl Engine {
         if self.replica.state().session_count() >= self.config.max_sessions {
             return Err(NodeError::overloaded(Bound::Sessions));
         }
+        // What will be refused takes no room in the log; the state decides again when it applies it.
+        if !proves_later && self.replica.state().check_role(&principals).is_err() {
+            self.barrier.pass().await?;
+            self.replica.state().check_role(&principals)?;
+        }
         let mut secret = [0; 16];
         self.random.lock().fill_bytes(&mut secret);
         let (secret_hash, label) = (hash_of(&secret), Arc::from(label));

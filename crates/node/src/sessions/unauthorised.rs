@@ -2,7 +2,7 @@
 //! principal has no role any more (promise P14). The leader proposes it; the state decides when it applies the entry.
 
 use lockkeeper_core::limits::MAX_BULK;
-use lockkeeper_core::{Command, SessionId, State, Zxid};
+use lockkeeper_core::{Command, Reply, SessionId, State, Zxid};
 
 use crate::log::proposer::Proposer;
 use crate::sessions::leader_tasks::LeaderTasks;
@@ -43,15 +43,19 @@ impl LeaderTasks {
                 return;
             }
             let sessions = unauthorised(&state, clock_ms);
-            if sessions.is_empty() {
+            // A token that expired while nothing else happens: an entry moves the clock that reads go by.
+            let is_late = access.is_enabled() && checked.is_some_and(|it| it.until_ms.is_some_and(|at| at <= clock_ms));
+            if sessions.is_empty() && !is_late {
                 let until_ms = access.next_expiry_ms(clock_ms);
                 *checked = Some(Checked { term, version: access.version(), until_ms });
                 return;
             }
-            let count = sessions.len();
-            tracing::info!(count, "ending sessions whose token or role was taken away");
-            let done = proposer.propose(Command::EndUnauthorised { sessions }).await;
-            if done.is_err() || count < MAX_BULK {
+            *checked = None;
+            if !sessions.is_empty() {
+                tracing::info!(count = sessions.len(), "ending sessions whose token or role was taken away");
+            }
+            let done = proposer.propose(Command::EndUnauthorised { sessions }).await.map(|done| done.outcome.reply);
+            if !matches!(done, Ok(Ok(Reply::SessionsExpired(ended))) if !ended.is_empty()) {
                 // The next tick looks again: an entry with an earlier clock may have left some.
                 return;
             }

@@ -9,7 +9,8 @@ use lockkeeper_api::access::{
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
-use lockkeeper_core::{Reply as Outcome, Zxid, access};
+use lockkeeper_core::limits::{MAX_ACCESS_NAME_BYTES, MAX_PATH_BYTES, MAX_RULES};
+use lockkeeper_core::{Reply as Outcome, Session, State, Zxid, access};
 use lockkeeper_node::NodeError;
 
 use super::{Answered, CallScope, level, record, unexpected};
@@ -110,15 +111,50 @@ fn operation(change: AccessChange) -> Result<(AccessOp, Option<(String, String)>
 
 /// Changes access control, with an audit record.
 pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
+    check_lengths(&change)?;
     let requester = scope.requester();
     let context = scope.context.clone();
     let answered = carry_out(scope, change.clone()).await;
+    let change = without_hashes(change);
     let token_id = match &answered {
         Ok(Reply { body: Answer::AccessChanged(made), .. }) => made.token_id.clone(),
         _ => None,
     };
     record(&context, AuditEvent::AccessChanged { change, token_id }, requester, &answered);
     answered
+}
+
+/// Bounds what is recorded, and proposed, whoever asks for it. The state checks the rest.
+fn check_lengths(change: &AccessChange) -> Result<(), Failure> {
+    let names: [&str; 2] = match change {
+        AccessChange::Enable {} | AccessChange::Disable {} => ["", ""],
+        AccessChange::PutRole { name, .. } | AccessChange::DeleteRole { name } => [name, ""],
+        AccessChange::Grant { principal, role } | AccessChange::Revoke { principal, role } => [principal, role],
+        AccessChange::CreateToken { principal, .. } => [principal, ""],
+        AccessChange::RevokeToken { id } => [id, ""],
+    };
+    let rules = match change {
+        AccessChange::PutRole { rules, .. } => &rules[..],
+        _ => &[],
+    };
+    if names.iter().any(|name| name.len() > MAX_ACCESS_NAME_BYTES) {
+        return Err(Failure::bad_request(format!("a name is at most {MAX_ACCESS_NAME_BYTES} bytes long")));
+    }
+    if rules.len() > MAX_RULES || rules.iter().any(|rule| rule.prefix.len() > MAX_PATH_BYTES || rule.rights.len() > 5) {
+        let detail = format!("a role has at most {MAX_RULES} rules, with prefixes of at most {MAX_PATH_BYTES} bytes");
+        return Err(Failure::bad_request(detail));
+    }
+    Ok(())
+}
+
+/// The change as the audit log may have it.
+fn without_hashes(change: AccessChange) -> AccessChange {
+    let shown = |principal: String| access::without_hash(&principal).to_owned();
+    match change {
+        AccessChange::Grant { principal, role } => AccessChange::Grant { principal: shown(principal), role },
+        AccessChange::Revoke { principal, role } => AccessChange::Revoke { principal: shown(principal), role },
+        other => other,
+    }
 }
 
 async fn carry_out(scope: CallScope, change: AccessChange) -> Answered {
@@ -141,6 +177,11 @@ async fn carry_out(scope: CallScope, change: AccessChange) -> Answered {
 
 fn cluster(rights: Rights) -> Need<'static> {
     Need::of(access::Resource::Cluster, "", rights)
+}
+
+/// Whether a session goes on once access control is enforced, whatever it owns by then.
+fn would_live(state: &State, session: &Session) -> bool {
+    state.access().would_live(session.identity.as_ref(), false, state.clock_ms())
 }
 
 /// Shows all of access control.
@@ -177,7 +218,7 @@ pub(super) async fn show(scope: CallScope, query: ReadQuery) -> Answered {
             })
             .collect(),
         tokens: known.tokens().map(token).collect(),
-        anonymous_sessions: state.sessions().filter(|(_, session)| session.identity.is_none()).count() as u64,
+        anonymous_sessions: state.sessions().filter(|(_, session)| !would_live(&state, session)).count() as u64,
     };
     Ok(Reply::ok(read.zxid, Answer::Access(Box::new(body))))
 }

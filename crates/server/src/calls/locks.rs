@@ -112,7 +112,11 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
             list_allows(&principals, state, &root)?;
             let asked = prefix.trim_end_matches('/');
             state.check_right(&principals, &Need::of(Resource::Locks, asked, Rights::READ.and(Rights::ACQUIRE)))?;
-            let mut found = state.locks(&prefix, after.as_ref(), limit + 1);
+            let mut found = match state.access().is_enabled() && !asked.is_empty() {
+                // Rights are for whole parts of names, and the place to go on from must not tell another name.
+                true => in_parts(state, asked, after.as_ref(), limit + 1),
+                false => state.locks(&prefix, after.as_ref(), limit + 1),
+            };
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.name.to_string());
@@ -133,6 +137,13 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
         .await?;
     let (locks, next) = read.value.map_err(NodeError::Refused)?;
     Ok(Reply::ok(read.zxid, Answer::Locks(Locks { locks, next, zxid: read.zxid.0 })))
+}
+
+/// The locks of a name and of the names below it.
+fn in_parts(state: &State, name: &str, after: Option<&LockName>, limit: usize) -> Vec<lockkeeper_core::LockSummary> {
+    let first = state.locks(name, None, 1).into_iter().find(|lock| lock.name.as_str() == name);
+    let first = first.filter(|_| after.is_none());
+    first.into_iter().chain(state.locks(&format!("{name}/"), after, limit)).take(limit).collect()
 }
 
 /// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit

@@ -141,7 +141,8 @@ async fn to_the_end(context: Arc<Context>, call: impl Future<Output = Answered> 
 
 /// Writes the audit record of a call. An access that was refused is counted, not audited.
 fn record(context: &Context, event: AuditEvent, requester: Requester, answered: &Answered) {
-    if !matches!(answered, Err(failure) if failure.code() == Code::Forbidden) {
+    let is_refused_outright = |code| matches!(code, Code::Forbidden | Code::Unauthenticated | Code::BadRequest);
+    if !matches!(answered, Err(failure) if is_refused_outright(failure.code())) {
         context.audit.record(&AuditRecord { event, requester, outcome: AuditOutcome::of(answered) });
     }
 }

@@ -418,6 +418,10 @@ impl SessionConnection {
             tracing::debug!(%error, connection = self.handle.id, "linearizable read failed");
             return ControlFlow::Break("a linearizable read is not possible at the moment");
         }
+        if let Err(error) = self.frontend.node.rights_are_current().await {
+            tracing::debug!(%error, connection = self.handle.id, "cannot tell who may read");
+            return ControlFlow::Break("this node does not know who may read");
+        }
         let known = self.frontend.node.look(|state| {
             let standing = self.standing(state);
             if standing == Standing::Gone {

@@ -64,8 +64,8 @@ impl ReadContext<'_> {
             }),
             Request::MultiRead(parts) => self.parts(state, parts).map(|results| encode(Reply::Multi(results), out)),
             Request::GetEphemerals(prefix) => {
-                encode(Reply::Ephemerals(self.ephemerals(state, prefix)), out);
-                Ok(())
+                let owner = state.check_owner(self.identity.principals(), self.session);
+                owner.map(|()| encode(Reply::Ephemerals(self.ephemerals(state, prefix)), out)).map_err(|why| code(&why))
             }
             Request::WhoAmI => {
                 encode(Reply::Identities(self.identity.shown()), out);

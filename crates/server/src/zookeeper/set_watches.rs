@@ -23,7 +23,7 @@ pub(super) fn watch_read(
     found: bool,
 ) -> Result<(), ErrorCode> {
     let (ask, kind) = match request {
-        Request::Exists(ask) if ask.watch && (found || is_absent(state, &ask.path)) => (ask, WatchKind::Data),
+        Request::Exists(ask) if ask.watch && (found || is_absent(handle, state, &ask.path)) => (ask, WatchKind::Data),
         Request::GetData(ask) if ask.watch && found => (ask, WatchKind::Data),
         Request::GetChildren(ask) | Request::GetChildren2(ask) if ask.watch && found => (ask, WatchKind::Children),
         _ => return Ok(()),
@@ -58,8 +58,9 @@ fn disconnect(handle: &ConnectionHandle, limit: WatchLimitReached) {
     handle.outbox.close(Close::Immediately);
 }
 
-fn is_absent(state: &State, text: &str) -> bool {
-    path_to_read(text).is_ok_and(|path| state.get(&path).is_none())
+/// Whether there is no such node, and the client may know that.
+fn is_absent(handle: &ConnectionHandle, state: &State, text: &str) -> bool {
+    path_to_read(text).is_ok_and(|path| state.get(&path).is_none() && handle.check_right(state, &path).is_ok())
 }
 
 /// Appends the reply to addWatch, checkWatches or removeWatches.
@@ -159,8 +160,10 @@ pub(super) fn set_again(
     let seen = Zxid(seen.max(0).cast_unsigned());
     let mut watches = frontend.watches.lock();
     for RewatchRequest { path: text, kind, again } in requests {
-        let path = path_to_read(text).ok();
+        // Without the right to a node a client is told nothing of it.
+        let path = path_to_read(text).ok().filter(|path| handle.check_right(state, path).is_ok());
         let stat = path.as_ref().and_then(|path| state.get(path)).map(|node| node.stat);
+        let again = again.filter(|_| path.is_some() || path_to_read(text).is_err());
         match (again.and_then(|again| missed(again, stat.as_ref(), seen)), path) {
             (Some(event), _) => {
                 let event = WatcherEvent::of_node(event, (*text).to_owned());
