@@ -203,8 +203,8 @@ impl Node {
         self.engine.peek(look)
     }
 
-    /// Waits, where access control is enforced, until this replica's rights are not older than a second or so; for reads
-    /// by [`look`](Self::look).
+    /// Waits, where access control is enforced, until this replica's rights are not older than a second or so. For
+    /// reads by [`look`](Self::look).
     ///
     /// # Errors
     /// See [`NodeError`].
