@@ -526,6 +526,11 @@ impl SessionConnection {
     /// keepalive waits for others, but no longer than until the next request arrives.
     async fn ping(&self, reader: &mut FrameReader) -> ConnectionFlow {
         self.handle.outbox.room().await;
+        // A client that came with the session's password alone must not keep it alive for another principal.
+        let owner = self.frontend.node.look(|state| state.check_owner(self.identity.principals(), self.session.id));
+        if owner.is_err() {
+            return ControlFlow::Break("its session belongs to another principal");
+        }
         self.pending_at_most(0).await?;
         let node = &self.frontend.node;
         let mut keepalive = pin!(node.keepalive_of_verified(self.session.id));

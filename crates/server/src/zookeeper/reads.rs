@@ -48,15 +48,17 @@ impl ReadContext<'_> {
         let encode = |reply: Reply, out: &mut BytesMut| reply.encode(xid, at, out);
         Some(match request {
             Request::Exists(ask) if ask.path.contains('\0') => Err(ErrorCode::BadArguments),
-            Request::Exists(ask) => self.find(state, &ask.path).map(|node| encode(Reply::Stat(node.stat()), out)),
+            Request::Exists(ask) => {
+                self.find_visible(state, &ask.path).map(|node| encode(Reply::Stat(node.stat()), out))
+            }
             Request::GetData(ask) => self.find_readable(state, &ask.path).map(|node| {
                 encode(Reply::Data { data: node.data(), stat: node.stat() }, out);
             }),
             Request::GetAcl(at) => self.acl(state, at).map(|reply| encode(reply, out)),
-            Request::GetChildren(ask) => self.find_listable(state, &ask.path).map(|_| {
+            Request::GetChildren(ask) => self.find_readable(state, &ask.path).map(|_| {
                 encode_reply_with(xid, at, out, |writer| self.write_names(state, &ask.path, writer));
             }),
-            Request::GetChildren2(ask) => self.find_listable(state, &ask.path).map(|node| {
+            Request::GetChildren2(ask) => self.find_readable(state, &ask.path).map(|node| {
                 encode_reply_with(xid, at, out, |writer| {
                     self.write_names(state, &ask.path, writer);
                     node.stat().write(writer);
@@ -85,12 +87,22 @@ impl ReadContext<'_> {
         own.iter().map(|(path, _)| *path).filter(|path| path.starts_with(prefix)).map(ToOwned::to_owned).collect()
     }
 
-    fn find<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
+    /// A node that the client may know of: clients look for the directories above those that are theirs.
+    fn find_visible<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
+        self.find(state, text, |path| Need::to_read(path).or_below())
+    }
+
+    /// A node that the client has the right to read, whatever the node's own list says.
+    fn find<'s>(
+        &'s self,
+        state: &'s State,
+        text: &str,
+        need: impl Fn(&NodePath) -> Need<'_>,
+    ) -> Result<FoundNode<'s>, ErrorCode> {
         let path = path_to_read(text)?;
         let may_see = match SystemNodes::is_reserved(path.as_str()) {
             true => state.check_role(self.identity.principals()),
-            // Clients look for the directories above those that are theirs.
-            false => state.check_right(self.identity.principals(), &Need::to_read(&path).or_below()),
+            false => state.check_right(self.identity.principals(), &need(&path)),
         };
         may_see.map_err(|refusal| code(&refusal))?;
         if let Some(node) = self.system_nodes.node(path.as_str()) {
@@ -101,19 +113,8 @@ impl ReadContext<'_> {
     }
 
     fn find_readable<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
-        let node = self.find(state, text)?;
+        let node = self.find(state, text, Need::to_read)?;
         self.check(&node, Permissions::READ).map(|()| node)
-    }
-
-    /// A node whose children the client may see: a right on some of them is not enough.
-    fn find_listable<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
-        let node = self.find_readable(state, text)?;
-        if !matches!(node, FoundNode::System(_)) {
-            let path = path_to_read(text)?;
-            let need = Need::to_read(&path);
-            state.check_right(self.identity.principals(), &need).map_err(|refusal| code(&refusal))?;
-        }
-        Ok(node)
     }
 
     fn check(&self, node: &FoundNode<'_>, wanted: Permissions) -> Result<(), ErrorCode> {
@@ -127,7 +128,7 @@ impl ReadContext<'_> {
 
     /// An ACL may be read with the right to read the node or to administer it.
     fn acl(&self, state: &State, text: &str) -> Result<Reply, ErrorCode> {
-        let node = self.find(state, text)?;
+        let node = self.find(state, text, Need::to_read)?;
         self.check(&node, Permissions(Permissions::READ.0 | Permissions::ADMIN.0))?;
         let whole = self.check(&node, Permissions::ADMIN).is_ok();
         Ok(Reply::Acl { acl: auth::shown(node.acl(), whole), stat: node.stat() })
@@ -155,7 +156,7 @@ impl ReadContext<'_> {
     /// # Errors
     /// The node does not exist or may not be read.
     pub(super) fn count_below(&self, state: &State, text: &str) -> Result<i32, ErrorCode> {
-        self.find_listable(state, text)?;
+        self.find_readable(state, text)?;
         self.below(state, text)
     }
 
@@ -198,7 +199,7 @@ impl ReadContext<'_> {
                 Ok(MultiResult::GetData { data: node.data(), stat: node.stat() })
             }
             MultiReadOp::GetChildren(ask) => {
-                self.find_listable(state, &ask.path)?;
+                self.find_readable(state, &ask.path)?;
                 Ok(MultiResult::GetChildren(self.names(state, &ask.path)))
             }
         };

@@ -243,6 +243,7 @@ async fn roles_are_enforced_for_clients_of_zookeeper() {
     let mine = bob.create("/locks/orders/42/lock-", 3).await.unwrap();
     assert_eq!(bob.children("/locks/orders/42").await.unwrap().len(), 1);
     assert_eq!(bob.children("/locks").await, Err(ErrorCode::NoAuth), "other names");
+    assert_eq!(bob.data("/locks").await, Err(ErrorCode::NoAuth));
     assert_eq!(bob.create("/locks/other", 0).await, Err(ErrorCode::NoAuth));
     assert_eq!(bob.data("/zookeeper/quota").await.map(drop), Ok(()));
     let mut eve = Client::open(cluster.zookeeper(0)).await;
