@@ -18,19 +18,20 @@ SCRIPT = pathlib.Path(__file__).parent / "commands.script"
 ROOT, ROOT_SAYS = f"/zkcli-{os.getpid()}", "/zkcli"
 DONE, DONE_SAYS = "printwatches", "printwatches is on"
 PATIENCE_S = 60.0
+JVM = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 
-def program(arguments):
-    environment = dict(os.environ, CLIENT_JVMFLAGS="-Xmx128m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC", TZ="UTC")
+def program(arguments, options=()):
+    environment = dict(os.environ, CLIENT_JVMFLAGS=" ".join([*JVM, *options]), TZ="UTC")
     return dict(args=[SHELL, "-waitforconnection", "-server", *arguments], env=environment, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 class Shell:
-    """The shell, with its replies as lines and its watch events apart from them."""
+    """The shell, with its replies as lines and its watch events apart from them. `options` are for the JVM."""
 
-    def __init__(self):
-        self.process = subprocess.Popen(stdin=subprocess.PIPE, **program([HOSTS]))
+    def __init__(self, options=()):
+        self.process = subprocess.Popen(stdin=subprocess.PIPE, **program([HOSTS], options))
         self.lines, self.events = queue.Queue(), queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -53,6 +54,15 @@ class Shell:
                 raise EOFError(f"the shell ended after {command!r}: {answer}")
             answer.append(line)
         return [plain(line) for line in answer]
+
+    def quit(self):
+        """Ends the shell, whose session ends with it."""
+        self.process.stdin.write("quit\n")
+        self.process.stdin.flush()
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
 
 
 def plain(line):
@@ -128,12 +138,8 @@ def main():
     for name, steps in parts():
         report(name, lambda steps=steps: run(shell, steps))
     report("command line: one command as arguments, its answer and exit code", single)
-    shell.process.stdin.write(f"deleteall {ROOT}-single\nquit\n")
-    shell.process.stdin.flush()
-    try:
-        shell.process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        shell.process.kill()
+    shell.process.stdin.write(f"deleteall {ROOT}-single\n")
+    shell.quit()
     print(f"zkcli {version}: {done - failed} of {done} checks", flush=True)
     return failed
 
