@@ -27,7 +27,10 @@ mod revoke;
 mod rollback;
 mod semaphore;
 mod sharing;
+mod socket;
+mod stream_client;
 mod synced;
+mod tls_cluster;
 mod zookeeper_client;
 
 use std::future::Future;
