@@ -25,6 +25,7 @@ mod paused_holder;
 mod recovery;
 mod revoke;
 mod rollback;
+mod rotate;
 mod semaphore;
 mod sharing;
 mod socket;
@@ -277,6 +278,13 @@ pub const PROOFS: &[Proof] = &[
             go on (P14)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(revoke::ROUNDS))),
         run: |context| Box::pin(revoke::run(context)),
+    },
+    Proof {
+        name: "rotate",
+        about: "all certificates and their authority are replaced under load: no failed request, election or lost \
+            session; old ones are worthless",
+        limit: |_| minutes(3),
+        run: |context| Box::pin(rotate::run(context)),
     },
     Proof {
         name: "footprint",
