@@ -146,8 +146,8 @@ impl AttackedCluster {
         let certificates = Certificates::make(&context.binary, &directory).await?;
         let nobody = || certificates.builder(ClientIdentity::None);
         let client = nobody()?.build().map_err(|error| Failed::CannotRun(format!("no client: {error}")))?;
-        let environment = certificates::environment(&directory);
-        let options = Options { environment, tls_client: Some(client), ..Options::default() };
+        let options =
+            Options { environment: certificates.environment(), tls_client: Some(client), ..Options::default() };
         let mut cluster = Cluster::start(&context.binary, &directory, options).await?;
         let secrets = Secrets::default();
         let zookeeper_recorders = recorders(&cluster, Listener::ZooKeeper).await?;

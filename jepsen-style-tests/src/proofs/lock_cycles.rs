@@ -1,8 +1,8 @@
 //! A client that does nothing wrong: it takes and gives back a lock, at one node after the other, and nothing that is
 //! done to others may disturb it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::locks::Acquire;
@@ -24,6 +24,7 @@ pub(super) struct CycleWork {
 
 /// See the module's text.
 pub(super) struct LockCycles {
+    apis: Arc<Mutex<Vec<Api>>>,
     stop: Arc<AtomicBool>,
     task: JoinHandle<CycleWork>,
 }
@@ -32,8 +33,14 @@ impl LockCycles {
     /// Begins, in a session of the client's.
     pub(super) fn start(apis: Vec<Api>, credential: String, lock: &'static str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let task = tokio::spawn(work(apis, credential, lock, Arc::clone(&stop)));
-        Self { stop, task }
+        let apis = Arc::new(Mutex::new(apis));
+        let task = tokio::spawn(work(Arc::clone(&apis), credential, lock, Arc::clone(&stop)));
+        Self { apis, stop, task }
+    }
+
+    /// Goes on with these from the next cycle on, in the same session: as a client does that was started again.
+    pub(super) fn go_on_with(&self, apis: Vec<Api>) {
+        *self.apis.lock().unwrap_or_else(PoisonError::into_inner) = apis;
     }
 
     /// Ends it.
@@ -44,14 +51,18 @@ impl LockCycles {
     }
 }
 
-async fn work(apis: Vec<Api>, credential: String, lock: &'static str, stop: Arc<AtomicBool>) -> CycleWork {
+/// The node whose turn it is.
+fn at_turn(apis: &Mutex<Vec<Api>>, turn: usize) -> Option<Api> {
+    let apis = apis.lock().unwrap_or_else(PoisonError::into_inner);
+    apis.get(turn.checked_rem(apis.len())?).cloned()
+}
+
+async fn work(apis: Arc<Mutex<Vec<Api>>>, credential: String, lock: &'static str, stop: Arc<AtomicBool>) -> CycleWork {
     let mut work = CycleWork::default();
     let mut last = Instant::now();
-    for api in apis.iter().cycle() {
-        if stop.load(Ordering::SeqCst) {
-            break;
-        }
-        match cycle(api, &credential, lock).await {
+    for turn in 0.. {
+        let Some(api) = at_turn(&apis, turn).filter(|_| !stop.load(Ordering::SeqCst)) else { break };
+        match cycle(&api, &credential, lock).await {
             Ok(()) => work.cycles += 1,
             Err(failure) => work.failures.push(format!("at {}: {failure}", api.base())),
         }

@@ -25,9 +25,13 @@ mod paused_holder;
 mod recovery;
 mod revoke;
 mod rollback;
+mod rotate;
 mod semaphore;
 mod sharing;
+mod socket;
+mod stream_client;
 mod synced;
+mod tls_cluster;
 mod zookeeper_client;
 
 use std::future::Future;
@@ -274,6 +278,13 @@ pub const PROOFS: &[Proof] = &[
             go on (P14)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(revoke::ROUNDS))),
         run: |context| Box::pin(revoke::run(context)),
+    },
+    Proof {
+        name: "rotate",
+        about: "all certificates and their authority are replaced under load: no failed request, election or lost \
+            session; old ones are worthless",
+        limit: |_| minutes(3),
+        run: |context| Box::pin(rotate::run(context)),
     },
     Proof {
         name: "footprint",

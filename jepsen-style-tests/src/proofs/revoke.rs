@@ -4,7 +4,6 @@
 
 mod attempt_log;
 mod holder;
-mod stream_client;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,18 +12,13 @@ use lockkeeper_zookeeper::{
     ConnectRequest, ConnectResponse, DEFAULT_MAX_FRAME_BYTES, FrameDecoder, Inbound, OpCode, Reply, ReplyHeader,
     Request,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::socket::{self, Socket};
 
 /// How long a connection, or an answer, may take.
 const WITHIN: Duration = Duration::from_secs(10);
-
-trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
 
 /// See the module's text.
 pub(super) struct ZooKeeperClient {
@@ -57,15 +52,7 @@ impl ZooKeeperClient {
         request: &ConnectRequest,
     ) -> io::Result<Self> {
         let connecting = async {
-            let tcp = TcpStream::connect(to).await?;
-            tcp.set_nodelay(true)?;
-            let socket: Box<dyn Socket> = match tls {
-                Some(config) => {
-                    let connector = TlsConnector::from(Arc::clone(config));
-                    Box::new(connector.connect(ServerName::from(to.ip()), tcp).await?)
-                }
-                None => Box::new(tcp),
-            };
+            let socket = socket::connect(to, tls).await?;
             let decoder = FrameDecoder::for_client(DEFAULT_MAX_FRAME_BYTES);
             let mut client = Self { socket, decoder, next_xid: 1, session: 0 };
             let mut out = BytesMut::new();

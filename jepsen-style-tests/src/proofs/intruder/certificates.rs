@@ -7,17 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper_tls::{ClientConfig, TlsFiles, client_config};
+use lockkeeper_tls::{ClientConfig, client_config};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use reqwest::ClientBuilder;
-use tokio::process::Command;
 
 use crate::http::client_builder;
+use crate::proofs::tls_cluster::{CLUSTER, environment, identity_files, make_certificates};
 use crate::verdict::Failed;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The name of the cluster in every configuration that the harness writes.
-const CLUSTER: &str = "prove";
 
 /// Who shows which certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +90,7 @@ impl Certificates {
             (stranger, &["node", "--id", "2", "--host", "127.0.0.1"]),
             (stranger, &["client", "--name", "admin"]),
         ];
-        for (place, words) in commands {
-            let (verb, options) = words.split_at(1);
-            let run = Command::new(binary).arg("certs").args(verb).arg("--dir").arg(place).args(options).output();
-            let output = run.await?;
-            if !output.status.success() {
-                let told = String::from_utf8_lossy(&output.stderr).into_owned();
-                return Err(Failed::Broken(format!("`lockkeeper certs {}` fails: {told}", words.join(" "))));
-            }
-        }
+        make_certificates(binary, &commands).await?;
         let certificates = Self { directory: directory.to_path_buf() };
         let now = SystemTime::now();
         certificates.sign("expired", now - 2 * DAY, now - DAY)?;
@@ -110,7 +100,7 @@ impl Certificates {
 
     /// A certificate of the cluster's authority for a time that is not now.
     fn sign(&self, stem: &str, from: SystemTime, until: SystemTime) -> Result<(), Failed> {
-        let authority = std::fs::read_to_string(self.directory.join("authority.pem"))?;
+        let authority = std::fs::read_to_string(self.authority())?;
         let authority_key = std::fs::read_to_string(self.directory.join("authority.key"))?;
         let made = || -> Result<(String, String), rcgen::Error> {
             let issuer = Issuer::from_ca_cert_pem(&authority, KeyPair::from_pem(&authority_key)?)?;
@@ -131,11 +121,20 @@ impl Certificates {
         Ok(())
     }
 
+    fn authority(&self) -> PathBuf {
+        self.directory.join("authority.pem")
+    }
+
+    /// What the nodes' configuration has of TLS. A client may come without a certificate, so that everything behind the
+    /// handshake is tried as well. ZooKeeper's may not.
+    pub(super) fn environment(&self) -> Vec<(String, String)> {
+        environment(&self.authority().display().to_string(), "optional")
+    }
+
     /// What a client with this identity uses. It always trusts the cluster's authority.
     pub(super) fn config(&self, identity: ClientIdentity) -> Result<ClientConfig, Failed> {
-        let file = |stem: &str, extension: &str| self.directory.join(format!("{stem}.{extension}"));
-        let files = identity.stem().map(|stem| TlsFiles { certificate: file(stem, "pem"), key: file(stem, "key") });
-        client_config(Some(&self.directory.join("authority.pem")), files.as_ref())
+        let files = identity.stem().map(|stem| identity_files(&self.directory, stem));
+        client_config(Some(&self.authority()), files.as_ref())
             .map_err(|error| Failed::CannotRun(format!("{} cannot be used: {error}", identity.name())))
     }
 
@@ -148,24 +147,4 @@ impl Certificates {
     pub(super) fn builder(&self, identity: ClientIdentity) -> Result<ClientBuilder, Failed> {
         Ok(client_builder().use_preconfigured_tls(self.config(identity)?))
     }
-}
-
-/// What the nodes' configuration has of TLS; `{node}` stands for a node's directory, which lies beside its certificate.
-/// A client may come without a certificate, so that everything behind the handshake is tried as well. ZooKeeper's may
-/// not.
-pub(super) fn environment(directory: &Path) -> Vec<(String, String)> {
-    let mut variables = Vec::new();
-    let authority = directory.join("authority.pem").display().to_string();
-    for listener in ["CLIENT", "ZOOKEEPER", "PEER"] {
-        let mut add = |key: &str, value: &str| {
-            variables.push((format!("LOCKKEEPER_TLS__{listener}__{key}"), value.to_owned()));
-        };
-        add("CERTIFICATE", "{node}.pem");
-        add("KEY", "{node}.key");
-        add("AUTHORITY", &authority);
-    }
-    let ask = |listener: &str| format!("LOCKKEEPER_TLS__{listener}__CLIENT_CERTIFICATES");
-    variables.push((ask("CLIENT"), "optional".into()));
-    variables.push((ask("ZOOKEEPER"), "required".into()));
-    variables
 }

@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::attempt_log::AttemptLog;
-use super::stream_client::{StreamClient, StreamFailure};
 use super::{SESSION_TIMEOUT_MS, apis};
 use crate::cluster::Cluster;
 use crate::http::{Api, Called, Failure, RepeatableChange};
 use crate::net::Listener;
 use crate::proofs::access::TokenMade;
+use crate::proofs::stream_client::{StreamClient, StreamFailure};
 use crate::proofs::zookeeper_client::{ZooKeeperClient, new_session};
 use crate::stats::millis;
 use crate::verdict::{Failed, broken};
@@ -219,8 +219,9 @@ impl StreamWork {
         let mut stream = None;
         while !stop.load(Ordering::SeqCst) {
             let Some(mut open) = stream.take() else {
-                let shown = (self.credential.as_str(), self.token.as_str());
-                stream = log.attempt(STREAM, self.node, StreamClient::open(self.address, self.session, shown)).await;
+                let shown = (self.credential.as_str(), Some(self.token.as_str()));
+                let opening = StreamClient::open(self.address, None, self.session, shown);
+                stream = log.attempt(STREAM, self.node, opening).await;
                 if stream.is_none() {
                     tokio::time::sleep(AFTER_FAILURE).await;
                 }

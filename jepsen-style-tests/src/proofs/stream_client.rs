@@ -1,16 +1,19 @@
-//! A session stream for somebody with a token, as `docs/stream.md` has it.
+//! A session stream, over TCP or TLS and perhaps with a token, as `docs/stream.md` has it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{SinkExt as _, StreamExt as _};
+use lockkeeper_tls::ClientConfig;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::socket::{self, Socket};
 
 /// How long the handshake, or an answer, may take.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -25,7 +28,7 @@ pub(super) enum StreamFailure {
 
 /// See the module's text.
 pub(super) struct StreamClient {
-    socket: WebSocketStream<TcpStream>,
+    socket: WebSocketStream<Box<dyn Socket>>,
     next_id: u64,
 }
 
@@ -34,15 +37,22 @@ impl StreamClient {
     ///
     /// # Errors
     /// No connection, or the handshake is refused.
-    pub(super) async fn open(to: SocketAddr, session: u64, (credential, token): (&str, &str)) -> Result<Self, String> {
+    pub(super) async fn open(
+        to: SocketAddr,
+        tls: Option<&Arc<ClientConfig>>,
+        session: u64,
+        (credential, token): (&str, Option<&str>),
+    ) -> Result<Self, String> {
         let header = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+        // Also over TLS: the request has no scheme, and the connection is made here.
         let url = format!("ws://{to}/v1/sessions/{session}/stream");
         let mut request = url.into_client_request().map_err(|error| error.to_string())?;
         request.headers_mut().insert("lockkeeper-session", header(credential)?);
-        request.headers_mut().insert("authorization", header(&format!("Bearer {token}"))?);
+        if let Some(token) = token {
+            request.headers_mut().insert("authorization", header(&format!("Bearer {token}"))?);
+        }
         let opening = async {
-            let socket = TcpStream::connect(to).await.map_err(|error| error.to_string())?;
-            socket.set_nodelay(true).map_err(|error| error.to_string())?;
+            let socket = socket::connect(to, tls).await.map_err(|error| error.to_string())?;
             let (socket, _) =
                 tokio_tungstenite::client_async(request, socket).await.map_err(|error| refusal(&error))?;
             Ok(Self { socket, next_id: 1 })
