@@ -113,7 +113,7 @@ impl ReadContext<'_> {
     }
 
     fn find_readable<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
-        let node = self.find(state, text, Need::to_read)?;
+        let node = self.find(state, text, |path| Need::to_read(path))?;
         self.check(&node, Permissions::READ).map(|()| node)
     }
 
@@ -128,7 +128,7 @@ impl ReadContext<'_> {
 
     /// An ACL may be read with the right to read the node or to administer it.
     fn acl(&self, state: &State, text: &str) -> Result<Reply, ErrorCode> {
-        let node = self.find(state, text, Need::to_read)?;
+        let node = self.find(state, text, |path| Need::to_read(path))?;
         self.check(&node, Permissions(Permissions::READ.0 | Permissions::ADMIN.0))?;
         let whole = self.check(&node, Permissions::ADMIN).is_ok();
         Ok(Reply::Acl { acl: auth::shown(node.acl(), whole), stat: node.stat() })
