@@ -54,6 +54,8 @@ struct Calls {
     next: u64,
     /// The peer has upgraded the connection.
     is_made: bool,
+    /// Why calls that come later are not sent: the connection has ended.
+    ended: Option<TransportError>,
     /// Of those whose callers wait.
     unanswered: HashMap<u64, oneshot::Sender<Outcome>>,
     queued_bytes: usize,
@@ -142,7 +144,8 @@ impl PeerConnection {
             let number = calls.next;
             let bytes = calls.queued_bytes + body.len();
             if bytes > MAX_QUEUED_BYTES || self.queue.try_send(CallFrame { number, kind, wait, body }).is_err() {
-                return Err(TransportError::Unreachable("its connection is broken or takes no more calls".into()));
+                let full = || TransportError::Unreachable("its connection takes no more calls".into());
+                return Err(calls.ended.clone().unwrap_or_else(full));
             }
             calls.next += 1;
             calls.queued_bytes = bytes;
@@ -181,8 +184,10 @@ async fn run(request: RequestBuilder, mut queued: Receiver<CallFrame>, calls: Ar
         }
         Err(why) => (why.clone(), why),
     };
-    queued.close();
     let mut calls = calls.lock();
+    // Both under the lock, so that a caller who finds the queue closed finds the reason.
+    calls.ended = Some(unsent.clone());
+    queued.close();
     while let Ok(call) = queued.try_recv() {
         calls.complete(call.number, Err(unsent.clone()));
     }
