@@ -28,6 +28,18 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
+    /// A request for a new session, as clients of version 3.4 and later send it.
+    pub fn new_session(timeout_ms: i32) -> Self {
+        Self {
+            protocol_version: 0,
+            last_zxid_seen: 0,
+            timeout_ms,
+            session_id: 0,
+            password: Bytes::from_static(&[0; PASSWORD_BYTES]),
+            read_only: Some(false),
+        }
+    }
+
     /// Decodes a client's first frame.
     pub fn decode(frame: Bytes) -> Result<Self, DecodeError> {
         let reader = &mut Reader::new(frame);

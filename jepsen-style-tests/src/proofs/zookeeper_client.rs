@@ -29,18 +29,6 @@ pub(super) struct ZooKeeperClient {
     pub(super) session: u64,
 }
 
-/// A request for a new session.
-pub(super) fn new_session(timeout_ms: i32) -> ConnectRequest {
-    ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms,
-        session_id: 0,
-        password: Bytes::from_static(&[0; 16]),
-        read_only: Some(false),
-    }
-}
-
 impl ZooKeeperClient {
     /// Connects and opens the session, or attaches to it.
     ///

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures::{SinkExt, StreamExt};
 use lockkeeper_server::config::ListenerTls;
 use lockkeeper_server::{Config, Server};
@@ -213,16 +213,8 @@ async fn a_listener_can_require_certificates() {
 }
 
 fn connect_request() -> BytesMut {
-    let request = ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms: 10_000,
-        session_id: 0,
-        password: Bytes::from_static(&[0; 16]),
-        read_only: Some(false),
-    };
     let mut out = BytesMut::new();
-    request.encode(&mut out);
+    ConnectRequest::new_session(10_000).encode(&mut out);
     out
 }
 

@@ -18,7 +18,7 @@ use super::attempts::Tally;
 use super::certificates::{Certificates, ClientIdentity};
 use super::target::{AttackTarget, NODE};
 use super::tokens::{PASSWORD, PASSWORD_ELSEWHERE};
-use crate::proofs::zookeeper_client::{ZooKeeperClient, new_session};
+use crate::proofs::zookeeper_client::ZooKeeperClient;
 use crate::verdict::{Failed, broken};
 
 const TIMEOUT_MS: i32 = 10_000;
@@ -78,7 +78,7 @@ pub(super) async fn make(
     ];
     let mut tally = Tally::default();
     for (node, address) in nodes {
-        let new = new_session(TIMEOUT_MS);
+        let new = ConnectRequest::new_session(TIMEOUT_MS);
         let opened = kept_out.iter().map(|way| ZooKeeperClient::connect(*address, way.tls.as_ref(), &new));
         for (way, connected) in kept_out.iter().zip(futures::future::join_all(opened).await) {
             let outcome = connected.map(drop).map_err(|_| NOT_CONNECTED.to_owned());
@@ -119,7 +119,8 @@ async fn operate(way: &Login, (node, address): (u64, SocketAddr), target: &Attac
 }
 
 async fn open(way: &Login, address: SocketAddr) -> io::Result<ZooKeeperClient> {
-    let mut client = ZooKeeperClient::connect(address, way.tls.as_ref(), &new_session(TIMEOUT_MS)).await?;
+    let mut client =
+        ZooKeeperClient::connect(address, way.tls.as_ref(), &ConnectRequest::new_session(TIMEOUT_MS)).await?;
     if let Some(digest) = way.digest {
         // Whatever it is answered: what follows is what matters.
         let _ = client.add_digest(digest).await?;
@@ -204,7 +205,7 @@ async fn steal(
         let request = ConnectRequest {
             session_id: target.session.cast_signed(),
             password: Bytes::copy_from_slice(&secret),
-            ..new_session(TIMEOUT_MS)
+            ..ConnectRequest::new_session(TIMEOUT_MS)
         };
         let outcome = match ZooKeeperClient::connect(address, Some(tls), &request).await {
             Ok(mut client) => match client.ask(&Request::CloseSession).await {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::Acquire;
-use lockkeeper_zookeeper::Request;
 use lockkeeper_zookeeper::request::SetDataRequest;
+use lockkeeper_zookeeper::{ConnectRequest, Request};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ use crate::http::{Api, Called, Failure, RepeatableChange};
 use crate::net::Listener;
 use crate::proofs::access::TokenMade;
 use crate::proofs::stream_client::{StreamClient, StreamFailure};
-use crate::proofs::zookeeper_client::{ZooKeeperClient, new_session};
+use crate::proofs::zookeeper_client::ZooKeeperClient;
 use crate::stats::millis;
 use crate::verdict::{Failed, broken};
 
@@ -268,7 +268,7 @@ async fn over_zookeeper(
 
 /// Opening alone is no success: anybody may.
 async fn open_and_set(address: SocketAddr) -> Result<ZooKeeperClient, String> {
-    let opened = ZooKeeperClient::connect(address, None, &new_session(ZOOKEEPER_TIMEOUT_MS)).await;
+    let opened = ZooKeeperClient::connect(address, None, &ConnectRequest::new_session(ZOOKEEPER_TIMEOUT_MS)).await;
     let mut client = opened.map_err(|error| error.to_string())?;
     match client.add_digest(PASSWORD).await {
         Ok(Ok(_)) => set_over_zookeeper(client).await,

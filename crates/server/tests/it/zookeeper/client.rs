@@ -39,26 +39,15 @@ pub(super) struct Client {
     pub(super) events: VecDeque<(EventType, String)>,
 }
 
-pub(super) fn new_session(timeout_ms: i32) -> ConnectRequest {
-    ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms,
-        session_id: 0,
-        password: Bytes::from_static(&[0; 16]),
-        read_only: Some(false),
-    }
-}
-
 impl Client {
     /// Opens a session with a timeout of ten seconds.
     pub(super) async fn open(at: SocketAddr) -> Self {
-        Self::connect(at, &new_session(10_000)).await.expect("the session opens")
+        Self::connect(at, &ConnectRequest::new_session(10_000)).await.expect("the session opens")
     }
 
     /// `None` if the server has no room for the connection.
     pub(super) async fn try_open(at: SocketAddr) -> Option<Self> {
-        Self::connect(at, &new_session(10_000)).await
+        Self::connect(at, &ConnectRequest::new_session(10_000)).await
     }
 
     /// Moves the session of another connection to a new one.
@@ -67,7 +56,7 @@ impl Client {
             session_id: session.session_id,
             password: session.password.clone(),
             last_zxid_seen: seen,
-            ..new_session(session.timeout_ms)
+            ..ConnectRequest::new_session(session.timeout_ms)
         };
         Self::connect(at, &request).await
     }

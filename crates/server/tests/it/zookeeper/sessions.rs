@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockkeeper_zookeeper::{ConnectRequest, ErrorCode, OpCode, Request};
 
-use super::client::{Client, get, new_session};
+use super::client::{Client, get};
 use super::{cluster, until};
 
 const EPHEMERAL: i32 = 1;
@@ -33,7 +33,7 @@ async fn a_wrong_password_is_refused_and_does_not_disturb_the_owner() {
     let wrong = ConnectRequest {
         session_id: owner.session.session_id,
         password: Bytes::from_static(&[7; 16]),
-        ..new_session(10_000)
+        ..ConnectRequest::new_session(10_000)
     };
     let short = ConnectRequest { password: Bytes::from_static(b"short"), ..wrong.clone() };
     let unknown = ConnectRequest { session_id: 0x7777, ..wrong.clone() };
@@ -66,9 +66,9 @@ async fn silence_ends_a_session_but_a_lost_connection_does_not() {
     let cluster = cluster(1).await;
     let mut other = Client::open(cluster.zookeeper(0)).await;
     // The shortest timeout: two ticks.
-    let silent = Client::connect(cluster.zookeeper(0), &new_session(1)).await.unwrap();
+    let silent = Client::connect(cluster.zookeeper(0), &ConnectRequest::new_session(1)).await.unwrap();
     assert_eq!(silent.session.timeout_ms, 1_000);
-    let mut alive = Client::connect(cluster.zookeeper(0), &new_session(1)).await.unwrap();
+    let mut alive = Client::connect(cluster.zookeeper(0), &ConnectRequest::new_session(1)).await.unwrap();
     alive.create("/alive", EPHEMERAL).await.unwrap();
     let (session, seen) = (silent.session.clone(), silent.zxid);
     drop(silent);
@@ -88,7 +88,7 @@ async fn silence_ends_a_session_but_a_lost_connection_does_not() {
 #[tokio::test]
 async fn a_client_ahead_of_the_node_is_disconnected() {
     let cluster = cluster(1).await;
-    let request = ConnectRequest { last_zxid_seen: i64::MAX, ..new_session(10_000) };
+    let request = ConnectRequest { last_zxid_seen: i64::MAX, ..ConnectRequest::new_session(10_000) };
     let began = Instant::now();
     assert!(Client::connect(cluster.zookeeper(0), &request).await.is_none(), "closed without a reply");
     // It must not wait for as long as a request may take (five seconds and more): it should try the next node.

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::BytesMut;
 use lockkeeper_zookeeper::request::SetWatchesRequest;
-use lockkeeper_zookeeper::{EventType, OpCode, Reply, Request};
+use lockkeeper_zookeeper::{ConnectRequest, EventType, OpCode, Reply, Request};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 
-use super::client::{Client, get, new_session, set};
+use super::client::{Client, get, set};
 use super::{cluster, cluster_with, until};
 use crate::harness::eventually;
 use crate::peer_link::PeerLink;
@@ -74,11 +74,11 @@ async fn no_watch_is_missed_when_a_node_skips_ahead() {
     let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
     let leader = usize::try_from(view["leader"].as_u64().unwrap()).unwrap() - 1;
     let behind = (leader + 1) % 3;
-    let mut writer = Client::connect(cluster.zookeeper(leader), &new_session(200_000)).await.unwrap();
+    let mut writer = Client::connect(cluster.zookeeper(leader), &ConnectRequest::new_session(200_000)).await.unwrap();
     for path in ["/set", "/gone", "/still", "/else"] {
         writer.create(path, 0).await.unwrap();
     }
-    let mut watcher = Client::connect(cluster.zookeeper(behind), &new_session(200_000)).await.unwrap();
+    let mut watcher = Client::connect(cluster.zookeeper(behind), &ConnectRequest::new_session(200_000)).await.unwrap();
     watcher.ask(Request::Sync("/".into())).await.unwrap();
     let watched = ["/set", "/gone", "/still"];
     for path in watched {
