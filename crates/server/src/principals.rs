@@ -122,8 +122,8 @@ pub(crate) fn prove_certificate(principals: &mut Principals, certificate: &[u8])
     }
 }
 
-/// Adds the identity that an `Authorization` header proves: a token of this cluster, or user and password. `false` if
-/// the header is for somebody in between, such as a proxy.
+/// Adds the identity that an `Authorization` header proves: a token of this cluster, or user and password. Another
+/// scheme, or another token, is for somebody in between, such as a proxy.
 ///
 /// # Errors
 /// It proves nothing, and is meant to.
@@ -131,20 +131,24 @@ pub(crate) fn prove_header(
     principals: &mut Principals,
     header: &HeaderValue,
     super_digest: &SuperDigest,
-) -> Result<bool, Unproved> {
-    let (scheme, token) = header.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or(Unproved::Form)?;
-    let token = token.trim();
-    if !scheme.eq_ignore_ascii_case("bearer") || !token.starts_with(TOKEN_PREFIX) {
-        return match prove_basic(principals, header, super_digest) {
-            Err(Unproved::Scheme) => Ok(false),
-            proved => proved.map(|()| true),
-        };
-    }
-    let secret = URL_SAFE_NO_PAD.decode(&token[TOKEN_PREFIX.len()..]).map_err(|_| Unproved::Token)?;
+) -> Result<(), Unproved> {
+    let (scheme, token) = scheme_and_credentials(header)?;
+    let secret = token.strip_prefix(TOKEN_PREFIX).filter(|_| scheme.eq_ignore_ascii_case("bearer"));
+    let Some(secret) = secret else {
+        let proved = prove_basic(principals, header, super_digest);
+        return if proved == Err(Unproved::Scheme) { Ok(()) } else { proved };
+    };
+    let secret = URL_SAFE_NO_PAD.decode(secret).map_err(|_| Unproved::Token)?;
     if secret.len() != TOKEN_BYTES {
         return Err(Unproved::Token);
     }
-    add(principals, TOKEN, &hash_of_token(token)).map(|()| true)
+    add(principals, TOKEN, &hash_of_token(token))
+}
+
+fn scheme_and_credentials(header: &HeaderValue) -> Result<(&str, &str), Unproved> {
+    let (scheme, credentials) =
+        header.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or(Unproved::Form)?;
+    Ok((scheme, credentials.trim()))
 }
 
 /// Adds the identity that an `Authorization` header proves: `Basic` (RFC 7617) carries the user and password of
@@ -153,12 +157,11 @@ pub(crate) fn prove_header(
 /// # Errors
 /// It is another scheme, or is not written as that one is.
 fn prove_basic(principals: &mut Principals, header: &HeaderValue, super_digest: &SuperDigest) -> Result<(), Unproved> {
-    let (scheme, credentials) =
-        header.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or(Unproved::Form)?;
+    let (scheme, credentials) = scheme_and_credentials(header)?;
     if !scheme.eq_ignore_ascii_case("basic") {
         return Err(Unproved::Scheme);
     }
-    let credentials = STANDARD.decode(credentials.trim()).map_err(|_| Unproved::Form)?;
+    let credentials = STANDARD.decode(credentials).map_err(|_| Unproved::Form)?;
     prove(principals, DIGEST, &credentials, super_digest)
 }
 
@@ -281,8 +284,8 @@ pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
 }
 
 /// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the name in a certificate, or the
-/// id of a token. Anybody may call itself by a
-/// user of the digest scheme; only the hash tells two callers of one name apart.
+/// id of a token. Anybody may call itself by a user of the digest scheme; only the hash tells two callers of one name
+/// apart.
 pub(crate) fn names(principals: &Principals) -> Vec<String> {
     principals.identities.iter().map(name).collect()
 }

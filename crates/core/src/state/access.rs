@@ -8,6 +8,7 @@ use lockkeeper_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
 use super::apply::bad;
+use super::size;
 use super::transaction::Transaction;
 use crate::access::{
     ANYONE, AccessOp, CERTIFICATE, DIGEST, Need, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, without_hash,
@@ -451,13 +452,17 @@ impl Transaction<'_> {
     }
 
     fn identify(&mut self, session: Option<SessionId>) -> Result<Reply, Refusal> {
-        let id = session.ok_or(Refusal::SessionRequired)?;
-        let identity = self.who.and_then(|actor| self.access.identity_of(&actor.principals, self.clock_ms));
-        let is_nobodys = self.sessions.get(&id).is_some_and(|session| session.identity.is_none());
-        if let Some(identity) = identity.filter(|_| is_nobodys) {
-            self.changed = true;
-            self.adopt(id, identity);
-        }
+        self.changed = self.adopt(Some(session.ok_or(Refusal::SessionRequired)?));
         Ok(Reply::AccessChanged)
+    }
+
+    /// Makes a session that of the caller's principal, if it is nobody's yet. True if it was.
+    pub(crate) fn adopt(&mut self, session: Option<SessionId>) -> bool {
+        let Some(session) = session.and_then(|id| self.sessions.get_mut(&id)) else { return false };
+        let identity = self.who.and_then(|actor| self.access.identity_of(&actor.principals, self.clock_ms));
+        let Some(identity) = identity.filter(|_| session.identity.is_none()) else { return false };
+        *self.session_bytes += size::of_identity(&identity);
+        Arc::make_mut(session).identity = Some(identity);
+        true
     }
 }

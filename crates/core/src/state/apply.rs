@@ -109,12 +109,10 @@ impl State {
         if let Some(refused) = self.refuse_bulk(candidates.len()) {
             return refused;
         }
-        self.end_each(candidates, |state, session| !state.session_may_live(session))
-    }
-
-    /// Whether a session may go on: access control is not enforced, or its principal counts and has a role.
-    pub fn session_may_live(&self, session: &Session) -> bool {
-        self.access.session_may_live(session.identity.as_ref(), session.ephemerals.is_empty(), self.clock_ms)
+        self.end_each(candidates, |state, session| {
+            let owns_nothing = session.ephemerals.is_empty();
+            !state.access.session_may_live(session.identity.as_ref(), owns_nothing, state.clock_ms)
+        })
     }
 
     /// Expires the silent sessions that are still there, each in its own transaction.
@@ -250,17 +248,18 @@ impl State {
 
     /// Runs an operation, and records that its session changed something.
     fn act(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
-        let outcome = self.transact_as(Some(actor), rules, |t| t.run(actor.session, op));
+        let outcome = self.transact_as(Some(actor), rules, |t| {
+            let reply = t.run(actor.session, op)?;
+            // A client that proved who it is after it had opened the session.
+            if t.changed && t.access.is_enabled() {
+                t.adopt(actor.session);
+            }
+            Ok(reply)
+        });
         if outcome.changed
             && let Some(session) = actor.session.and_then(|id| self.sessions.get_mut(&id))
         {
-            let session = Arc::make_mut(session);
-            session.acted = outcome.zxid;
-            // A client that proved who it is after it had opened the session.
-            if self.access.is_enabled() && session.identity.is_none() {
-                session.identity = self.access.identity_of(&actor.principals, self.clock_ms);
-                self.session_bytes += session.identity.as_ref().map_or(0, size::of_identity);
-            }
+            Arc::make_mut(session).acted = outcome.zxid;
         }
         outcome
     }

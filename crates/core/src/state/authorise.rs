@@ -7,7 +7,9 @@ use super::State;
 use crate::access::{AccessOp, Need, Resource, Rights};
 use crate::acl::Principals;
 use crate::command::{Actor, GateOp, LockOp, NodeKind, NodeOp, Op, Sequential};
+use crate::gate::GateKey;
 use crate::ids::SessionId;
+use crate::lock::LockName;
 use crate::path::NodePath;
 use crate::reply::Refusal;
 
@@ -76,32 +78,34 @@ impl State {
             None => self.access.check_known_token(&actor.principals, self.clock_ms)?,
         }
         let check = |need: &Need<'_>| self.check_right(&actor.principals, need);
+        let on_lock = |lock: &LockName, rights| check(&Need::of(Resource::Locks, lock.as_str(), rights));
+        let on_gate = |key: &GateKey, rights| check(&Need::of(Resource::Gates, key.as_str(), rights));
         match op {
             Op::Node(op) => check(&self.need_of(actor, op)),
             Op::Multi(ops) => ops.iter().try_for_each(|op| check(&self.need_of(actor, op))),
             Op::Lock(LockOp::Acquire { locks, .. } | LockOp::Claim { locks, .. }) => {
-                locks.iter().try_for_each(|lock| check(&Need::of(Resource::Locks, lock.as_str(), Rights::ACQUIRE)))
+                locks.iter().try_for_each(|lock| on_lock(lock, Rights::ACQUIRE))
             }
-            Op::Lock(LockOp::Downgrade { lock, .. }) => {
-                check(&Need::of(Resource::Locks, lock.as_str(), Rights::ACQUIRE))
-            }
-            Op::Lock(LockOp::ForceRelease { lock, .. }) => {
-                check(&Need::of(Resource::Locks, lock.as_str(), Rights::FORCE))
-            }
-            Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => {
-                check(&Need::of(Resource::Gates, key.as_str(), Rights::ACQUIRE))
-            }
+            Op::Lock(LockOp::Downgrade { lock, .. }) => on_lock(lock, Rights::ACQUIRE),
+            Op::Lock(LockOp::ForceRelease { lock, .. }) => on_lock(lock, Rights::FORCE),
+            Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => on_gate(key, Rights::ACQUIRE),
             Op::Access(_) => check(&Need::of(Resource::Cluster, "", Rights::ADMIN)),
             // A gate that was begun without a session has nobody who could give it back.
-            Op::Gate(GateOp::Fail { key, .. }) => {
-                let owner = self.tree.get(&key.path()).and_then(|node| node.owner);
-                match owner.is_some() && owner == actor.session {
-                    true => Ok(()),
-                    false => check(&Need::of(Resource::Gates, key.as_str(), Rights::ACQUIRE)),
-                }
-            }
+            Op::Gate(GateOp::Fail { key, .. }) => match self.is_own(actor, &key.path()) {
+                true => Ok(()),
+                false => on_gate(key, Rights::ACQUIRE),
+            },
             Op::Lock(LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. }) => Ok(()),
         }
+    }
+
+    fn owner_of(&self, path: &NodePath) -> Option<SessionId> {
+        self.tree.get(path).and_then(|node| node.owner)
+    }
+
+    /// Whether the actor's session owns the node.
+    fn is_own(&self, actor: &Actor, path: &NodePath) -> bool {
+        actor.session.is_some() && self.owner_of(path) == actor.session
     }
 
     fn need_of<'a>(&self, actor: &Actor, op: &'a NodeOp) -> Need<'a> {
@@ -117,21 +121,16 @@ impl State {
                 let is_plain = data.is_empty() && matches!(&acl[..], [only] if only.is_open());
                 if is_directory && is_plain { need.or_below() } else { need }
             }
-            NodeOp::Delete { path, .. } => {
-                let owner = self.tree.get(path).and_then(|node| node.owner);
-                match Resource::of_node(path) {
-                    (Resource::Locks, _) if owner.is_some() && owner != actor.session => Need::at(path, Rights::FORCE),
-                    _ => Need::at(path, right_to_change(path)),
+            NodeOp::Delete { path, .. } => match Resource::of_node(path) {
+                (Resource::Locks, _) if self.owner_of(path).is_some() && !self.is_own(actor, path) => {
+                    Need::at(path, Rights::FORCE)
                 }
-            }
-            NodeOp::SetData { path, .. } | NodeOp::SetAcl { path, .. } => {
-                let owner = self.tree.get(path).and_then(|node| node.owner);
-                let is_own = owner.is_some() && owner == actor.session;
-                match Resource::of_node(path) {
-                    (Resource::Locks | Resource::Gates, _) if !is_own => Need::at(path, Rights::FORCE),
-                    _ => Need::at(path, right_to_change(path)),
-                }
-            }
+                _ => Need::at(path, right_to_change(path)),
+            },
+            NodeOp::SetData { path, .. } | NodeOp::SetAcl { path, .. } => match Resource::of_node(path) {
+                (Resource::Locks | Resource::Gates, _) if !self.is_own(actor, path) => Need::at(path, Rights::FORCE),
+                _ => Need::at(path, right_to_change(path)),
+            },
             NodeOp::Check { path, .. } => Need::to_read(path).or_below(),
             NodeOp::CheckLock { lock, .. } => {
                 Need::of(Resource::Locks, lock.as_str(), Rights::READ.and(Rights::ACQUIRE))

@@ -13,7 +13,7 @@ use super::session::Session;
 use super::size;
 use super::tree::{Node, Tree};
 use crate::access::{Need, Rights};
-use crate::acl::{AclEntry, Identity, Permissions};
+use crate::acl::{AclEntry, Permissions};
 use crate::command::Actor;
 use crate::event::{Event, NodeEventKind, SessionEnd};
 use crate::ids::{SessionId, Zxid};
@@ -221,12 +221,6 @@ impl Transaction<'_> {
         self.sessions.insert(id, Arc::new(session));
         self.events.push(Event::SessionOpened { zxid: self.zxid, session: id, timeout_ms });
         id
-    }
-
-    /// Makes a session that of the principal that this identity proves.
-    pub(crate) fn adopt(&mut self, id: SessionId, identity: Identity) {
-        *self.session_bytes += size::of_identity(&identity);
-        self.change_session(id, |session| session.identity = Some(identity));
     }
 
     /// Attaches a session to another connection.

@@ -35,13 +35,16 @@ impl LeaderTasks {
     /// Proposes the end of such sessions after a change of access control, and when a token has expired.
     pub(super) async fn end_unauthorised(&self, term: u64, proposer: &Proposer, checked: &mut Option<Checked>) {
         loop {
-            // The whole state is looked at: not under its lock.
-            let state = self.replica.state_now();
-            let clock_ms = self.replica.time.shows().max(state.clock_ms());
-            let access = state.access();
-            if !self.leads_in(term) || checked.is_some_and(|it| it.counts(term, access.version(), clock_ms)) {
+            let (version, clock_ms) = {
+                let state = self.replica.state();
+                (state.access().version(), self.replica.time.shows().max(state.clock_ms()))
+            };
+            if !self.leads_in(term) || checked.is_some_and(|it| it.counts(term, version, clock_ms)) {
                 return;
             }
+            // The whole state is looked at: not under its lock.
+            let state = self.replica.state_now();
+            let access = state.access();
             let sessions = unauthorised(&state, clock_ms);
             // A token that expired while nothing else happens: an entry moves the clock that reads go by.
             let is_late = access.is_enabled() && checked.is_some_and(|it| it.until_ms.is_some_and(|at| at <= clock_ms));

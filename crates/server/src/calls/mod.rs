@@ -57,9 +57,12 @@ impl CallScope {
     /// The same, of a session that is the caller's: the secret alone is not enough where another principal opened it.
     async fn own_credential(&self, session: u64) -> Result<Credential, Failure> {
         let credential = self.credential_of(session)?;
-        // This replica may not know a session that is new.
-        self.context.node.authorise(&credential).await?;
-        check_owner(&self.context, &self.caller, &credential)?;
+        // The call verifies the secret itself. Only where somebody may own the session is it verified before.
+        if self.context.node.look(|state| state.access().is_enabled()) {
+            // This replica may not know a session that is new.
+            self.context.node.authorise(&credential).await?;
+            check_owner(&self.context, &self.caller, &credential)?;
+        }
         Ok(credential)
     }
 

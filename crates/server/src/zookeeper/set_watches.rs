@@ -160,10 +160,12 @@ pub(super) fn set_again(
     let seen = Zxid(seen.max(0).cast_unsigned());
     let mut watches = frontend.watches.lock();
     for RewatchRequest { path: text, kind, again } in requests {
-        // Without the right to a node a client is told nothing of it.
-        let path = path_to_read(text).ok().filter(|path| handle.check_right(state, path).is_ok());
+        let path = path_to_read(text).ok();
+        if path.as_ref().is_some_and(|path| handle.check_right(state, path).is_err()) {
+            // Without the right to a node a client is told nothing of it.
+            continue;
+        }
         let stat = path.as_ref().and_then(|path| state.get(path)).map(|node| node.stat);
-        let again = again.filter(|_| path.is_some() || path_to_read(text).is_err());
         match (again.and_then(|again| missed(again, stat.as_ref(), seen)), path) {
             (Some(event), _) => {
                 let event = WatcherEvent::of_node(event, (*text).to_owned());
