@@ -132,7 +132,7 @@ fn write(mut file: AuditFile, queue: &Receiver<Message>) {
             Message::Append(line) => file.append(&line).inspect_err(|_| count_failure()),
             Message::Reopen => file.reopen(),
             Message::Flush(done) => {
-                // The caller may have lost patience.
+                // The caller may no longer wait.
                 let _ = done.send(());
                 continue;
             }
