@@ -365,7 +365,7 @@ fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure
         })?;
     }
     // After the token, which says more of the caller than its machine's certificate: a session belongs to the first.
-    if let Some(ClientCertificate(certificate)) = parts.extensions.get() {
+    if let Some(certificate) = parts.extensions.get::<ClientCertificate>() {
         prove_certificate(&mut principals, certificate);
     }
     Ok(principals)

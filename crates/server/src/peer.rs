@@ -139,7 +139,7 @@ impl PeerFront {
         let wrong = |detail| PeerRejection { code: CODE_WRONG_CERTIFICATE, detail };
         match certificate {
             Some(certificate) => {
-                let name = peer_identity(&certificate.0).map_err(|error| wrong(error.to_string()))?;
+                let name = peer_identity(&certificate.encoded).map_err(|error| wrong(error.to_string()))?;
                 Ok(auth.clone().certified(name))
             }
             None if self.over_tls => Err(wrong("the connection has no certificate".into())),

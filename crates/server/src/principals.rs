@@ -20,6 +20,8 @@ use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
+use crate::socket::ClientCertificate;
+
 pub(crate) const DIGEST: &str = "digest";
 pub(crate) const IP: &str = "ip";
 const WORLD: &str = "world";
@@ -114,11 +116,11 @@ pub(crate) fn hash_of_token(text: &str) -> String {
 
 /// Adds the identity of a client certificate that the handshake has verified: the common name of its subject. One
 /// without such a name proves nobody.
-pub(crate) fn prove_certificate(principals: &mut Principals, certificate: &[u8]) {
-    let name = lockkeeper_tls::common_name(certificate).filter(|name| name.len() <= MAX_ACL_ID_BYTES);
+pub(crate) fn prove_certificate(principals: &mut Principals, certificate: &ClientCertificate) {
+    let name = certificate.common_name.as_deref().filter(|name| name.len() <= MAX_ACL_ID_BYTES);
     if let Some(name) = name {
-        // The first of at most a few identities: there is room.
-        let _ = add(principals, CERTIFICATE, &name);
+        // One of at most a few identities: there is room.
+        let _ = add(principals, CERTIFICATE, name);
     }
 }
 

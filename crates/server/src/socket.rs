@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use lockkeeper_tls::{CertificateDer, TlsStream};
+use lockkeeper_tls::{CertificateDer, TlsStream, common_name};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -24,7 +24,11 @@ pub(crate) type SocketWriter = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<Tc
 
 /// The certificate that a client has proved to be its own, signed by the listener's authority.
 #[derive(Clone, Debug)]
-pub(crate) struct ClientCertificate(pub(crate) Arc<CertificateDer<'static>>);
+pub(crate) struct ClientCertificate {
+    pub(crate) encoded: Arc<CertificateDer<'static>>,
+    /// The common name of its subject, read once for all requests of the connection.
+    pub(crate) common_name: Option<Arc<str>>,
+}
 
 impl Socket {
     /// The connection below, for its options.
@@ -38,7 +42,10 @@ impl Socket {
     pub(crate) fn client_certificate(&self) -> Option<ClientCertificate> {
         let Self::Tls(stream) = self else { return None };
         let certificate = stream.get_ref().1.peer_certificates()?.first()?;
-        Some(ClientCertificate(Arc::new(certificate.clone().into_owned())))
+        Some(ClientCertificate {
+            encoded: Arc::new(certificate.clone().into_owned()),
+            common_name: common_name(certificate).map(Arc::from),
+        })
     }
 
     /// Its directions, for two tasks.

@@ -34,7 +34,7 @@ use crate::audit::{AuthenticationMethod, Requester};
 use crate::extract::Room;
 use crate::http::connection::bound_unsent;
 use crate::principals::prove_certificate;
-use crate::socket::{ClientCertificate, Socket, SocketReader, SocketWriter};
+use crate::socket::{Socket, SocketReader, SocketWriter};
 use crate::tls::{TLS_HANDSHAKE_BYTE, TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener};
 
 /// The connect request must arrive within this time.
@@ -60,7 +60,7 @@ pub(super) async fn serve(registered: RegisteredConnection, stream: TcpStream, t
             }
         }
     };
-    if let Some(ClientCertificate(certificate)) = socket.client_certificate() {
+    if let Some(certificate) = socket.client_certificate() {
         let mut principals = registered.handle.principals();
         prove_certificate(&mut principals, &certificate);
         registered.handle.set_principals(&principals);
