@@ -162,6 +162,25 @@ pub enum AccessChange {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ttl_s: Option<u64>,
     },
+    /// Sets the owner and all limits of a namespace.
+    PutNamespace {
+        /// The first part of its names.
+        name: String,
+        /// The principal whose sessions, and whose requests without a name, count in it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<String>,
+        /// Its limits; what is absent has none.
+        #[serde(default)]
+        limits: NamespaceLimits,
+        /// The version that is replaced, 0 for none; absent for any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<u64>,
+    },
+    /// Takes owner and limits from a namespace. What is in it stays.
+    DeleteNamespace {
+        /// Its name.
+        name: String,
+    },
     /// Withdraws a token: nothing that is asked with it from then on is done, and its sessions end.
     RevokeToken {
         /// Its id.
@@ -234,6 +253,67 @@ pub struct AccessAnswer {
     /// The rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
+}
+
+/// Limits of a namespace; what is absent has no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceLimits {
+    /// Most sessions: those of the owner, and others that own something in the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<u64>,
+    /// Most lock requests in its queues, holders included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock_requests: Option<u64>,
+    /// Most nodes, directories of locks included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u64>,
+    /// Most memory of its nodes, in bytes: the data and about 600 bytes for each node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Most requests a second at each node of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_s: Option<u64>,
+}
+
+/// What a namespace uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NamespaceUsage {
+    /// Sessions.
+    pub sessions: u64,
+    /// Lock requests.
+    pub lock_requests: u64,
+    /// Nodes.
+    pub nodes: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A namespace with limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Namespace {
+    /// The first part of its names.
+    pub name: String,
+    /// The principal whose sessions count in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Its limits.
+    pub limits: NamespaceLimits,
+    /// What it uses.
+    pub usage: NamespaceUsage,
+    /// The zxid of the last change of its limits.
+    pub version: u64,
+}
+
+/// `GET /v1/namespaces`: the namespaces that have limits, in order of their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Namespaces {
+    /// Those that the caller may see: all with the right to read the cluster, and else its own.
+    pub namespaces: Vec<Namespace>,
 }
 
 /// The word of an enum in JSON, which is also how people write it.

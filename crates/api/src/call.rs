@@ -12,7 +12,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, WhoAmI};
+use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
 use crate::cluster::{AddMember, ClusterQuery, Membership, Status, Transfer, Transferred};
 use crate::gates::{Begin, Fail, Finish, GateView, Settled};
 use crate::locks::{Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified};
@@ -189,6 +189,11 @@ pub enum Call {
         #[serde(deserialize_with = "object")]
         body: AccessChange,
     },
+    /// Lists the namespaces with limits.
+    ListNamespaces {
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: ReadQuery,
+    },
     /// Tells the caller who it is.
     WhoAmI {
         #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
@@ -228,6 +233,7 @@ pub enum Answer {
     Transferred(Transferred),
     Access(Box<Access>),
     AccessChanged(AccessChanged),
+    Namespaces(Namespaces),
     WhoAmI(WhoAmI),
     AccessAnswer(AccessAnswer),
 }
@@ -287,6 +293,7 @@ impl Call {
             Self::TransferLeadership { .. } => ("POST", "/v1/cluster/transfer"),
             Self::GetAccess { .. } => ("GET", "/v1/access"),
             Self::ChangeAccess { .. } => ("POST", "/v1/access"),
+            Self::ListNamespaces { .. } => ("GET", "/v1/namespaces"),
             Self::WhoAmI { .. } => ("GET", "/v1/access/me"),
             Self::CheckAccess { .. } => ("GET", "/v1/access/check"),
         }
@@ -338,6 +345,7 @@ impl Call {
             | Self::GetLock { query: ReadQuery { consistency }, .. }
             | Self::GetGate { query: ReadQuery { consistency }, .. }
             | Self::GetAccess { query: ReadQuery { consistency } }
+            | Self::ListNamespaces { query: ReadQuery { consistency } }
             | Self::WhoAmI { query: ReadQuery { consistency } } => {
                 query.level(*consistency);
             }
@@ -394,6 +402,7 @@ impl Call {
             | Self::PromoteMember { .. }
             | Self::RemoveMember { .. }
             | Self::GetAccess { .. }
+            | Self::ListNamespaces { .. }
             | Self::WhoAmI { .. }
             | Self::CheckAccess { .. } => return Ok(None),
         };

@@ -61,6 +61,8 @@ pub enum Code {
     TooManyEphemerals,
     /// 409: the replicated state is as large as it may be (`limits.state_mib`).
     StateFull,
+    /// 409: the namespace has as much as its limit allows.
+    NamespaceFull,
     /// 409: the membership change is not possible now.
     MembershipConflict,
     /// 410: the session has expired or was closed; all it owned is gone.
@@ -79,6 +81,8 @@ pub enum Code {
     WrongPeer,
     /// 429: too much is waiting; come back after `Retry-After`.
     Overloaded,
+    /// 429: the namespace has more requests a second at this node than its limit allows; come back after `Retry-After`.
+    RateLimited,
     /// 431: the header is too large.
     HeaderTooLarge,
     /// 499: the client gave the request up, and nothing came of it (session stream only).
@@ -117,13 +121,14 @@ impl Code {
             | Self::TransactionFailed
             | Self::TooManyEphemerals
             | Self::StateFull
+            | Self::NamespaceFull
             | Self::MembershipConflict => 409,
             Self::SessionExpired | Self::Compacted => 410,
             Self::TooLarge => 413,
             Self::UnsupportedMediaType => 415,
             Self::WrongPeer => 421,
             Self::LockBusy => 423,
-            Self::Overloaded => 429,
+            Self::Overloaded | Self::RateLimited => 429,
             Self::HeaderTooLarge => 431,
             Self::Cancelled => 499,
             Self::Internal => 500,
@@ -159,6 +164,7 @@ impl Code {
             Self::TransactionFailed => "transaction refused",
             Self::TooManyEphemerals => "too many ephemeral nodes",
             Self::StateFull => "state full",
+            Self::NamespaceFull => "namespace full",
             Self::MembershipConflict => "membership change not possible",
             Self::SessionExpired => "session expired",
             Self::Compacted => "history compacted",
@@ -168,6 +174,7 @@ impl Code {
             Self::TooSlow => "request too slow",
             Self::WrongPeer => "wrong peer",
             Self::Overloaded => "overloaded",
+            Self::RateLimited => "too many requests in this namespace",
             Self::HeaderTooLarge => "header too large",
             Self::Cancelled => "given up by the client",
             Self::Internal => "internal error",
@@ -179,7 +186,7 @@ impl Code {
 
     /// Whether the same request may succeed later, and certainly did not take place now.
     pub fn is_transient(self) -> bool {
-        matches!(self, Self::Overloaded | Self::NoLeader | Self::ShuttingDown)
+        matches!(self, Self::Overloaded | Self::RateLimited | Self::NoLeader | Self::ShuttingDown)
     }
 }
 

@@ -100,6 +100,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Bench(bench) => commands::bench::run(&common, &bench),
         Command::Certs(certs) => commands::certs::run(&common, &certs),
         Command::Auth(auth) => commands::on_runtime(commands::auth::run(&common, &auth)),
+        Command::Namespaces(args) => commands::on_runtime(commands::namespaces::run(&common, &args)),
         Command::Completions { shell } => commands::completions(shell),
         Command::Exec(exec) => Err(supervise::helpers::exec(&exec)),
         Command::Guard { group } => supervise::helpers::guard(group),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::access::AccessOp;
+use crate::access::{AccessOp, Resource};
 use crate::acl::{AclEntry, Principals};
 use crate::data::NodeData;
 use crate::gate::GateKey;
@@ -225,6 +225,31 @@ pub enum Op {
     Gate(GateOp),
     /// On access control.
     Access(AccessOp),
+}
+
+impl Op {
+    /// The names of what it may add to: those of locks and gates, and paths of nodes without the service's own first
+    /// part. Empty for operations that add nothing.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Node(op) => op.added().into_iter().collect(),
+            Self::Multi(ops) => ops.iter().filter_map(NodeOp::added).collect(),
+            Self::Lock(LockOp::Acquire { locks, .. }) => locks.iter().map(LockName::as_str).collect(),
+            Self::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => vec![key.as_str()],
+            Self::Lock(_) | Self::Gate(GateOp::Fail { .. }) | Self::Access(_) => Vec::new(),
+        }
+    }
+}
+
+impl NodeOp {
+    fn added(&self) -> Option<&str> {
+        match self {
+            Self::Create { path, .. } | Self::SetData { path, .. } | Self::SetAcl { path, .. } => {
+                Some(Resource::of_node(path).1)
+            }
+            Self::Delete { .. } | Self::Check { .. } | Self::CheckLock { .. } => None,
+        }
+    }
 }
 
 /// An operation on one node, or a check: the contents of a multi. Versions are compared only when given.

@@ -28,6 +28,8 @@ pub const MAX_ROLES: usize = 256;
 pub const MAX_RULES: usize = 64;
 /// Most grants of roles to principals.
 pub const MAX_GRANTS: usize = 10_000;
+/// Most namespaces with limits.
+pub const MAX_NAMESPACES: usize = 1_000;
 /// Most tokens that count.
 pub const MAX_TOKENS: usize = 10_000;
 /// How many replies a session remembers for retries: so many for lock requests and so many for all others. Beyond it

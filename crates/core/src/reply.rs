@@ -9,6 +9,7 @@ use crate::acl::Permissions;
 use crate::event::Event;
 use crate::gate::{GateKey, GateStanding};
 use crate::ids::{FencingToken, SessionId, Zxid};
+use crate::namespace::NamespaceBound;
 use crate::path::NodePath;
 use crate::stat::Stat;
 
@@ -246,6 +247,28 @@ pub enum Refusal {
     RoleChanged {
         /// Its name.
         role: Arc<str>,
+        /// The version that the caller has read.
+        expected: Zxid,
+        /// The version that it has.
+        actual: Zxid,
+    },
+    /// The namespace has as much as its limit allows.
+    #[error("namespace {namespace} has {used} of at most {limit} {bound}, which leaves no room for this")]
+    NamespaceFull {
+        /// Its name.
+        namespace: Arc<str>,
+        /// Which limit.
+        bound: NamespaceBound,
+        /// What it has.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The namespace has been changed since it was read.
+    #[error("namespace '{namespace}' has version {actual}, not {expected}")]
+    NamespaceChanged {
+        /// Its name.
+        namespace: Arc<str>,
         /// The version that the caller has read.
         expected: Zxid,
         /// The version that it has.

@@ -3,8 +3,8 @@
 //!
 //! Layout: magic, format version (u32), records, CRC32C (u32) of everything before it; numbers are little-endian. A
 //! record is its length (u32) and that many bytes of postcard. The order of records is fixed: head, sessions (each
-//! followed by its identity, and by the replies it remembers, oldest first), nodes in order of their paths, origins
-//! (each followed by its outcomes), access control, end.
+//! followed by its identity, its namespace, and by the replies it remembers, oldest first), nodes in order of their paths, origins
+//! (each followed by its outcomes), access control, namespaces, end.
 //!
 //! Derived data is not written: children, queues, deadlines and the sessions' ephemerals follow from the nodes.
 
@@ -20,9 +20,11 @@ use thiserror::Error;
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
-/// The format that this program writes where there is something of access control.
-const VERSION: u32 = 7;
-/// The oldest format that this program reads, and writes where there is nothing of access control.
+/// The newest format: there is a namespace with limits.
+const VERSION: u32 = 8;
+/// The format where there is something of access control, and nothing newer.
+const ACCESS: u32 = 7;
+/// The oldest format that this program reads, and writes where there is nothing that needs a newer one.
 const OLDEST: u32 = 6;
 /// The last format of unreleased programs; no longer read.
 const UNRELEASED: u32 = 5;

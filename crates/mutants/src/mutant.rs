@@ -73,6 +73,8 @@ mutants! {
     LeaveNodesOfLargeSessions = "leave-nodes-of-large-sessions",
     /// The limit on a session's ephemerals is not checked.
     NoEphemeralBound = "no-ephemeral-bound",
+    /// The limits of a namespace are not checked.
+    NoNamespaceBound = "no-namespace-bound",
     /// A node reports a session as expired before it has applied the expiry.
     ExpiredBeforeApplied = "expired-before-applied",
     /// A release wakes every waiter instead of the next one.

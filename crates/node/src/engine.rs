@@ -100,6 +100,7 @@ impl Engine {
         };
         let actor = caller.into_actor();
         self.refuse_without_right(&actor, &op).await?;
+        self.refuse_when_full(&actor, &op).await?;
         let done = self.proposer.propose(Command::Do { actor, op }).await?;
         reply_of(done)
     }
@@ -113,6 +114,18 @@ impl Engine {
         // The right may be new, and this replica behind.
         self.barrier.pass().await?;
         Ok(self.replica.state().authorise(actor, op)?)
+    }
+
+    /// Refuses what the state would refuse because a namespace is full, so that a client which tries again and again takes
+    /// no room in the log.
+    pub(crate) async fn refuse_when_full(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
+        let full = || self.replica.state().full_for(actor, &self.config.rules, op);
+        if full().is_none() {
+            return Ok(());
+        }
+        // There may be room again, and this replica behind.
+        self.barrier.pass().await?;
+        full().map_or(Ok(()), |refusal| Err(refusal.into()))
     }
 
     /// Waits, where access control is enforced, until this replica is sure not to decide by rights that were taken away

@@ -17,6 +17,7 @@ use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::config::Limits;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
+use crate::rate_limits::RateLimits;
 
 /// Most requests of one stream at a time in the lane of its own; further ones count as requests at work.
 const OWN_LANE: usize = 64;
@@ -72,6 +73,8 @@ pub(crate) struct Admission {
     pub(crate) request_bytes: Arc<Budget>,
     /// Bytes of replies and events that clients have not read yet.
     pub(crate) reply_bytes: Arc<Budget>,
+    /// Requests a second of namespaces.
+    pub(crate) rate_limits: Arc<RateLimits>,
     own_lane: Arc<AtomicUsize>,
 }
 
@@ -99,6 +102,7 @@ impl Admission {
                 "limits.reply_bytes_in_flight",
                 limits.reply_bytes_in_flight,
             ),
+            rate_limits: Arc::default(),
             own_lane: Arc::default(),
         }
     }

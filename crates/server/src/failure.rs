@@ -126,7 +126,8 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::StateFull { .. } => Code::StateFull,
         Refusal::Unauthenticated(_) => Code::Unauthenticated,
         Refusal::NotThere(_) => Code::NotFound,
-        Refusal::RoleChanged { .. } => Code::BadVersion,
+        Refusal::NamespaceFull { .. } => Code::NamespaceFull,
+        Refusal::RoleChanged { .. } | Refusal::NamespaceChanged { .. } => Code::BadVersion,
     }
 }
 
@@ -159,6 +160,9 @@ fn remedy(code: Code) -> &'static str {
             "delete or release some, use several sessions, or raise limits.ephemerals_per_session on every node"
         }
         Code::StateFull => "delete nodes, or raise limits.state_mib on every node",
+        Code::NamespaceFull => {
+            "delete or release some, or ask who administers the cluster for more (lockkeeper namespaces)"
+        }
         Code::TransactionFailed => "no operation was executed; see `operation` and `cause`",
         _ => "",
     }

@@ -28,6 +28,7 @@ mod log_lines;
 mod middleware;
 mod peer;
 mod principals;
+mod rate_limits;
 mod reply;
 mod routes;
 mod server;

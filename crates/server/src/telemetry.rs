@@ -174,6 +174,18 @@ fn describe_requests() {
     );
     describe_gauge!("lockkeeper_budget_used", Unit::Count, "What is taken of each budget of this node.");
     describe_gauge!("lockkeeper_budget_limit", Unit::Count, "The bound of each budget, as configured.");
+    describe_gauge!("lockkeeper_namespace_used", Unit::Count, "What each namespace with limits uses, by resource.");
+    describe_gauge!("lockkeeper_namespace_limit", Unit::Count, "Its limit; +Inf if there is none.");
+    describe_counter!(
+        "lockkeeper_namespace_requests_delayed_total",
+        Unit::Count,
+        "Requests above the rate of their namespace that waited for their turn at this node."
+    );
+    describe_counter!(
+        "lockkeeper_namespace_requests_refused_total",
+        Unit::Count,
+        "Requests refused at this node because too many of their namespace waited for their turn."
+    );
     describe_counter!(
         "lockkeeper_budget_refusals_total",
         Unit::Count,
@@ -368,4 +380,23 @@ pub(crate) fn set_gauges(context: &crate::context::Context) {
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());
     set("lockkeeper_http_requests_in_flight", context.admission.in_flight() as u64);
     context.admission.show();
+    context.node.look(show_namespaces);
+}
+
+fn show_namespaces(state: &lockkeeper_core::State) {
+    for (name, namespace, used) in state.namespaces() {
+        let limits = &namespace.limits;
+        for (resource, used, limit) in [
+            ("sessions", used.sessions, limits.sessions),
+            ("lock_requests", used.lock_requests, limits.lock_requests),
+            ("nodes", used.nodes, limits.nodes),
+            ("bytes", used.bytes, limits.bytes),
+        ] {
+            let labels = [("namespace", name.to_owned()), ("resource", resource.to_owned())];
+            metrics::gauge!("lockkeeper_namespace_used", &labels).set(used as f64);
+            // Without a limit, as much as there could be.
+            metrics::gauge!("lockkeeper_namespace_limit", &labels)
+                .set(limit.map_or(f64::INFINITY, |limit| limit as f64));
+        }
+    }
 }

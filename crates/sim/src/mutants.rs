@@ -34,6 +34,7 @@ pub fn is_simulated(mutant: Mutant) -> bool {
             | Mutant::LeaseFromAnswer
             | Mutant::SwapReturnedBatches
             | Mutant::CreditAppendEarly
+            | Mutant::NoNamespaceBound
             | Mutant::AllowEverything
             | Mutant::RevokedSessionLives
     )

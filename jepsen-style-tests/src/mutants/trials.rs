@@ -129,6 +129,7 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         | Mutant::RegisterWaiterLate
         | Mutant::CountForgetfulTables
         | Mutant::ExpiredBeforeApplied => &[],
+        Mutant::NoNamespaceBound => const { &[prove(&["tenants", "--seconds", "2"])] },
         Mutant::AllowEverything => const { &[prove(&["intruder"])] },
         Mutant::RevokedSessionLives => const { &[prove(&["revoke"])] },
         Mutant::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
@@ -175,6 +176,7 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SkipTxnGuards => &["linearizable", "replayed from the log"],
         Mutant::DropWatchAtReconnect | Mutant::ForgetWatchesAtInstall => &["watches"],
         Mutant::LeaseFromAnswer => &["the holder was told"],
+        Mutant::NoNamespaceBound => &["beyond its limit"],
         Mutant::AllowEverything => &["carried out"],
         Mutant::RevokedSessionLives => &["is open"],
         Mutant::ExpiredBeforeApplied

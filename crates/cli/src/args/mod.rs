@@ -3,6 +3,7 @@
 mod auth;
 mod certs;
 mod hold;
+mod namespaces;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 pub(crate) use auth::{AccessCheck, Auth, AuthCommand, EnableAccess, NewToken, RolesCommand, TokensCommand};
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
+pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
 
 /// Without a scheme, so that `--ca` makes them `https`.
 const ENDPOINTS: &str = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003";
@@ -141,6 +143,8 @@ pub(crate) enum Command {
     Certs(Certs),
     /// Access control: roles, grants and tokens; who may do what
     Auth(Auth),
+    /// Show and limit what namespaces use: sessions, lock requests, nodes, bytes, requests
+    Namespaces(Namespaces),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  lockkeeper completions bash > /etc/bash_completion.d/lockkeeper")]
     Completions {
@@ -183,6 +187,7 @@ impl Command {
             Self::Bench(_) => "bench",
             Self::Certs(_) => "certs",
             Self::Auth(_) => "auth",
+            Self::Namespaces(_) => "namespaces",
             Self::Completions { .. } => "completions",
         }
     }

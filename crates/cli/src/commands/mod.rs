@@ -8,6 +8,7 @@ pub(crate) mod elect;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod locks;
+pub(crate) mod namespaces;
 pub(crate) mod nodes;
 pub(crate) mod serve;
 pub(crate) mod sessions;

@@ -1,9 +1,9 @@
-//! `/v1/access`: roles, grants and tokens.
+//! `/v1/access` and `/v1/namespaces`: roles, grants and tokens, and the limits of namespaces.
 //!
 //! None of these calls is made on behalf of the client's session: the answer depends on the caller's principals alone.
 
 use lockkeeper_api::Call;
-use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, WhoAmI};
+use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
 use lockkeeper_api::call::ReadQuery;
 
 use crate::client::Client;
@@ -28,6 +28,16 @@ impl Client {
     pub async fn change_access(&self, change: &AccessChange) -> Result<AccessChanged, Error> {
         let call = Call::ChangeAccess { body: change.clone() };
         self.call(&RequestSpec::new(call, RetryPolicy::Never).anonymous()).await
+    }
+
+    /// Lists the namespaces that have limits, with what they use; without the right to read the cluster, only those that
+    /// this client owns.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn namespaces(&self) -> Result<Namespaces, Error> {
+        let call = Call::ListNamespaces { query: ReadQuery::default() };
+        self.call(&RequestSpec::read(call).anonymous()).await
     }
 
     /// Tells this client's principals and roles.

@@ -111,6 +111,7 @@ enum Part {
     Nodes,
     Origins,
     Access,
+    Namespaces,
 }
 
 struct Builder {
@@ -124,6 +125,7 @@ struct Builder {
     access: (AccessRecord, AccessRecord),
     last_session: Option<SessionId>,
     last_path: Option<NodePath>,
+    last_namespace: Option<Arc<str>>,
     /// The origin whose outcomes follow, and how many are still to come.
     origin: Option<(Origin, Vec<Outcome>, u64)>,
 }
@@ -143,6 +145,7 @@ impl Builder {
             access: Default::default(),
             last_session: None,
             last_path: None,
+            last_namespace: None,
             origin: None,
         }
     }
@@ -150,10 +153,13 @@ impl Builder {
     fn take(&mut self, record: Record) -> Result<(), SnapshotError> {
         let part = match &record {
             Record::Head(_) | Record::End => return Err(damaged("it has a second head")),
-            Record::Session(_) | Record::Reply { .. } | Record::Identity(_) => Part::Sessions,
+            Record::Session(_) | Record::Reply { .. } | Record::Identity(_) | Record::SessionNamespace(_) => {
+                Part::Sessions
+            }
             Record::Node(_) => Part::Nodes,
             Record::Origin { .. } | Record::Outcome(_) => Part::Origins,
             Record::Access(_) | Record::Role { .. } | Record::Grant { .. } | Record::Token { .. } => Part::Access,
+            Record::Namespace { .. } => Part::Namespaces,
         };
         if part < self.part {
             return Err(damaged("its records are out of order"));
@@ -162,16 +168,24 @@ impl Builder {
         match record {
             Record::Session(session) => self.session(session),
             Record::Reply { request, remembered } => {
-                let id = self.last_session.ok_or_else(|| damaged("a reply comes before any session"))?;
-                let session = self.state.sessions.get_mut(&id).ok_or_else(|| damaged("a reply is nobody's"))?;
-                Arc::make_mut(session).memory.restore(request, Arc::unwrap_or_clone(remembered));
+                self.last_session("a reply")?.memory.restore(request, Arc::unwrap_or_clone(remembered));
                 self.replies += 1;
                 Ok(())
             }
             Record::Identity(identity) => {
-                let id = self.last_session.ok_or_else(|| damaged("an identity comes before any session"))?;
-                let session = self.state.sessions.get_mut(&id).ok_or_else(|| damaged("an identity is nobody's"))?;
-                Arc::make_mut(session).identity = Some(identity);
+                self.last_session("an identity")?.identity = Some(identity);
+                Ok(())
+            }
+            Record::SessionNamespace(namespace) => {
+                self.last_session("a namespace")?.namespace = Some(namespace);
+                Ok(())
+            }
+            Record::Namespace { name, namespace } => {
+                if self.last_namespace.as_ref().is_some_and(|last| name <= *last) {
+                    return Err(damaged("its namespaces are out of order"));
+                }
+                self.last_namespace = Some(name.clone());
+                self.state.restore_namespace(name, namespace);
                 Ok(())
             }
             Record::Node(node) => self.node(node),
@@ -193,6 +207,12 @@ impl Builder {
                 Ok(())
             }
         }
+    }
+
+    /// The session that a record follows.
+    fn last_session(&mut self, what: &str) -> Result<&mut Session, SnapshotError> {
+        let session = self.last_session.and_then(|id| self.state.sessions.get_mut(&id));
+        session.map(Arc::make_mut).ok_or_else(|| damaged(format!("{what} comes before any session")))
     }
 
     fn access(&mut self, record: Record) {
@@ -232,6 +252,7 @@ impl Builder {
             acted: record.acted,
             attachment: record.attachment,
             identity: None,
+            namespace: None,
             ephemerals: Default::default(),
             memory: Default::default(),
         };

@@ -8,6 +8,7 @@ use crate::acl::{AclEntry, Identity};
 use crate::command::{NodeKind, Origin};
 use crate::data::NodeData;
 use crate::ids::{RequestId, SessionId, Zxid};
+use crate::namespace::Namespace;
 use crate::path::NodePath;
 use crate::reply::Outcome;
 use crate::state::{Node, Remembered, Role, Token};
@@ -42,6 +43,12 @@ pub(super) enum Record {
     Token {
         hash: Arc<str>,
         token: Arc<Token>,
+    },
+    /// The namespace in which the session before it counts.
+    SessionNamespace(Arc<str>),
+    Namespace {
+        name: Arc<str>,
+        namespace: Arc<Namespace>,
     },
 }
 

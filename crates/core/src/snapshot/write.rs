@@ -1,13 +1,15 @@
 //! Writes a state to a stream, and computes its checksum.
 
 use std::io::{BufWriter, Write};
+use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{MAGIC, OLDEST, SnapshotError, VERSION};
+use super::{ACCESS, MAGIC, OLDEST, SnapshotError, VERSION};
 use crate::ids::SessionId;
+use crate::namespace::Namespace;
 use crate::state::{Access, Session, State};
 
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -20,9 +22,7 @@ impl State {
     pub fn write_snapshot(&self, to: impl Write) -> Result<(), SnapshotError> {
         let mut writer = Writer { to: BufWriter::with_capacity(BUFFER_BYTES, to), crc: 0, scratch: Vec::new() };
         writer.bytes(&MAGIC)?;
-        // Without anything of access control the bytes are those of the format before, which earlier programs read.
-        let version = if self.has_access_control() { VERSION } else { OLDEST };
-        writer.bytes(&version.to_le_bytes())?;
+        writer.bytes(&self.format().to_le_bytes())?;
         writer.record(&Record::Head(self.head()))?;
         for (id, session) in self.sessions() {
             writer.session(id, session)?;
@@ -37,6 +37,7 @@ impl State {
             }
         }
         access_records(&self.access).try_for_each(|record| writer.record(&record))?;
+        namespace_records(self).try_for_each(|record| writer.record(&record))?;
         writer.record(&Record::End)?;
         let crc = writer.crc;
         writer.bytes(&crc.to_le_bytes())?;
@@ -61,12 +62,24 @@ impl State {
         take(&Record::Head(Head { zxid: self.zxid, ..Head::default() }));
         self.sessions().for_each(|(id, session)| {
             take(&session_record(id, session));
-            session.identity.iter().for_each(|identity| take(&Record::Identity(identity.clone())));
+            identity_records(session).for_each(|record| take(&record));
         });
         self.tree.nodes.iter().for_each(|(path, node)| take(&Record::Node(NodeRecord::of(path, node))));
         access_records(&self.access).for_each(|record| take(&record));
+        namespace_records(self).for_each(|record| take(&record));
         let digest = hasher.finalize();
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+
+    /// The oldest format that has all there is, so that earlier programs can read what they know.
+    fn format(&self) -> u32 {
+        if self.has_namespaces() || self.sessions().any(|(_, session)| session.namespace.is_some()) {
+            VERSION
+        } else if self.has_access_control() {
+            ACCESS
+        } else {
+            OLDEST
+        }
     }
 
     fn has_access_control(&self) -> bool {
@@ -98,6 +111,20 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         acted: session.acted,
         attachment: session.attachment,
     })
+}
+
+/// To whom a session belongs, and where it counts.
+fn identity_records(session: &Session) -> impl Iterator<Item = Record> {
+    let identity = session.identity.iter().cloned().map(Record::Identity);
+    identity.chain(session.namespace.iter().cloned().map(Record::SessionNamespace))
+}
+
+fn namespace_records(state: &State) -> impl Iterator<Item = Record> {
+    let records = |(name, namespace, _): (&str, &Namespace, _)| Record::Namespace {
+        name: name.into(),
+        namespace: Arc::new(namespace.clone()),
+    };
+    state.namespaces().map(records)
 }
 
 /// Access control; nothing if nothing was ever set.
@@ -142,9 +169,7 @@ impl<W: Write> Writer<W> {
 
     fn session(&mut self, id: SessionId, session: &Session) -> Result<(), SnapshotError> {
         self.record(&session_record(id, session))?;
-        if let Some(identity) = &session.identity {
-            self.record(&Record::Identity(identity.clone()))?;
-        }
+        identity_records(session).try_for_each(|record| self.record(&record))?;
         for request in session.memory.by_age.values().filter(|_| !mutant!(ForgetRequestsAtSnapshot)) {
             if let Some(remembered) = session.memory.answers.get(request) {
                 self.record(&Record::Reply { request: *request, remembered: remembered.clone() })?;

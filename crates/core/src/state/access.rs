@@ -252,7 +252,7 @@ impl Access {
                 let hash = access.hash_of(id).cloned().ok_or_else(|| missing("token", id))?;
                 access.tokens.remove(&hash);
             }
-            AccessOp::Identify => {}
+            AccessOp::Identify | AccessOp::PutNamespace { .. } | AccessOp::DeleteNamespace { .. } => {}
         }
         Ok(access)
     }
@@ -430,8 +430,14 @@ fn check_rules(rules: &[Rule]) -> Result<(), Refusal> {
 impl Transaction<'_> {
     /// Carries out a change of access control. The right to it has been checked.
     pub(crate) fn change_access(&mut self, session: Option<SessionId>, op: &AccessOp) -> Result<Reply, Refusal> {
-        if *op == AccessOp::Identify {
-            return self.identify(session);
+        match op {
+            AccessOp::Identify => return self.identify(session),
+            AccessOp::PutNamespace { name, owner, limits, version } => {
+                owner.iter().try_for_each(|owner| check_name("a principal", owner))?;
+                return self.put_namespace(name, owner.as_ref(), limits, *version);
+            }
+            AccessOp::DeleteNamespace { name } => return self.delete_namespace(name),
+            _ => {}
         }
         let changed = self.access.changed(self.zxid, self.clock_ms, op)?;
         // Nobody could undo what nobody may change. The caller of this change counts, because its credential is known
@@ -458,11 +464,16 @@ impl Transaction<'_> {
 
     /// Makes a session that of the caller's principal, if it is nobody's yet. True if it was.
     pub(crate) fn adopt(&mut self, session: Option<SessionId>) -> bool {
-        let Some(session) = session.and_then(|id| self.sessions.get_mut(&id)) else { return false };
+        let Some((id, session)) = session.and_then(|id| Some((id, self.sessions.get_mut(&id)?))) else { return false };
         let identity = self.who.and_then(|actor| self.access.identity_of(&actor.principals, self.clock_ms));
         let Some(identity) = identity.filter(|_| session.identity.is_none()) else { return false };
         *self.session_bytes += size::of_identity(&identity);
-        Arc::make_mut(session).identity = Some(identity);
+        let session = Arc::make_mut(session);
+        session.identity = Some(identity);
+        // It is there, so no limit refuses it any more; but it counts.
+        let principals = self.who.map(|actor| &actor.principals);
+        session.namespace = principals.and_then(|who| self.tree.namespaces.owned_by(self.access, who, self.clock_ms));
+        self.tree.namespaces.add_session(session.namespace.as_deref(), id);
         true
     }
 }

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
 
-use super::bounds::Adds;
 use super::session::{Session, fingerprint};
-use super::size;
 use super::transaction::Transaction;
 use super::{Applied, State};
 use crate::acl::{Identity, Principals};
@@ -101,7 +99,8 @@ impl State {
             return self.refused(refusal);
         }
         let identity = self.access.identity_of(principals, self.clock_ms);
-        self.transact_as(None, rules, |t| open_session(t, (secret_hash, identity), timeout_ms, label))
+        let namespace = self.namespace_owned_by(principals);
+        self.transact_as(None, rules, |t| open_session(t, (secret_hash, identity, namespace), timeout_ms, label))
     }
 
     /// Ends the sessions that have lost the right to be there, each in its own transaction.
@@ -194,7 +193,7 @@ impl State {
     }
 
     /// Runs an operation of a client, once for each request id. Refusals for lack of room are not remembered.
-    fn perform(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
+    pub(crate) fn perform(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
         if let Err(refusal) = check_principals(&actor.principals) {
             return self.refused(refusal);
         }
@@ -268,7 +267,10 @@ impl State {
 /// Whether the refusal may be different later, when there is room.
 fn is_for_now(refusal: &Refusal) -> bool {
     match refusal {
-        Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. } => true,
+        Refusal::StateFull { .. }
+        | Refusal::NamespaceFull { .. }
+        | Refusal::TooManyEphemerals { .. }
+        | Refusal::ForeignNames { .. } => true,
         Refusal::MultiFailed { cause, .. } => is_for_now(cause),
         _ => false,
     }
@@ -288,7 +290,7 @@ fn is_next(last: Option<Origin>, batch: &Batch) -> bool {
 
 fn open_session(
     transaction: &mut Transaction<'_>,
-    (secret_hash, identity): ([u8; 32], Option<Identity>),
+    (secret_hash, identity, namespace): ([u8; 32], Option<Identity>, Option<Arc<str>>),
     timeout_ms: u32,
     label: &Arc<str>,
 ) -> Result<Reply, Refusal> {
@@ -303,10 +305,11 @@ fn open_session(
         acted: transaction.zxid,
         attachment: transaction.zxid,
         identity,
+        namespace,
         ephemerals: Default::default(),
         memory: Default::default(),
     };
-    transaction.check_room(size::of_session(&session), Adds::Lock)?;
+    transaction.check_new_session(&session)?;
     let session = transaction.open_session(session);
     Ok(Reply::SessionOpened { session, timeout_ms })
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use lockkeeper_mutants::mutant;
 
 use super::locks::Request;
+use super::namespaces::Added;
+use super::session::Session;
 use super::size;
 use super::transaction::Transaction;
 use super::tree::Node;
@@ -44,6 +46,13 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Checks before a session opens.
+    pub(crate) fn check_new_session(&self, session: &Session) -> Result<(), Refusal> {
+        let added = Added { opens_session: true, ..Added::default() };
+        self.tree.namespaces.check(session.namespace.as_deref(), &added)?;
+        self.check_room(size::of_session(session), Adds::Lock)
+    }
+
     /// Refuses a session more ephemeral nodes than it may own.
     fn check_ephemerals(&self, session: SessionId, added: usize) -> Result<(), Refusal> {
         let Some(known) = self.sessions.get(&session) else { return Ok(()) };
@@ -59,7 +68,14 @@ impl Transaction<'_> {
         if let Some(owner) = node.owner {
             self.check_ephemerals(owner, 1)?;
         }
+        self.check_namespace(path, &Added::node(path, node))?;
         self.check_room(size::of_node(path, node), adds)
+    }
+
+    /// Checks before a node grows.
+    pub(crate) fn check_growth(&self, path: &NodePath, bytes: u64) -> Result<(), Refusal> {
+        self.check_namespace(path, &Added { bytes, ..Added::default() })?;
+        self.check_room(bytes, Adds::Data)
     }
 
     /// Checks before a gate's node is created or replaced; directories may be missing.
@@ -70,21 +86,27 @@ impl Transaction<'_> {
         }
         let mut missing = BTreeMap::new();
         self.add_missing(path.parent(), &mut missing);
-        let added = size::of_node(path, node) + missing.values().sum::<u64>();
-        self.check_room(added.saturating_sub(old.map_or(0, |old| size::of_node(path, old))), Adds::Lock)
+        let gate = Added::node(path, node).in_place_of(path, old);
+        let added = gate.bytes + missing.values().sum::<u64>();
+        self.check_namespaces(directories(missing).chain([(path.clone(), gate)]))?;
+        self.check_room(added, Adds::Lock)
     }
 
     /// Checks before the nodes of a lock request, and missing directories, are created.
     pub(crate) fn check_lock_request(&self, session: SessionId, request: &Request<'_>) -> Result<(), Refusal> {
         self.check_ephemerals(session, request.locks.len())?;
         let name_bytes = request.form.prefix(request.uuid).len() + SEQUENCE_DIGITS;
-        let (mut missing, mut added) = (BTreeMap::new(), 0);
+        let (mut missing, mut nodes) = (BTreeMap::new(), Vec::with_capacity(request.locks.len()));
         for lock in request.locks {
             let directory = lock.directory();
-            added += size::of_new(directory.as_str().len() + 1 + name_bytes, name_bytes, request.label.len());
-            added += self.add_missing(Some(directory), &mut missing);
+            let own = size::of_new(directory.as_str().len() + 1 + name_bytes, name_bytes, request.label.len());
+            let bytes = own + self.add_missing(Some(directory.clone()), &mut missing);
+            let added = Added { session: Some(session), lock_requests: 1, nodes: 1, bytes, ..Added::default() };
+            nodes.push((directory, added));
         }
-        self.check_room(added + missing.values().sum::<u64>(), Adds::Lock)
+        let added = nodes.iter().map(|(_, added)| added.bytes).sum::<u64>() + missing.values().sum::<u64>();
+        self.check_namespaces(directories(missing).chain(nodes))?;
+        self.check_room(added, Adds::Lock)
     }
 
     /// Adds the missing directories, with the size of each. Gives the size of the access control list that a node
@@ -112,4 +134,9 @@ impl Transaction<'_> {
         }
         self.inherited_acl(&above.unwrap_or_else(NodePath::root))
     }
+}
+
+/// Missing directories as what is added to their namespaces.
+fn directories(missing: BTreeMap<NodePath, u64>) -> impl Iterator<Item = (NodePath, Added)> {
+    missing.into_iter().map(|(path, bytes)| (path, Added { nodes: 1, bytes, ..Added::default() }))
 }

@@ -11,6 +11,7 @@ mod delays;
 mod gates;
 mod lock_queue;
 mod locks;
+mod namespaces;
 mod ops;
 mod owned_nodes;
 mod read;

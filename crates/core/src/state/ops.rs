@@ -180,7 +180,7 @@ impl Transaction<'_> {
         self.check_access(path, node, Permissions::WRITE)?;
         self.check_rewriting(path, node)?;
         check_version(path, version, node.version)?;
-        self.check_room(data.len().saturating_sub(node.data.len()) as u64, Adds::Data)?;
+        self.check_growth(path, data.len().saturating_sub(node.data.len()) as u64)?;
         let (zxid, clock_ms) = (self.zxid, self.clock_ms);
         self.change(path, |node| {
             node.data = data.clone();
@@ -198,7 +198,7 @@ impl Transaction<'_> {
         self.check_access(path, node, Permissions::ADMIN)?;
         self.check_relisting(path, node)?;
         check_version(path, version, node.aversion)?;
-        self.check_room(size::of_acl(acl).saturating_sub(size::of_acl(&node.acl)), Adds::Data)?;
+        self.check_growth(path, size::of_acl(acl).saturating_sub(size::of_acl(&node.acl)))?;
         let acl = self.tree.share_acl(acl);
         self.change(path, |node| {
             node.acl = acl;

@@ -32,6 +32,8 @@ pub struct Session {
     pub attachment: Zxid,
     /// The credential of the principal that it belongs to; `None` for nobody's.
     pub identity: Option<Identity>,
+    /// The namespace that its principal owned when it opened: it counts there for as long as it lives.
+    pub namespace: Option<Arc<str>>,
     pub(crate) ephemerals: OrdSet<NodePath>,
     pub(crate) memory: Memory,
 }

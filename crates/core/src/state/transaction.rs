@@ -218,6 +218,7 @@ impl Transaction<'_> {
         let id = SessionId(self.zxid.0);
         let timeout_ms = session.timeout_ms;
         *self.session_bytes += size::of_session(&session);
+        self.tree.namespaces.add_session(session.namespace.as_deref(), id);
         self.sessions.insert(id, Arc::new(session));
         self.events.push(Event::SessionOpened { zxid: self.zxid, session: id, timeout_ms });
         id
@@ -246,6 +247,7 @@ impl Transaction<'_> {
             SessionEnd::Expired | SessionEnd::Closed => Vec::new(),
         };
         self.remove_all(&session);
+        self.tree.namespaces.remove_session(session.namespace.as_deref(), id);
         for held in delayed {
             self.delay(id, &held);
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use super::lock_queue::Queue;
+use super::namespaces::Namespaces;
 use super::size;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
@@ -115,6 +116,8 @@ pub(crate) struct Tree {
     pub(crate) ephemeral_count: usize,
     /// The memory of the nodes.
     pub(crate) bytes: u64,
+    /// The namespaces with limits.
+    pub(crate) namespaces: Namespaces,
     /// The access control list that nearly all nodes share.
     open_acl: Arc<[AclEntry]>,
 }
@@ -131,6 +134,7 @@ impl Tree {
             delays: OrdSet::new(),
             queues: OrdSet::new(),
             ephemeral_count: 0,
+            namespaces: Namespaces::default(),
             open_acl,
         }
     }
@@ -155,7 +159,9 @@ impl Tree {
         let (before, bytes_before) = (node.deadline_ms(), size::of_node(path, node));
         change(node);
         let after = node.deadline_ms();
-        self.bytes = self.bytes + size::of_node(path, node) - bytes_before;
+        let bytes_after = size::of_node(path, node);
+        self.bytes = self.bytes + bytes_after - bytes_before;
+        self.namespaces.resize(path, bytes_before, bytes_after);
         if before != after {
             self.move_deadline(path, before, after);
         }
@@ -195,6 +201,7 @@ impl Tree {
         let ephemeral = node.is_ephemeral();
         self.ephemeral_count += usize::from(ephemeral);
         self.bytes += size::of_node(path, &node);
+        self.namespaces.add(path, &node);
         self.move_deadline(path, None, node.deadline_ms());
         if let Some(root) = self.nodes.insert(path.clone(), Arc::new(node)) {
             // Only a root ever replaces another.
@@ -229,6 +236,7 @@ impl Tree {
             let Some(node) = self.nodes.remove(*path) else { continue };
             self.ephemeral_count -= usize::from(node.is_ephemeral());
             self.bytes -= size::of_node(path, &node);
+            self.namespaces.remove(path, &node);
             self.move_deadline(path, node.deadline_ms(), None);
             nodes.push(node);
         }

@@ -44,6 +44,7 @@ impl State {
             children += node.children.len();
         }
         self.access.validate().map_err(|why| format!("access control: {why}"))?;
+        self.validate_namespaces()?;
         let bytes: u64 = self.tree.nodes.iter().map(|(path, node)| size::of_node(path, node)).sum();
         ensure!(bytes == self.tree.bytes, "its nodes take {bytes} bytes, not {}", self.tree.bytes);
         let bytes: u64 = self.sessions().map(|(_, session)| size::of_session(session)).sum();

@@ -12,76 +12,76 @@ use lockkeeper_core::{
 const START_MS: u64 = 1_000_000;
 
 /// A state and its log.
-struct World {
-    state: State,
+pub(crate) struct World {
+    pub(crate) state: State,
     sequence: u64,
     clock_ms: u64,
 }
 
-fn hash(letter: char) -> Arc<str> {
+pub(crate) fn hash(letter: char) -> Arc<str> {
     letter.to_string().repeat(64).into()
 }
 
-fn id_of(letter: char) -> Arc<str> {
+pub(crate) fn id_of(letter: char) -> Arc<str> {
     hash(letter)[..TOKEN_ID_DIGITS].into()
 }
 
 /// A caller with the token of this letter.
-fn with_token(letter: char) -> Principals {
+pub(crate) fn with_token(letter: char) -> Principals {
     Principals { address: None, identities: vec![Identity { scheme: TOKEN.into(), id: hash(letter) }] }
 }
 
-fn with_certificate(name: &str) -> Principals {
+pub(crate) fn with_certificate(name: &str) -> Principals {
     Principals { address: None, identities: vec![Identity { scheme: "cert".into(), id: name.into() }] }
 }
 
-fn nobody() -> Principals {
+pub(crate) fn nobody() -> Principals {
     Principals::default()
 }
 
-fn at(path: &str) -> NodePath {
+pub(crate) fn at(path: &str) -> NodePath {
     NodePath::parse(path).unwrap()
 }
 
-fn lock(name: &str) -> LockName {
+pub(crate) fn lock(name: &str) -> LockName {
     LockName::parse(name).unwrap()
 }
 
-fn acquire(names: &[&str], uuid: u128) -> Op {
+pub(crate) fn acquire(names: &[&str], uuid: u128) -> Op {
     let locks = names.iter().map(|name| lock(name)).collect();
     LockOp::Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid: RequestId(uuid), label: "".into() }.into()
 }
 
-fn create(path: &str, kind: NodeKind, sequential: Sequential) -> Op {
+pub(crate) fn create(path: &str, kind: NodeKind, sequential: Sequential) -> Op {
     NodeOp::Create { path: at(path), data: NodeData::NULL, kind, sequential, acl: vec![AclEntry::open()] }.into()
 }
 
-fn rule(resource: Resource, prefix: &str, rights: Rights) -> Rule {
+pub(crate) fn rule(resource: Resource, prefix: &str, rights: Rights) -> Rule {
     Rule { resource, prefix: prefix.into(), rights }
 }
 
-fn is_unauthenticated<T>(reply: &Result<T, Refusal>) -> bool {
+pub(crate) fn is_unauthenticated<T>(reply: &Result<T, Refusal>) -> bool {
     matches!(reply, Err(Refusal::Unauthenticated(_)))
 }
 
-fn is_forbidden<T>(reply: &Result<T, Refusal>) -> bool {
+pub(crate) fn is_forbidden<T>(reply: &Result<T, Refusal>) -> bool {
     matches!(reply, Err(Refusal::Forbidden(_)))
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { state: State::new(), sequence: 0, clock_ms: START_MS }
     }
 
     /// Access control is enforced, and token `a` is the principal `admin`'s.
-    fn enabled() -> Self {
+    pub(crate) fn enabled() -> Self {
         let mut world = Self::new();
         world.change(&nobody(), AccessOp::Enable { first: Some(hash('a')) }).unwrap();
         world
     }
 
     /// The same with a principal `orders`, its token `b`, and a role with these rules.
-    fn with_role(rules: &[Rule]) -> Self {
+    pub(crate) fn with_role(rules: &[Rule]) -> Self {
         let mut world = Self::enabled();
         world.put("work", rules);
         world.change(&with_token('a'), AccessOp::Grant { principal: "orders".into(), role: "work".into() }).unwrap();
@@ -89,7 +89,7 @@ impl World {
         world
     }
 
-    fn apply(&mut self, command: Command) -> Outcome {
+    pub(crate) fn apply(&mut self, command: Command) -> Outcome {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
         let batch = Batch::consecutive(origin, self.clock_ms, vec![command]);
@@ -98,11 +98,11 @@ impl World {
         outcome
     }
 
-    fn act(&mut self, actor: Actor, op: impl Into<Op>) -> Result<Reply, Refusal> {
+    pub(crate) fn act(&mut self, actor: Actor, op: impl Into<Op>) -> Result<Reply, Refusal> {
         self.apply(Command::Do { actor, op: op.into() }).reply
     }
 
-    fn call(
+    pub(crate) fn call(
         &mut self,
         principals: &Principals,
         session: Option<SessionId>,
@@ -111,21 +111,21 @@ impl World {
         self.act(Actor { principals: principals.clone(), session, may_force: true, ..Actor::default() }, op)
     }
 
-    fn change(&mut self, principals: &Principals, op: AccessOp) -> Result<Reply, Refusal> {
+    pub(crate) fn change(&mut self, principals: &Principals, op: AccessOp) -> Result<Reply, Refusal> {
         self.call(principals, None, op)
     }
 
-    fn put(&mut self, name: &str, rules: &[Rule]) {
+    pub(crate) fn put(&mut self, name: &str, rules: &[Rule]) {
         let op = AccessOp::PutRole { name: name.into(), rules: rules.to_vec(), version: None };
         self.change(&with_token('a'), op).unwrap();
     }
 
-    fn token(&mut self, letter: char, principal: &str) {
+    pub(crate) fn token(&mut self, letter: char, principal: &str) {
         let op = AccessOp::CreateToken { hash: hash(letter), principal: principal.into(), ttl_ms: None };
         self.change(&with_token('a'), op).unwrap();
     }
 
-    fn open(&mut self, principals: &Principals, proves_later: bool) -> Result<SessionId, Refusal> {
+    pub(crate) fn open(&mut self, principals: &Principals, proves_later: bool) -> Result<SessionId, Refusal> {
         let (principals, secret_hash, label) = (principals.clone(), [0; 32], "".into());
         let open = Command::OpenSessionAs { principals, proves_later, secret_hash, timeout_ms: 10_000, label };
         match self.apply(open).reply? {

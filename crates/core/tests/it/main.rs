@@ -8,3 +8,4 @@ mod endings;
 mod golden;
 mod model;
 mod names;
+mod namespaces;

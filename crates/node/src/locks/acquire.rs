@@ -97,7 +97,9 @@ impl Engine {
             uuid: ask.uuid,
             label: Arc::from(ask.label.as_str()),
         };
-        let done = guard.enter(Command::Do { actor, op: op.into() }).await?;
+        let op = op.into();
+        self.refuse_when_full(&actor, &op).await?;
+        let done = guard.enter(Command::Do { actor, op }).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {
             // A repeated request, part of which is gone.

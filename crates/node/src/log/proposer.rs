@@ -202,7 +202,8 @@ fn bytes_of_access_op(op: &AccessOp) -> usize {
         }
         AccessOp::Grant { principal, role } | AccessOp::Revoke { principal, role } => principal.len() + role.len(),
         AccessOp::CreateToken { hash, principal, .. } => hash.len() + principal.len(),
-        AccessOp::DeleteRole { name } => name.len(),
+        AccessOp::PutNamespace { name, owner, .. } => name.len() + owner.as_ref().map_or(0, |owner| owner.len()) + 64,
+        AccessOp::DeleteRole { name } | AccessOp::DeleteNamespace { name } => name.len(),
         AccessOp::RevokeToken { id } => id.len(),
         AccessOp::Enable { first } => first.as_ref().map_or(0, |hash| hash.len()),
         AccessOp::Disable | AccessOp::Identify => 0,

@@ -267,7 +267,13 @@ fn frees_resources(command: &Command) -> bool {
         | Command::Reap { .. } => true,
         // A right must be taken away in any flood.
         Command::Do { op: Op::Access(op), .. } => {
-            matches!(op, AccessOp::Revoke { .. } | AccessOp::RevokeToken { .. } | AccessOp::DeleteRole { .. })
+            matches!(
+                op,
+                AccessOp::Revoke { .. }
+                    | AccessOp::RevokeToken { .. }
+                    | AccessOp::DeleteRole { .. }
+                    | AccessOp::PutNamespace { .. }
+            )
         }
         Command::Do { op, .. } => matches!(
             op,

@@ -38,6 +38,7 @@ impl Engine {
             self.barrier.pass().await?;
             self.replica.state().check_role(&principals)?;
         }
+        self.refuse_session_when_full(&principals).await?;
         let mut secret = [0; 16];
         self.random.lock().fill_bytes(&mut secret);
         let (secret_hash, label) = (hash_of(&secret), Arc::from(label));
@@ -51,6 +52,15 @@ impl Engine {
         };
         let value = OpenedSession { credential: Credential { session, secret }, timeout_ms };
         Ok(At { value, zxid: opened.zxid })
+    }
+
+    /// As [`refuse_when_full`](Self::refuse_when_full), for the session of an owner.
+    async fn refuse_session_when_full(&self, principals: &Principals) -> Result<(), NodeError> {
+        if self.replica.state().check_room_for_session(principals).is_err() {
+            self.barrier.pass().await?;
+            self.replica.state().check_room_for_session(principals)?;
+        }
+        Ok(())
     }
 
     /// Checks a credential and returns the session's timeout. A session that is unknown here may be new, so it is

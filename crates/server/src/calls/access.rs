@@ -13,7 +13,7 @@ use lockkeeper_core::limits::{MAX_ACCESS_NAME_BYTES, MAX_PATH_BYTES, MAX_RULES};
 use lockkeeper_core::{Reply as Outcome, Session, State, Zxid, access};
 use lockkeeper_node::NodeError;
 
-use super::{Answered, CallScope, level, record, unexpected};
+use super::{Answered, CallScope, level, namespaces, record, unexpected};
 use crate::audit::AuditEvent;
 use crate::failure::Failure;
 use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
@@ -105,6 +105,10 @@ fn operation(change: AccessChange) -> Result<(AccessOp, Option<(String, String)>
             return Ok((op, Some((token, hash))));
         }
         AccessChange::RevokeToken { id } => AccessOp::RevokeToken { id: id.into() },
+        AccessChange::PutNamespace { name, owner, limits, version } => {
+            namespaces::put(name, owner, &limits, version.map(Zxid))?
+        }
+        AccessChange::DeleteNamespace { name } => AccessOp::DeleteNamespace { name: name.into() },
     };
     Ok((op, None))
 }
@@ -132,6 +136,8 @@ fn check_lengths(change: &AccessChange) -> Result<(), Failure> {
         AccessChange::Grant { principal, role } | AccessChange::Revoke { principal, role } => [principal, role],
         AccessChange::CreateToken { principal, .. } => [principal, ""],
         AccessChange::RevokeToken { id } => [id, ""],
+        AccessChange::PutNamespace { name, owner, .. } => [name, owner.as_deref().unwrap_or_default()],
+        AccessChange::DeleteNamespace { name } => [name, ""],
     };
     let rules = match change {
         AccessChange::PutRole { rules, .. } => &rules[..],
@@ -153,6 +159,9 @@ fn without_hashes(change: AccessChange) -> AccessChange {
     match change {
         AccessChange::Grant { principal, role } => AccessChange::Grant { principal: shown(principal), role },
         AccessChange::Revoke { principal, role } => AccessChange::Revoke { principal: shown(principal), role },
+        AccessChange::PutNamespace { name, owner, limits, version } => {
+            AccessChange::PutNamespace { name, owner: owner.map(shown), limits, version }
+        }
         other => other,
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod acquire;
 mod cluster;
 mod gates;
 mod locks;
+mod namespaces;
 pub(crate) mod nodes;
 mod sessions;
 mod txn;
@@ -27,6 +28,7 @@ use crate::extract::session_required;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 use crate::principals::names_in;
+use crate::rate_limits::charges_of_call;
 use crate::reply::Reply;
 
 /// Most entries of a page.
@@ -87,8 +89,21 @@ impl CallScope {
         Requester { request_id, principals, ..Requester::at(address.ip()) }
     }
 
-    /// Carries out a call. Each call's future is boxed by itself: one future for all would be as large as the largest.
+    /// Carries out a call when it is the turn of its namespace.
     pub(crate) fn dispatch(self, call: Call) -> BoxFuture<'static, Answered> {
+        let charges = self.context.node.look(|state| charges_of_call(state, &self.caller.principals, &call));
+        if charges.is_empty() {
+            return self.carry_out(call);
+        }
+        async move {
+            self.context.admission.rate_limits.turn(&charges).await?;
+            self.carry_out(call).await
+        }
+        .boxed()
+    }
+
+    /// Carries out a call. Each call's future is boxed by itself: one future for all would be as large as the largest.
+    fn carry_out(self, call: Call) -> BoxFuture<'static, Answered> {
         match call {
             Call::OpenSession { body } => sessions::open(self, body).boxed(),
             Call::ListSessions { query } => sessions::list(self, query).boxed(),
@@ -122,6 +137,7 @@ impl CallScope {
             }
             Call::GetAccess { query } => access::show(self, query).boxed(),
             Call::ChangeAccess { body } => to_the_end(self.context.clone(), access::change(self, body)).boxed(),
+            Call::ListNamespaces { query } => namespaces::list(self, query).boxed(),
             Call::WhoAmI { query } => access::who_am_i(self, query).boxed(),
             Call::CheckAccess { query } => access::check(self, query).boxed(),
         }

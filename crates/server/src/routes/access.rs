@@ -1,6 +1,6 @@
-//! The routes of `/v1/access`.
+//! The routes of `/v1/access` and `/v1/namespaces`.
 
-use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, WhoAmI};
+use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::{Call, Problem};
 
@@ -27,6 +27,16 @@ pub(super) async fn show(Reader(scope): Reader, Query(query): Query<ReadQuery>) 
                body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn change(Identified(scope): Identified, Json(body): Json<AccessChange>) -> Answered {
     scope.dispatch(Call::ChangeAccess { body }).await
+}
+
+/// Lists the namespaces that have limits, with what they use: all for callers with the right to read the cluster, and
+/// for others those that they own.
+#[utoipa::path(get, path = "/v1/namespaces", tag = "access", params(ReadQuery),
+    responses((status = 200, description = "The namespaces", body = Namespaces),
+              (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn namespaces(Reader(scope): Reader, Query(query): Query<ReadQuery>) -> Answered {
+    scope.dispatch(Call::ListNamespaces { query }).await
 }
 
 /// Tells the caller which principals it has proved to be, and their roles.

@@ -73,7 +73,7 @@ struct RequestHeaders {
         (name = "nodes", description = "The tree"),
         (name = "watch", description = "What changes"),
         (name = "cluster", description = "The cluster itself"),
-        (name = "access", description = "Who may do what")
+        (name = "access", description = "Who may do what, and how much")
     )
 )]
 struct Base;
@@ -121,6 +121,7 @@ fn documented() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(cluster::transfer))
         .routes(routes!(access::show, access::change))
         .routes(routes!(access::me))
+        .routes(routes!(access::namespaces))
         .routes(routes!(access::check))
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::readyz))

@@ -29,7 +29,7 @@ use super::metrics::{Counts, RequestCounters};
 use super::outbox::{Close, Next};
 use super::reads::{self, ReadContext};
 use super::values::{code, zxid};
-use super::{admin_commands, set_watches};
+use super::{admin_commands, rate, set_watches};
 use crate::audit::{AuthenticationMethod, Requester};
 use crate::extract::Room;
 use crate::http::connection::bound_unsent;
@@ -257,6 +257,9 @@ impl SessionConnection {
 
     async fn serve(&mut self, header: RequestHeader, request: Request, began: Instant) -> ConnectionFlow {
         self.handle.outbox.room().await;
+        if let Err(code) = rate::turn(&self.frontend, &self.identity, &request).await {
+            return self.reply_in_order(header.xid, Err(code)).await;
+        }
         if let Some(change) = changes::change(&request, &self.identity) {
             return self.change(header, change, began).await;
         }

@@ -25,6 +25,7 @@ use super::watches::{ConnectionId, WatchLimits, WatchTable, event_type};
 use crate::audit::Audit;
 use crate::budget::{Budget, give_back};
 use crate::principals::SuperDigest;
+use crate::rate_limits::RateLimits;
 
 /// Limits and options from the configuration.
 #[derive(Clone, Debug)]
@@ -52,6 +53,8 @@ pub(super) struct Settings {
     pub(super) linearizable_reads: bool,
     /// The digest of the `super` user.
     pub(super) super_digest: SuperDigest,
+    /// Shared with the other listeners.
+    pub(super) rate_limits: Arc<RateLimits>,
     /// Whether these clients may delete lock requests of other sessions.
     pub(super) may_force: bool,
     /// Four-letter commands that are answered.

@@ -36,6 +36,7 @@ mod java_order;
 mod listener;
 mod metrics;
 mod outbox;
+mod rate;
 mod reads;
 mod set_watches;
 mod system_nodes;
@@ -84,6 +85,7 @@ fn settings(config: &Config, admission: &Admission) -> Settings {
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,
         super_digest: SuperDigest::new(&config.admin.super_digest),
+        rate_limits: admission.rate_limits.clone(),
         may_force: config.admin.allow_force_release,
         commands: zookeeper.words.clone(),
     }

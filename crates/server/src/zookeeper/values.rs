@@ -83,7 +83,9 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::SessionExpired(_) => ErrorCode::SessionExpired,
         Refusal::SessionMoved(_) => ErrorCode::SessionMoved,
         Refusal::MultiFailed { cause, .. } => code(cause),
-        Refusal::TooManyEphemerals { .. } | Refusal::StateFull { .. } => ErrorCode::QuotaExceeded,
+        Refusal::TooManyEphemerals { .. } | Refusal::StateFull { .. } | Refusal::NamespaceFull { .. } => {
+            ErrorCode::QuotaExceeded
+        }
         Refusal::BadArguments(_)
         | Refusal::SessionRequired
         | Refusal::NotHeld { .. }
@@ -94,7 +96,8 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         | Refusal::GateNotPending { .. }
         | Refusal::GateMismatch { .. }
         | Refusal::NotThere(_)
-        | Refusal::RoleChanged { .. } => ErrorCode::BadArguments,
+        | Refusal::RoleChanged { .. }
+        | Refusal::NamespaceChanged { .. } => ErrorCode::BadArguments,
     }
 }
 

@@ -121,7 +121,10 @@ fn is_kept(op: &Op, outcome: &Outcome) -> bool {
 /// there is found.
 fn is_for_now(refusal: &Refusal) -> bool {
     match refusal {
-        Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. } => true,
+        Refusal::StateFull { .. }
+        | Refusal::NamespaceFull { .. }
+        | Refusal::TooManyEphemerals { .. }
+        | Refusal::ForeignNames { .. } => true,
         Refusal::MultiFailed { cause, .. } => is_for_now(cause),
         _ => false,
     }

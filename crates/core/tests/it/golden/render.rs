@@ -99,6 +99,27 @@ pub(crate) fn stat(stat: &Stat) -> String {
     )
 }
 
+/// The namespaces with limits, and what each uses.
+pub(crate) fn namespaces(state: &State) -> String {
+    let shown = |limit: Option<u64>| limit.map_or("any".into(), |limit| limit.to_string());
+    let line = |(name, namespace, used): (&str, &Namespace, NamespaceUsage)| {
+        let Namespace { owner, limits, version } = namespace;
+        let owner = owner.as_ref().map_or(String::new(), |owner| format!(" of {owner}"));
+        format!(
+            "  {name}{owner} v{version}: {} of {} sessions, {} of {} lock requests, {} of {} nodes, {} of {} bytes\n",
+            used.sessions,
+            shown(limits.sessions),
+            used.lock_requests,
+            shown(limits.lock_requests),
+            used.nodes,
+            shown(limits.nodes),
+            used.bytes,
+            shown(limits.bytes)
+        )
+    };
+    state.namespaces().map(line).collect()
+}
+
 /// The tree from a path down, one line a node.
 pub(crate) fn tree(state: &State, path: &NodePath) -> String {
     let Some(node) = state.get(path) else { return format!("  {path}: no node\n") };

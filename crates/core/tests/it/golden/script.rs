@@ -13,11 +13,12 @@
 //!     withdraw orders 7 keep|drop     claim orders 7     abandon orders 7 v=0,0
 //!     downgrade orders 7     force orders 7
 //!     checklock orders 7                       multi create /a ; delete /b v=1 ; …
+//!     limit orders owner=digest:bob:x sessions=2 requests=3 nodes=4 bytes=5000 v=0     unlimit orders
 //!     begin key print=f pending=1000 label=x   finish key 7 data=x keep=1000        fail key 7
 //! reap /a /b       reapable now=20000
 //! batch node=2 incarnation=1 sequence=4 | command | command …        resend
 //! tree /           lock orders      locks prefix=or after=x limit=2  held alice    sessions    remembered alice 7
-//! gate key         applied 2        snapshot         (to bytes and back; goes on with what was read)
+//! namespaces       gate key         applied 2        snapshot         (to bytes and back; goes on with what was read)
 //! ```
 
 use std::collections::BTreeMap;
@@ -157,6 +158,7 @@ impl Stage {
             "locks" => self.locks(&words),
             "held" => self.held(words.plain[1]),
             "sessions" => self.sessions(),
+            "namespaces" => render::namespaces(&self.state),
             "remembered" => self.remembered(&words),
             "applied" => {
                 let recent = self.state.batches_applied(NodeId(words.plain[1].parse().unwrap()));
@@ -319,6 +321,20 @@ fn op(text: &str) -> Op {
             let ops = text.trim_start().strip_prefix("multi").unwrap().split(';');
             Op::Multi(ops.filter(|part| !part.trim().is_empty()).map(|part| node_op(&Words::of(part))).collect())
         }
+        "limit" => AccessOp::PutNamespace {
+            name: words.plain[1].into(),
+            owner: words.pairs.get("owner").map(|owner| (*owner).into()),
+            limits: NamespaceLimits {
+                sessions: words.number("sessions"),
+                lock_requests: words.number("requests"),
+                nodes: words.number("nodes"),
+                bytes: words.number("bytes"),
+                requests_per_s: words.number("rate"),
+            },
+            version: words.number("v").map(Zxid),
+        }
+        .into(),
+        "unlimit" => AccessOp::DeleteNamespace { name: words.plain[1].into() }.into(),
         "acquire" => LockOp::Acquire {
             locks: words.locks(),
             mode: match words.plain.get(2) {

@@ -1,9 +1,11 @@
 //! The naive model's bounds: checked after a change, by counting everything before and after.
 
-use lockkeeper_checkers::name::parse;
+use std::collections::BTreeSet;
+
+use lockkeeper_checkers::name::{is_kept_place, parse};
 use lockkeeper_core::*;
 
-use super::naive::{Model, is_lock_directory, split};
+use super::naive::{MNode, Model, is_lock_directory, split};
 
 /// What the state takes in memory.
 pub(crate) fn size(model: &Model) -> u64 {
@@ -18,13 +20,56 @@ pub(crate) fn remembered(answer: &Result<Reply, Refusal>) -> u64 {
 
 /// What there must be room for.
 fn counted(model: &Model) -> u64 {
-    let node = |(at, node): (&String, &super::naive::MNode)| {
-        let name = split(at).map_or(0, |(_, name)| name.len());
-        512 + at.len() + name + node.data.as_ref().map_or(0, Vec::len) + acl(&node.acl)
-    };
-    let nodes: usize = model.nodes.iter().map(node).sum();
+    let nodes: usize = model.nodes.iter().map(of_node).sum();
     let sessions: usize = model.sessions.values().map(|session| 512 + session.label.len()).sum();
     (nodes + sessions) as u64
+}
+
+fn of_node((at, node): (&String, &MNode)) -> usize {
+    let name = split(at).map_or(0, |(_, name)| name.len());
+    512 + at.len() + name + node.data.as_ref().map_or(0, Vec::len) + acl(&node.acl)
+}
+
+/// The first part of the name of a lock, a gate or a node.
+fn namespace(at: &str) -> &str {
+    let at = at.strip_prefix("/locks").filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(at);
+    let at = at.strip_prefix("/gates").filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(at);
+    at.trim_start_matches('/').split('/').next().unwrap()
+}
+
+/// What a namespace has.
+pub(crate) fn usage(model: &Model, name: &str) -> NamespaceUsage {
+    let nodes = || model.nodes.iter().filter(|(at, _)| namespace(at) == name);
+    let owners: BTreeSet<u64> = nodes().filter_map(|(_, node)| node.owner).collect();
+    let requests = nodes().filter(|(at, node)| node.owner.is_some() && split(at).is_some_and(|(_, n)| is_place(&n)));
+    NamespaceUsage {
+        sessions: owners.len() as u64,
+        lock_requests: requests.count() as u64,
+        nodes: nodes().count() as u64,
+        bytes: nodes().map(of_node).sum::<usize>() as u64,
+    }
+}
+
+/// Whether a name takes a place in a queue for its session.
+fn is_place(name: &str) -> bool {
+    parse(name).is_some() && !is_kept_place(name)
+}
+
+fn check_namespaces(before: &Model, after: &Model) -> Result<(), Refusal> {
+    for (name, Namespace { limits, .. }) in &before.namespaces {
+        let (had, has) = (usage(before, name), usage(after, name));
+        for (bound, used, now, limit) in [
+            (NamespaceBound::Sessions, had.sessions, has.sessions, limits.sessions),
+            (NamespaceBound::LockRequests, had.lock_requests, has.lock_requests, limits.lock_requests),
+            (NamespaceBound::Nodes, had.nodes, has.nodes, limits.nodes),
+            (NamespaceBound::Bytes, had.bytes, has.bytes, limits.bytes),
+        ] {
+            if let Some(limit) = limit.filter(|limit| now > used && now > *limit) {
+                return Err(Refusal::NamespaceFull { namespace: name.as_str().into(), bound, used, limit });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn acl(entries: &[AclEntry]) -> usize {
@@ -64,6 +109,7 @@ pub(crate) fn check(before: &Model, after: &Model, for_locks: bool) -> Result<()
             return Err(Refusal::TooManyEphemerals { session: SessionId(*id), owned: owned as u32, limit });
         }
     }
+    check_namespaces(before, after)?;
     let (bytes, now) = (counted(before), counted(after));
     let most = if for_locks { max_state_bytes + max_state_bytes / 10 } else { max_state_bytes };
     if now > bytes && now > most {

@@ -1,6 +1,8 @@
 //! Turns raw numbers into commands that meet existing nodes. proptest draws and shrinks the numbers; their meaning
 //! depends on the state of the model at that moment.
 
+use std::sync::Arc;
+
 use lockkeeper_core::*;
 
 use super::access;
@@ -247,6 +249,25 @@ fn node_op(chooser: &Chooser<'_>, what: u16) -> NodeOp {
     }
 }
 
+/// Limits that are soon reached, of the names that are used most.
+fn namespace_op(chooser: &Chooser<'_>) -> AccessOp {
+    let raw = chooser.raw;
+    let name: Arc<str> = ["l", "m", "a", "g", "s", "n/o"][usize::from(raw[1] % 6)].into();
+    if raw[2].is_multiple_of(4) {
+        return AccessOp::DeleteNamespace { name };
+    }
+    let limit = |by: u16, most: u64| (!by.is_multiple_of(3)).then_some(u64::from(by / 3) % most);
+    let limits = NamespaceLimits {
+        sessions: limit(raw[2], 3),
+        lock_requests: limit(raw[3], 4),
+        nodes: limit(raw[4], 12),
+        bytes: limit(raw[5], 8).map(|thousands| thousands * 1_000),
+        requests_per_s: None,
+    };
+    let version = (raw[0] / 100).is_multiple_of(4).then_some(Zxid(u64::from(raw[1] % 2)));
+    AccessOp::PutNamespace { name, owner: None, limits, version }
+}
+
 /// What the raw numbers ask for, as things stand.
 pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
     let chooser = Chooser { model, raw };
@@ -320,6 +341,7 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
                 _ => perform(&chooser, worker, GateOp::Fail { key, token }),
             }
         }
+        65 | 66 => plain(namespace_op(&chooser).into()),
         _ => plain(node_op(&chooser, what).into()),
     }
 }

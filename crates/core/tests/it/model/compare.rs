@@ -19,6 +19,7 @@ fn silence(refusal: &mut Refusal) {
         Refusal::BadArguments(words)
         | Refusal::InvalidAcl(words)
         | Refusal::Forbidden(words)
+        | Refusal::NotThere(words)
         | Refusal::LockMismatch { detail: words, .. }
         | Refusal::ForeignNames { detail: words, .. } => {
             *words = "".into();
@@ -33,6 +34,9 @@ pub(crate) fn states(state: &State, model: &Model) {
     assert_eq!(state.clock_ms(), model.clock);
     assert_eq!(state.bytes(), bounds::size(model));
     assert_eq!(state.node_count(), model.nodes.len());
+    let namespaces: Vec<_> = state.namespaces().collect();
+    let expected = model.namespaces.iter().map(|(name, namespace)| (&**name, namespace, bounds::usage(model, name)));
+    assert_eq!(namespaces, expected.collect::<Vec<_>>());
     assert_eq!(state.ephemeral_count(), model.nodes.values().filter(|n| n.owner.is_some()).count());
     for (path, node) in &model.nodes {
         let at = NodePath::parse(path).unwrap();

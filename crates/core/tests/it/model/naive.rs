@@ -66,6 +66,7 @@ pub(crate) struct Model {
     pub(crate) may_force: bool,
     /// The bounds of the batch that is applied.
     pub(crate) rules: Rules,
+    pub(crate) namespaces: BTreeMap<String, Namespace>,
 }
 
 pub(crate) fn path(text: &str) -> NodePath {
@@ -126,6 +127,7 @@ impl Model {
             who: Principals::default(),
             may_force: false,
             rules: Rules::default(),
+            namespaces: BTreeMap::new(),
         }
     }
 
@@ -173,7 +175,7 @@ impl Model {
         let mut copy = self.clone();
         let zxid = self.zxid + 1;
         let reply = work(&mut copy, zxid)?;
-        if copy.nodes != self.nodes || copy.sessions != self.sessions {
+        if copy.nodes != self.nodes || copy.sessions != self.sessions || copy.namespaces != self.namespaces {
             copy.zxid = zxid;
         }
         *self = copy;
@@ -292,7 +294,12 @@ impl Model {
         };
         if matches!(
             cause,
-            Some(Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. })
+            Some(
+                Refusal::StateFull { .. }
+                    | Refusal::NamespaceFull { .. }
+                    | Refusal::TooManyEphemerals { .. }
+                    | Refusal::ForeignNames { .. },
+            )
         ) {
             return answer;
         }
@@ -458,10 +465,33 @@ impl Model {
             Op::Node(op) => self.run_on_node(zxid, session, op),
             Op::Lock(op) => self.run_on_locks(zxid, session, op),
             Op::Gate(op) => self.run_on_gate(zxid, session, op),
-            Op::Access(_) => panic!("access control is no part of this model"),
+            Op::Access(op) => self.limit(zxid, op),
         }?;
         bounds::check(&before, self, bounds::is_for_locks(op, &reply))?;
         Ok(reply)
+    }
+
+    /// Of access control, only the limits of namespaces are part of this model.
+    fn limit(&mut self, zxid: u64, op: &AccessOp) -> Answer {
+        match op {
+            AccessOp::PutNamespace { name, owner: None, limits, version } => {
+                if name.is_empty() || name.contains('/') {
+                    return bad();
+                }
+                let known = self.namespaces.get(&**name).map_or(Zxid(0), |known| known.version);
+                if let Some(expected) = version.filter(|expected| *expected != known) {
+                    return Err(Refusal::NamespaceChanged { namespace: name.clone(), expected, actual: known });
+                }
+                let namespace = Namespace { owner: None, limits: *limits, version: Zxid(zxid) };
+                self.namespaces.insert(name.to_string(), namespace);
+            }
+            AccessOp::DeleteNamespace { name } if self.namespaces.remove(&**name).is_none() => {
+                return Err(Refusal::NotThere("".into()));
+            }
+            AccessOp::DeleteNamespace { .. } => {}
+            other => panic!("{other:?} is no part of this model"),
+        }
+        Ok(Reply::AccessChanged)
     }
 
     fn multi(&mut self, zxid: u64, session: Option<SessionId>, ops: &[NodeOp]) -> Answer {

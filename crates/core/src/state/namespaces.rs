@@ -1,0 +1,387 @@
+//! The namespaces with limits, and what each uses. The tree keeps the counts up to date with each change; where no
+//! namespace has limits, that costs nothing.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use lockkeeper_mutants::mutant;
+
+use super::State;
+use super::access::Access;
+use super::apply::bad;
+use super::session::Session;
+use super::size;
+use super::transaction::Transaction;
+use super::tree::{Node, Tree};
+use crate::acl::Principals;
+use crate::command::{Actor, Op};
+use crate::gate::GATES_ROOT;
+use crate::ids::{SessionId, Zxid};
+use crate::limits::{MAX_NAMESPACES, MAX_PART_BYTES};
+use crate::lock::{LOCKS_ROOT, parse_request};
+use crate::namespace::{Namespace, NamespaceBound, NamespaceLimits, NamespaceUsage, first_part, namespace_of};
+use crate::path::NodePath;
+use crate::reply::{Refusal, Reply};
+use crate::rules::Rules;
+
+/// The namespaces with limits by name. `Clone` is O(1).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Namespaces(OrdMap<Arc<str>, Counted>);
+
+/// A namespace and what it uses.
+#[derive(Clone, Debug, PartialEq)]
+struct Counted {
+    namespace: Arc<Namespace>,
+    lock_requests: u64,
+    nodes: u64,
+    bytes: u64,
+    /// How many nodes each session owns here, and one more for a session of the owner.
+    sessions: OrdMap<SessionId, u64>,
+}
+
+/// What an operation is about to add to a namespace.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Added {
+    pub(crate) session: Option<SessionId>,
+    pub(crate) opens_session: bool,
+    /// The session whose node is replaced.
+    pub(crate) replaces: Option<SessionId>,
+    pub(crate) lock_requests: u64,
+    pub(crate) nodes: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Added {
+    /// A new node.
+    pub(crate) fn node(path: &NodePath, node: &Node) -> Self {
+        Self {
+            session: node.owner,
+            lock_requests: u64::from(is_request(path, node)),
+            nodes: 1,
+            bytes: size::of_node(path, node),
+            ..Self::default()
+        }
+    }
+
+    /// The same where it takes the place of another.
+    pub(crate) fn in_place_of(self, path: &NodePath, old: Option<&Node>) -> Self {
+        let Some(old) = old else { return self };
+        let lock_requests = self.lock_requests.saturating_sub(u64::from(is_request(path, old)));
+        let bytes = self.bytes.saturating_sub(size::of_node(path, old));
+        Self { lock_requests, nodes: 0, bytes, replaces: old.owner, ..self }
+    }
+
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            session: self.session.or(other.session),
+            opens_session: self.opens_session || other.opens_session,
+            replaces: self.replaces.or(other.replaces),
+            lock_requests: self.lock_requests + other.lock_requests,
+            nodes: self.nodes + other.nodes,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+/// Whether a node counts as a lock request. Clients of ZooKeeper's recipes queue wherever they like.
+fn is_request(path: &NodePath, node: &Node) -> bool {
+    node.is_ephemeral() && parse_request(path.name()).is_some()
+}
+
+impl Counted {
+    fn new(namespace: Arc<Namespace>) -> Self {
+        Self { namespace, lock_requests: 0, nodes: 0, bytes: 0, sessions: OrdMap::new() }
+    }
+
+    fn add(&mut self, path: &NodePath, node: &Node) {
+        self.nodes += 1;
+        self.bytes += size::of_node(path, node);
+        self.lock_requests += u64::from(is_request(path, node));
+        node.owner.into_iter().for_each(|owner| self.add_session(owner));
+    }
+
+    fn remove(&mut self, path: &NodePath, node: &Node) {
+        self.nodes -= 1;
+        self.bytes -= size::of_node(path, node);
+        self.lock_requests -= u64::from(is_request(path, node));
+        node.owner.into_iter().for_each(|owner| self.remove_session(owner));
+    }
+
+    fn add_session(&mut self, session: SessionId) {
+        *self.sessions.entry(session).or_insert(0) += 1;
+    }
+
+    fn remove_session(&mut self, session: SessionId) {
+        if let Some(count) = self.sessions.get_mut(&session) {
+            *count -= 1;
+            if *count == 0 {
+                self.sessions.remove(&session);
+            }
+        }
+    }
+
+    fn usage(&self) -> NamespaceUsage {
+        NamespaceUsage {
+            sessions: self.sessions.len() as u64,
+            lock_requests: self.lock_requests,
+            nodes: self.nodes,
+            bytes: self.bytes,
+        }
+    }
+
+    /// Whether a limit is reached.
+    fn is_full(&self) -> bool {
+        let (limits, used) = (&self.namespace.limits, self.usage());
+        let reached = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used >= limit);
+        reached(used.sessions, limits.sessions)
+            || reached(used.lock_requests, limits.lock_requests)
+            || reached(used.nodes, limits.nodes)
+            || reached(used.bytes, limits.bytes)
+    }
+
+    /// The first limit that this would exceed, with what is used and the limit.
+    fn exceeded(&self, added: &Added) -> Option<(NamespaceBound, u64, u64)> {
+        let (limits, used) = (&self.namespace.limits, self.usage());
+        let is_new = |session| !self.sessions.contains_key(&session);
+        let is_last = |session| self.sessions.get(&session) == Some(&1);
+        let new_session =
+            added.opens_session || added.session.is_some_and(is_new) && !added.replaces.is_some_and(is_last);
+        let bounds = [
+            (NamespaceBound::Sessions, used.sessions, u64::from(new_session), limits.sessions),
+            (NamespaceBound::LockRequests, used.lock_requests, added.lock_requests, limits.lock_requests),
+            (NamespaceBound::Nodes, used.nodes, added.nodes, limits.nodes),
+            (NamespaceBound::Bytes, used.bytes, added.bytes, limits.bytes),
+        ];
+        bounds.into_iter().find_map(|(bound, used, more, limit)| {
+            let limit = limit.filter(|limit| more > 0 && used.saturating_add(more) > *limit)?;
+            Some((bound, used, limit))
+        })
+    }
+}
+
+impl Namespaces {
+    /// The counts of a namespace, if it has limits.
+    fn counted(&mut self, name: Option<&str>) -> Option<&mut Counted> {
+        if self.0.is_empty() { None } else { self.0.get_mut(name?) }
+    }
+
+    pub(crate) fn add(&mut self, path: &NodePath, node: &Node) {
+        if let Some(counted) = self.counted(namespace_of(path)) {
+            counted.add(path, node);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, path: &NodePath, node: &Node) {
+        if let Some(counted) = self.counted(namespace_of(path)) {
+            counted.remove(path, node);
+        }
+    }
+
+    /// A node's size has changed.
+    pub(crate) fn resize(&mut self, path: &NodePath, before: u64, after: u64) {
+        if before != after
+            && let Some(counted) = self.counted(namespace_of(path))
+        {
+            counted.bytes = counted.bytes + after - before;
+        }
+    }
+
+    /// Counts a session of the owner.
+    pub(crate) fn add_session(&mut self, name: Option<&str>, session: SessionId) {
+        if let Some(counted) = self.counted(name) {
+            counted.add_session(session);
+        }
+    }
+
+    /// Such a session has ended.
+    pub(crate) fn remove_session(&mut self, name: Option<&str>, session: SessionId) {
+        if let Some(counted) = self.counted(name) {
+            counted.remove_session(session);
+        }
+    }
+
+    /// Checks that a namespace has room.
+    pub(crate) fn check(&self, name: Option<&str>, added: &Added) -> Result<(), Refusal> {
+        let Some((name, counted)) = name.filter(|_| !self.0.is_empty()).and_then(|name| self.0.get_key_value(name))
+        else {
+            return Ok(());
+        };
+        match counted.exceeded(added) {
+            Some((bound, used, limit)) if !mutant!(NoNamespaceBound) => {
+                Err(Refusal::NamespaceFull { namespace: name.clone(), bound, used, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The first namespace that a caller owns.
+    pub(crate) fn owned_by(&self, access: &Access, who: &Principals, clock_ms: u64) -> Option<Arc<str>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let principals: Vec<_> = access.principals_of(who, clock_ms).collect();
+        self.iter().find_map(|(name, counted)| {
+            let owner = counted.namespace.owner.as_deref()?;
+            principals.iter().any(|principal| principal == owner).then(|| name.clone())
+        })
+    }
+
+    fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, &Counted)> {
+        self.0.iter()
+    }
+}
+
+/// Counts what there is of a namespace: takes the longer, the more nodes it has.
+fn count(namespace: Arc<Namespace>, name: &str, tree: &Tree, sessions: &OrdMap<SessionId, Arc<Session>>) -> Counted {
+    let mut counted = Counted::new(namespace);
+    for root in ["", LOCKS_ROOT, GATES_ROOT] {
+        let Ok(top) = NodePath::parse(&format!("{root}/{name}")) else { continue };
+        if namespace_of(&top) != Some(name) {
+            // The service's own directories have the names of others below them.
+            continue;
+        }
+        let below = format!("{top}/");
+        tree.get(&top).into_iter().for_each(|node| counted.add(&top, node));
+        let from = (Bound::Included(below.as_str()), Bound::Unbounded);
+        let nodes = tree.nodes.range::<_, str>(from).take_while(|(path, _)| path.as_str().starts_with(&below));
+        nodes.for_each(|(path, node)| counted.add(path, node));
+    }
+    let of_owner = sessions.iter().filter(|(_, session)| session.namespace.as_deref() == Some(name));
+    of_owner.for_each(|(id, _)| counted.add_session(*id));
+    counted
+}
+
+impl State {
+    /// The namespaces with limits, in order of their names, and what each uses.
+    pub fn namespaces(&self) -> impl ExactSizeIterator<Item = (&str, &Namespace, NamespaceUsage)> {
+        self.tree.namespaces.iter().map(|(name, counted)| (&**name, &*counted.namespace, counted.usage()))
+    }
+
+    /// Whether any namespace has limits.
+    pub fn has_namespaces(&self) -> bool {
+        self.tree.namespaces.iter().len() > 0
+    }
+
+    /// The limits of a namespace, if it has any.
+    pub fn namespace(&self, name: &str) -> Option<&Namespace> {
+        self.tree.namespaces.0.get(name).map(|counted| &*counted.namespace)
+    }
+
+    /// The namespace in which a caller's sessions and nameless requests count: the first one that it owns.
+    pub fn namespace_owned_by(&self, who: &Principals) -> Option<Arc<str>> {
+        self.tree.namespaces.owned_by(&self.access, who, self.clock_ms)
+    }
+
+    /// The refusal of an operation whose namespace is full, as of this state. Frontends ask, so that clients that repeat
+    /// what is refused take no room in the log. `None` is no promise: the state decides when it applies the operation.
+    pub fn full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> Option<Refusal> {
+        let is_full = |name: &str| self.tree.namespaces.0.get(name).is_some_and(Counted::is_full);
+        if !self.has_namespaces() || !op.names().into_iter().filter_map(first_part).any(is_full) {
+            return None;
+        }
+        // On a clone, which costs little, so that an answer from memory comes before any refusal.
+        match self.clone().perform(actor, rules, op).reply {
+            Err(refusal @ Refusal::NamespaceFull { .. }) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// Checks that the namespace that a caller owns has room for a session.
+    ///
+    /// # Errors
+    /// It has as many as it may.
+    pub fn check_room_for_session(&self, who: &Principals) -> Result<(), Refusal> {
+        let added = Added { opens_session: true, ..Added::default() };
+        self.tree.namespaces.check(self.namespace_owned_by(who).as_deref(), &added)
+    }
+
+    /// Gives a namespace of a snapshot its limits; everything else has been restored.
+    pub(crate) fn restore_namespace(&mut self, name: Arc<str>, namespace: Arc<Namespace>) {
+        let counted = count(namespace, &name, &self.tree, &self.sessions);
+        self.tree.namespaces.0.insert(name, counted);
+    }
+
+    /// Checks the counts against what is there.
+    pub(crate) fn validate_namespaces(&self) -> Result<(), String> {
+        for (name, kept) in self.tree.namespaces.iter() {
+            let counted = count(kept.namespace.clone(), name, &self.tree, &self.sessions);
+            if *kept != counted {
+                return Err(format!("namespace {name} counts {kept:?}, but there is {counted:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transaction<'_> {
+    /// Checks that the namespace of a new node has room.
+    pub(crate) fn check_namespace(&self, path: &NodePath, added: &Added) -> Result<(), Refusal> {
+        self.tree.namespaces.check(namespace_of(path), added)
+    }
+
+    /// The same for several nodes, which may be in different namespaces.
+    pub(crate) fn check_namespaces(&self, added: impl IntoIterator<Item = (NodePath, Added)>) -> Result<(), Refusal> {
+        if self.tree.namespaces.0.is_empty() {
+            return Ok(());
+        }
+        let mut sums: BTreeMap<String, Added> = BTreeMap::new();
+        for (path, added) in added {
+            let Some(name) = namespace_of(&path) else { continue };
+            let sum = sums.entry(name.to_owned()).or_default();
+            *sum = sum.and(added);
+        }
+        sums.iter().try_for_each(|(name, added)| self.tree.namespaces.check(Some(name), added))
+    }
+
+    /// Sets the limits of a namespace. The right to it has been checked.
+    pub(crate) fn put_namespace(
+        &mut self,
+        name: &Arc<str>,
+        owner: Option<&Arc<str>>,
+        limits: &NamespaceLimits,
+        expected: Option<Zxid>,
+    ) -> Result<Reply, Refusal> {
+        check_namespace_name(name)?;
+        let known = self.tree.namespaces.0.get(name);
+        let actual = known.map_or(Zxid(0), |known| known.namespace.version);
+        if let Some(expected) = expected.filter(|expected| *expected != actual) {
+            return Err(Refusal::NamespaceChanged { namespace: name.clone(), expected, actual });
+        }
+        let namespace = Arc::new(Namespace { owner: owner.cloned(), limits: *limits, version: self.zxid });
+        let counted = match known {
+            Some(known) => Counted { namespace, ..known.clone() },
+            None if self.tree.namespaces.0.len() >= MAX_NAMESPACES => {
+                return Err(bad(format!("at most {MAX_NAMESPACES} namespaces have limits")));
+            }
+            None => count(namespace, name, self.tree, self.sessions),
+        };
+        self.tree.namespaces.0.insert(name.clone(), counted);
+        self.changed = true;
+        Ok(Reply::AccessChanged)
+    }
+
+    /// Takes the limits from a namespace.
+    pub(crate) fn delete_namespace(&mut self, name: &Arc<str>) -> Result<Reply, Refusal> {
+        if self.tree.namespaces.0.remove(name).is_none() {
+            return Err(Refusal::NotThere(format!("namespace '{name}' has no limits").into()));
+        }
+        self.changed = true;
+        Ok(Reply::AccessChanged)
+    }
+}
+
+fn check_namespace_name(name: &str) -> Result<(), Refusal> {
+    if name.is_empty()
+        || name.contains('/')
+        || name.len() > MAX_PART_BYTES
+        || NodePath::parse(&format!("/{name}")).is_err()
+    {
+        return Err(bad(format!(
+            "a namespace is the first part of a name: 1 to {MAX_PART_BYTES} bytes without a slash, as in a path"
+        )));
+    }
+    Ok(())
+}

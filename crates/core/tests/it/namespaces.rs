@@ -1,0 +1,115 @@
+//! The limits of namespaces where principals come in (promise P13); the golden script has the rest.
+
+use lockkeeper_core::access::AccessOp;
+use lockkeeper_core::limits::MAX_NAMESPACES;
+use lockkeeper_core::*;
+
+use super::access::{World, acquire, create, is_forbidden, nobody, with_certificate, with_token};
+
+fn limit(name: &str, owner: Option<&str>, limits: NamespaceLimits) -> AccessOp {
+    AccessOp::PutNamespace { name: name.into(), owner: owner.map(Into::into), limits, version: None }
+}
+
+fn sessions(most: u64) -> NamespaceLimits {
+    NamespaceLimits { sessions: Some(most), ..NamespaceLimits::default() }
+}
+
+fn usage(world: &World, name: &str) -> NamespaceUsage {
+    world.state.namespaces().find(|(known, ..)| *known == name).unwrap().2
+}
+
+fn is_full<T>(reply: &Result<T, Refusal>, bound: NamespaceBound) -> bool {
+    matches!(reply, Err(Refusal::NamespaceFull { bound: full, .. }) if *full == bound)
+}
+
+#[test]
+fn sessions_of_the_owner_count_even_if_they_own_nothing() {
+    let mut world = World::new();
+    world.change(&nobody(), limit("orders", Some("billing"), sessions(2))).unwrap();
+    let billing = with_certificate("billing");
+    let first = world.open(&billing, false).unwrap();
+    world.open(&billing, false).unwrap();
+    assert!(is_full(&world.open(&billing, false), NamespaceBound::Sessions));
+    let other = world.open(&with_certificate("other"), false).unwrap();
+    assert!(is_full(&world.act(Actor::of(other), acquire(&["orders/1"], 1)), NamespaceBound::Sessions));
+    world.act(Actor::of(other), acquire(&["parts/1"], 2)).unwrap();
+    // A session of the owner counts once, whatever it owns.
+    world.act(Actor::of(first), acquire(&["orders/1", "orders/2"], 3)).unwrap();
+    assert_eq!(usage(&world, "orders").sessions, 2);
+    world.apply(Command::CloseSession { session: first });
+    assert_eq!(usage(&world, "orders").sessions, 1);
+    world.act(Actor::of(other), acquire(&["orders/1"], 4)).unwrap();
+    assert!(is_full(&world.open(&billing, false), NamespaceBound::Sessions));
+}
+
+#[test]
+fn a_session_stays_in_its_namespace_through_a_snapshot_and_a_change_of_the_owner() {
+    let mut world = World::new();
+    world.change(&nobody(), limit("orders", Some("billing"), sessions(1))).unwrap();
+    world.open(&with_certificate("billing"), false).unwrap();
+    let mut bytes = Vec::new();
+    world.state.write_snapshot(&mut bytes).unwrap();
+    let read = State::read_snapshot(&bytes[..]).unwrap();
+    assert_eq!((&read, read.checksum()), (&world.state, world.state.checksum()));
+    world.state = read;
+    world.change(&nobody(), limit("orders", Some("other"), sessions(1))).unwrap();
+    assert!(is_full(&world.open(&with_certificate("other"), false), NamespaceBound::Sessions));
+    world.open(&with_certificate("billing"), false).unwrap();
+    // Without limits nothing is counted; with new ones all that is there is.
+    world.change(&nobody(), AccessOp::DeleteNamespace { name: "orders".into() }).unwrap();
+    world.open(&with_certificate("other"), false).unwrap();
+    world.change(&nobody(), limit("orders", None, sessions(1))).unwrap();
+    assert_eq!(usage(&world, "orders").sessions, 1);
+}
+
+#[test]
+fn a_session_that_proves_later_whose_it_is_counts_from_then_on() {
+    let mut world = World::enabled();
+    let admin = with_token('a');
+    world.change(&admin, limit("orders", Some("billing"), sessions(1))).unwrap();
+    world.put("work", &[]);
+    world.change(&admin, AccessOp::Grant { principal: "billing".into(), role: "work".into() }).unwrap();
+    let session = world.open(&nobody(), true).unwrap();
+    assert_eq!(usage(&world, "orders").sessions, 0);
+    world.call(&with_certificate("billing"), Some(session), AccessOp::Identify).unwrap();
+    assert_eq!(usage(&world, "orders").sessions, 1);
+    world.apply(Command::CloseSession { session });
+    assert_eq!(usage(&world, "orders").sessions, 0);
+}
+
+#[test]
+fn limits_are_set_by_administrators_alone_and_by_name() {
+    let mut world = World::enabled();
+    let admin = with_token('a');
+    let billing = with_certificate("billing");
+    assert!(is_forbidden(&world.change(&billing, limit("orders", Some("billing"), sessions(9)))));
+    world.change(&admin, limit("orders", Some("billing"), sessions(9))).unwrap();
+    assert!(is_forbidden(&world.change(&billing, AccessOp::DeleteNamespace { name: "orders".into() })));
+    for bad in ["", "a/b", "..", "a\u{0}b", &"x".repeat(256)] {
+        let refused = world.change(&admin, limit(bad, None, sessions(1)));
+        assert!(matches!(refused, Err(Refusal::BadArguments(_))), "{bad:?}: {refused:?}");
+    }
+    let refused = world.change(&admin, limit("orders", Some("no principal"), sessions(1)));
+    assert!(matches!(refused, Err(Refusal::BadArguments(_))), "{refused:?}");
+    for number in 1..MAX_NAMESPACES {
+        world.change(&admin, limit(&format!("n{number}"), None, NamespaceLimits::default())).unwrap();
+    }
+    let refused = world.change(&admin, limit("more", None, NamespaceLimits::default()));
+    assert!(matches!(refused, Err(Refusal::BadArguments(_))), "{refused:?}");
+    world.change(&admin, limit("orders", None, NamespaceLimits::default())).unwrap();
+}
+
+/// A snapshot without namespaces has the bytes of the format before, which earlier programs read.
+#[test]
+fn only_a_state_with_namespaces_needs_the_newest_format() {
+    let format = |state: &State| {
+        let mut bytes = Vec::new();
+        state.write_snapshot(&mut bytes).unwrap();
+        bytes[8]
+    };
+    let mut world = World::new();
+    world.call(&nobody(), None, create("/a", NodeKind::Persistent, Sequential::No)).unwrap();
+    let before = format(&world.state);
+    world.change(&nobody(), limit("a", None, sessions(1))).unwrap();
+    assert_eq!((before, format(&world.state)), (6, 8));
+}

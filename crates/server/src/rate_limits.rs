@@ -1,0 +1,239 @@
+//! Requests a second of namespaces (promise P13): a token bucket for each namespace with such a limit, at each node.
+//!
+//! A request above the rate waits for its turn, and is refused only after that, so that a client which repeats what is
+//! refused costs little. A caller without any right to a name uses up nothing of that name's namespace. What keeps or
+//! gives back is never held up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_api::nodes::TxnOp;
+use lockkeeper_api::{Call, Code};
+use lockkeeper_core::access::{Need, Resource, Rights};
+use lockkeeper_core::limits::MAX_NAMESPACES;
+use lockkeeper_core::namespace::first_part;
+use lockkeeper_core::{Principals, State};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+use crate::failure::Failure;
+
+/// Longest time for which a request waits for its turn.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// So much of a rate may be used at once.
+const BURST: Duration = Duration::from_secs(1);
+
+/// The buckets of this node.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimits {
+    /// When each bucket is full again.
+    full_at: Mutex<HashMap<Arc<str>, Instant>>,
+}
+
+/// A namespace in which a request counts, and its limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    namespace: Arc<str>,
+    per_s: u64,
+}
+
+/// When a request may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    After(Duration),
+    /// The queue is too long. There is room after this time.
+    TooMany(Duration),
+}
+
+/// A request was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RateExceeded {
+    charge: Charge,
+    retry_after: Duration,
+}
+
+impl From<RateExceeded> for Failure {
+    fn from(exceeded: RateExceeded) -> Self {
+        let Charge { namespace, per_s } = exceeded.charge;
+        let detail = format!(
+            "namespace {namespace} has more than {per_s} requests a second at this node (limit requests_per_s); not \
+             executed; send fewer, or retry later"
+        );
+        let retry_after_ms = u64::try_from(exceeded.retry_after.as_millis()).unwrap_or(u64::MAX).max(1);
+        Self::new(Code::RateLimited, detail).retry_after(retry_after_ms)
+    }
+}
+
+impl RateLimits {
+    /// Waits for the turn of a request.
+    ///
+    /// # Errors
+    /// The namespace has too many.
+    pub(crate) async fn turn(&self, charges: &[Charge]) -> Result<(), RateExceeded> {
+        for charge in charges {
+            let name = || charge.namespace.to_string();
+            let turn = take(&mut self.full_at.lock(), charge, Instant::now());
+            match turn {
+                Turn::After(Duration::ZERO) => {}
+                Turn::After(wait) => {
+                    metrics::counter!("lockkeeper_namespace_requests_delayed_total", "namespace" => name())
+                        .increment(1);
+                    sleep(wait).await;
+                }
+                Turn::TooMany(retry_after) => {
+                    metrics::counter!("lockkeeper_namespace_requests_refused_total", "namespace" => name())
+                        .increment(1);
+                    // So that a client that repeats it at once does so twice a second.
+                    sleep(LONGEST_WAIT).await;
+                    return Err(RateExceeded { charge: charge.clone(), retry_after });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a token from a bucket, by the generic cell rate algorithm (ITU-T I.371): a bucket is known by the time at
+/// which it is full again.
+fn take(full_at: &mut HashMap<Arc<str>, Instant>, Charge { namespace, per_s }: &Charge, now: Instant) -> Turn {
+    if full_at.len() > MAX_NAMESPACES {
+        full_at.retain(|_, at| *at > now);
+    }
+    let known = full_at.entry(namespace.clone()).or_insert(now);
+    let at = (*known).max(now);
+    let wait = at.saturating_duration_since(now).saturating_sub(BURST);
+    if wait > LONGEST_WAIT {
+        return Turn::TooMany(wait - LONGEST_WAIT);
+    }
+    *known = at + Duration::from_nanos(1_000_000_000 / (*per_s).max(1));
+    Turn::After(wait)
+}
+
+/// The namespaces in which a call counts.
+pub(crate) fn charges_of_call(state: &State, who: &Principals, call: &Call) -> Vec<Charge> {
+    if !state.has_namespaces() {
+        return Vec::new();
+    }
+    let named: Vec<(Resource, &str)> = match call {
+        Call::GetLock { name, .. } => vec![(Resource::Locks, name)],
+        Call::AcquireLock { name, body } => {
+            body.also.iter().chain([name]).map(|name| (Resource::Locks, name.as_str())).collect()
+        }
+        Call::GetGate { key, .. } | Call::BeginGate { key, .. } | Call::FinishGate { key, .. } => {
+            vec![(Resource::Gates, key)]
+        }
+        Call::GetNode { path, .. } | Call::CreateNode { path, .. } | Call::SetNode { path, .. } => vec![node(path)],
+        Call::RunTransaction { body } => body.operations.iter().map(of_operation).collect(),
+        Call::ListLocks { query } => vec![(Resource::Locks, query.prefix.as_deref().unwrap_or_default())],
+        Call::OpenSession { .. } | Call::ListSessions { .. } | Call::GetSession { .. } => Vec::new(),
+        _ => return Vec::new(),
+    };
+    charges(state, who, named)
+}
+
+/// The namespaces in which a request for these names counts; in that of the caller, if none of them has one.
+pub(crate) fn charges<'a>(
+    state: &State,
+    who: &Principals,
+    named: impl IntoIterator<Item = (Resource, &'a str)>,
+) -> Vec<Charge> {
+    let mut found: Vec<Charge> = Vec::new();
+    let mut add = |namespace: &str| {
+        let limit = state.namespace(namespace).and_then(|namespace| namespace.limits.requests_per_s);
+        if let Some(per_s) = limit.filter(|_| found.iter().all(|known| *known.namespace != *namespace)) {
+            found.push(Charge { namespace: namespace.into(), per_s });
+        }
+    };
+    let mut nameless = true;
+    for (resource, name) in named {
+        let Some(namespace) = first_part(name) else { continue };
+        nameless = false;
+        if state.check_right(who, &Need::of(resource, name, Rights::ALL)).is_ok() {
+            add(namespace);
+        }
+    }
+    if nameless && let Some(own) = state.namespace_owned_by(who) {
+        add(&own);
+    }
+    found
+}
+
+/// The resource that a path is of, and its name there.
+pub(crate) fn node(path: &str) -> (Resource, &str) {
+    lockkeeper_core::NodePath::parse(path).map_or((Resource::Nodes, path), |parsed| {
+        let (resource, name) = Resource::of_node(&parsed);
+        (resource, &path[path.len() - name.len()..])
+    })
+}
+
+fn of_operation(operation: &TxnOp) -> (Resource, &str) {
+    match operation {
+        TxnOp::Create { path, .. }
+        | TxnOp::Delete { path, .. }
+        | TxnOp::Set { path, .. }
+        | TxnOp::Check { path, .. } => node(path),
+        TxnOp::LockHeld { lock, .. } => (Resource::Locks, lock),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn charge(per_s: u64) -> Charge {
+        Charge { namespace: "orders".into(), per_s }
+    }
+
+    #[test]
+    fn a_bucket_gives_its_burst_then_its_rate_and_then_refuses() {
+        let (mut buckets, now) = (HashMap::new(), Instant::now());
+        let mut take = |at_ms: u64| take(&mut buckets, &charge(10), now + Duration::from_millis(at_ms));
+        // One that is just going and a second's worth beside it.
+        for _ in 0..11 {
+            assert_eq!(take(0), Turn::After(Duration::ZERO));
+        }
+        for turn in 1..=5 {
+            assert_eq!(take(0), Turn::After(Duration::from_millis(100 * turn)));
+        }
+        assert_eq!(take(0), Turn::TooMany(Duration::from_millis(100)));
+        assert_eq!(take(0), Turn::TooMany(Duration::from_millis(100)), "a refusal takes nothing");
+        assert_eq!(take(100), Turn::After(Duration::from_millis(500)));
+        assert_eq!(take(10_000), Turn::After(Duration::ZERO));
+    }
+
+    #[test]
+    fn buckets_of_namespaces_that_are_gone_are_forgotten() {
+        let (mut buckets, now) = (HashMap::new(), Instant::now());
+        for number in 0..=MAX_NAMESPACES {
+            let namespace = number.to_string().into();
+            take(&mut buckets, &Charge { namespace, per_s: 10 }, now);
+        }
+        take(&mut buckets, &charge(10), now + Duration::from_secs(2));
+        assert_eq!(buckets.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_for_its_turn_and_a_refusal_takes_as_long_as_the_longest_wait() {
+        let limits = RateLimits::default();
+        let began = Instant::now();
+        for _ in 0..3 {
+            limits.turn(&[charge(1)]).await.unwrap();
+        }
+        let refused = limits.turn(&[charge(1)]).await;
+        assert!(refused.is_err(), "{refused:?}");
+        assert!(began.elapsed() >= LONGEST_WAIT, "{:?}", began.elapsed());
+        let failure = Failure::from(refused.unwrap_err());
+        assert_eq!(failure.code(), Code::RateLimited);
+        assert!(failure.problem().detail.contains("namespace orders"), "{:?}", failure.problem());
+    }
+
+    #[test]
+    fn a_path_is_of_what_it_is_the_node_of() {
+        assert_eq!(node("/locks/orders/42"), (Resource::Locks, "orders/42"));
+        assert_eq!(node("/orders/42"), (Resource::Nodes, "/orders/42"));
+        assert_eq!(node("no path"), (Resource::Nodes, "no path"));
+        assert_eq!(node("/"), (Resource::Nodes, "/"));
+        assert_eq!(node("/gates"), (Resource::Gates, ""));
+    }
+}
