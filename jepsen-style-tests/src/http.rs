@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use lockkeeper_api::access::{Access, AccessChange, AccessChanged};
+use lockkeeper_api::access::{Access, AccessChange, AccessChanged, Namespaces};
 use lockkeeper_api::cluster::{AddMember, Status, Transfer, Transferred};
 use lockkeeper_api::locks::{Acquire, Acquired, Lock, Released, Token, Verified};
 use lockkeeper_api::nodes::{Changed, Create, Node};
@@ -260,6 +260,11 @@ impl Api {
     /// Changes access control.
     pub async fn change_access(&self, change: &AccessChange) -> Called<AccessChanged> {
         self.send(call(Method::POST, "/v1/access".into()), Some(change)).await
+    }
+
+    /// The namespaces with limits.
+    pub async fn namespaces(&self) -> Called<Namespaces> {
+        self.send(call(Method::GET, "/v1/namespaces".into()), NO_BODY).await
     }
 
     /// Opens a session.

@@ -215,14 +215,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_for_its_turn_and_a_refusal_takes_as_long_as_the_longest_wait() {
-        let limits = RateLimits::default();
-        let began = Instant::now();
-        for _ in 0..3 {
-            limits.turn(&[charge(1)]).await.unwrap();
-        }
-        let refused = limits.turn(&[charge(1)]).await;
-        assert!(refused.is_err(), "{refused:?}");
-        assert!(began.elapsed() >= LONGEST_WAIT, "{:?}", began.elapsed());
+        let (limits, charges, began) = (RateLimits::default(), [charge(4)], Instant::now());
+        let turns = (0..8).map(|_| async {
+            let turn = limits.turn(&charges).await;
+            (began.elapsed(), turn)
+        });
+        let mut turns = futures::future::join_all(turns).await;
+        let (waited, refused) = turns.pop().unwrap();
+        let waits: Vec<Duration> = turns.iter().map(|(waited, _)| *waited).collect();
+        let ms = Duration::from_millis;
+        assert_eq!(waits, [ms(0), ms(0), ms(0), ms(0), ms(0), ms(250), LONGEST_WAIT]);
+        assert!(turns.iter().all(|(_, turn)| turn.is_ok()), "{turns:?}");
+        assert_eq!(waited, LONGEST_WAIT);
         let failure = Failure::from(refused.unwrap_err());
         assert_eq!(failure.code(), Code::RateLimited);
         assert!(failure.problem().detail.contains("namespace orders"), "{:?}", failure.problem());

@@ -31,6 +31,7 @@ mod sharing;
 mod socket;
 mod stream_client;
 mod synced;
+mod tenants;
 mod tls_cluster;
 mod zookeeper_client;
 
@@ -264,6 +265,16 @@ pub const PROOFS: &[Proof] = &[
             minutes(3) + Duration::from_secs(greedy::classes() * class)
         },
         run: |context| Box::pin(greedy::run(context)),
+    },
+    Proof {
+        name: "tenants",
+        about: "one namespace floods each of its limits: another's acquires stay within 1.5 times their calm p99, and \
+            giving back goes on (P13)",
+        limit: |context| {
+            let window = context.seconds.unwrap_or(tenants::SECONDS);
+            minutes(3) + Duration::from_secs(2 * (tenants::classes() + 1) * (window + 10))
+        },
+        run: |context| Box::pin(tenants::run(context)),
     },
     Proof {
         name: "intruder",

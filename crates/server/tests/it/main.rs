@@ -17,6 +17,7 @@ mod joint_locks;
 mod lifecycle;
 mod local;
 mod locks;
+mod namespaces;
 mod nodes;
 mod openapi;
 mod origins;

@@ -1,6 +1,8 @@
 //! Limits of the replicated state, reached by ZooKeeper clients.
 
+use lockkeeper_api::access::AccessChanged;
 use lockkeeper_zookeeper::ErrorCode;
+use serde_json::json;
 
 use super::client::{Client, create};
 use super::cluster_with;
@@ -40,4 +42,37 @@ async fn a_full_state_refuses_more_data() {
     client.create("/locks", 0).await.unwrap();
     client.delete("/large-0").await.unwrap();
     client.set("/large-1", &data).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_namespace_has_no_more_than_its_limits() {
+    let cluster = cluster_with(1, |_| {}).await;
+    let limits = json!({ "lock_requests": 1, "nodes": 4 });
+    let change = json!({ "put_namespace": { "name": "orders", "limits": limits } });
+    cluster.post("/v1/access", None, change).await.json::<AccessChanged>();
+    let mut client = Client::open(cluster.zookeeper(0)).await;
+    for directory in ["/locks", "/locks/orders", "/locks/orders/1"] {
+        client.create(directory, 0).await.unwrap();
+    }
+    client.create("/locks/orders/1/lock-", EPHEMERAL_SEQUENTIAL).await.unwrap();
+    assert_eq!(client.create("/locks/orders/1/lock-", EPHEMERAL_SEQUENTIAL).await, Err(ErrorCode::QuotaExceeded));
+    client.create("/orders", 0).await.unwrap();
+    assert_eq!(client.create("/orders/a", 0).await, Err(ErrorCode::QuotaExceeded));
+    client.create("/parts", 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_above_the_rate_of_a_namespace_are_throttled_and_deletions_are_not() {
+    let cluster = cluster_with(1, |_| {}).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
+    client.create("/orders", 0).await.unwrap();
+    let change = json!({ "put_namespace": { "name": "orders", "limits": { "requests_per_s": 1 } } });
+    cluster.post("/v1/access", None, change).await.json::<AccessChanged>();
+    let mut throttled = 0;
+    for _ in 0..5 {
+        throttled += usize::from(client.set("/orders", b"x").await == Err(ErrorCode::ThrottledOp));
+    }
+    assert!(throttled > 0, "five requests at once went through");
+    client.create("/parts", 0).await.unwrap();
+    client.delete("/orders").await.unwrap();
 }

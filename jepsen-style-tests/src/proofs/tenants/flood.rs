@@ -1,0 +1,192 @@
+//! The noisy tenant: closed loops at every node that go on whatever they are told, and a holder of the same namespace
+//! that keeps, verifies and gives back meanwhile.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockkeeper_api::locks::Acquire;
+use lockkeeper_api::nodes::Create;
+use lockkeeper_api::{Code, Data};
+use tokio::task::JoinSet;
+
+use super::NOISY;
+use crate::http::{Api, Failure};
+use crate::verdict::Failed;
+
+/// Clients at each node.
+const CLIENTS: usize = 16;
+const WITHIN: Duration = Duration::from_secs(10);
+const SESSION_TIMEOUT_MS: u32 = 10_000;
+const LARGE_BYTES: usize = 64 * 1024;
+/// The holder's pause between two rounds.
+const HOLDER_EVERY: Duration = Duration::from_millis(50);
+
+/// What a flood takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Sessions,
+    LockRequests,
+    Bytes,
+    Nodes,
+    Requests,
+}
+
+impl Class {
+    /// Bytes come before nodes, which leave no room for others.
+    pub(super) const ALL: [Self; 5] = [Self::Sessions, Self::LockRequests, Self::Bytes, Self::Nodes, Self::Requests];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Sessions => "sessions",
+            Self::LockRequests => "lock requests",
+            Self::Bytes => "bytes",
+            Self::Nodes => "nodes",
+            Self::Requests => "requests",
+        }
+    }
+
+    /// Whether this refusal is by the limit of this class.
+    fn is_met(self, failure: &Failure) -> bool {
+        match failure {
+            Failure::Refused(problem) if problem.code == Code::NamespaceFull => problem.detail.contains(self.name()),
+            other => self == Self::Requests && other.to_string().contains("(rate_limited)"),
+        }
+    }
+}
+
+/// How a flood ended.
+pub(super) struct Ended {
+    pub(super) carried_out: u64,
+    pub(super) refused: u64,
+    /// Of the holder.
+    pub(super) failures: Vec<String>,
+}
+
+#[derive(Default)]
+struct Counts {
+    carried_out: AtomicU64,
+    refused: AtomicU64,
+    failures: Mutex<Vec<String>>,
+    opened: Mutex<Vec<(Api, String)>>,
+    stop: AtomicBool,
+}
+
+impl Counts {
+    fn fail(&self, what: &str, why: &Failure) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.push(format!("the flooded namespace's {what} failed: {why}"));
+    }
+
+    fn opened(&self, api: &Api, credential: String) {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((api.clone(), credential));
+    }
+}
+
+/// See the module's text.
+pub(super) struct Flood {
+    counts: Arc<Counts>,
+    tasks: JoinSet<()>,
+}
+
+impl Flood {
+    pub(super) async fn start(apis: &[Api], class: Class) -> Result<Self, Failed> {
+        let (counts, mut tasks) = (Arc::new(Counts::default()), JoinSet::new());
+        if let Some(first) = apis.first() {
+            // Below it the flood makes its nodes; it is there from an earlier class, or now.
+            let _ = first.create(&format!("/{NOISY}"), &Create::default(), None).await;
+        }
+        for (node, api) in apis.iter().enumerate() {
+            let not_had = |why: Failure| Failed::Broken(format!("the noisy tenant gets nothing in calm: {why}"));
+            let session = api.open_session(SESSION_TIMEOUT_MS, NOISY).await.map_err(not_had)?.value;
+            counts.opened(api, session.credential.clone());
+            if node == 0 {
+                let lock = format!("{NOISY}/held");
+                let held =
+                    api.acquire(&session.credential, &lock, &Acquire::default(), WITHIN).await.map_err(not_had)?;
+                tasks.spawn(hold(api.clone(), session.credential.clone(), (lock, held.value.token), counts.clone()));
+            }
+            for number in 0..CLIENTS {
+                let client = Client { api: api.clone(), credential: session.credential.clone(), class };
+                tasks.spawn(client.work(node * CLIENTS + number, counts.clone()));
+            }
+        }
+        Ok(Self { counts, tasks })
+    }
+
+    /// Ends it, and closes its sessions: they must close although the namespace is full.
+    pub(super) async fn end(mut self) -> Result<Ended, Failed> {
+        self.counts.stop.store(true, Ordering::SeqCst);
+        while self.tasks.join_next().await.is_some() {}
+        let opened = std::mem::take(&mut *self.counts.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        for (api, credential) in opened {
+            if let Err(why) = api.close_session(&credential).await
+                && why.code() != Some(Code::SessionExpired)
+            {
+                self.counts.fail("close of a session", &why);
+            }
+        }
+        let failures = std::mem::take(&mut *self.counts.failures.lock().unwrap_or_else(PoisonError::into_inner));
+        let count = |of: &AtomicU64| of.load(Ordering::SeqCst);
+        Ok(Ended { carried_out: count(&self.counts.carried_out), refused: count(&self.counts.refused), failures })
+    }
+}
+
+struct Client {
+    api: Api,
+    credential: String,
+    class: Class,
+}
+
+impl Client {
+    async fn work(self, number: usize, counts: Arc<Counts>) {
+        for round in 0_u64.. {
+            if counts.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            match self.once(&format!("{}-{number}-{round}", self.class.name().replace(' ', "-")), &counts).await {
+                Ok(()) => counts.carried_out.fetch_add(1, Ordering::SeqCst),
+                Err(failure) if self.class.is_met(&failure) => counts.refused.fetch_add(1, Ordering::SeqCst),
+                Err(_) => continue,
+            };
+        }
+    }
+
+    async fn once(&self, name: &str, counts: &Counts) -> Result<(), Failure> {
+        let (api, session) = (&self.api, Some(self.credential.as_str()));
+        let node = |data| Create { data, ..Create::default() };
+        match self.class {
+            Class::Sessions => {
+                let opened = api.open_session(SESSION_TIMEOUT_MS, NOISY).await?;
+                counts.opened(api, opened.value.credential);
+            }
+            Class::LockRequests => {
+                let lock = format!("{NOISY}/{name}");
+                api.acquire(&self.credential, &lock, &Acquire::default(), WITHIN).await?;
+            }
+            Class::Bytes => {
+                let data = Data::Text("x".repeat(LARGE_BYTES));
+                api.create(&format!("/{NOISY}/{name}"), &node(data), session).await?;
+            }
+            Class::Nodes => drop(api.create(&format!("/{NOISY}/{name}"), &node(Data::default()), session).await?),
+            Class::Requests => drop(api.lock(&format!("{NOISY}/held")).await?),
+        }
+        Ok(())
+    }
+}
+
+/// Keeps a session alive, verifies its lock, and gives it back at the end: none of it may be refused.
+async fn hold(api: Api, credential: String, (lock, token): (String, u64), counts: Arc<Counts>) {
+    while !counts.stop.load(Ordering::SeqCst) {
+        if let Err(why) = api.keepalive(&credential, WITHIN).await {
+            counts.fail("keepalive", &why);
+        }
+        if let Err(why) = api.verify(&lock, token, WITHIN).await {
+            counts.fail("verify", &why);
+        }
+        tokio::time::sleep(HOLDER_EVERY).await;
+    }
+    if let Err(why) = api.release(&credential, &lock, token).await {
+        counts.fail("release", &why);
+    }
+}
