@@ -3,8 +3,8 @@
 //!
 //! Layout: magic, format version (u32), records, CRC32C (u32) of everything before it; numbers are little-endian. A
 //! record is its length (u32) and that many bytes of postcard. The order of records is fixed: head, sessions (each
-//! followed by its identity, its namespace, and by the replies it remembers, oldest first), nodes in order of their paths, origins
-//! (each followed by its outcomes), access control, namespaces, end.
+//! followed by its identity, its namespace, and by the replies it remembers, oldest first), nodes in order of their
+//! paths, origins (each followed by its outcomes), access control, namespaces, end.
 //!
 //! Derived data is not written: children, queues, deadlines and the sessions' ephemerals follow from the nodes.
 

@@ -116,8 +116,8 @@ impl Engine {
         Ok(self.replica.state().authorise(actor, op)?)
     }
 
-    /// Refuses what the state would refuse because a namespace is full, so that a client which tries again and again takes
-    /// no room in the log.
+    /// Refuses what the state would refuse because a namespace is full, so that a client which tries again and again
+    /// takes no room in the log.
     pub(crate) async fn refuse_when_full(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
         let full = || self.replica.state().full_for(actor, &self.config.rules, op);
         if full().is_none() {

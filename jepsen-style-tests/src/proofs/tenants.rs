@@ -1,6 +1,6 @@
 //! P13 between tenants: clients of one namespace go beyond each of its limits at every node, and repeat at once what is
-//! refused. Another tenant's acquires may take at most half as long again as in calm, by their 99th percentile, and none
-//! may fail. The state must have no more of the namespace than its limits allow, what gives back must be carried out
+//! refused. Another tenant's acquires may take at most half as long again as in calm, by their 99th percentile, and
+//! none may fail. The state must have no more of the namespace than its limits allow, what gives back must be carried out
 //! all the same, and each limit must have been met. As a control the same flood goes on without limits: there the other
 //! tenant must be slower than that, or nothing was tried.
 
@@ -34,14 +34,6 @@ const CALM: &str = "calm";
 /// Tenants come from addresses of their own.
 const NOISY_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
 const CALM_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-const LIMITS: NamespaceLimits = NamespaceLimits {
-    sessions: Some(40),
-    lock_requests: Some(60),
-    nodes: Some(150),
-    bytes: Some(1 << 20),
-    requests_per_s: Some(40),
-};
-
 pub(super) fn classes() -> u64 {
     Class::ALL.len() as u64
 }
@@ -58,7 +50,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let mut findings = Vec::new();
     let mut told = Vec::new();
     for class in Class::ALL {
-        limit(&administrator, LIMITS).await?;
+        limit(&administrator, class.limits()).await?;
         let tried = Trial::of(&calm, &noisy, class, window).await?;
         findings.extend(tried.judge());
         findings.extend(beyond_limits(&cluster).await?);

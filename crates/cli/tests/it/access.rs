@@ -292,3 +292,31 @@ fn wrong_arguments_of_auth_are_usage_errors_with_their_cause() {
     let help = text(&lockkeeper().args(["auth", "--help"]).output().unwrap());
     assert!(help.contains("--token-file") && help.contains("LOCKKEEPER_ACCESS_TOKEN"), "{help}");
 }
+
+#[test]
+fn namespaces_are_limited_listed_and_freed() {
+    let cluster = Enforced::start();
+    cluster.billing();
+    assert_eq!(cluster.admin(&["namespaces"]), "no namespace has limits\n");
+    let limits = ["--sessions", "9", "--lock-requests", "0", "--bytes", "2MiB", "--requests-per-s", "1000"];
+    let put: Vec<&str> = ["namespaces", "put", "orders", "--owner", "billing"].into_iter().chain(limits).collect();
+    assert_eq!(cluster.admin(&put), "set the limits of namespace orders\n");
+    let own = done(&cluster.run("billing.token", &["namespaces"]));
+    for word in ["orders", "billing", "0 of 9", "0 of 2097152", "1000"] {
+        assert!(own.contains(word), "{word} in {own}");
+    }
+    let refused = cluster.run("billing.token", &["lock", "orders/1", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(complaint(&refused).contains("0 of at most 0 lock requests"), "{refused:?}");
+    let version = json(&cluster.run("admin.token", &["namespaces", "--json"]))["namespaces"][0]["version"].clone();
+    let version = version.to_string();
+    let stale = cluster.run("admin.token", &["namespaces", "put", "orders", "--if-version", "1"]);
+    assert_eq!(stale.status.code(), Some(1), "{stale:?}");
+    cluster.admin(&["namespaces", "put", "orders", "--if-version", &version]);
+    done(&cluster.run("billing.token", &["lock", "orders/1", "--", "true"]));
+    assert_eq!(cluster.admin(&["namespaces", "delete", "orders"]), "namespace orders has no limits any more\n");
+    let foreign = cluster.run("billing.token", &["namespaces"]);
+    assert_eq!(foreign.status.code(), Some(1), "{foreign:?}");
+    let wrong = cluster.run("admin.token", &["namespaces", "put", "orders", "--bytes", "2MB"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}

@@ -104,8 +104,9 @@ fn says_what_it_marks(block: &str, printed: &str) {
 #[test]
 fn the_rights_of_the_page_are_given() {
     let (_dev, endpoints) = start_dev();
-    let block = block(SECURITY, "### Five minutes to access control");
-    says_what_it_marks(block, &printed(block, &endpoints));
+    let (rights, limits) = (block(SECURITY, "### Five minutes to access control"), block(SECURITY, "### Namespaces"));
+    let blocks = format!("{rights}\nexport LOCKKEEPER_TOKEN_FILE=admin.token\n{limits}");
+    says_what_it_marks(&blocks, &printed(&blocks, &endpoints));
 }
 
 #[test]

@@ -30,8 +30,8 @@ impl Client {
         self.call(&RequestSpec::new(call, RetryPolicy::Never).anonymous()).await
     }
 
-    /// Lists the namespaces that have limits, with what they use; without the right to read the cluster, only those that
-    /// this client owns.
+    /// Lists the namespaces that have limits, with what they use. Without the right to read the cluster, only those
+    /// that this client owns.
     ///
     /// # Errors
     /// See [`Error`].

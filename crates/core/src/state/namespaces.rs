@@ -275,8 +275,9 @@ impl State {
         self.tree.namespaces.owned_by(&self.access, who, self.clock_ms)
     }
 
-    /// The refusal of an operation whose namespace is full, as of this state. Frontends ask, so that clients that repeat
-    /// what is refused take no room in the log. `None` is no promise: the state decides when it applies the operation.
+    /// The refusal of an operation whose namespace is full, as of this state. Nodes ask first, so that clients which
+    /// repeat what is refused take no room in the log. `None` is no promise: the state decides when it applies the
+    /// operation.
     pub fn full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> Option<Refusal> {
         let is_full = |name: &str| self.tree.namespaces.0.get(name).is_some_and(Counted::is_full);
         if !self.has_namespaces() || !op.names().into_iter().filter_map(first_part).any(is_full) {

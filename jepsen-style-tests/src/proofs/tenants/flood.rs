@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_api::access::NamespaceLimits;
 use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
+use lockkeeper_api::nodes::{Create, Kind};
 use lockkeeper_api::{Code, Data};
 use tokio::task::JoinSet;
 
@@ -15,7 +16,7 @@ use crate::http::{Api, Failure};
 use crate::verdict::Failed;
 
 /// Clients at each node.
-const CLIENTS: usize = 16;
+const CLIENTS: usize = 32;
 const WITHIN: Duration = Duration::from_secs(10);
 const SESSION_TIMEOUT_MS: u32 = 10_000;
 const LARGE_BYTES: usize = 64 * 1024;
@@ -33,7 +34,6 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Bytes come before nodes, which leave no room for others.
     pub(super) const ALL: [Self; 5] = [Self::Sessions, Self::LockRequests, Self::Bytes, Self::Nodes, Self::Requests];
 
     pub(super) fn name(self) -> &'static str {
@@ -43,6 +43,18 @@ impl Class {
             Self::Bytes => "bytes",
             Self::Nodes => "nodes",
             Self::Requests => "requests",
+        }
+    }
+
+    /// The limit that this class meets, beside that of requests.
+    pub(super) fn limits(self) -> NamespaceLimits {
+        let rate = NamespaceLimits { requests_per_s: Some(40), ..NamespaceLimits::default() };
+        match self {
+            Self::Sessions => NamespaceLimits { sessions: Some(40), ..rate },
+            Self::LockRequests => NamespaceLimits { lock_requests: Some(60), ..rate },
+            Self::Bytes => NamespaceLimits { bytes: Some(1 << 20), ..rate },
+            Self::Nodes => NamespaceLimits { nodes: Some(150), ..rate },
+            Self::Requests => rate,
         }
     }
 
@@ -96,20 +108,21 @@ impl Flood {
             // Below it the flood makes its nodes; it is there from an earlier class, or now.
             let _ = first.create(&format!("/{NOISY}"), &Create::default(), None).await;
         }
+        let not_had = |why: Failure| Failed::Broken(format!("the noisy tenant gets nothing in calm: {why}"));
+        let mut clients = Vec::new();
         for (node, api) in apis.iter().enumerate() {
-            let not_had = |why: Failure| Failed::Broken(format!("the noisy tenant gets nothing in calm: {why}"));
-            let session = api.open_session(SESSION_TIMEOUT_MS, NOISY).await.map_err(not_had)?.value;
-            counts.opened(api, session.credential.clone());
+            let credential = api.open_session(SESSION_TIMEOUT_MS, NOISY).await.map_err(not_had)?.value.credential;
+            counts.opened(api, credential.clone());
             if node == 0 {
                 let lock = format!("{NOISY}/held");
-                let held =
-                    api.acquire(&session.credential, &lock, &Acquire::default(), WITHIN).await.map_err(not_had)?;
-                tasks.spawn(hold(api.clone(), session.credential.clone(), (lock, held.value.token), counts.clone()));
+                let held = api.acquire(&credential, &lock, &Acquire::default(), WITHIN).await.map_err(not_had)?;
+                tasks.spawn(hold(api.clone(), credential.clone(), (lock, held.value.token), counts.clone()));
             }
-            for number in 0..CLIENTS {
-                let client = Client { api: api.clone(), credential: session.credential.clone(), class };
-                tasks.spawn(client.work(node * CLIENTS + number, counts.clone()));
-            }
+            clients.extend((0..CLIENTS).map(|_| Client { api: api.clone(), credential: credential.clone(), class }));
+        }
+        // All begin together, once each has what it needs.
+        for (number, client) in clients.into_iter().enumerate() {
+            tasks.spawn(client.work(number, counts.clone()));
         }
         Ok(Self { counts, tasks })
     }
@@ -154,7 +167,8 @@ impl Client {
 
     async fn once(&self, name: &str, counts: &Counts) -> Result<(), Failure> {
         let (api, session) = (&self.api, Some(self.credential.as_str()));
-        let node = |data| Create { data, ..Create::default() };
+        // They go with the session, so that the next class finds room.
+        let node = |data| Create { data, kind: Kind::Ephemeral, ..Create::default() };
         match self.class {
             Class::Sessions => {
                 let opened = api.open_session(SESSION_TIMEOUT_MS, NOISY).await?;
