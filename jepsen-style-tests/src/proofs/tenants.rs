@@ -1,8 +1,8 @@
 //! P13 between tenants: clients of one namespace go beyond each of its limits at every node, and repeat at once what is
 //! refused. Another tenant's acquires may take at most half as long again as in calm, by their 99th percentile, and
-//! none may fail. The state must have no more of the namespace than its limits allow, what gives back must be carried out
-//! all the same, and each limit must have been met. As a control the same flood goes on without limits: there the other
-//! tenant must be slower than that, or nothing was tried.
+//! none may fail. The state must have no more of the namespace than its limits allow, what gives back must be carried
+//! out all the same, and each limit must have been met. As a control the same flood goes on without limits: there the
+//! other tenant must be slower than that, or nothing was tried.
 
 mod calm;
 mod flood;
