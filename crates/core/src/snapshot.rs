@@ -20,8 +20,10 @@ use thiserror::Error;
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
-/// The format that this program writes where there is something of access control.
-const VERSION: u32 = 7;
+/// The format that this program writes where a token was used.
+const VERSION: u32 = 8;
+/// The format that it writes where there is something of access control, and no use of a token.
+const WITHOUT_TOKEN_USES: u32 = 7;
 /// The oldest format that this program reads, and writes where there is nothing of access control.
 const OLDEST: u32 = 6;
 /// The last format of unreleased programs; no longer read.

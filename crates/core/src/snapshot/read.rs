@@ -153,7 +153,11 @@ impl Builder {
             Record::Session(_) | Record::Reply { .. } | Record::Identity(_) => Part::Sessions,
             Record::Node(_) => Part::Nodes,
             Record::Origin { .. } | Record::Outcome(_) => Part::Origins,
-            Record::Access(_) | Record::Role { .. } | Record::Grant { .. } | Record::Token { .. } => Part::Access,
+            Record::Access(_)
+            | Record::Role { .. }
+            | Record::Grant { .. }
+            | Record::Token { .. }
+            | Record::UsedToken { .. } => Part::Access,
         };
         if part < self.part {
             return Err(damaged("its records are out of order"));
@@ -212,6 +216,11 @@ impl Builder {
                 found.grants += 1;
             }
             Record::Token { hash, token } => {
+                access.tokens.insert(hash, token);
+                found.tokens += 1;
+            }
+            Record::UsedToken { hash, mut token, last_used_ms } => {
+                Arc::make_mut(&mut token).last_used_ms = Some(last_used_ms);
                 access.tokens.insert(hash, token);
                 found.tokens += 1;
             }

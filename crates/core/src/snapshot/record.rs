@@ -43,6 +43,12 @@ pub(super) enum Record {
         hash: Arc<str>,
         token: Arc<Token>,
     },
+    /// In the place of [`Record::Token`] where the token was used.
+    UsedToken {
+        hash: Arc<str>,
+        token: Arc<Token>,
+        last_used_ms: u64,
+    },
 }
 
 /// The first record: how far the state had come, and how many records of each kind follow.

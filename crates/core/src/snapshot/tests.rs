@@ -68,8 +68,8 @@ fn errors_say_what_is_wrong() {
     let good = bytes();
     assert!(matches!(read(b"something else entirely"), Err(SnapshotError::Magic)));
     let mut later = good.clone();
-    later[8] = 8;
-    assert!(matches!(read(&later), Err(SnapshotError::Version(8))));
+    later[8] = 9;
+    assert!(matches!(read(&later), Err(SnapshotError::Version(9))));
     for unreleased in 1..=UNRELEASED as u8 {
         later[8] = unreleased;
         let error = read(&later).unwrap_err();

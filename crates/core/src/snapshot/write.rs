@@ -6,7 +6,7 @@ use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{MAGIC, OLDEST, SnapshotError, VERSION};
+use super::{MAGIC, OLDEST, SnapshotError, VERSION, WITHOUT_TOKEN_USES};
 use crate::ids::SessionId;
 use crate::state::{Access, Session, State};
 
@@ -20,9 +20,7 @@ impl State {
     pub fn write_snapshot(&self, to: impl Write) -> Result<(), SnapshotError> {
         let mut writer = Writer { to: BufWriter::with_capacity(BUFFER_BYTES, to), crc: 0, scratch: Vec::new() };
         writer.bytes(&MAGIC)?;
-        // Without anything of access control the bytes are those of the format before, which earlier programs read.
-        let version = if self.has_access_control() { VERSION } else { OLDEST };
-        writer.bytes(&version.to_le_bytes())?;
+        writer.bytes(&self.snapshot_version().to_le_bytes())?;
         writer.record(&Record::Head(self.head()))?;
         for (id, session) in self.sessions() {
             writer.session(id, session)?;
@@ -69,6 +67,17 @@ impl State {
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
 
+    /// The oldest format that has all of this state, so that earlier programs read what they can.
+    fn snapshot_version(&self) -> u32 {
+        if self.access.tokens().any(|(_, token)| token.last_used_ms.is_some()) {
+            VERSION
+        } else if self.has_access_control() {
+            WITHOUT_TOKEN_USES
+        } else {
+            OLDEST
+        }
+    }
+
     fn has_access_control(&self) -> bool {
         access_records(&self.access).next().is_some() || self.sessions().any(|(_, session)| session.identity.is_some())
     }
@@ -113,7 +122,13 @@ fn access_records(access: &Access) -> impl Iterator<Item = Record> {
     let grants = access.grants.iter().flat_map(|(principal, roles)| {
         roles.iter().map(|role| Record::Grant { principal: principal.clone(), role: role.clone() })
     });
-    let tokens = access.tokens.iter().map(|(hash, token)| Record::Token { hash: hash.clone(), token: token.clone() });
+    let tokens = access.tokens.iter().map(|(hash, token)| {
+        let (hash, token) = (hash.clone(), token.clone());
+        match token.last_used_ms {
+            Some(last_used_ms) => Record::UsedToken { hash, token, last_used_ms },
+            None => Record::Token { hash, token },
+        }
+    });
     let head = (head != AccessRecord::default()).then_some(Record::Access(head));
     head.into_iter().chain(roles).chain(grants).chain(tokens)
 }
