@@ -96,6 +96,9 @@ pub struct TokenInfo {
     /// When it stops to count; absent for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
+    /// The beginning of the hour in which it was last used, by the replicated clock; absent if it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used_ms: Option<u64>,
 }
 
 /// `GET /v1/access`: all of access control.

@@ -67,6 +67,16 @@ pub(crate) fn until(then_ms: u64) -> String {
     rough(Duration::from_millis(then_ms).saturating_sub(now()))
 }
 
+/// Whole hours since then, by this machine's clock.
+pub(crate) fn hours_since(then_ms: u64) -> u64 {
+    now().saturating_sub(Duration::from_millis(then_ms)).as_secs() / 3_600
+}
+
+/// So many hours, in the two largest units.
+pub(crate) fn of_hours(hours: u64) -> String {
+    rough(Duration::from_secs(hours * 3_600))
+}
+
 fn now() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::Principals;
 use crate::gate::GATES_ROOT;
 use crate::ids::Zxid;
+use crate::limits::MAX_ACCESS_NAME_BYTES;
 use crate::lock::LOCKS_ROOT;
 use crate::namespace::NamespaceLimits;
 use crate::path::NodePath;
@@ -22,10 +24,14 @@ pub const TOKEN: &str = "token";
 pub const CERTIFICATE: &str = "cert";
 /// Scheme of the identity of a caller with a user and a password, as in ZooKeeper; the id is `user:hash`.
 pub const DIGEST: &str = "digest";
+/// Scheme of the identity of a caller with a JWT of a trusted issuer; the id is the principal.
+pub const JWT: &str = "jwt";
 /// The principal that every caller is, known or not.
 pub const ANYONE: &str = "anyone";
 /// Digits of a token's id: the first ones of its hash.
 pub const TOKEN_ID_DIGITS: usize = 16;
+/// How exactly the last use of a token is recorded, in milliseconds: to the hour.
+pub const TOKEN_USE_MS: u64 = 3_600_000;
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -210,6 +216,20 @@ impl fmt::Display for Need<'_> {
     }
 }
 
+/// Whether a role can be granted to a principal of this name: 1 to
+/// [`MAX_ACCESS_NAME_BYTES`] letters, digits and `. _ - @ / : = +`.
+pub fn is_name(text: &str) -> bool {
+    let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@/:=+".contains(&byte);
+    (1..=MAX_ACCESS_NAME_BYTES).contains(&text.len()) && text.bytes().all(may_stand)
+}
+
+/// Whether the name belongs to principals that no name in a certificate proves: everybody, the super user, and those of
+/// the schemes `digest` and `jwt`.
+pub fn is_reserved(principal: &str) -> bool {
+    let is_of = |scheme| principal.strip_prefix(scheme).is_some_and(|rest| rest.starts_with(':'));
+    [ANYONE, Principals::SUPER].contains(&principal) || is_of(DIGEST) || is_of(JWT)
+}
+
 /// The name of a principal without the hash of its password, for people and logs.
 pub fn without_hash(principal: &str) -> &str {
     match principal.strip_prefix(DIGEST).and_then(|rest| rest.strip_prefix(':')) {
@@ -356,6 +376,19 @@ mod tests {
         assert_eq!(of("/locksmith"), (Resource::Nodes, "/locksmith".into()));
         assert_eq!(of("/gates/k"), (Resource::Gates, "k".into()));
         assert_eq!(of("/"), (Resource::Nodes, "/".into()));
+    }
+
+    #[test]
+    fn names_of_other_schemes_are_reserved() {
+        for reserved in ["anyone", "super", "digest:bob:x", "jwt:bob", "digest:"] {
+            assert!(is_name(reserved) && is_reserved(reserved), "{reserved}");
+        }
+        for free in ["anyone2", "digest", "jwt", "digests:bob", "bob/jwt:x"] {
+            assert!(!is_reserved(free), "{free}");
+        }
+        for wrong in ["", "a b", "CN=x,O=y", "*.example", "ü", &"x".repeat(MAX_ACCESS_NAME_BYTES + 1)] {
+            assert!(!is_name(wrong), "{wrong}");
+        }
     }
 
     #[test]

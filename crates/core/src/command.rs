@@ -117,6 +117,11 @@ pub enum Command {
         /// Candidates; at most [`MAX_BULK`](crate::limits::MAX_BULK).
         sessions: Vec<SessionId>,
     },
+    /// Records the present hour as that of the last use of tokens. Those that do not count are left out.
+    RecordTokenUses {
+        /// Their ids; at most [`MAX_BULK`](crate::limits::MAX_BULK).
+        tokens: Vec<Arc<str>>,
+    },
 }
 
 /// On whose behalf an operation is done.

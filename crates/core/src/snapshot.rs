@@ -20,7 +20,7 @@ use thiserror::Error;
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
-/// The newest format: there is a namespace with limits.
+/// The newest format: a namespace has limits, or a token was used.
 const VERSION: u32 = 8;
 /// The format where there is something of access control, and nothing newer.
 const ACCESS: u32 = 7;

@@ -132,7 +132,8 @@ mod tests {
         let (secret_hash, session) = ([7; 32], SessionId(9));
         let principals =
             Principals { address: None, identities: vec![Identity { scheme: "cert".into(), id: "bob".into() }] };
-        let commands: [(Command, Vec<u8>); 7] = [
+        let commands: [(Command, Vec<u8>); 8] = [
+            (Command::RecordTokenUses { tokens: vec!["t".into()] }, b"\x08\x01\x01t".to_vec()),
             (
                 Command::OpenSessionAs {
                     principals,

@@ -22,6 +22,7 @@ use crate::request::{At, Caller, Consistency};
 use crate::sessions::keepalive::Keepalives;
 use crate::sessions::leader_tasks::{LeaderTasks, PeerServiceSlot};
 use crate::sessions::session_events::SessionEvents;
+use crate::token_uses::TokenUses;
 use crate::watches::{WatchRefused, WatchSpec, WatchStream};
 
 /// The pause between attempts to have the state name this start.
@@ -41,6 +42,7 @@ pub(crate) struct Engine {
     caught_up_ms: Arc<AtomicU64>,
     pub(crate) keepalives: Arc<Keepalives>,
     pub(crate) random: Random,
+    pub(crate) token_uses: Arc<TokenUses>,
     /// One for each lock request in progress, its cancellation included.
     pub(crate) lock_permits: Arc<Semaphore>,
     /// No new requests are taken.
@@ -70,6 +72,7 @@ impl Engine {
         let caught_up_ms = Arc::new(AtomicU64::new(NEVER));
         start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone());
         Arc::new(Self {
+            token_uses: TokenUses::start(replica.clone(), proposer.clone()),
             lock_permits: Arc::new(Semaphore::new(config.max_lock_requests)),
             config,
             replica,

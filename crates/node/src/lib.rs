@@ -54,6 +54,7 @@ mod sessions {
 mod status;
 mod tasks;
 mod time;
+mod token_uses;
 mod watches;
 
 #[doc(hidden)]

@@ -212,6 +212,12 @@ impl Node {
         self.engine.rights_are_current().await
     }
 
+    /// Notes that the tokens of a caller are in use. The replicated state gets a record of it once an hour, if they
+    /// count.
+    pub fn note_token_use(&self, principals: &Principals) {
+        self.engine.token_uses.note(principals);
+    }
+
     /// Waits until this replica has applied this zxid.
     ///
     /// # Errors

@@ -364,6 +364,7 @@ fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure
             Failure::new(code, detail)
         })?;
     }
+    context.node.note_token_use(&principals);
     // After the token, which says more of the caller than its machine's certificate: a session belongs to the first.
     if let Some(certificate) = parts.extensions.get::<ClientCertificate>() {
         prove_certificate(&mut principals, certificate);

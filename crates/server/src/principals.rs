@@ -114,11 +114,10 @@ pub(crate) fn hash_of_token(text: &str) -> String {
     })
 }
 
-/// Adds the identity of a client certificate that the handshake has verified: the common name of its subject. One
-/// without such a name proves nobody.
+/// Adds the identity of a client certificate that the handshake has verified: the principal that it proves by the rule
+/// of its listener, if any.
 pub(crate) fn prove_certificate(principals: &mut Principals, certificate: &ClientCertificate) {
-    let name = certificate.common_name.as_deref().filter(|name| name.len() <= MAX_ACL_ID_BYTES);
-    if let Some(name) = name {
+    if let Some(name) = certificate.principal.as_deref() {
         // One of at most a few identities: there is room.
         let _ = add(principals, CERTIFICATE, name);
     }

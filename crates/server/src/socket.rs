@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use lockkeeper_tls::{CertificateDer, TlsStream, common_name};
+use lockkeeper_core::access;
+use lockkeeper_core::limits::MAX_ACL_ID_BYTES;
+use lockkeeper_tls::{CertificateDer, ClientNameRule, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -26,8 +28,36 @@ pub(crate) type SocketWriter = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<Tc
 #[derive(Clone, Debug)]
 pub(crate) struct ClientCertificate {
     pub(crate) encoded: Arc<CertificateDer<'static>>,
-    /// The common name of its subject, read once for all requests of the connection.
-    pub(crate) common_name: Option<Arc<str>>,
+    /// The principal that it proves by the listener's rule, read once for all requests of the connection.
+    pub(crate) principal: Option<Arc<str>>,
+}
+
+impl ClientCertificate {
+    /// The certificate of a peer, which proves no principal.
+    pub(crate) fn of_peer(certificate: &CertificateDer<'_>) -> Self {
+        Self { encoded: Arc::new(certificate.clone().into_owned()), principal: None }
+    }
+
+    /// The certificate of a client, and why it proves no principal.
+    pub(crate) fn new(certificate: &CertificateDer<'_>, rule: &ClientNameRule) -> (Self, Option<String>) {
+        let named = rule.name_in(certificate).map_err(|error| error.to_string()).and_then(principal_of_name);
+        let (principal, nobody) = match named {
+            Ok(name) => (Some(name.into()), None),
+            Err(why) => (None, Some(why)),
+        };
+        (Self { principal, ..Self::of_peer(certificate) }, nobody)
+    }
+}
+
+/// A name as a principal, if a role can be granted to it.
+fn principal_of_name(name: String) -> Result<String, String> {
+    if !access::is_name(&name) || name.len() > MAX_ACL_ID_BYTES {
+        return Err(format!("no role can be granted to its name {:?}", name.chars().take(64).collect::<String>()));
+    }
+    if access::is_reserved(&name) {
+        return Err(format!("its name {name:?} is reserved"));
+    }
+    Ok(name)
 }
 
 impl Socket {
@@ -39,13 +69,10 @@ impl Socket {
         }
     }
 
-    pub(crate) fn client_certificate(&self) -> Option<ClientCertificate> {
+    /// The certificate that the client showed.
+    pub(crate) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         let Self::Tls(stream) = self else { return None };
-        let certificate = stream.get_ref().1.peer_certificates()?.first()?;
-        Some(ClientCertificate {
-            encoded: Arc::new(certificate.clone().into_owned()),
-            common_name: common_name(certificate).map(Arc::from),
-        })
+        stream.get_ref().1.peer_certificates()?.first()
     }
 
     /// Its directions, for two tasks.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper_tls::{PeerName, PeerTls, ServerTls, TlsError, TlsFiles, tls_failure};
+use lockkeeper_tls::{ClientNameRule, PeerName, PeerTls, ServerTls, TlsError, TlsFiles, tls_failure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::config::{Config, ListenerTls, PeerListenerTls};
 use crate::error::ServeError;
 use crate::hangup::Hangups;
-use crate::socket::Socket;
+use crate::socket::{ClientCertificate, Socket};
 
 /// Longest time for a handshake.
 pub(crate) const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,11 +45,14 @@ pub(crate) struct TlsListener {
     /// Its name in the log and the metrics.
     name: &'static str,
     tls: Arc<ServerTls>,
+    /// How certificates name clients; `None` for the listener of peers, whose names `peer` reads.
+    rule: Option<Arc<ClientNameRule>>,
 }
 
 /// What became of a new connection.
 pub(crate) enum TlsHandshake {
-    Done(Socket),
+    /// With the certificate that the client showed.
+    Done(Socket, Option<ClientCertificate>),
     /// The client does not speak TLS. Nothing has been read.
     PlainText(TcpStream),
     Failed,
@@ -73,7 +76,7 @@ impl TlsListeners {
         Ok(Self {
             client: listener("client", config.tls.client.as_ref())?,
             zookeeper: listener("zookeeper", config.tls.zookeeper.as_ref())?,
-            peer: peers.as_ref().map(|peers| TlsListener { name: PEER, tls: peers.listener().clone() }),
+            peer: peers.as_ref().map(|peers| TlsListener { name: PEER, tls: peers.listener().clone(), rule: None }),
             peers,
         })
     }
@@ -112,7 +115,7 @@ impl TlsListener {
     fn open(name: &'static str, section: &ListenerTls) -> Result<Self, TlsError> {
         let files = TlsFiles { certificate: section.certificate.clone(), key: section.key.clone() };
         let tls = ServerTls::open(&files, section.authority.as_deref(), section.client_certificates)?;
-        Ok(Self { name, tls: Arc::new(tls) })
+        Ok(Self { name, tls: Arc::new(tls), rule: Some(Arc::new(section.client_name_rule())) })
     }
 
     /// Performs the handshake of a connection within this time. `began` is called when its first byte is there. What
@@ -138,13 +141,29 @@ impl TlsListener {
             return TlsHandshake::PlainText(stream);
         }
         match tokio::time::timeout_at(deadline, self.tls.accept(stream)).await {
-            Ok(Ok(stream)) => TlsHandshake::Done(Socket::Tls(Box::new(stream))),
+            Ok(Ok(stream)) => {
+                let socket = Socket::Tls(Box::new(stream));
+                let certificate = self.certificate_of(&socket, address);
+                TlsHandshake::Done(socket, certificate)
+            }
             Ok(Err(error)) => match tls_failure(&error) {
                 Some(failure) => self.failed(address, "refused", &failure),
                 None => self.failed(address, "broken", &error.to_string()),
             },
             Err(_) => self.failed(address, "timeout", "it did not finish its handshake"),
         }
+    }
+
+    /// The certificate that the client showed, read once for all requests of the connection.
+    fn certificate_of(&self, socket: &Socket, address: SocketAddr) -> Option<ClientCertificate> {
+        let shown = socket.peer_certificate()?;
+        let Some(rule) = &self.rule else { return Some(ClientCertificate::of_peer(shown)) };
+        let (certificate, nobody) = ClientCertificate::new(shown, rule);
+        if let Some(why) = nobody {
+            let listener = self.name;
+            tracing::info!(listener, %address, why, "the certificate of a client proves no principal");
+        }
+        Some(certificate)
     }
 
     fn failed(&self, address: SocketAddr, why: &'static str, failure: &str) -> TlsHandshake {

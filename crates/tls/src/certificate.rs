@@ -11,7 +11,7 @@ use x509_parser::prelude::X509Certificate;
 
 use crate::error::TlsError;
 
-const SCHEME: &str = "lockkeeper://";
+pub(crate) const SCHEME: &str = "lockkeeper://";
 
 /// Longest name of a cluster or a client.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -73,14 +73,6 @@ pub fn peer_identity(certificate: &[u8]) -> Result<PeerName, TlsError> {
     }
 }
 
-/// The common name of a certificate's subject; `None` if it has none, or several.
-pub fn common_name(certificate: &[u8]) -> Option<String> {
-    let certificate = parse(certificate)?;
-    let mut names = certificate.subject().iter_common_name();
-    let only = names.next()?.as_str().ok()?.to_owned();
-    names.next().is_none().then_some(only)
-}
-
 /// When a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
@@ -100,7 +92,7 @@ pub(crate) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
     parse(certificate).is_some_and(|certificate| certificate.is_ca())
 }
 
-fn parse(certificate: &[u8]) -> Option<X509Certificate<'_>> {
+pub(crate) fn parse(certificate: &[u8]) -> Option<X509Certificate<'_>> {
     match parse_x509_certificate(certificate) {
         Ok(([], parsed)) => Some(parsed),
         _ => None,

@@ -9,6 +9,7 @@
 
 mod certificate;
 mod client;
+mod client_name;
 mod error;
 mod files;
 mod peer;
@@ -20,8 +21,9 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use serde::{Deserialize, Serialize};
 
-pub use certificate::{MAX_NAME_BYTES, PeerName, common_name, is_name, peer_identity};
+pub use certificate::{MAX_NAME_BYTES, PeerName, is_name, peer_identity};
 pub use client::client_config;
+pub use client_name::{ClientNameRule, NameSource, NoClientName};
 pub use error::{TlsError, causes, tls_failure};
 pub use files::MAX_FILE_BYTES;
 pub use peer::PeerTls;

@@ -14,7 +14,7 @@ use lockkeeper_api::access::{TokenInfo, WhoAmI};
 use super::client;
 use crate::args::{AccessCheck, Auth, AuthCommand, Common, EnableAccess, NewToken, RolesCommand, TokensCommand};
 use crate::failure::{EXIT_FAILED, Failure, print_error};
-use crate::output::{ago, escaped, number, print_json, print_line, print_table, table, until};
+use crate::output::{ago, escaped, hours_since, number, of_hours, print_json, print_line, print_table, table, until};
 
 const TOKEN_FILE_MODE: u32 = 0o600;
 const NOT_ENFORCED: &str = "access control is not enforced: everybody may do everything";
@@ -266,12 +266,22 @@ async fn list_tokens(common: &Common) -> Result<(), Failure> {
     if tokens.is_empty() {
         return print_line("there are no tokens");
     }
-    let mut table = table(&["token", "principal", "made", "expires"]);
-    for TokenInfo { id, principal, created_ms, expires_ms } in &tokens {
+    let mut table = table(&["token", "principal", "made", "expires", "last used"]);
+    for TokenInfo { id, principal, created_ms, expires_ms, last_used_ms } in &tokens {
         let expires = expires_ms.map_or("never".into(), |at| format!("in {}", until(at)));
-        table.add_row(vec![escaped(id), escaped(principal), format!("{} ago", ago(*created_ms)), expires]);
+        let (made, used) = (format!("{} ago", ago(*created_ms)), last_used(*last_used_ms));
+        table.add_row(vec![escaped(id), escaped(principal), made, expires, used]);
     }
     print_table(&table)
+}
+
+/// When a token was last used, in whole hours: the cluster knows no more.
+fn last_used(hour_began_ms: Option<u64>) -> String {
+    match hour_began_ms.map(hours_since) {
+        None => "never".into(),
+        Some(0) => "within the hour".into(),
+        Some(hours) => format!("{} ago", of_hours(hours)),
+    }
 }
 
 #[cfg(test)]

@@ -158,7 +158,11 @@ impl Builder {
             }
             Record::Node(_) => Part::Nodes,
             Record::Origin { .. } | Record::Outcome(_) => Part::Origins,
-            Record::Access(_) | Record::Role { .. } | Record::Grant { .. } | Record::Token { .. } => Part::Access,
+            Record::Access(_)
+            | Record::Role { .. }
+            | Record::Grant { .. }
+            | Record::Token { .. }
+            | Record::UsedToken { .. } => Part::Access,
             Record::Namespace { .. } => Part::Namespaces,
         };
         if part < self.part {
@@ -232,6 +236,11 @@ impl Builder {
                 found.grants += 1;
             }
             Record::Token { hash, token } => {
+                access.tokens.insert(hash, token);
+                found.tokens += 1;
+            }
+            Record::UsedToken { hash, mut token, last_used_ms } => {
+                Arc::make_mut(&mut token).last_used_ms = Some(last_used_ms);
                 access.tokens.insert(hash, token);
                 found.tokens += 1;
             }

@@ -44,6 +44,12 @@ pub(super) enum Record {
         hash: Arc<str>,
         token: Arc<Token>,
     },
+    /// In the place of [`Record::Token`] where the token was used.
+    UsedToken {
+        hash: Arc<str>,
+        token: Arc<Token>,
+        last_used_ms: u64,
+    },
     /// The namespace in which the session before it counts.
     SessionNamespace(Arc<str>),
     Namespace {

@@ -73,7 +73,8 @@ impl State {
 
     /// The oldest format that has all there is, so that earlier programs can read what they know.
     fn format(&self) -> u32 {
-        if self.has_namespaces() || self.sessions().any(|(_, session)| session.namespace.is_some()) {
+        let has_namespaces = self.has_namespaces() || self.sessions().any(|(_, session)| session.namespace.is_some());
+        if has_namespaces || self.access.tokens().any(|(_, token)| token.last_used_ms.is_some()) {
             VERSION
         } else if self.has_access_control() {
             ACCESS
@@ -140,7 +141,13 @@ fn access_records(access: &Access) -> impl Iterator<Item = Record> {
     let grants = access.grants.iter().flat_map(|(principal, roles)| {
         roles.iter().map(|role| Record::Grant { principal: principal.clone(), role: role.clone() })
     });
-    let tokens = access.tokens.iter().map(|(hash, token)| Record::Token { hash: hash.clone(), token: token.clone() });
+    let tokens = access.tokens.iter().map(|(hash, token)| {
+        let (hash, token) = (hash.clone(), token.clone());
+        match token.last_used_ms {
+            Some(last_used_ms) => Record::UsedToken { hash, token, last_used_ms },
+            None => Record::Token { hash, token },
+        }
+    });
     let head = (head != AccessRecord::default()).then_some(Record::Access(head));
     head.into_iter().chain(roles).chain(grants).chain(tokens)
 }

@@ -74,6 +74,10 @@ impl State {
                 self.open_session((principals, *proves_later), rules, (*secret_hash, *timeout_ms, label))
             }
             Command::EndUnauthorised { sessions } => self.end_unauthorised(sessions),
+            Command::RecordTokenUses { tokens } => match self.refuse_bulk(tokens.len()) {
+                Some(refused) => refused,
+                None => self.transact(|t| Ok(t.record_token_uses(tokens))),
+            },
             Command::CloseSession { session } => self.transact(|t| {
                 t.end_session(*session, SessionEnd::Closed)?;
                 Ok(Reply::SessionClosed)

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::access::{AccessOp, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS};
+use lockkeeper_core::access::{AccessOp, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, TOKEN_USE_MS};
+use lockkeeper_core::limits::MAX_BULK;
 use lockkeeper_core::{
     AclEntry, Actor, Batch, Command, FencingToken, GateKey, GateOp, Identity, LockMode, LockName, LockOp, NodeData,
     NodeId, NodeKind, NodeOp, NodePath, Op, Origin, Outcome, Principals, Refusal, Reply, RequestId, RequestKey,
@@ -583,4 +584,63 @@ fn enabling_gives_nobody_the_rights_of_an_administrator_by_chance() {
     world.change(&nobody(), AccessOp::Grant { principal: "intern".into(), role: "admin".into() }).unwrap();
     assert!(is_forbidden(&world.change(&nobody(), AccessOp::Enable { first: Some(hash('a')) })));
     assert!(!world.state.access().is_enabled());
+}
+
+#[test]
+fn the_last_use_of_a_token_is_recorded_to_the_hour() {
+    let mut world = World::with_role(&[]);
+    let (version, checksum) = (world.state.access().version(), world.state.checksum());
+    let uses = |world: &World| -> Vec<Option<u64>> {
+        world.state.access().tokens().map(|(_, token)| token.last_used_ms).collect()
+    };
+    assert_eq!(uses(&world), [None, None]);
+    let record = |ids: &[Arc<str>]| Command::RecordTokenUses { tokens: ids.to_vec() };
+    world.clock_ms = 5 * TOKEN_USE_MS + 7;
+    let first = world.apply(record(&[id_of('b'), id_of('f'), "b".into(), "".into()]));
+    assert!(first.changed && first.reply.is_ok() && first.events.is_empty());
+    assert_eq!(uses(&world), [None, Some(5 * TOKEN_USE_MS)], "an unknown token records nothing");
+    assert_eq!(world.state.access().version(), version, "no right depends on it");
+    assert_ne!(world.state.checksum(), checksum);
+    world.clock_ms = 6 * TOKEN_USE_MS - 1;
+    assert!(!world.apply(record(&[id_of('b')])).changed, "the same hour");
+    world.clock_ms = 6 * TOKEN_USE_MS;
+    assert!(world.apply(record(&[id_of('b'), id_of('a')])).changed);
+    assert_eq!(uses(&world), [Some(6 * TOKEN_USE_MS); 2]);
+    let too_many = world.apply(record(&vec![id_of('a'); MAX_BULK + 1]));
+    assert!(matches!(too_many.reply, Err(Refusal::BadArguments(_))));
+}
+
+#[test]
+fn an_expired_or_revoked_token_records_no_use() {
+    let mut world = World::enabled();
+    let (hash, principal) = (hash('c'), "orders".into());
+    let create = AccessOp::CreateToken { hash, principal, ttl_ms: Some(1_000) };
+    world.change(&with_token('a'), create).unwrap();
+    world.token('d', "orders");
+    world.change(&with_token('a'), AccessOp::RevokeToken { id: id_of('d') }).unwrap();
+    world.clock_ms += 1_000;
+    let record = Command::RecordTokenUses { tokens: vec![id_of('c'), id_of('d')] };
+    assert!(!world.apply(record).changed);
+    assert!(world.state.access().tokens().all(|(_, token)| token.last_used_ms.is_none()));
+}
+
+/// Snapshots without a use keep the format of before, which earlier programs read.
+#[test]
+fn uses_of_tokens_survive_a_snapshot_in_a_format_of_their_own() {
+    let written = |world: &World| {
+        let mut bytes = Vec::new();
+        world.state.write_snapshot(&mut bytes).unwrap();
+        assert_eq!(State::read_snapshot(&bytes[..]).unwrap(), world.state);
+        bytes
+    };
+    assert_eq!(written(&World::new())[8], 6);
+    let mut world = World::with_role(&[]);
+    let unused = written(&world);
+    assert_eq!(unused[8], 7);
+    world.apply(Command::RecordTokenUses { tokens: vec![id_of('b')] });
+    let used = written(&world);
+    assert_eq!(used[8], 8);
+    assert!(!used.windows(2).any(|two| two == b"lk_"), "no token is in it");
+    world.change(&with_token('a'), AccessOp::RevokeToken { id: id_of('b') }).unwrap();
+    assert_eq!(written(&world)[8], 7, "the use goes with its token");
 }

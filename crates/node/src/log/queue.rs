@@ -285,6 +285,8 @@ fn frees_resources(command: &Command) -> bool {
                     | LockOp::Downgrade { .. }
             )
         ),
+        // The node's own as well, but it can wait.
+        Command::RecordTokenUses { .. } => false,
         Command::OpenSession { .. } | Command::OpenSessionAs { .. } | Command::AttachSession { .. } => false,
     }
 }

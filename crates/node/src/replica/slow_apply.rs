@@ -62,6 +62,7 @@ fn kind_of(command: &Command) -> &'static str {
         Command::EndUnauthorised { .. } => "end-unauthorised",
         Command::Reap { .. } => "reap",
         Command::AttachSession { .. } => "attach-session",
+        Command::RecordTokenUses { .. } => "record-token-uses",
         Command::Do { op, .. } => match op {
             Op::Node(NodeOp::Create { .. }) => "create",
             Op::Node(NodeOp::Delete { .. }) => "delete",

@@ -215,6 +215,7 @@ pub(super) async fn show(scope: CallScope, query: ReadQuery) -> Answered {
         principal: token.principal.to_string(),
         created_ms: token.created_ms,
         expires_ms: token.expires_ms,
+        last_used_ms: token.last_used_ms,
     };
     let body = Access {
         enabled: known.is_enabled(),

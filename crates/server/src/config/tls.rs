@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use lockkeeper_tls::ClientCertificates;
+use lockkeeper_tls::{ClientCertificates, ClientNameRule, NameSource};
 use serde::{Deserialize, Serialize};
 
 use super::check::refuse;
@@ -39,6 +39,23 @@ pub struct ListenerTls {
     /// `none`, `optional`, or `required`.
     #[serde(default)]
     pub client_certificates: ClientCertificates,
+    /// Which name in a client's certificate is its principal: `common_name`, `uri`, `dns` or `email`.
+    #[serde(default)]
+    pub principal_from: NameSource,
+    /// What that name begins with; the rest of it is the principal. Names that begin otherwise do not count.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub principal_prefix: String,
+}
+
+impl ListenerTls {
+    /// How the certificates of clients name them.
+    pub(crate) fn client_name_rule(&self) -> ClientNameRule {
+        ClientNameRule { from: self.principal_from, prefix: self.principal_prefix.clone() }
+    }
+
+    fn has_rule(&self) -> bool {
+        self.client_name_rule() != ClientNameRule::default()
+    }
 }
 
 /// Section `[tls.peer]`. Both ends have certificates, with the URI `lockkeeper://<cluster.id>/node/<cluster.node>`
@@ -82,16 +99,35 @@ impl Tls {
         sections.into_iter().filter_map(|(section, tls)| Some((section, tls.as_ref()?)))
     }
 
-    /// Warnings of an authority that has no effect.
+    /// Warnings of an authority and of a rule for names that have no effect.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         let unused = |tls: &ListenerTls| tls.authority.is_some() && tls.client_certificates == ClientCertificates::None;
-        self.of_clients().filter(move |(_, tls)| unused(tls)).map(|(section, _)| {
+        let authorities = self.of_clients().filter(move |(_, tls)| unused(tls)).map(|(section, _)| {
             format!(
                 "{section}.authority is set, but {section}.client_certificates is \"none\": clients are not asked for \
                  certificates; set it to \"required\" or \"optional\", or remove the authority"
             )
-        })
+        });
+        let idle = |tls: &ListenerTls| tls.has_rule() && tls.client_certificates == ClientCertificates::None;
+        authorities.chain(self.of_clients().filter(move |(_, tls)| idle(tls)).map(|(section, _)| {
+            format!(
+                "{section}.principal_from or {section}.principal_prefix is set, but {section}.client_certificates is \
+                 \"none\": clients are not asked for certificates; set it to \"required\" or \"optional\", or remove \
+                 the rule"
+            )
+        }))
     }
+}
+
+/// Longest `principal_prefix`, in bytes.
+const MAX_PREFIX_BYTES: usize = 256;
+
+fn check_prefix(section: &str, prefix: &str) -> Result<(), ConfigError> {
+    if prefix.len() > MAX_PREFIX_BYTES || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let rule = format!("must be at most {MAX_PREFIX_BYTES} ASCII letters, digits and signs");
+        return Err(refuse(format!("{section}.principal_prefix"), format!("{prefix:?}"), rule));
+    }
+    Ok(())
 }
 
 impl Config {
@@ -99,7 +135,8 @@ impl Config {
     pub(super) fn check_tls(&self) -> Result<(), ConfigError> {
         let mut paths = Vec::new();
         for (section, tls) in self.tls.of_clients() {
-            let ListenerTls { certificate, key, authority, client_certificates } = tls;
+            let ListenerTls { certificate, key, authority, client_certificates, principal_prefix, .. } = tls;
+            check_prefix(section, principal_prefix)?;
             if authority.is_none() && *client_certificates != ClientCertificates::None {
                 let rule = format!("needs {section}.authority, with the authorities that sign these certificates");
                 return Err(refuse(format!("{section}.client_certificates"), "not \"none\"", rule));

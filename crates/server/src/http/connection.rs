@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::phase::{Phase, PhaseClock, PhasedSocket};
 use super::upgrade::Handover;
-use crate::socket::Socket;
+use crate::socket::{ClientCertificate, Socket};
 use crate::tls::{TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener, hint_at_https};
 
 /// The bounds of a connection.
@@ -93,8 +93,8 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "a connection ended before it began");
         return;
     }
-    let Some(socket) = secure((stream, address), tls, &phase_clock, &bounds, &ends).await else { return };
-    let certificate = socket.client_certificate();
+    let secured = secure((stream, address), tls, &phase_clock, &bounds, &ends).await;
+    let Some((socket, certificate)) = secured else { return };
     let socket = TokioIo::new(PhasedSocket::new(socket, phase_clock.clone()));
     let handover = Handover::default();
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -182,14 +182,14 @@ async fn secure(
     phase_clock: &PhaseClock,
     bounds: &ConnectionBounds,
     ends: &Ends,
-) -> Option<Socket> {
-    let Some(tls) = tls else { return Some(Socket::Plain(stream)) };
+) -> Option<(Socket, Option<ClientCertificate>)> {
+    let Some(tls) = tls else { return Some((Socket::Plain(stream), None)) };
     let within = TLS_HANDSHAKE_TIMEOUT.min(bounds.header_read_timeout);
     let handshake = async {
         match tls.accept(stream, address, within, || phase_clock.enter(Phase::Header)).await {
-            TlsHandshake::Done(socket) => {
+            TlsHandshake::Done(socket, certificate) => {
                 phase_clock.enter(Phase::Idle);
-                Some(socket)
+                Some((socket, certificate))
             }
             TlsHandshake::PlainText(stream) => {
                 hint_at_https(stream).await;
@@ -200,7 +200,7 @@ async fn secure(
     };
     tokio::select! {
         // Boxed, because it is large, and connections without TLS need no room for it.
-        socket = Box::pin(handshake) => socket,
+        secured = Box::pin(handshake) => secured,
         () = ends.finish.cancelled() => None,
         () = ends.make_way.cancelled() => None,
     }

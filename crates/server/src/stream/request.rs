@@ -227,6 +227,7 @@ fn caller(session: &Session, request: &Request<'_>) -> Result<Caller, Failure> {
         id: RequestId(id.as_u128()),
         acknowledged: request.acknowledge.iter().map(|id| RequestId(id.as_u128())).collect(),
     });
+    session.context.node.note_token_use(&session.principals);
     Ok(Caller {
         credential: Some(session.credential),
         request: key,

@@ -49,18 +49,18 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Serves a connection to its end.
 pub(super) async fn serve(registered: RegisteredConnection, stream: TcpStream, tls: Option<TlsListener>) {
     let _ = stream.set_nodelay(true).and_then(|()| bound_unsent(&stream));
-    let socket = match tls {
-        None => Socket::Plain(stream),
+    let (socket, certificate) = match tls {
+        None => (Socket::Plain(stream), None),
         Some(tls) => {
             let address = SocketAddr::new(registered.handle.address, registered.handle.port);
             // Boxed, because it is large, and connections without TLS need no room for it.
             match Box::pin(tls.accept(stream, address, TLS_HANDSHAKE_TIMEOUT, || ())).await {
-                TlsHandshake::Done(socket) => socket,
+                TlsHandshake::Done(socket, certificate) => (socket, certificate),
                 TlsHandshake::PlainText(_) | TlsHandshake::Failed => return,
             }
         }
     };
-    if let Some(certificate) = socket.client_certificate() {
+    if let Some(certificate) = certificate {
         let mut principals = registered.handle.principals();
         prove_certificate(&mut principals, &certificate);
         registered.handle.set_principals(&principals);

@@ -266,3 +266,33 @@ async fn roles_are_changed_by_one_administrator_at_a_time() {
         .problem(Code::Forbidden);
     admin.post("/v1/access", None, json!({ "delete_role": { "name": "none" } })).await.problem(Code::NotFound);
 }
+
+/// The beginning of the hour of each token's last use, by the id of the token.
+async fn uses(node: &Running, admin: &str, id: &str) -> Option<u64> {
+    let view: Access = with(node, admin).get("/v1/access").await.json();
+    view.tokens.iter().find(|token| token.id == id).unwrap().last_used_ms
+}
+
+#[tokio::test]
+async fn every_node_shows_when_a_token_was_last_used() {
+    let cluster = Cluster::start(3).await;
+    let admin = enable(&cluster).await;
+    // Without a role it may do nothing, and writes nothing; that it is shown is recorded all the same.
+    let made = with(&cluster, &admin).change(json!({ "create_token": { "principal": "idle" } })).await;
+    let (token, id) = (made.token.unwrap(), made.token_id.unwrap());
+    let unused = with(&cluster, &admin).change(json!({ "create_token": { "principal": "idle" } })).await;
+    let unused = unused.token_id.unwrap();
+    assert_eq!(uses(&cluster, &admin, &id).await, None);
+    let unknown = "lk_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    with(&cluster.nodes[1], unknown).get("/v1/locks").await.problem(Code::Unauthenticated);
+    with(&cluster.nodes[1], &token).get("/v1/locks").await.problem(Code::Forbidden);
+    for node in &cluster.nodes {
+        eventually("the record of the use", async || uses(node, &admin, &id).await.is_some()).await;
+    }
+    let used = uses(&cluster, &admin, &id).await.unwrap();
+    assert_eq!(used % 3_600_000, 0, "no more than the hour");
+    let view: Access = with(&cluster, &admin).get("/v1/access").await.json();
+    assert_eq!(view.tokens.len(), 3, "an unknown token leaves no trace");
+    assert!(used.abs_diff(view.tokens[0].created_ms) < 2 * 3_600_000, "by the replicated clock");
+    assert_eq!(uses(&cluster, &admin, &unused).await, None);
+}

@@ -131,6 +131,14 @@ fn errors_name_key_value_and_rule() {
             &["tls.client.client_certificates", "all", "required"],
         ),
         (
+            &format!("{GOOD}[tls.client]\ncertificate = \"a\"\nkey = \"b\"\nprincipal_from = \"subject\"\n"),
+            &["tls.client.principal_from", "subject", "common_name", "uri", "dns", "email"],
+        ),
+        (
+            &format!("{GOOD}[tls.client]\ncertificate = \"a\"\nkey = \"b\"\nprincipal_prefix = \"a b\"\n"),
+            &["tls.client.principal_prefix", "a b", "ASCII"],
+        ),
+        (
             &format!("{GOOD}[tls.zookeeper]\ncertificate = \"a\"\nkey = \"b\"\n"),
             &["zookeeper.listen", "[tls.zookeeper]"],
         ),
@@ -172,6 +180,10 @@ fn an_authority_without_an_effect_is_warned_of() {
     let unused = format!("{GOOD}[tls.client]\ncertificate = \"a\"\nkey = \"b\"\nauthority = \"c\"\n");
     assert!(warnings(&unused).contains("tls.client.client_certificates is \"none\""), "{}", warnings(&unused));
     assert_eq!(warnings(&format!("{unused}client_certificates = \"optional\"\n")), "");
+    let rule = format!("{GOOD}[tls.client]\ncertificate = \"a\"\nkey = \"b\"\nprincipal_from = \"uri\"\n");
+    assert!(warnings(&rule).contains("tls.client.principal_from"), "{}", warnings(&rule));
+    let used = "authority = \"c\"\nclient_certificates = \"optional\"\n";
+    assert_eq!(warnings(&format!("{rule}{used}")), "");
 }
 
 #[test]

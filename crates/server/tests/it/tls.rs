@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures::{SinkExt, StreamExt};
+use lockkeeper_api::access::WhoAmI;
 use lockkeeper_server::config::ListenerTls;
 use lockkeeper_server::{Config, Server};
-use lockkeeper_tls::{ClientCertificates, ClientConfig, TlsFiles, client_config};
+use lockkeeper_tls::{ClientCertificates, ClientConfig, NameSource, TlsFiles, client_config};
 use lockkeeper_zookeeper::ConnectRequest;
 use nix::sys::signal::{Signal, raise};
 use reqwest::{Client, ClientBuilder, StatusCode};
@@ -24,7 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::authority::{Authority, expired};
+use crate::authority::{Authority, add_uri, expired};
 use crate::harness::{PATIENCE, Running, adjust_for_tests, eventually, spawn, spawn_for};
 
 pub(crate) fn section(files: &TlsFiles) -> ListenerTls {
@@ -33,6 +34,8 @@ pub(crate) fn section(files: &TlsFiles) -> ListenerTls {
         key: files.key.clone(),
         authority: None,
         client_certificates: ClientCertificates::None,
+        principal_from: NameSource::CommonName,
+        principal_prefix: String::new(),
     }
 }
 
@@ -209,6 +212,38 @@ async fn a_listener_can_require_certificates() {
         let http = https(&secured.authority, identity.as_ref()).build().unwrap();
         let refused = http.get(format!("{}/readyz", secured.node.base)).send().await;
         assert!(refused.is_err(), "{identity:?}: {refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_says_which_name_in_a_certificate_is_the_principal() {
+    let by_uri = |config: &mut Config, authority: &Authority| {
+        let tls = config.tls.client.as_mut().unwrap();
+        tls.authority = Some(authority.file());
+        tls.client_certificates = ClientCertificates::Required;
+        tls.principal_from = NameSource::Uri;
+        tls.principal_prefix = "lockkeeper://test/client/".into();
+    };
+    let secured = Secured::spawn(by_uri, Some("somebody"));
+    secured.node.ready().await;
+    let who = async |name: &str, uris: &[&str]| -> Vec<String> {
+        let identity = secured.authority.issue(name, |params| uris.iter().for_each(|uri| add_uri(params, uri)));
+        let http = https(&secured.authority, Some(&identity)).build().unwrap();
+        let me = http.get(format!("{}/v1/access/me", secured.node.base)).send().await.unwrap();
+        me.json::<WhoAmI>().await.unwrap().principals
+    };
+    let own = "lockkeeper://test/client/billing";
+    assert_eq!(who("any", &["https://billing.example", own]).await, ["billing"]);
+    for (why, uris) in [
+        ("no URI", &[][..]),
+        ("of another cluster", &["lockkeeper://other/client/billing"]),
+        ("several", &[own, "lockkeeper://test/client/orders"]),
+        ("a node's", &[own, "lockkeeper://test/node/1"]),
+        ("no role can be granted to it", &["lockkeeper://test/client/a%20b"]),
+        ("reserved", &["lockkeeper://test/client/digest:bob:x"]),
+        ("everybody", &["lockkeeper://test/client/anyone"]),
+    ] {
+        assert_eq!(who("admin", uris).await, [""; 0], "{why}");
     }
 }
 

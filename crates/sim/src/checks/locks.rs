@@ -204,6 +204,7 @@ impl Locks {
             Command::OpenSession { .. }
             | Command::OpenSessionAs { .. }
             | Command::AttachSession { .. }
+            | Command::RecordTokenUses { .. }
             | Command::Reap { .. } => false,
             Command::Do { actor: Actor { session, .. }, op } => match op {
                 Op::Lock(

@@ -1,6 +1,7 @@
-//! Names of members in certificates.
+//! Names of members and clients in certificates.
 
-use lockkeeper_tls::{CertificateDer, PeerName, peer_identity};
+use lockkeeper_tls::{CertificateDer, ClientNameRule, NameSource, NoClientName, PeerName, peer_identity};
+use rcgen::{DnType, SanType};
 use rustls::pki_types::pem::PemObject;
 
 use crate::authority::{Authority, add_uri};
@@ -48,4 +49,70 @@ fn bytes_that_are_no_certificate_are_refused() {
     for bytes in [&b""[..], b"\x30", b"\x30\x82\xff\xff", &[0xff; 4096]] {
         assert!(peer_identity(bytes).unwrap_err().to_string().contains("malformed"));
     }
+}
+
+/// The client that a certificate with this common name and these alternative names proves by a rule.
+fn client(common_name: &str, names: &[(NameSource, &str)], from: NameSource, prefix: &str) -> Result<String, String> {
+    let authority = Authority::new("one");
+    let files = authority.issue("client", |params| {
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.subject_alt_names.clear();
+        for (kind, name) in names {
+            params.subject_alt_names.push(match kind {
+                NameSource::Uri => SanType::URI((*name).try_into().unwrap()),
+                NameSource::Dns => SanType::DnsName((*name).try_into().unwrap()),
+                NameSource::Email => SanType::Rfc822Name((*name).try_into().unwrap()),
+                NameSource::CommonName => panic!("no alternative name"),
+            });
+        }
+    });
+    let certificate = CertificateDer::from_pem_file(&files.certificate).unwrap();
+    let rule = ClientNameRule { from, prefix: prefix.into() };
+    rule.name_in(&certificate).map_err(|error| error.to_string())
+}
+
+const NAMES: [(NameSource, &str); 4] = [
+    (NameSource::Uri, "lockkeeper://blue/client/billing"),
+    (NameSource::Uri, "spiffe://example.org/ns/shop/sa/billing"),
+    (NameSource::Dns, "billing.example.org"),
+    (NameSource::Email, "billing@example.org"),
+];
+
+#[test]
+fn the_rule_chooses_the_name_of_the_client() {
+    let named = |from, prefix: &str| client("cn-billing", &NAMES, from, prefix).unwrap();
+    assert_eq!(named(NameSource::CommonName, ""), "cn-billing");
+    assert_eq!(named(NameSource::CommonName, "cn-"), "billing");
+    assert_eq!(named(NameSource::Uri, "lockkeeper://blue/client/"), "billing");
+    assert_eq!(named(NameSource::Uri, "spiffe://example.org/"), "ns/shop/sa/billing");
+    assert_eq!(named(NameSource::Dns, ""), "billing.example.org");
+    assert_eq!(named(NameSource::Email, ""), "billing@example.org");
+}
+
+#[test]
+fn no_name_or_several_name_nobody() {
+    let refused = |from, prefix: &str| client("billing", &NAMES, from, prefix).unwrap_err();
+    let other = refused(NameSource::Uri, "lockkeeper://green/client/");
+    assert_eq!(other, "it has no URI that begins with \"lockkeeper://green/client/\"", "another cluster's");
+    assert_eq!(refused(NameSource::Uri, ""), "it has more than one URI");
+    assert_eq!(refused(NameSource::CommonName, "x"), "it has no common name that begins with \"x\"");
+    let twice = [(NameSource::Dns, "a.example"), (NameSource::Dns, "a.example")];
+    assert_eq!(client("billing", &twice, NameSource::Dns, "").unwrap_err(), "it has more than one DNS name");
+    assert_eq!(client("billing", &twice, NameSource::Email, "").unwrap_err(), "it has no e-mail address");
+    let rule = ClientNameRule::default();
+    assert_eq!(rule.name_in(b"\x30\x82\xff\xff"), Err(NoClientName::Malformed));
+}
+
+#[test]
+fn the_certificate_of_a_node_names_no_client() {
+    for uri in ["lockkeeper://blue/node/1", "lockkeeper://green/node/x", "lockkeeper://blue/node"] {
+        for (from, prefix) in
+            [(NameSource::CommonName, ""), (NameSource::Uri, ""), (NameSource::Uri, "lockkeeper://blue/")]
+        {
+            let refused = client("admin", &[(NameSource::Uri, uri)], from, prefix).unwrap_err();
+            assert!(refused.contains("certificate of a node"), "{uri}: {refused}");
+        }
+    }
+    let client = client("admin", &[(NameSource::Uri, "lockkeeper://blue/nodes/1")], NameSource::CommonName, "");
+    assert_eq!(client.unwrap(), "admin");
 }

@@ -184,7 +184,7 @@ impl Model {
 
     fn command(&mut self, entry_term: u64, command: &Command) -> Answer {
         match command {
-            Command::OpenSessionAs { .. } | Command::EndUnauthorised { .. } => {
+            Command::OpenSessionAs { .. } | Command::EndUnauthorised { .. } | Command::RecordTokenUses { .. } => {
                 panic!("access control is no part of this model")
             }
             Command::OpenSession { secret_hash, timeout_ms, label } => {
