@@ -293,8 +293,14 @@ pub enum ForeignNames {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ZooKeeper {
-    /// `address:port`, by convention with port 2181; empty for no listener.
+    /// `address:port`, by convention with port 2181; empty for no listener. It speaks TLS if `[tls.zookeeper]` is there
+    /// and `listen_secure` is empty.
     pub listen: String,
+    /// ZooKeeper's `secureClientPort`: `address:port` of a second listener, by convention with port 2281, which has
+    /// `[tls.zookeeper]`, while `listen` has no TLS; empty for none.
+    pub listen_secure: String,
+    /// ZooKeeper's `client.portUnification`: whether `listen` serves clients with TLS and clients without it.
+    pub port_unification: bool,
     /// ZooKeeper's `tickTime`: session timeouts are from 2 to 20 ticks.
     pub tick_ms: u32,
     /// Changes of one connection that are not answered yet; its next request waits until there is room.
@@ -411,6 +417,8 @@ impl Default for ZooKeeper {
         let words = ["srvr", "ruok", "mntr", "isro", "envi", "conf"];
         Self {
             listen: String::new(),
+            listen_secure: String::new(),
+            port_unification: false,
             tick_ms: 2_000,
             outstanding_requests: 1_000,
             connections: 16_384,

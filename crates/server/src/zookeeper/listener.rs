@@ -1,4 +1,4 @@
-//! Accepts connections of ZooKeeper clients, within a limit in all and one per address.
+//! Accepts connections of ZooKeeper clients, within a limit in all and one per address, over both listeners together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,9 @@ pub(super) async fn accept(
     listener: TcpListener,
     tls: Option<TlsListener>,
     frontend: Arc<Frontend>,
-    most: usize,
+    slots: Arc<Semaphore>,
     finish: CancellationToken,
 ) -> JoinSet<()> {
-    let slots = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {

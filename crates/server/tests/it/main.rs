@@ -31,5 +31,6 @@ mod stream_client;
 mod stream_documented;
 mod stream_ends;
 mod tls;
+mod tls_zookeeper;
 mod watch;
 mod zookeeper;

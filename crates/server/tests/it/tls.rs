@@ -4,12 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use futures::{SinkExt, StreamExt};
 use lockkeeper_server::config::ListenerTls;
 use lockkeeper_server::{Config, Server};
 use lockkeeper_tls::{ClientCertificates, ClientConfig, TlsFiles, client_config};
-use lockkeeper_zookeeper::ConnectRequest;
 use nix::sys::signal::{Signal, raise};
 use reqwest::{Client, ClientBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -41,15 +39,15 @@ pub(crate) fn https(authority: &Authority, identity: Option<&TlsFiles>) -> Clien
 }
 
 /// One node, its data, and the authority of its certificates.
-struct Secured {
-    node: Running,
-    authority: Authority,
+pub(crate) struct Secured {
+    pub(crate) node: Running,
+    pub(crate) authority: Authority,
     files: TlsFiles,
     _directory: TempDir,
 }
 
 impl Secured {
-    async fn start(adjust: impl FnOnce(&mut Config, &Authority)) -> Self {
+    pub(crate) async fn start(adjust: impl FnOnce(&mut Config, &Authority)) -> Self {
         let secured = Self::spawn(adjust, None);
         secured.node.ready().await;
         secured
@@ -69,7 +67,7 @@ impl Secured {
     }
 
     /// Connects over TLS, without HTTP.
-    async fn connect(&self, at: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn connect(&self, at: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
         connect(at, client_config(Some(&self.authority.file()), None).unwrap()).await
     }
 }
@@ -90,7 +88,7 @@ async fn connect(at: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStr
 }
 
 /// What comes until the other end closes.
-async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+pub(crate) async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut read = Vec::new();
     // A connection that is cut off ends with an error.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut read)).await.expect("the server closes");
@@ -210,32 +208,6 @@ async fn a_listener_can_require_certificates() {
         let refused = http.get(format!("{}/readyz", secured.node.base)).send().await;
         assert!(refused.is_err(), "{identity:?}: {refused:?}");
     }
-}
-
-fn connect_request() -> BytesMut {
-    let mut out = BytesMut::new();
-    ConnectRequest::new_session(10_000).encode(&mut out);
-    out
-}
-
-#[tokio::test]
-async fn zookeeper_clients_speak_tls() {
-    let secured = Secured::start(|config, authority| {
-        config.tls.zookeeper = Some(section(&authority.server("zookeeper")));
-    })
-    .await;
-    let at = secured.node.zookeeper.unwrap();
-    let mut client = secured.connect(at).await.unwrap();
-    client.write_all(&connect_request()).await.unwrap();
-    let length = timeout(PATIENCE, client.read_u32()).await.expect("it answers").unwrap();
-    assert_eq!(length, 37, "a session: its timeout, id, password, and whether it only reads");
-    let mut words = secured.connect(at).await.unwrap();
-    words.write_all(b"ruok").await.unwrap();
-    assert_eq!(rest(&mut words).await, "imok");
-
-    let mut plain = TcpStream::connect(at).await.unwrap();
-    plain.write_all(&connect_request()).await.unwrap();
-    assert_eq!(rest(&mut plain).await, "", "a client without TLS");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
