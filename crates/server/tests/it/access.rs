@@ -7,6 +7,7 @@ use lockkeeper_api::access::{Access, AccessAnswer, AccessChanged, WhoAmI};
 use lockkeeper_api::sessions::SessionOpened;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::harness::{Cluster, Got, Running, eventually};
 
@@ -168,6 +169,43 @@ async fn what_is_no_token_is_refused_as_such() {
     }
     with(&node, "a.token.of.a.proxy").get("/v1/access/me").await.json::<WhoAmI>();
     node.get("/v1/access/me?token=lk_AAAA").await.problem(Code::BadRequest);
+}
+
+/// The hash of a token, as its owner tells it.
+fn hash(token: &str) -> String {
+    Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The caller draws the token, so that it has it even if the answer is lost.
+#[tokio::test]
+async fn a_caller_that_draws_its_token_may_repeat_the_call() {
+    let cluster = Cluster::start(3).await;
+    let (admin, worker) = (format!("lk_{}", "A".repeat(43)), format!("lk_{}", "w".repeat(42) + "A"));
+    let enable = json!({ "enable": { "token_hash": hash(&admin) } });
+    for node in &cluster.nodes {
+        let made = As { node, token: None }.change(enable.clone()).await;
+        assert_eq!((made.token, made.token_id.as_deref()), (None, Some(&hash(&admin)[..16])));
+    }
+    let stranger = json!({ "enable": { "token_hash": hash(&worker) } });
+    cluster.post("/v1/access", None, stranger.clone()).await.problem(Code::Unauthenticated);
+    let admin = with(&cluster, &admin);
+    let there_is_one = admin.change(stranger).await;
+    assert_eq!((there_is_one.token, there_is_one.token_id), (None, None), "there is an administrator already");
+    admin.change(json!({ "put_role": { "name": "worker", "rules": [] } })).await;
+    admin.change(json!({ "grant": { "principal": "worker", "role": "worker" } })).await;
+    let create = json!({ "create_token": { "principal": "worker", "ttl_s": 3_600, "token_hash": hash(&worker) } });
+    let (first, again) = (admin.change(create.clone()).await, admin.change(create).await);
+    assert!(first == again && first.token.is_none(), "{first:?} {again:?}");
+    with(&cluster, &worker).session().await;
+    let of_another = json!({ "create_token": { "principal": "other", "ttl_s": 3_600, "token_hash": hash(&worker) } });
+    admin.post("/v1/access", None, of_another).await.problem(Code::BadRequest);
+    for wrong in [worker.as_str(), "", &hash(&worker).to_uppercase()] {
+        let create = json!({ "create_token": { "principal": "worker", "token_hash": wrong } });
+        let detail = admin.post("/v1/access", None, create).await.problem(Code::BadRequest).detail;
+        assert!(detail.contains("SHA-256") && !detail.contains(&worker), "{detail}");
+    }
+    let view: Access = admin.get("/v1/access").await.json();
+    assert_eq!(view.tokens.len(), 2);
 }
 
 #[tokio::test]
