@@ -139,7 +139,7 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
 }
 
 /// The proof that a request was refused for. A caller who shows none has not failed to prove anything.
-fn failed_authentication(code: Option<Code>, has_authorization: bool) -> Option<AuthenticationMethod> {
+pub(crate) fn failed_authentication(code: Option<Code>, has_authorization: bool) -> Option<AuthenticationMethod> {
     match code? {
         Code::WrongSecret => Some(AuthenticationMethod::SessionSecret),
         Code::Unauthenticated if has_authorization => Some(AuthenticationMethod::AuthorizationHeader),

@@ -285,14 +285,9 @@ pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
     }
 }
 
-/// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the name in a certificate, or the
-/// id of a token. Anybody may call itself by a user of the digest scheme; only the hash tells two callers of one name
-/// apart.
-pub(crate) fn names(principals: &Principals) -> Vec<String> {
-    principals.identities.iter().map(name).collect()
-}
-
-/// The same where the state is at hand, which knows the principals of tokens.
+/// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the name in a certificate, the
+/// principal of a token, or the id of a token that this state does not know. Anybody may call itself by a user of the
+/// digest scheme; only the hash tells two callers of one name apart.
 pub(crate) fn names_in(principals: &Principals, state: &State) -> Vec<String> {
     let known = |identity: &Identity| match &*identity.scheme {
         TOKEN => state.access().principal_of(identity, state.clock_ms()).map(Cow::into_owned),
@@ -350,7 +345,7 @@ mod tests {
         assert!(!known.is_super());
         assert_eq!(prove(&mut known, "digest", b"root:pw", &root), Ok(()));
         assert!(known.is_super());
-        assert_eq!(names(&known), ["digest:bob", "digest:root", "super", "digest:root"]);
+        assert_eq!(names_in(&known, &State::new()), ["digest:bob", "digest:root", "super", "digest:root"]);
     }
 
     #[test]

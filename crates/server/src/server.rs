@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::{Audit, AuditFile};
+use crate::audit::{Audit, AuditFile, AuditRecord};
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
 use crate::config::{Checked, Config, ForeignNames, Limits, NodeRole, ZooKeeper};
@@ -199,7 +199,9 @@ impl Server {
         let settings = (&config, &checked, tls.peers.clone());
         let (node, auth) = start_node(settings, &store, opened, snapshots, clock, &fate).await?;
         let forced_deletions = audit.clone();
-        node.on_forced_deletion(Box::new(move |deletion| forced_deletions.record(&deletion.into())));
+        node.on_forced_deletion(Box::new(move |deletion, state| {
+            forced_deletions.record(&AuditRecord::of_deletion(deletion, state));
+        }));
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();

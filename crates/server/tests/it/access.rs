@@ -8,8 +8,9 @@ use lockkeeper_api::sessions::SessionOpened;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
 
-use crate::harness::{Cluster, Got, Running, eventually};
+use crate::harness::{Cluster, Got, PATIENCE, Running, eventually};
 
 /// Calls with a token.
 pub(crate) struct As<'a> {
@@ -44,7 +45,7 @@ impl As<'_> {
         self.post("/v1/access", None, change).await.json()
     }
 
-    async fn session(&self) -> SessionOpened {
+    pub(crate) async fn session(&self) -> SessionOpened {
         self.post("/v1/sessions", None, json!({})).await.json()
     }
 }
@@ -172,7 +173,7 @@ async fn what_is_no_token_is_refused_as_such() {
 }
 
 /// The hash of a token, as its owner tells it.
-fn hash(token: &str) -> String {
+pub(crate) fn hash(token: &str) -> String {
     Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -252,6 +253,42 @@ async fn a_revoked_token_ends_what_it_began() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     let lock: Value = admin.get("/v1/locks/l").await.json();
     assert_eq!(lock["holders"], json!([]), "its lock is free");
+}
+
+/// A watch without a session, which nothing else would end.
+#[tokio::test]
+async fn a_watch_ends_when_its_token_counts_no_more() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "nodes", "prefix": "/a", "rights": ["read"] }]);
+    principal(&node, &admin, "watcher", rules).await;
+    let admin = with(&node, &admin);
+    let token = async |ttl_s: Value| -> AccessChanged {
+        admin.change(json!({ "create_token": { "principal": "watcher", "ttl_s": ttl_s } })).await
+    };
+    let watch = async |token: &AccessChanged| {
+        let path = "/v1/watch?path=/a&recursive=true";
+        let request = node.request(Method::GET, path).bearer_auth(token.token.as_ref().unwrap());
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        response
+    };
+    let (revoked, expiring, other) = (token(Value::Null).await, token(json!(1)).await, token(Value::Null).await);
+    let (of_revoked, of_expiring, of_other) = (watch(&revoked).await, watch(&expiring).await, watch(&other).await);
+    let began = Instant::now();
+    admin.change(json!({ "revoke_token": { "id": revoked.token_id.unwrap() } })).await;
+    // Read to its end: the server closes it.
+    let last = timeout(PATIENCE, of_revoked.text()).await.expect("it ends").unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(last.contains("event: ended") && last.contains("\"unauthenticated\""), "{last}");
+    assert!(!last.contains("\nid:"), "nothing is to be resumed: {last}");
+    let last = timeout(PATIENCE, of_expiring.text()).await.expect("it ends").unwrap();
+    assert!(last.contains("event: ended"), "{last}");
+
+    // A right that is taken away, of a token that counts.
+    admin.change(json!({ "revoke": { "principal": "watcher", "role": "watcher" } })).await;
+    let last = timeout(PATIENCE, of_other.text()).await.expect("it ends").unwrap();
+    assert!(last.contains("event: ended") && last.contains("\"forbidden\""), "{last}");
 }
 
 #[tokio::test]
