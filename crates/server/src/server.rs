@@ -191,6 +191,7 @@ impl Server {
         let (connections, for_zookeeper) = connections_that_fit(&config, !zookeeper.is_empty());
         // Before the node starts, so that none of its counts is lost.
         let metrics = telemetry::metrics_handle();
+        metrics::gauge!("lockkeeper_super_user").set(f64::from(u8::from(!config.admin.super_digest.is_empty())));
         let fate = Fate::new();
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
         let clock = clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?;

@@ -11,7 +11,7 @@ use lockkeeper_core::limits::{
 use lockkeeper_tls::is_name;
 use lockkeeper_zookeeper::FourLetterWord;
 
-use super::{Config, ConfigError, Limits, ListenerName, NodeRole};
+use super::{Config, ConfigError, Limits, ListenerName, NodeRole, SuperFrom};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
@@ -193,7 +193,17 @@ impl Config {
                  longer than 20 ms; keep it at {most}, and spread what belongs together over several sessions"
             )
         });
-        large_sessions.into_iter().chain(self.tls.warnings()).collect()
+        let super_user = (!self.admin.super_digest.is_empty()).then(|| {
+            let from = match self.admin.super_from {
+                SuperFrom::Local => "from this machine",
+                SuperFrom::Anywhere => "from everywhere",
+            };
+            format!(
+                "admin.super_digest is set: {from} its user may do everything, whatever access control says; empty it \
+                 when it is not needed any more"
+            )
+        });
+        large_sessions.into_iter().chain(super_user).chain(self.tls.warnings()).collect()
     }
 
     fn check_zookeeper_clients(&self) -> Result<Addresses, ConfigError> {

@@ -265,9 +265,22 @@ pub struct Admin {
     pub allow_force_release: bool,
     /// Whether the API may add, promote and remove members and transfer leadership.
     pub allow_membership: bool,
-    /// The user whom no ACL stops, over HTTP and ZooKeeper's protocol: `user:hash` as in a `digest` entry, the hash
-    /// being SHA-1 of `user:password` in base64; empty for nobody.
+    /// The user whom neither ACLs nor access control stop, over HTTP and ZooKeeper's protocol: `user:hash` as in a
+    /// `digest` entry, the hash being SHA-1 of `user:password` in base64; empty for nobody.
     pub super_digest: String,
+    /// From where this user counts.
+    pub super_from: SuperFrom,
+}
+
+/// From where the super user counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuperFrom {
+    /// From the node's own machine: from a loopback address, or from the address that the connection was made to.
+    #[default]
+    Local,
+    /// From every address, as in ZooKeeper.
+    Anywhere,
 }
 
 /// Section `[locks]`.
@@ -435,7 +448,12 @@ impl Default for ZooKeeper {
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { allow_force_release: true, allow_membership: true, super_digest: String::new() }
+        Self {
+            allow_force_release: true,
+            allow_membership: true,
+            super_digest: String::new(),
+            super_from: SuperFrom::default(),
+        }
     }
 }
 

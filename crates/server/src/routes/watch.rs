@@ -62,6 +62,8 @@ pub(super) async fn watch(
     let principals = caller.principals;
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
+    // A node that was off may have missed that a right was taken away.
+    context.node.rights_are_current().await?;
     context.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;
     let waiting = at_work.wait(&context.admission, None)?;
     let watch = context.admission.watches.take(at_work.holder(None), 1)?;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::serve;
 use super::frontend::Frontend;
 use super::metrics::Counts;
+use crate::socket::is_local;
 use crate::tls::TlsListener;
 
 /// Pause after accepting failed for a reason that is not one client's.
@@ -52,7 +53,7 @@ pub(super) async fn accept(
             Counts::add(&frontend.counts.rejected, 1);
             continue;
         };
-        let Some(registered) = frontend.register(address) else {
+        let Some(registered) = frontend.register(address, is_local(&stream, address)) else {
             metrics::counter!("lockkeeper_zookeeper_connections_refused_total", "bound" => "address").increment(1);
             let most = frontend.settings.connections_per_address;
             tracing::warn!(address = %address.ip(), most, "too many connections from one address");

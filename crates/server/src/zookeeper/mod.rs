@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::Admission;
 use crate::audit::Audit;
 use crate::config::{Checked, Config};
-use crate::principals::SuperDigest;
+use crate::principals::SuperUser;
 use crate::tls::TlsListener;
 
 mod admin_commands;
@@ -101,7 +101,7 @@ fn settings(config: &Config, admission: &Admission) -> Settings {
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,
-        super_digest: SuperDigest::new(&config.admin.super_digest),
+        super_user: SuperUser::new(&config.admin),
         may_force: config.admin.allow_force_release,
         commands: zookeeper.words.clone(),
     }

@@ -169,7 +169,96 @@ async fn what_is_no_token_is_refused_as_such() {
         assert!(!refused.detail.contains(wrong) || wrong == "lk_", "{}", refused.detail);
     }
     with(&node, "a.token.of.a.proxy").get("/v1/access/me").await.json::<WhoAmI>();
-    node.get("/v1/access/me?token=lk_AAAA").await.problem(Code::BadRequest);
+}
+
+#[tokio::test]
+async fn a_token_in_a_url_is_refused_with_the_reason_wherever_it_is() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    for url in [
+        format!("/v1/access/me?token={admin}"),
+        format!("/v1/locks?prefix=a&access_token={admin}"),
+        "/v1/access/me?access_token=x".to_owned(),
+        format!("/v1/watch?path=/&authorization={admin}"),
+        format!("/v1/sessions/1/stream?t={admin}"),
+        format!("/nowhere?token={admin}"),
+    ] {
+        let detail = node.get(&url).await.problem(Code::BadRequest).detail;
+        assert!(detail.contains("in a URL") && detail.contains("revoke"), "{url}: {detail}");
+        assert!(!detail.contains(&admin), "{detail}");
+    }
+    // Names that merely look like one.
+    with(&node, &admin).get("/v1/locks?prefix=bulk_lk_x").await.json::<Value>();
+}
+
+#[tokio::test]
+async fn an_enormous_authorization_header_is_refused_and_the_node_goes_on() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    for header in [format!("Bearer lk_{}", "A".repeat(17_000)), format!("Basic {}", "QUFB".repeat(4_500))] {
+        let request = node.request(Method::GET, "/v1/access/me").header("authorization", &header);
+        let problem = Got::of(request.send().await.unwrap()).await.problem(Code::HeaderTooLarge);
+        assert!(problem.detail.contains("limits.header_bytes") && !problem.detail.contains("AAAA"), "{problem}");
+    }
+    let request = node.request(Method::GET, "/v1/access/me").header("authorization", "x".repeat(200_000));
+    assert_eq!(request.send().await.unwrap().status().as_u16(), 431);
+    // One that fits, and is too long for a token.
+    let long = format!("lk_{}", "A".repeat(10_000));
+    with(&node, &long).get("/v1/access/me").await.problem(Code::Unauthenticated);
+    with(&node, &admin).get("/v1/access/me").await.json::<WhoAmI>();
+}
+
+#[tokio::test]
+async fn a_role_without_rules_gives_nothing() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let token = principal(&node, &admin, "guest", json!([])).await.token.unwrap();
+    let guest = with(&node, &token);
+    let me: WhoAmI = guest.get("/v1/access/me").await.json();
+    assert_eq!(me.roles, ["guest"]);
+    // A session is for everybody with a role, and is good for nothing.
+    let session = guest.session().await;
+    let own = Some(session.credential.as_str());
+    guest.post("/v1/locks/l/acquire", own, json!({})).await.problem(Code::Forbidden);
+    guest.post("/v1/gates/g/begin", own, json!({ "fingerprint": "f" })).await.problem(Code::Forbidden);
+    guest.post("/v1/nodes/n", own, json!({})).await.problem(Code::Forbidden);
+    for path in ["/v1/locks/l", "/v1/locks", "/v1/nodes/", "/v1/sessions", "/v1/cluster", "/v1/access"] {
+        guest.get(path).await.problem(Code::Forbidden);
+    }
+    let grant = json!({ "grant": { "principal": "guest", "role": "admin" } });
+    guest.post("/v1/access", None, grant).await.problem(Code::Forbidden);
+    for resource in ["locks", "nodes", "gates", "sessions", "cluster"] {
+        for right in ["read", "acquire", "write", "force", "admin"] {
+            let query = format!("/v1/access/check?resource={resource}&right={right}");
+            assert!(!guest.get(&query).await.json::<AccessAnswer>().allowed, "{query}");
+        }
+    }
+}
+
+/// At two nodes, with the version that both have read.
+#[tokio::test]
+async fn of_two_administrators_who_edit_one_role_at_once_one_is_refused() {
+    let cluster = Cluster::start(3).await;
+    let admin = enable(&cluster).await;
+    let nodes = [with(&cluster.nodes[0], &admin), with(&cluster.nodes[1], &admin)];
+    nodes[0].change(json!({ "put_role": { "name": "r", "rules": [] } })).await;
+    for round in 0..5 {
+        let view: Access = nodes[0].get("/v1/access").await.json();
+        let version = view.roles.iter().find(|role| role.name == "r").unwrap().version;
+        let put = |prefix: &str| {
+            let rules = json!([{ "resource": "locks", "prefix": format!("{prefix}{round}"), "rights": ["read"] }]);
+            json!({ "put_role": { "name": "r", "rules": rules, "version": version } })
+        };
+        let (one, other) =
+            tokio::join!(nodes[0].post("/v1/access", None, put("a")), nodes[1].post("/v1/access", None, put("b")));
+        let won = if one.status.is_success() { "a" } else { "b" };
+        let lost = if one.status.is_success() { &other } else { &one };
+        assert!(one.status.is_success() || other.status.is_success(), "{} {}", one.text, other.text);
+        lost.problem(Code::BadVersion);
+        let view: Access = nodes[1].get("/v1/access").await.json();
+        let role = view.roles.iter().find(|role| role.name == "r").unwrap();
+        assert_eq!(role.rules[0].prefix, format!("{won}{round}"));
+    }
 }
 
 /// The hash of a token, as its owner tells it.

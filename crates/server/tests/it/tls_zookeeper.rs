@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use lockkeeper_server::Config;
+use lockkeeper_tls::{ClientCertificates, TlsFiles, client_config};
 use lockkeeper_zookeeper::ConnectRequest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -9,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::authority::Authority;
 use crate::harness::PATIENCE;
-use crate::tls::{Secured, rest, section};
+use crate::tls::{Secured, bad_identities, connect, rest, section};
 
 /// Length of the reply to a connect request: a timeout, an id, a password, and whether the session only reads.
 const SESSION_REPLY_BYTES: u32 = 37;
@@ -119,4 +120,37 @@ async fn both_ports_share_their_connections() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn zookeeper_clients_need_a_certificate_that_is_good_now() {
+    let secured = Secured::start(|config, authority| {
+        let mut tls = section(&authority.server("zookeeper"));
+        tls.authority = Some(authority.file());
+        tls.client_certificates = ClientCertificates::Required;
+        config.tls.zookeeper = Some(tls);
+    })
+    .await;
+    let at = secured.node.zookeeper.unwrap();
+    let opens = async |identity: Option<&TlsFiles>| {
+        let config = client_config(Some(&secured.authority.file()), identity).unwrap();
+        // With TLS 1.3 a client learns only from the first reply that it was turned away.
+        match connect(at, config).await {
+            Ok(mut stream) => opens_session(&mut stream).await,
+            Err(_) => false,
+        }
+    };
+    for identity in bad_identities(&secured.authority) {
+        assert!(!opens(identity.as_ref()).await, "{identity:?}");
+    }
+    assert!(opens(Some(&secured.authority.client("billing"))).await);
+}
+
+/// After 10 seconds: long enough for a slow client, and too short to collect connections.
+#[tokio::test]
+async fn a_slow_handshake_is_cut_off() {
+    let secured = start(|_| ()).await;
+    let mut slow = TcpStream::connect(secured.node.zookeeper.unwrap()).await.unwrap();
+    slow.write_all(&[22, 3, 1]).await.unwrap();
+    assert_eq!(rest(&mut slow).await, "");
 }
