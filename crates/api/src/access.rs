@@ -125,7 +125,11 @@ pub struct Access {
 pub enum AccessChange {
     /// Enforces access control. Where no principal could administer it, makes the role `admin` with every right, grants
     /// it to the principal `admin`, and makes a token for that principal.
-    Enable {},
+    Enable {
+        /// As that of `create_token`, for the token of the principal `admin`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token_hash: Option<String>,
+    },
     /// Stops to enforce it. Roles, grants and tokens stay.
     Disable {},
     /// Makes or replaces a role.
@@ -157,13 +161,18 @@ pub enum AccessChange {
         /// The role.
         role: String,
     },
-    /// Makes a token. The answer has it, once.
+    /// Makes a token.
     CreateToken {
         /// The principal that it proves.
         principal: String,
         /// How long it counts, in seconds; absent for ever.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ttl_s: Option<u64>,
+        /// The SHA-256 of a token that the caller has drawn, as 64 hexadecimal digits in lower case: `lk_` and 32
+        /// random bytes in base64url without padding. The same call may be repeated, and makes one token. Where it is
+        /// absent, the node draws the token, and the answer has it, once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token_hash: Option<String>,
     },
     /// Sets the owner and all limits of a namespace.
     PutNamespace {
@@ -195,10 +204,10 @@ pub enum AccessChange {
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AccessChanged {
-    /// The token that was made. It cannot be shown again.
+    /// The token that was made, if the node drew it. It cannot be shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// Its id.
+    /// The id of the token that was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_id: Option<String>,
 }

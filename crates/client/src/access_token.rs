@@ -2,15 +2,20 @@
 //!
 //! It must never be printed: neither `Debug` nor an error shows it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::header::HeaderValue;
+use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
+const SCHEME: &str = "Bearer ";
 const PREFIX: &str = "lk_";
-/// 32 random bytes in base64url without padding.
+const SECRET_BYTES: usize = 32;
+/// The secret's bytes in base64url without padding.
 const SECRET_CHARS: usize = 43;
 
 /// A bearer token: `lk_` and 43 characters of base64url. `lockkeeper auth token create` makes one. Whoever has it is
@@ -41,6 +46,35 @@ pub enum AccessTokenError {
 }
 
 impl AccessToken {
+    /// Draws a new token. It counts once the cluster knows its [`hash`](Self::hash): store it before you ask for that,
+    /// so that it is not lost with an answer.
+    pub fn draw() -> Self {
+        let mut secret = [0; SECRET_BYTES];
+        rand::fill(&mut secret);
+        let text = format!("{SCHEME}{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
+        Self::of_header(HeaderValue::from_str(&text).expect("base64url is valid in a header"))
+    }
+
+    /// The SHA-256 of the token, as [`AccessChange`](lockkeeper_api::access::AccessChange) takes it: the cluster stores
+    /// this, and it does not tell the token.
+    pub fn hash(&self) -> String {
+        Sha256::digest(self.expose()).iter().fold(String::with_capacity(64), |mut hash, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(hash, "{byte:02x}");
+            hash
+        })
+    }
+
+    /// The token itself, for the file of its owner. Keep it out of logs and command lines.
+    pub fn expose(&self) -> &str {
+        self.0.to_str().ok().and_then(|header| header.strip_prefix(SCHEME)).unwrap_or_default()
+    }
+
+    fn of_header(mut header: HeaderValue) -> Self {
+        header.set_sensitive(true);
+        Self(header)
+    }
+
     /// Reads the token of a file, which holds nothing else but white space. The file is read once: a client that is to
     /// use another token must be created anew.
     ///
@@ -71,9 +105,8 @@ impl FromStr for AccessToken {
         if secret.len() != SECRET_CHARS || !is_base64url {
             return Err(AccessTokenError::Malformed);
         }
-        let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| AccessTokenError::Malformed)?;
-        header.set_sensitive(true);
-        Ok(Self(header))
+        let header = HeaderValue::from_str(&format!("{SCHEME}{token}")).map_err(|_| AccessTokenError::Malformed)?;
+        Ok(Self::of_header(header))
     }
 }
 
@@ -95,6 +128,18 @@ mod tests {
         assert_eq!(token.header().to_str().unwrap(), format!("Bearer {TOKEN}"));
         assert!(token.header().is_sensitive());
         assert!(!format!("{token:?} {:?}", token.header()).contains("abcdef"));
+    }
+
+    #[test]
+    fn a_drawn_token_is_one_of_its_own_and_is_known_by_its_hash() {
+        let (one, other) = (AccessToken::draw(), AccessToken::draw());
+        assert_ne!(one.expose(), other.expose());
+        assert!(one.header().is_sensitive());
+        assert_eq!(one.expose().parse::<AccessToken>().unwrap(), one);
+        assert_ne!(one.hash(), other.hash());
+        let known: AccessToken = TOKEN.parse().unwrap();
+        // printf TOKEN | sha256sum
+        assert_eq!(known.hash(), "7fa82d4a4bc31787f52345b3be25a36d1eafb56e944c59b2116f6e7cb66ad6dc");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! watch resumes at its last zxid, at any node and either way.
 //!
 //! A watch never skips a change silently: it reports every change after its starting point, or it ends in an error
-//! with the code `compacted`, and the caller reads again and watches from there. It also ends when TLS fails at
-//! every endpoint, however patient it is: see `tls.rs`.
+//! with the code `compacted`, and the caller reads again and watches from there. It also ends when its caller loses the
+//! right to it, and when TLS fails at every endpoint, however patient it is: see `tls.rs`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
@@ -166,7 +166,7 @@ impl Watch {
         let understood = match event.name.as_str() {
             "change" => parse::<Change>(event).map(|change| (change.zxid, WatchItem::Change(change))),
             "bookmark" => parse::<Bookmark>(event).map(|mark| (mark.zxid, WatchItem::Bookmark(mark.zxid))),
-            "compacted" => {
+            "compacted" | "ended" => {
                 return match parse::<Problem>(event) {
                     Ok(problem) => Step::End(Error::Refused(Box::new(problem))),
                     Err(why) => Step::End(self.not_lockkeeper(why)),

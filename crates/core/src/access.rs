@@ -244,7 +244,7 @@ pub enum AccessOp {
     /// Enforces it.
     Enable {
         /// The hash of a token for the principal `admin`, which gets the role `admin` with every right. Needed where no
-        /// principal with a token could administer it.
+        /// principal with a token could administer it. Repeated with the same hash, the operation changes nothing.
         first: Option<Arc<str>>,
     },
     /// Stops to enforce it. Roles, grants and tokens stay.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::{
-    Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, Zxid,
+    Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, State, Zxid,
 };
 
 use crate::locks::presence::Presence;
@@ -174,8 +174,9 @@ pub struct ForcedDeletion {
     pub principals: Principals,
 }
 
-/// Called for each forced deletion. It is called under the state's lock: it must not wait, and must not call the node.
-pub type ForcedDeletionHook = Box<dyn Fn(ForcedDeletion) + Send + Sync>;
+/// Called for each forced deletion, with the state after its batch. It is called under the state's lock: it must not
+/// wait, and must not call the node.
+pub type ForcedDeletionHook = Box<dyn Fn(ForcedDeletion, &State) + Send + Sync>;
 
 /// The result of a forced release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::audit::Audit;
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
 use crate::http::origin::Origins;
-use crate::principals::SuperDigest;
+use crate::principals::SuperUser;
 
 /// Longest time for a majority to confirm that it is in touch with this node.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub(crate) struct Context {
     /// The origins whose web pages may make changes.
     pub(crate) origins: Origins,
     pub(crate) admin: Admin,
-    pub(crate) super_digest: SuperDigest,
+    pub(crate) super_user: SuperUser,
     pub(crate) timing: Timing,
     pub(crate) header_bytes: usize,
     pub(crate) body: BodyBounds,
@@ -65,7 +65,7 @@ impl Context {
             clients: checked.clients.clone(),
             origins: Origins::new(&config.listen.allowed_origins, checked.clients.values()),
             admin: config.admin.clone(),
-            super_digest: SuperDigest::new(&config.admin.super_digest),
+            super_user: SuperUser::new(&config.admin),
             timing: config.timing.clone(),
             header_bytes: limits.header_bytes,
             body: BodyBounds {

@@ -23,7 +23,7 @@ use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::calls::CallScope;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::http::connection::ClientAddress;
+use crate::http::connection::{ClientAddress, LocalClient};
 use crate::principals::{Unproved, from_address, prove_certificate, prove_header};
 use crate::socket::ClientCertificate;
 
@@ -355,7 +355,8 @@ fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure
     let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
     let mut principals = address.map(from_address).unwrap_or_default();
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
-        prove_header(&mut principals, header, &context.super_digest).map_err(|why| {
+        let super_digest = context.super_user.for_caller(parts.extensions.get::<LocalClient>().is_some());
+        prove_header(&mut principals, header, super_digest).map_err(|why| {
             let detail = format!(
                 "header Authorization proves nothing: {why}; send Bearer with a token, or Basic with user:password, or \
                  leave it out"

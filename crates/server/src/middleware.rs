@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
@@ -25,6 +25,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::{ClientAddress, Front};
 use crate::http::{origin, paths};
+use crate::principals::TOKEN_PREFIX;
 use crate::reply::Reply;
 
 /// The label of requests that found no route.
@@ -98,10 +99,22 @@ impl ClientFront {
             // Probes send any name of a host.
             return origin::check_host_count(request.version(), request.headers()).map(|()| None);
         }
+        check_no_token(request.uri())?;
         origin::check_host(request.version(), request.headers())?;
         self.context.origins.check(request.method(), request.headers())?;
         paths::fold(request.method(), request.uri())
     }
+}
+
+/// Refuses a token in the query of a URL (RFC 6750, section 5.3): logs, proxies and histories keep URLs.
+fn check_no_token(uri: &Uri) -> Result<(), Failure> {
+    let mut fields = uri.query().unwrap_or_default().split('&').filter_map(|field| field.split_once('='));
+    if !fields.any(|(name, value)| name == "access_token" || value.starts_with(TOKEN_PREFIX)) {
+        return Ok(());
+    }
+    let detail = "a token does not belong in a URL, which logs and proxies keep; send it in the header Authorization: \
+                  Bearer, and revoke the one that was sent";
+    Err(Failure::bad_request(detail))
 }
 
 fn header_size(headers: &HeaderMap) -> usize {
@@ -139,7 +152,7 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
 }
 
 /// The proof that a request was refused for. A caller who shows none has not failed to prove anything.
-fn failed_authentication(code: Option<Code>, has_authorization: bool) -> Option<AuthenticationMethod> {
+pub(crate) fn failed_authentication(code: Option<Code>, has_authorization: bool) -> Option<AuthenticationMethod> {
     match code? {
         Code::WrongSecret => Some(AuthenticationMethod::SessionSecret),
         Code::Unauthenticated if has_authorization => Some(AuthenticationMethod::AuthorizationHeader),

@@ -20,6 +20,7 @@ use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
+use crate::config::{Admin, SuperFrom};
 use crate::socket::ClientCertificate;
 
 pub(crate) const DIGEST: &str = "digest";
@@ -30,16 +31,48 @@ const AUTH: &str = "auth";
 
 /// The user who is `super`, as `user:hash`; `None` for nobody.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SuperDigest(Option<String>);
+pub(crate) struct SuperDigest {
+    digest: Option<String>,
+    /// Whether the callers whom this value is for are too far away to be this user.
+    is_remote: bool,
+}
 
 impl SuperDigest {
     /// As the configuration has it: empty for nobody.
     pub(crate) fn new(text: &str) -> Self {
-        Self(Some(text.to_owned()).filter(|text| !text.is_empty()))
+        Self { digest: Some(text.to_owned()).filter(|text| !text.is_empty()), is_remote: false }
     }
 
-    fn is(&self, digest: &str) -> bool {
-        self.0.as_deref().is_some_and(|known| known.as_bytes().ct_eq(digest.as_bytes()).into())
+    fn is(&self, digest: &str, address: Option<IpAddr>) -> bool {
+        let is_known = self.digest.as_deref().is_some_and(|known| known.as_bytes().ct_eq(digest.as_bytes()).into());
+        if is_known && self.is_remote {
+            tracing::warn!(
+                address = address.map(tracing::field::display),
+                "the password of the super user came from another machine and does not count; ask from the node's own \
+                 machine, or set admin.super_from = \"anywhere\""
+            );
+        }
+        is_known && !self.is_remote
+    }
+}
+
+/// The super user of the configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct SuperUser {
+    for_local: SuperDigest,
+    for_remote: SuperDigest,
+}
+
+impl SuperUser {
+    pub(crate) fn new(admin: &Admin) -> Self {
+        let for_local = SuperDigest::new(&admin.super_digest);
+        let is_remote = admin.super_from == SuperFrom::Local;
+        Self { for_remote: SuperDigest { is_remote, ..for_local.clone() }, for_local }
+    }
+
+    /// As it is for a caller on this machine, or on another one.
+    pub(crate) fn for_caller(&self, is_local: bool) -> &SuperDigest {
+        if is_local { &self.for_local } else { &self.for_remote }
     }
 }
 
@@ -89,7 +122,7 @@ pub(crate) fn prove(
             if id.len() > MAX_ACL_ID_BYTES {
                 return Err(Unproved::TooLong);
             }
-            if super_digest.is(&id) {
+            if super_digest.is(&id, principals.address) {
                 add(principals, Principals::SUPER, "")?;
             }
             add(principals, DIGEST, &id)
@@ -284,14 +317,9 @@ pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
     }
 }
 
-/// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the name in a certificate, or the
-/// id of a token. Anybody may call itself by a user of the digest scheme; only the hash tells two callers of one name
-/// apart.
-pub(crate) fn names(principals: &Principals) -> Vec<String> {
-    principals.identities.iter().map(name).collect()
-}
-
-/// The same where the state is at hand, which knows the principals of tokens.
+/// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the name in a certificate, the
+/// principal of a token, or the id of a token that this state does not know. Anybody may call itself by a user of the
+/// digest scheme; only the hash tells two callers of one name apart.
 pub(crate) fn names_in(principals: &Principals, state: &State) -> Vec<String> {
     let known = |identity: &Identity| match &*identity.scheme {
         TOKEN => state.access().principal_of(identity, state.clock_ms()).map(Cow::into_owned),
@@ -349,7 +377,20 @@ mod tests {
         assert!(!known.is_super());
         assert_eq!(prove(&mut known, "digest", b"root:pw", &root), Ok(()));
         assert!(known.is_super());
-        assert_eq!(names(&known), ["digest:bob", "digest:root", "super", "digest:root"]);
+        assert_eq!(names_in(&known, &State::new()), ["digest:bob", "digest:root", "super", "digest:root"]);
+    }
+
+    #[test]
+    fn the_super_user_counts_from_this_machine_unless_the_configuration_says_otherwise() {
+        let is_super = |super_from, is_local| {
+            let admin = Admin { super_digest: digest_of("root:pw"), super_from, ..Admin::default() };
+            let (mut known, user) = (somebody(), SuperUser::new(&admin));
+            prove(&mut known, "digest", b"root:pw", user.for_caller(is_local)).unwrap();
+            assert_eq!(known.identities.last().map(|last| &*last.scheme), Some(DIGEST), "it is a digest in any case");
+            known.is_super()
+        };
+        assert!(is_super(SuperFrom::Local, true) && !is_super(SuperFrom::Local, false));
+        assert!(is_super(SuperFrom::Anywhere, true) && is_super(SuperFrom::Anywhere, false));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::{Audit, AuditFile};
+use crate::audit::{Audit, AuditFile, AuditRecord};
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
 use crate::config::{Checked, Config, ForeignNames, Limits, NodeRole, ZooKeeper};
@@ -33,6 +33,7 @@ use crate::http::listener::{Bound, Keys, Policy, accept};
 use crate::middleware::ClientFront;
 use crate::peer::PeerFront;
 use crate::tls::{TlsListener, TlsListeners};
+use crate::zookeeper::ZooKeeperPorts;
 use crate::{routes, telemetry, zookeeper};
 
 /// Time for waiters, streams and tasks to end after the node has stopped.
@@ -72,7 +73,7 @@ pub struct Server {
     checked: Checked,
     client: Bound,
     peer: Bound,
-    zookeeper: Option<Bound>,
+    zookeeper: ZooKeeperPorts,
     tls: TlsListeners,
     audit: Option<AuditFile>,
 }
@@ -116,7 +117,7 @@ impl Server {
         let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
-        let zookeeper = checked.listen_zookeeper.map(|address| take("zookeeper.listen", address)).transpose()?;
+        let zookeeper = ZooKeeperPorts::bind(&checked)?;
         Ok(Self { config, checked, client, peer, zookeeper, tls, audit })
     }
 
@@ -148,10 +149,8 @@ impl Server {
             adjust(&mut config);
             let checked = config.check()?;
             let (tls, audit) = (TlsListeners::open(&config)?, open_audit_file(&config)?);
-            let zookeeper = checked.listen_zookeeper.map(|address| {
-                Bound::bind(address).map_err(|error| ServeError::listen("zookeeper.listen", address, &error))
-            });
-            Ok(Self { config, checked, client, peer, zookeeper: zookeeper.transpose()?, tls, audit })
+            let zookeeper = ZooKeeperPorts::bind(&checked)?;
+            Ok(Self { config, checked, client, peer, zookeeper, tls, audit })
         };
         ports.into_iter().map(server).collect()
     }
@@ -166,9 +165,14 @@ impl Server {
         self.peer.address()
     }
 
-    /// The address for ZooKeeper's clients, if they are served.
+    /// The address for ZooKeeper's clients (`zookeeper.listen`), if there is one.
     pub fn zookeeper_address(&self) -> Option<SocketAddr> {
-        self.zookeeper.as_ref().map(Bound::address)
+        self.zookeeper.address()
+    }
+
+    /// Their second address, which speaks TLS only (`zookeeper.listen_secure`), if there is one.
+    pub fn zookeeper_secure_address(&self) -> Option<SocketAddr> {
+        self.zookeeper.secure_address()
     }
 
     /// The configuration it was made with.
@@ -184,9 +188,10 @@ impl Server {
         let Self { config, checked, client, peer, zookeeper, tls, audit } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-        let (connections, for_zookeeper) = connections_that_fit(&config, zookeeper.is_some());
+        let (connections, for_zookeeper) = connections_that_fit(&config, !zookeeper.is_empty());
         // Before the node starts, so that none of its counts is lost.
         let metrics = telemetry::metrics_handle();
+        metrics::gauge!("lockkeeper_super_user").set(f64::from(u8::from(!config.admin.super_digest.is_empty())));
         let fate = Fate::new();
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
         let clock = clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?;
@@ -195,7 +200,9 @@ impl Server {
         let settings = (&config, &checked, tls.peers.clone());
         let (node, auth) = start_node(settings, &store, opened, snapshots, clock, &fate).await?;
         let forced_deletions = audit.clone();
-        node.on_forced_deletion(Box::new(move |deletion| forced_deletions.record(&deletion.into())));
+        node.on_forced_deletion(Box::new(move |deletion, state| {
+            forced_deletions.record(&AuditRecord::of_deletion(deletion, state));
+        }));
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
@@ -213,22 +220,17 @@ impl Server {
         let front = ClientFront { context: context.clone(), router: routes::router(context.clone()) };
         let policy = client_policy(&config, tls.client.clone(), connections, stopping.clone());
         let clients = tokio::spawn(accept(client_listener, front, policy));
-        let zookeeper = match zookeeper {
-            Some(bound) => {
-                let address = bound.address();
-                let listener = listen("zookeeper.listen", bound, address)?;
-                tracing::info!(%address, "listening for ZooKeeper's clients");
-                Some(tokio::spawn(zookeeper::serve(
-                    (listener, tls.zookeeper.clone()),
-                    &node,
-                    (&config, &checked),
-                    (&context.admission, &audit),
-                    for_zookeeper,
-                    stopping.clone(),
-                )))
-            }
-            None => None,
-        };
+        let listeners = zookeeper.listen(&config, tls.zookeeper.as_ref())?;
+        let zookeeper = (!listeners.is_empty()).then(|| {
+            tokio::spawn(zookeeper::serve(
+                listeners,
+                &node,
+                (&config, &checked),
+                (&context.admission, &audit),
+                for_zookeeper,
+                stopping.clone(),
+            ))
+        });
         let mut upkeep = JoinSet::new();
         upkeep.spawn(tls.keep_current());
         upkeep.spawn(audit.clone().reopen_on_hangup());

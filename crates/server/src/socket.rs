@@ -1,6 +1,7 @@
 //! The socket of a connection: TCP, or TLS over it. What is above need not know which.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,6 +20,17 @@ pub(crate) enum Socket {
     Plain(TcpStream),
     /// Its state is large.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Whether the client of a connection is on this machine: at a loopback address, or at the address that it connected
+/// to. Nobody else can answer from this machine's own address, which the handshake of TCP asks for.
+pub(crate) fn is_local(stream: &TcpStream, client: SocketAddr) -> bool {
+    stream.local_addr().is_ok_and(|own| is_own_address(client.ip(), own.ip()))
+}
+
+fn is_own_address(client: IpAddr, own: IpAddr) -> bool {
+    let (client, own) = (client.to_canonical(), own.to_canonical());
+    client.is_loopback() || client == own
 }
 
 pub(crate) type SocketReader = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
@@ -136,6 +148,27 @@ impl AsyncWrite for Socket {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_local_at_loopback_and_at_the_address_it_connected_to() {
+        for (client, own, local) in [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("::1", "::1", true),
+            ("::ffff:127.0.0.1", "::ffff:10.0.0.1", true),
+            ("10.0.0.1", "10.0.0.1", true),
+            ("::ffff:10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.2", "10.0.0.1", false),
+            ("::ffff:10.0.0.2", "10.0.0.1", false),
+            ("fe80::1", "fe80::2", false),
+        ] {
+            assert_eq!(is_own_address(client.parse().unwrap(), own.parse().unwrap()), local, "{client} at {own}");
         }
     }
 }

@@ -83,6 +83,11 @@ pub(crate) fn metrics_handle() -> Option<PrometheusHandle> {
 fn describe() {
     describe_requests();
     describe_tls();
+    describe_gauge!(
+        "lockkeeper_super_user",
+        Unit::Count,
+        "1 while admin.super_digest is set: its user may do everything."
+    );
     describe_state();
     describe_replication();
     describe_zookeeper();

@@ -47,13 +47,15 @@ pub(crate) struct TlsListener {
     tls: Arc<ServerTls>,
     /// How certificates name clients; `None` for the listener of peers, whose names `peer` reads.
     rule: Option<Arc<ClientNameRule>>,
+    /// Whether clients without TLS are served too.
+    takes_plain: bool,
 }
 
 /// What became of a new connection.
 pub(crate) enum TlsHandshake {
     /// With the certificate that the client showed.
     Done(Socket, Option<ClientCertificate>),
-    /// The client does not speak TLS. Nothing has been read.
+    /// The client does not speak TLS, as it must. Nothing has been read.
     PlainText(TcpStream),
     Failed,
 }
@@ -76,7 +78,12 @@ impl TlsListeners {
         Ok(Self {
             client: listener("client", config.tls.client.as_ref())?,
             zookeeper: listener("zookeeper", config.tls.zookeeper.as_ref())?,
-            peer: peers.as_ref().map(|peers| TlsListener { name: PEER, tls: peers.listener().clone(), rule: None }),
+            peer: peers.as_ref().map(|peers| TlsListener {
+                name: PEER,
+                tls: peers.listener().clone(),
+                rule: None,
+                takes_plain: false,
+            }),
             peers,
         })
     }
@@ -115,7 +122,12 @@ impl TlsListener {
     fn open(name: &'static str, section: &ListenerTls) -> Result<Self, TlsError> {
         let files = TlsFiles { certificate: section.certificate.clone(), key: section.key.clone() };
         let tls = ServerTls::open(&files, section.authority.as_deref(), section.client_certificates)?;
-        Ok(Self { name, tls: Arc::new(tls), rule: Some(Arc::new(section.client_name_rule())) })
+        Ok(Self { name, tls: Arc::new(tls), rule: Some(Arc::new(section.client_name_rule())), takes_plain: false })
+    }
+
+    /// The same with the same files, for a listener that serves clients without TLS too.
+    pub(crate) fn taking_plain(self) -> Self {
+        Self { takes_plain: true, ..self }
     }
 
     /// Performs the handshake of a connection within this time. `began` is called when its first byte is there. What
@@ -136,6 +148,9 @@ impl TlsListener {
             Err(_) => return self.failed(address, "timeout", "it sent nothing"),
         }
         began();
+        if first[0] != TLS_HANDSHAKE_BYTE && self.takes_plain {
+            return TlsHandshake::Done(Socket::Plain(stream), None);
+        }
         if first[0] != TLS_HANDSHAKE_BYTE {
             self.failed(address, "plain_text", "it does not speak TLS");
             return TlsHandshake::PlainText(stream);

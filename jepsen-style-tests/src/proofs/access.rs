@@ -23,7 +23,7 @@ pub(super) async fn enable(
     cluster: &mut Cluster,
     builder: impl Fn() -> Result<ClientBuilder, Failed>,
 ) -> Result<TokenMade, Failed> {
-    let made = Administrator::at(cluster.api(1)).change(AccessChange::Enable {}).await?;
+    let made = Administrator::at(cluster.api(1)).change(AccessChange::Enable { token_hash: None }).await?;
     let made = token_of(made)?;
     cluster.ask_with(&with_token(builder()?, &made.token)?);
     Ok(made)
@@ -64,7 +64,8 @@ impl Administrator {
     }
 
     pub(super) async fn token(&self, principal: &str, ttl_s: Option<u64>) -> Result<TokenMade, Failed> {
-        token_of(self.change(AccessChange::CreateToken { principal: principal.into(), ttl_s }).await?)
+        let create = AccessChange::CreateToken { principal: principal.into(), ttl_s, token_hash: None };
+        token_of(self.change(create).await?)
     }
 
     pub(super) async fn revoke_token(&self, token: &TokenMade) -> Result<(), Failed> {

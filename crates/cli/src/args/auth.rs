@@ -54,11 +54,27 @@ pub(crate) enum AuthCommand {
 #[command(after_help = "\
 If no principal could administer access control, this makes a role `admin` with every right, a principal `admin`, and a
 token for it, which is shown this once: alone on standard output, or in the new file of --out. Keep it: without it, only
-the super user of the nodes' configuration (admin.super_digest) can get in again.")]
+the super user of the nodes' configuration (admin.super_digest) can get in again.
+
+The token is drawn here, and the cluster gets only its hash. It is in FILE before the cluster is asked, so that it is
+not lost with the answer. FILE is removed again if no token was made.")]
 pub(crate) struct EnableAccess {
+    #[command(flatten)]
+    pub(crate) file: TokenFileArgs,
+}
+
+/// Where a new token is stored.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TokenFileArgs {
     /// Write the token to this new file, readable by you only
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// Replace FILE, once the cluster has taken the new token
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
+    /// Repeat a call whose outcome is unknown: take the token that FILE has
+    #[arg(long, requires = "out", conflicts_with = "force")]
+    pub(crate) reuse: bool,
 }
 
 /// `auth can-i`
@@ -168,7 +184,8 @@ pub(crate) enum TokensCommand {
 /// `auth token create`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Prints the token alone on standard output. It cannot be shown again: the cluster stores only its hash.
+Prints the token alone on standard output. It cannot be shown again: it is drawn here, and the cluster gets only its
+hash. With --out it is in FILE before the cluster is asked. FILE is removed again if the cluster refuses.
 
 Example:
   lockkeeper auth token create billing --ttl 90d --out billing.token
@@ -179,9 +196,8 @@ pub(crate) struct NewToken {
     /// How long it counts, such as 30d; at least 1s [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub(crate) ttl: Option<Duration>,
-    /// Write the token to this new file, readable by you only
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) file: TokenFileArgs,
 }
 
 /// The id of a token.

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use auth::{AccessCheck, Auth, AuthCommand, EnableAccess, NewToken, RolesCommand, TokensCommand};
+pub(crate) use auth::{
+    AccessCheck, Auth, AuthCommand, EnableAccess, NewToken, RolesCommand, TokenFileArgs, TokensCommand,
+};
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};

@@ -1,22 +1,22 @@
 //! `lockkeeper auth`: access control. Asks who may do what, and changes roles, grants and tokens.
 //!
-//! A new token is on standard output and nowhere else, or in a new file that only its owner can read. It must never be
-//! in a message.
+//! A new token is on standard output and nowhere else, or in a file that only its owner can read (`stored_token`). It
+//! must never be in a message.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+mod stored_token;
 
 use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Grant, Role, Rule};
 use lockkeeper_api::access::{TokenInfo, WhoAmI};
 
+use lockkeeper_client::Error;
+use stored_token::StoredToken;
+
 use super::client;
+use crate::args::TokenFileArgs;
 use crate::args::{AccessCheck, Auth, AuthCommand, Common, EnableAccess, NewToken, RolesCommand, TokensCommand};
 use crate::failure::{EXIT_FAILED, Failure, print_error};
 use crate::output::{ago, escaped, hours_since, number, of_hours, print_json, print_line, print_table, table, until};
 
-const TOKEN_FILE_MODE: u32 = 0o600;
 const NOT_ENFORCED: &str = "access control is not enforced: everybody may do everything";
 
 /// Runs the command of `auth`.
@@ -49,84 +49,49 @@ async fn change(common: &Common, change: AccessChange, done: String) -> Result<(
 }
 
 async fn enable(common: &Common, args: &EnableAccess) -> Result<(), Failure> {
-    let client = client(common)?;
-    let file = args.out.as_deref().map(TokenFile::create).transpose()?;
-    let changed = client.change_access(&AccessChange::Enable {}).await?;
-    let made = match &changed.token_id {
-        Some(id) => format!("; nobody could administer it, so token {id} of the principal admin was made"),
-        None => String::new(),
+    let changed = |made: &AccessChanged| {
+        let made = match &made.token_id {
+            Some(id) => format!("; nobody else could administer it, so token {id} of the principal admin was made"),
+            None => String::new(),
+        };
+        format!("access control is enforced{made}")
     };
-    hand_over(common, &changed, file, &format!("access control is enforced{made}"))
+    let change = |hash| AccessChange::Enable { token_hash: Some(hash) };
+    make_token(common, &args.file, change, changed).await
 }
 
 async fn create_token(common: &Common, args: &NewToken) -> Result<(), Failure> {
+    let (principal, ttl_s) = (args.principal.clone(), args.ttl.map(|ttl| ttl.as_secs()));
+    let made = |made: &AccessChanged| {
+        format!("made token {} of {}", made.token_id.as_deref().unwrap_or("-"), escaped(&args.principal))
+    };
+    let change = |hash| AccessChange::CreateToken { principal, ttl_s, token_hash: Some(hash) };
+    make_token(common, &args.file, change, made).await
+}
+
+/// Draws a token, stores it, and has the cluster make the change that takes its hash. Says on standard error what was
+/// done. Without a file, the token is alone on standard output.
+async fn make_token(
+    common: &Common,
+    args: &TokenFileArgs,
+    change: impl FnOnce(String) -> AccessChange,
+    done: impl FnOnce(&AccessChanged) -> String,
+) -> Result<(), Failure> {
     let client = client(common)?;
-    let file = args.out.as_deref().map(TokenFile::create).transpose()?;
-    let ttl_s = args.ttl.map(|ttl| ttl.as_secs());
-    let create = AccessChange::CreateToken { principal: args.principal.clone(), ttl_s };
-    let changed = client.change_access(&create).await?;
-    let id = changed.token_id.as_deref().unwrap_or("-");
-    hand_over(common, &changed, file, &format!("made token {id} of {}", escaped(&args.principal)))
-}
-
-/// Says on standard error what was done. Prints the new token, if there is one, alone on standard output, or writes it
-/// to the file.
-fn hand_over(common: &Common, changed: &AccessChanged, file: Option<TokenFile>, done: &str) -> Result<(), Failure> {
-    if !common.json {
-        print_error(done);
-    }
-    match (&changed.token, file) {
-        (Some(token), Some(file)) => {
-            let path = file.path.clone();
-            if let Err(error) = file.write(token) {
-                // It cannot be shown again, and without it an administrator would be locked out.
-                print_error(&format!(
-                    "lockkeeper auth: cannot write {}: {error}; the token is on standard output",
-                    path.display()
-                ));
-                print_line(token)?;
-                return Err(Failure::silent(EXIT_FAILED));
+    let stored = StoredToken::prepare(args)?;
+    match client.change_access(&change(stored.token.hash())).await {
+        Ok(changed) => {
+            if !common.json {
+                print_error(&done(&changed));
             }
-            if common.json { print_json(&AccessChanged { token: None, ..changed.clone() }) } else { Ok(()) }
+            match changed.token_id {
+                Some(_) => stored.hand_over(common, &changed),
+                None if common.json => print_json(&changed),
+                None => Ok(()),
+            }
         }
-        (Some(token), None) if !common.json => print_line(token),
-        _ if common.json => print_json(changed),
-        _ => Ok(()),
-    }
-}
-
-/// The file of `--out`. It is made before the cluster makes the token, which would be lost if the file could not be
-/// made, and is removed again if no token is written to it.
-struct TokenFile {
-    path: PathBuf,
-    file: File,
-    written: bool,
-}
-
-impl TokenFile {
-    fn create(path: &Path) -> Result<Self, Failure> {
-        let made = File::options().write(true).create_new(true).mode(TOKEN_FILE_MODE).open(path);
-        let file = made.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => Failure::failed(format!("{} exists; --out makes a new file", path.display())),
-            _ => Failure::failed(format!("cannot make the token file {}: {error}", path.display())),
-        })?;
-        Ok(Self { path: path.to_owned(), file, written: false })
-    }
-
-    fn write(mut self, token: &str) -> std::io::Result<()> {
-        writeln!(self.file, "{token}")?;
-        self.file.sync_all()?;
-        self.written = true;
-        Ok(())
-    }
-}
-
-impl Drop for TokenFile {
-    fn drop(&mut self) {
-        if !self.written {
-            // Empty, or without a whole token.
-            let _ = fs::remove_file(&self.path);
-        }
+        Err(error @ (Error::UnknownOutcome(_) | Error::NotLockkeeper { .. })) => stored.keep(&error),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -286,24 +251,9 @@ fn last_used(hour_began_ms: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use lockkeeper_api::access::{Resource, Right};
 
     use super::*;
-
-    #[test]
-    fn a_token_file_is_private_new_and_stays_only_with_a_token() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("token");
-        drop(TokenFile::create(&path).unwrap());
-        assert!(!path.exists(), "no token was made");
-        TokenFile::create(&path).unwrap().write("lk_secret").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "lk_secret\n");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(TokenFile::create(&path).is_err());
-        assert_eq!(fs::read_to_string(&path).unwrap(), "lk_secret\n", "a file that exists is left alone");
-    }
 
     #[test]
     fn a_rule_is_printed_as_it_is_written() {

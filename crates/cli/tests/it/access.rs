@@ -1,9 +1,12 @@
 //! `auth`, and every other command at a cluster that enforces access control.
 
 use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
 
 use crate::support::{Dev, Killed, complaint, eventually, json, lockkeeper};
 
@@ -131,6 +134,70 @@ fn a_new_token_is_alone_on_standard_output_or_in_a_private_file() {
     let listed = cluster.admin(&["auth", "token", "list"]);
     assert_eq!(listed.lines().filter(|line| line.contains("ops")).count(), 2, "{listed}");
     assert!(!listed.contains("lk_") && listed.contains("never"), "{listed}");
+}
+
+/// A server that reads a request and closes the connection: its client cannot know what became of it.
+fn silent_endpoint() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| stream.read(&mut [0; 4096]));
+        }
+    });
+    address
+}
+
+#[test]
+fn a_token_is_not_lost_with_the_answer() {
+    let (dev, directory) = (Dev::start(1, &[]), tempfile::tempdir().unwrap());
+    let file = directory.path().join("admin.token");
+    let enable = ["auth", "enable", "--out", file.to_str().unwrap()];
+    let nowhere = |arguments: &[&str]| {
+        let endpoint = silent_endpoint();
+        let unknown = lockkeeper().args(["--endpoints", &endpoint, "--patience", "500ms"]).args(arguments).output();
+        let unknown = unknown.unwrap();
+        assert_eq!(unknown.status.code(), Some(123), "{unknown:?}");
+        unknown
+    };
+    let why = complaint(&nowhere(&enable));
+    assert!(why.contains(file.to_str().unwrap()) && why.contains("--reuse"), "{why}");
+    assert_eq!(mode(&file), 0o600);
+    let stored = fs::read_to_string(&file).unwrap();
+    assert!(!why.contains(stored.trim()));
+    let refused = dev.run(&enable);
+    assert!(refused.status.code() == Some(1) && complaint(&refused).contains("--reuse"), "{refused:?}");
+
+    // The same call again, twice: once for the answer that was lost, and once more.
+    for _ in 0..2 {
+        let done_at_last = dev.run(&[&enable[..], &["--reuse"]].concat());
+        assert!(done_at_last.status.success(), "{done_at_last:?}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), stored);
+    let who = dev.command(&["--token-file", file.to_str().unwrap(), "auth", "whoami"]).output().unwrap();
+    assert!(done(&who).contains("admin"), "{who:?}");
+
+    let printed = text(&nowhere(&["auth", "token", "create", "ops"]));
+    assert!(printed.starts_with("lk_") && printed.trim().len() == 46, "it may count");
+}
+
+#[test]
+fn a_token_file_stays_only_if_its_token_may_count() {
+    let cluster = Enforced::start();
+    let file = cluster.file("new.token");
+    let out = file.to_str().unwrap();
+    let refused = cluster.run("admin.token", &["auth", "token", "create", "anyone", "--out", out]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(!file.exists(), "the cluster refused it");
+    cluster.admin(&["auth", "enable", "--out", out]);
+    assert!(!file.exists(), "there was an administrator, so no token was made");
+    fs::write(&file, "something else").unwrap();
+    let refused = cluster.run("admin.token", &["auth", "token", "create", "anyone", "--out", out, "--force"]);
+    assert_eq!((refused.status.code(), &*fs::read_to_string(&file).unwrap()), (Some(1), "something else"));
+    cluster.admin(&["auth", "token", "create", "ops", "--out", out, "--force"]);
+    assert!(fs::read_to_string(&file).unwrap().starts_with("lk_"));
+    assert_eq!(mode(&file), 0o600);
+    assert_eq!(fs::read_dir(cluster.directory.path()).unwrap().count(), 2, "nothing else is left there");
 }
 
 #[test]

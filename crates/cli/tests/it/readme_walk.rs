@@ -1,13 +1,14 @@
 //! Runs the README's shell blocks, the curl commands of `docs/http.md` and the front node of `docs/running.md`
-//! unchanged against three real processes, and the commands of `docs/security.md` that make certificates and give
-//! rights. `scripts/interop` runs the README's blocks in other languages; the client's
-//! documentation tests compile the Rust block.
+//! unchanged against three real processes, and the commands of `docs/security.md` that make certificates, give rights
+//! and get in again. `scripts/interop` runs the README's blocks in other languages; the client's documentation tests
+//! compile the Rust block.
 
 use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::Dev;
+use crate::support::{Dev, Killed, eventually, lockkeeper};
 
 const README: &str = include_str!("../../../../README.md");
 const HTTP: &str = include_str!("../../../../docs/http.md");
@@ -107,6 +108,71 @@ fn the_rights_of_the_page_are_given() {
     let (rights, limits) = (block(SECURITY, "### Five minutes to access control"), block(SECURITY, "### Namespaces"));
     let blocks = format!("{rights}\nexport LOCKKEEPER_TOKEN_FILE=admin.token\n{limits}");
     says_what_it_marks(&blocks, &printed(&blocks, &endpoints));
+}
+
+/// A node alone with TLS for its clients, whose administrator has lost the token. Restarted with a super user.
+struct LostToken {
+    directory: tempfile::TempDir,
+    address: SocketAddr,
+    node: Option<Killed>,
+}
+
+impl LostToken {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let peer = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let certificates = "lockkeeper certs init --dir . --cluster orders
+            lockkeeper certs node --dir . --id 1 --host localhost";
+        printed_in(directory.path(), certificates, &[]);
+        let config = format!(
+            "[cluster]\nid = \"orders\"\nnode = 1\n[listen]\nclient = \"{address}\"\npeer = \"{peer}\"\n\
+             [storage]\nfree_floor_mib = 1\n[tls.client]\ncertificate = \"node1.pem\"\nkey = \"node1.key\"\n"
+        );
+        std::fs::write(directory.path().join("node1.toml"), config).unwrap();
+        Self { directory, address, node: None }
+    }
+
+    fn endpoint(&self) -> String {
+        format!("https://localhost:{}", self.address.port())
+    }
+
+    /// Starts the node, or starts it again.
+    fn serve(&mut self, super_digest: &str) {
+        // The one before must have left its directory.
+        drop(self.node.take());
+        let mut command = lockkeeper();
+        command.args(["serve", "--config", "node1.toml"]).current_dir(self.directory.path()).stderr(Stdio::null());
+        command.env("LOCKKEEPER_ADMIN__SUPER_DIGEST", super_digest);
+        self.node = Some(Killed(command.spawn().unwrap()));
+        let ready = format!("curl -fsS --cacert authority.pem {}/readyz", self.endpoint());
+        eventually("the node to be ready", || {
+            let asked = Command::new("bash").args(["-c", &ready]).current_dir(self.directory.path()).output();
+            asked.is_ok_and(|output| output.status.success())
+        });
+    }
+}
+
+#[test]
+fn the_way_back_of_the_page_leads_back() {
+    let section = SECURITY.split("### When the last token of an administrator is lost").nth(1).unwrap();
+    let blocks: Vec<&str> = section.split("```bash\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let [hash, way_back, ..] = &blocks[..] else { panic!("two blocks") };
+    let mut lost = LostToken::start();
+    lost.serve("");
+    let endpoints = [lost.endpoint()];
+    let enabled = "lockkeeper --ca authority.pem auth enable >/dev/null";
+    printed_in(lost.directory.path(), enabled, &endpoints);
+
+    let page_address = "https://lock-1.example:7001";
+    assert!(way_back.contains(page_address));
+    let script = way_back.replace(page_address, &endpoints[0]);
+    let made = printed(hash, &[]);
+    says_what_it_marks(hash, &made);
+    lost.serve(&format!("super:{}", made.trim()));
+    says_what_it_marks(way_back, &printed_in(lost.directory.path(), &script, &endpoints));
+    let metrics = format!("curl -fsS --cacert authority.pem {}/metrics", endpoints[0]);
+    assert!(printed_in(lost.directory.path(), &metrics, &[]).contains("\nlockkeeper_super_user 1\n"));
 }
 
 #[test]

@@ -20,14 +20,23 @@ impl Client {
         self.call(&RequestSpec::read(call).anonymous()).await
     }
 
-    /// Changes access control. The answer to [`AccessChange::CreateToken`], and to an [`AccessChange::Enable`] that
-    /// makes a token, is the only place where the token is shown: if the outcome is unknown, the token is lost.
+    /// Changes access control. Draw a token yourself ([`AccessToken::draw`](crate::AccessToken::draw)), store it, and
+    /// give its hash to [`AccessChange::CreateToken`] or [`AccessChange::Enable`]: such a call is repeated while its
+    /// outcome is unknown, and nothing is lost with an answer. Without a hash the node draws the token, and its answer
+    /// is the only place where the token is shown.
     ///
     /// # Errors
     /// See [`Error`].
     pub async fn change_access(&self, change: &AccessChange) -> Result<AccessChanged, Error> {
+        let retry = match change {
+            // The hash identifies the change.
+            AccessChange::Enable { token_hash: Some(_) } | AccessChange::CreateToken { token_hash: Some(_), .. } => {
+                RetryPolicy::Idempotent
+            }
+            _ => RetryPolicy::Never,
+        };
         let call = Call::ChangeAccess { body: change.clone() };
-        self.call(&RequestSpec::new(call, RetryPolicy::Never).anonymous()).await
+        self.call(&RequestSpec::new(call, retry).anonymous()).await
     }
 
     /// Lists the namespaces that have limits, with what they use. Without the right to read the cluster, only those

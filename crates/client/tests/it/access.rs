@@ -2,7 +2,9 @@
 
 use lockkeeper_client::api::Code;
 use lockkeeper_client::api::access::{AccessChange, AccessChanged, AccessQuestion, Resource, Right, Rule};
-use lockkeeper_client::{Client, Error, Options, Paging, Session, SessionOptions, Transport, WatchOptions};
+use lockkeeper_client::{
+    AccessToken, Client, Error, Options, Paging, Session, SessionOptions, Transport, WatchOptions,
+};
 use tokio::time::{Duration, sleep};
 
 use crate::test_cluster::{TestCluster, soon};
@@ -14,7 +16,7 @@ fn with_token(test: &TestCluster, made: &AccessChanged) -> Client {
 
 /// Enforces access control. Returns a client of its administrator.
 async fn enforced(test: &TestCluster) -> Client {
-    let made = soon(test.client.change_access(&AccessChange::Enable {})).await.unwrap();
+    let made = soon(test.client.change_access(&AccessChange::Enable { token_hash: None })).await.unwrap();
     with_token(test, &made)
 }
 
@@ -26,9 +28,24 @@ async fn billing(test: &TestCluster, admin: &Client) -> (Client, String) {
     assert!(soon(admin.change_access(&put)).await.is_err(), "the role exists, and version 0 stands for none");
     let grant = AccessChange::Grant { principal: "billing".into(), role: "orders".into() };
     soon(admin.change_access(&grant)).await.unwrap();
-    let token = AccessChange::CreateToken { principal: "billing".into(), ttl_s: Some(3_600) };
+    let token = AccessChange::CreateToken { principal: "billing".into(), ttl_s: Some(3_600), token_hash: None };
     let made = soon(admin.change_access(&token)).await.unwrap();
     (with_token(test, &made), made.token_id.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_the_caller_draws_counts_once_its_hash_is_known() {
+    let test = TestCluster::new().await;
+    let token = AccessToken::draw();
+    let enable = AccessChange::Enable { token_hash: Some(token.hash()) };
+    // The second call is the repetition of one whose answer was lost.
+    for _ in 0..2 {
+        let made = soon(test.client.change_access(&enable)).await.unwrap();
+        assert!(made.token.is_none() && made.token_id.is_some(), "{made:?}");
+    }
+    let options = Options { token: Some(token), ..Options::default() };
+    let admin = Client::new(test.cluster.endpoints(), options).unwrap();
+    assert_eq!(soon(admin.who_am_i()).await.unwrap().principals, ["admin"]);
 }
 
 fn question(right: Right, name: &str) -> AccessQuestion {

@@ -278,6 +278,25 @@ impl Access {
         (id.len() == TOKEN_ID_DIGITS && hash.starts_with(id)).then_some(hash)
     }
 
+    /// Whether there is a token with this hash that counts.
+    pub fn has_token_with_hash(&self, hash: &str, clock_ms: u64) -> bool {
+        self.tokens.get(hash).is_some_and(|token| token.counts(clock_ms))
+    }
+
+    /// Whether it is as this operation leaves it, because the operation was carried out before. Who asks for a token
+    /// draws it at random, so its hash identifies the operation.
+    pub(crate) fn is_done(&self, clock_ms: u64, op: &AccessOp) -> bool {
+        let (hash, principal, ttl_ms) = match op {
+            AccessOp::Enable { first: Some(hash) } if self.enabled => (hash, ADMIN, None),
+            AccessOp::CreateToken { hash, principal, ttl_ms } => (hash, &**principal, *ttl_ms),
+            _ => return false,
+        };
+        self.tokens.get(hash).is_some_and(|token| {
+            let expires_ms = ttl_ms.map(|ttl_ms| token.created_ms.saturating_add(ttl_ms));
+            token.counts(clock_ms) && &*token.principal == principal && token.expires_ms == expires_ms
+        })
+    }
+
     /// The same after a change.
     fn changed(&self, zxid: Zxid, clock_ms: u64, op: &AccessOp) -> Result<Self, Refusal> {
         let mut access = self.clone();
@@ -481,6 +500,9 @@ impl Transaction<'_> {
             }
             AccessOp::DeleteNamespace { name } => return self.delete_namespace(name),
             _ => {}
+        }
+        if self.access.is_done(self.clock_ms, op) {
+            return Ok(Reply::AccessChanged);
         }
         let changed = self.access.changed(self.zxid, self.clock_ms, op)?;
         // Nobody could undo what nobody may change. The caller of this change counts, because its credential is known

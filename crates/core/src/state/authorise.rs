@@ -89,6 +89,8 @@ impl State {
             Op::Lock(LockOp::Downgrade { lock, .. }) => on_lock(lock, Rights::ACQUIRE),
             Op::Lock(LockOp::ForceRelease { lock, .. }) => on_lock(lock, Rights::FORCE),
             Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => on_gate(key, Rights::ACQUIRE),
+            // A caller that has not received the answer repeats the call, and has no other token than this one.
+            Op::Access(op @ AccessOp::Enable { .. }) if self.access.is_done(self.clock_ms, op) => Ok(()),
             Op::Access(_) => check(&Need::of(Resource::Cluster, "", Rights::ADMIN)),
             // A gate that was begun without a session has nobody who could give it back.
             Op::Gate(GateOp::Fail { key, .. }) => match self.is_own(actor, &key.path()) {

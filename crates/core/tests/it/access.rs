@@ -160,6 +160,32 @@ fn enabling_never_locks_everybody_out() {
     assert_eq!(world.state.access().tokens().len(), 1, "there was an administrator: no second token is made");
 }
 
+/// The caller draws the token, so that it has it even if the answer is lost.
+#[test]
+fn a_repeated_request_for_a_token_changes_nothing() {
+    let mut world = World::enabled();
+    let before = (world.state.zxid(), world.state.access().version());
+    // It has no token but the one that the lost answer was about.
+    world.change(&nobody(), AccessOp::Enable { first: Some(hash('a')) }).unwrap();
+    assert!(is_unauthenticated(&world.change(&nobody(), AccessOp::Enable { first: Some(hash('b')) })));
+    assert_eq!((world.state.zxid(), world.state.access().version()), before);
+
+    let create =
+        |principal: &str, ttl_ms| AccessOp::CreateToken { hash: hash('b'), principal: principal.into(), ttl_ms };
+    let admin = with_token('a');
+    world.change(&admin, create("orders", Some(60_000))).unwrap();
+    let made = (world.state.zxid(), world.state.access().clone());
+    world.clock_ms += 5_000;
+    world.change(&admin, create("orders", Some(60_000))).unwrap();
+    assert_eq!((world.state.zxid(), world.state.access().clone()), made, "its time runs from the first request");
+    for (principal, ttl_ms) in [("other", Some(60_000)), ("orders", None), ("orders", Some(60_001))] {
+        let refused = world.change(&admin, create(principal, ttl_ms));
+        assert!(matches!(refused, Err(Refusal::BadArguments(_))), "{principal} {ttl_ms:?}: {refused:?}");
+    }
+    assert!(is_unauthenticated(&world.change(&nobody(), create("orders", Some(60_000)))), "it needs the right");
+    assert_eq!(world.state.access().tokens().len(), 2);
+}
+
 #[test]
 fn nothing_is_allowed_that_no_rule_allows() {
     let mut world = World::with_role(&[rule(Resource::Locks, "orders", Rights::ACQUIRE)]);

@@ -210,7 +210,7 @@ impl Replica {
             None
         };
         if completions.is_some() {
-            self.report_forced_deletions(batch, &outcomes);
+            self.report_forced_deletions(state, batch, &outcomes);
         }
         for outcome in outcomes {
             self.for_each_observer(|observer| observer.deliver(state, &outcome.events));
@@ -225,14 +225,14 @@ impl Replica {
 
     /// Reports the lock requests and gates that operations on nodes deleted by force, at the cluster node that took the
     /// request.
-    fn report_forced_deletions(&self, batch: &Batch, outcomes: &[Outcome]) {
+    fn report_forced_deletions(&self, state: &State, batch: &Batch, outcomes: &[Outcome]) {
         for (command, outcome) in batch.commands.iter().zip(outcomes) {
             let Command::Do { actor, .. } = command else { continue };
             for event in &outcome.events {
                 let Event::ForcedDeletion { zxid, path, token } = event else { continue };
                 metrics::counter!("lockkeeper_forced_releases_total").increment(1);
                 let Some(hook) = self.forced_deletions.get() else { continue };
-                hook(ForcedDeletion {
+                let deletion = ForcedDeletion {
                     zxid: *zxid,
                     lock: path.parent().and_then(|directory| LockName::of_directory(&directory)),
                     path: path.clone(),
@@ -240,7 +240,8 @@ impl Replica {
                     session: actor.session,
                     request_id: actor.request.as_ref().map(|request| request.id),
                     principals: actor.principals.clone(),
-                });
+                };
+                hook(deletion, state);
             }
         }
     }

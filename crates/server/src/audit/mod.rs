@@ -145,7 +145,7 @@ mod tests {
     use axum::http::HeaderValue;
     use lockkeeper_api::access::AccessChange;
     use lockkeeper_core::acl::Principals;
-    use lockkeeper_core::{FencingToken, LockName, RequestId, SessionId, Zxid};
+    use lockkeeper_core::{FencingToken, LockName, RequestId, SessionId, State, Zxid};
 
     use super::*;
     use crate::failure::Failure;
@@ -194,7 +194,7 @@ mod tests {
         let requester = Requester {
             session: Some(SessionId(5)),
             request_id: Some(RequestId(0x0102_0304)),
-            ..Requester::known_as(&bob())
+            ..Requester::known_in(&bob(), &State::new())
         };
         AuditRecord { event, requester, outcome: AuditOutcome::Done(Some(Zxid(9))) }
     }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn people_read_who_it_was() {
-        let requester = Requester { session: Some(SessionId(5)), ..Requester::known_as(&bob()) };
+        let requester = Requester { session: Some(SessionId(5)), ..Requester::known_in(&bob(), &State::new()) };
         assert_eq!(requester.to_string(), "digest:bob, session 5 from 10.0.0.7");
         assert_eq!(Requester::default().to_string(), "somebody without a session");
     }

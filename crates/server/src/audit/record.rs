@@ -10,12 +10,12 @@ use lockkeeper_api::Code;
 use lockkeeper_api::access::AccessChange;
 use lockkeeper_api::cluster::Role;
 use lockkeeper_core::acl::Principals;
-use lockkeeper_core::{FencingToken, LockName, NodePath, RequestId, SessionId, Zxid};
+use lockkeeper_core::{FencingToken, LockName, NodePath, RequestId, SessionId, State, Zxid};
 use lockkeeper_node::ForcedDeletion;
 use serde::Serialize;
 
 use crate::calls::Answered;
-use crate::principals::names;
+use crate::principals::names_in;
 
 /// One record.
 #[derive(Clone, Debug)]
@@ -127,14 +127,9 @@ impl Requester {
         Self { address: Some(address.to_canonical()), ..Self::default() }
     }
 
-    /// The same caller with the names of its identities.
-    pub(crate) fn named(self, principals: &Principals) -> Self {
-        Self { principals: names(principals), ..self }
-    }
-
-    /// A caller of whom its identities and the address among them are known.
-    pub(crate) fn known_as(principals: &Principals) -> Self {
-        principals.address.map(Self::at).unwrap_or_default().named(principals)
+    /// A caller of whom its identities and the address among them are known, with its names in this state.
+    pub(crate) fn known_in(principals: &Principals, state: &State) -> Self {
+        Self { principals: names_in(principals, state), ..principals.address.map(Self::at).unwrap_or_default() }
     }
 }
 
@@ -186,12 +181,13 @@ impl AuditOutcome {
     }
 }
 
-impl From<ForcedDeletion> for AuditRecord {
-    fn from(deletion: ForcedDeletion) -> Self {
+impl AuditRecord {
+    /// The record of a forced deletion. The state knows the principals of tokens.
+    pub(crate) fn of_deletion(deletion: ForcedDeletion, state: &State) -> Self {
         let ForcedDeletion { zxid, lock, path, token, session, request_id, principals } = deletion;
         Self {
             event: AuditEvent::ForcedRelease { lock, path: Some(path), token },
-            requester: Requester { session, request_id, ..Requester::known_as(&principals) },
+            requester: Requester { session, request_id, ..Requester::known_in(&principals, state) },
             outcome: AuditOutcome::Done(Some(zxid)),
         }
     }

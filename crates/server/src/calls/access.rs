@@ -19,6 +19,8 @@ use crate::failure::Failure;
 use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
 use crate::reply::Reply;
 
+/// Digits of the hash of a token.
+const TOKEN_HASH_DIGITS: usize = 64;
 /// Longest life of a token: a hundred years.
 const MAX_TOKEN_TTL_S: u64 = 100 * 366 * 24 * 3_600;
 
@@ -68,21 +70,42 @@ fn rule_in(rule: Rule) -> access::Rule {
     access::Rule { resource: resource_in(rule.resource), prefix: rule.prefix.into(), rights: rights_in(&rule.rights) }
 }
 
-/// A new token and its hash.
-fn make_token() -> (String, String) {
-    let mut secret = [0; TOKEN_BYTES];
-    rand::fill(&mut secret);
-    let token = token_text(&secret);
-    let hash = hash_of_token(&token);
-    (token, hash)
+/// A token that a change makes.
+struct NewToken {
+    /// The token, if this node has drawn it, and not the caller.
+    text: Option<String>,
+    hash: String,
+}
+
+impl NewToken {
+    /// The caller's, or one that is drawn here.
+    fn new(hash: Option<String>) -> Result<Self, Failure> {
+        let Some(hash) = hash else { return Ok(Self::draw()) };
+        if hash.len() != TOKEN_HASH_DIGITS || !hash.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
+            let detail = format!(
+                "'token_hash' is the SHA-256 of a token, {TOKEN_HASH_DIGITS} hexadecimal digits in lower case; the \
+                 token itself stays with the caller"
+            );
+            return Err(Failure::bad_request(detail));
+        }
+        Ok(Self { text: None, hash })
+    }
+
+    fn draw() -> Self {
+        let mut secret = [0; TOKEN_BYTES];
+        rand::fill(&mut secret);
+        let text = token_text(&secret);
+        let hash = hash_of_token(&text);
+        Self { text: Some(text), hash }
+    }
 }
 
 /// The operation of a change, and the token that it makes.
-fn operation(change: AccessChange) -> Result<(AccessOp, Option<(String, String)>), Failure> {
+fn operation(change: AccessChange) -> Result<(AccessOp, Option<NewToken>), Failure> {
     let op = match change {
-        AccessChange::Enable {} => {
-            let (token, hash) = make_token();
-            return Ok((AccessOp::Enable { first: Some(hash.as_str().into()) }, Some((token, hash))));
+        AccessChange::Enable { token_hash } => {
+            let made = NewToken::new(token_hash)?;
+            return Ok((AccessOp::Enable { first: Some(made.hash.as_str().into()) }, Some(made)));
         }
         AccessChange::Disable {} => AccessOp::Disable,
         AccessChange::PutRole { name, rules, version } => AccessOp::PutRole {
@@ -93,16 +116,16 @@ fn operation(change: AccessChange) -> Result<(AccessOp, Option<(String, String)>
         AccessChange::DeleteRole { name } => AccessOp::DeleteRole { name: name.into() },
         AccessChange::Grant { principal, role } => AccessOp::Grant { principal: principal.into(), role: role.into() },
         AccessChange::Revoke { principal, role } => AccessOp::Revoke { principal: principal.into(), role: role.into() },
-        AccessChange::CreateToken { principal, ttl_s } => {
+        AccessChange::CreateToken { principal, ttl_s, token_hash } => {
             if ttl_s.is_some_and(|ttl_s| !(1..=MAX_TOKEN_TTL_S).contains(&ttl_s)) {
                 return Err(Failure::bad_request(format!(
                     "'ttl_s' is from 1 to {MAX_TOKEN_TTL_S}; leave it out for ever"
                 )));
             }
-            let (token, hash) = make_token();
+            let made = NewToken::new(token_hash)?;
             let ttl_ms = ttl_s.map(|ttl_s| ttl_s * 1_000);
-            let op = AccessOp::CreateToken { hash: hash.as_str().into(), principal: principal.into(), ttl_ms };
-            return Ok((op, Some((token, hash))));
+            let op = AccessOp::CreateToken { hash: made.hash.as_str().into(), principal: principal.into(), ttl_ms };
+            return Ok((op, Some(made)));
         }
         AccessChange::RevokeToken { id } => AccessOp::RevokeToken { id: id.into() },
         AccessChange::PutNamespace { name, owner, limits, version } => {
@@ -131,10 +154,13 @@ pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
 /// Bounds what is recorded, and proposed, whoever asks for it. The state checks the rest.
 fn check_lengths(change: &AccessChange) -> Result<(), Failure> {
     let names: [&str; 2] = match change {
-        AccessChange::Enable {} | AccessChange::Disable {} => ["", ""],
+        AccessChange::Enable { token_hash } => [token_hash.as_deref().unwrap_or_default(), ""],
+        AccessChange::Disable {} => ["", ""],
         AccessChange::PutRole { name, .. } | AccessChange::DeleteRole { name } => [name, ""],
         AccessChange::Grant { principal, role } | AccessChange::Revoke { principal, role } => [principal, role],
-        AccessChange::CreateToken { principal, .. } => [principal, ""],
+        AccessChange::CreateToken { principal, token_hash, .. } => {
+            [principal, token_hash.as_deref().unwrap_or_default()]
+        }
         AccessChange::RevokeToken { id } => [id, ""],
         AccessChange::PutNamespace { name, owner, .. } => [name, owner.as_deref().unwrap_or_default()],
         AccessChange::DeleteNamespace { name } => [name, ""],
@@ -162,6 +188,10 @@ fn without_hashes(change: AccessChange) -> AccessChange {
         AccessChange::PutNamespace { name, owner, limits, version } => {
             AccessChange::PutNamespace { name, owner: owner.map(shown), limits, version }
         }
+        AccessChange::Enable { .. } => AccessChange::Enable { token_hash: None },
+        AccessChange::CreateToken { principal, ttl_s, .. } => {
+            AccessChange::CreateToken { principal, ttl_s, token_hash: None }
+        }
         other => other,
     }
 }
@@ -173,12 +203,12 @@ async fn carry_out(scope: CallScope, change: AccessChange) -> Answered {
     let Outcome::AccessChanged = done.value else { return Err(unexpected(&done.value)) };
     // To enable makes a token only where nobody could change access control otherwise. This replica has applied the
     // change.
-    let made = made.filter(|(_, hash)| {
-        let id = &hash[..TOKEN_ID_DIGITS];
-        context.node.look(|state| state.access().tokens().any(|(known, _)| known == id))
-    });
+    let made =
+        made.filter(|made| context.node.look(|state| state.access().has_token_with_hash(&made.hash, state.clock_ms())));
     let body = match made {
-        Some((token, hash)) => AccessChanged { token: Some(token), token_id: Some(hash[..TOKEN_ID_DIGITS].to_owned()) },
+        Some(NewToken { text, hash }) => {
+            AccessChanged { token: text, token_id: Some(hash[..TOKEN_ID_DIGITS].to_owned()) }
+        }
         None => AccessChanged::default(),
     };
     Ok(Reply::ok(done.zxid, Answer::AccessChanged(body)))
@@ -297,10 +327,19 @@ mod tests {
 
     #[test]
     fn tokens_are_drawn_anew_and_known_by_their_hash() {
-        let ((one, hash), (other, _)) = (make_token(), make_token());
-        assert_ne!(one, other);
-        assert_eq!(one.len(), 46);
-        assert_eq!(hash, hash_of_token(&one));
-        assert_eq!(hash.len(), 64);
+        let (one, other) = (NewToken::draw(), NewToken::draw());
+        assert_ne!(one.hash, other.hash);
+        let text = one.text.unwrap();
+        assert_eq!(text.len(), 46);
+        assert_eq!(one.hash, hash_of_token(&text));
+        assert!(NewToken::new(Some(one.hash)).is_ok_and(|made| made.text.is_none()));
+    }
+
+    #[test]
+    fn what_is_no_hash_of_a_token_is_refused() {
+        let hash = hash_of_token("lk_");
+        for wrong in ["", "00ff", &hash[1..], &hash.to_uppercase(), &format!("{hash}0"), &hash.replace('0', "g")] {
+            assert!(NewToken::new(Some(wrong.into())).is_err(), "{wrong}");
+        }
     }
 }

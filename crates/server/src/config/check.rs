@@ -11,7 +11,7 @@ use lockkeeper_core::limits::{
 use lockkeeper_tls::is_name;
 use lockkeeper_zookeeper::FourLetterWord;
 
-use super::{Config, ConfigError, Limits, ListenerName, NodeRole};
+use super::{Config, ConfigError, Limits, ListenerName, NodeRole, SuperFrom};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
@@ -28,6 +28,8 @@ pub struct Checked {
     pub clients: BTreeMap<u64, String>,
     /// The address for ZooKeeper's clients, if they are served.
     pub listen_zookeeper: Option<SocketAddr>,
+    /// Their second address, which speaks TLS only.
+    pub listen_zookeeper_secure: Option<SocketAddr>,
     /// ZooKeeper addresses of the members that have one.
     pub zookeeper_clients: BTreeMap<u64, String>,
 }
@@ -63,21 +65,22 @@ impl Config {
         if listen_client == listen_peer && listen_client.port() != 0 {
             return Err(refuse("listen.peer", listen_peer, "must differ from listen.client"));
         }
-        let listen_zookeeper = match self.zookeeper.listen.as_str() {
-            "" => None,
-            address => Some(listen_address("zookeeper.listen", address)?),
-        };
-        if let Some(taken) =
-            listen_zookeeper.filter(|own| own.port() != 0 && [listen_client, listen_peer].contains(own))
-        {
+        let listen_zookeeper = optional_address("zookeeper.listen", &self.zookeeper.listen)?;
+        let listen_zookeeper_secure = optional_address("zookeeper.listen_secure", &self.zookeeper.listen_secure)?;
+        let is_taken = |own: &SocketAddr| own.port() != 0 && [listen_client, listen_peer].contains(own);
+        if let Some(taken) = listen_zookeeper.filter(is_taken) {
             return Err(refuse("zookeeper.listen", taken, "must differ from listen.client and listen.peer"));
+        }
+        let is_taken = |own: &SocketAddr| is_taken(own) || own.port() != 0 && listen_zookeeper == Some(*own);
+        if let Some(taken) = listen_zookeeper_secure.filter(is_taken) {
+            let rule = "must differ from listen.client, listen.peer and zookeeper.listen";
+            return Err(refuse("zookeeper.listen_secure", taken, rule));
         }
         self.check_tls()?;
         self.check_secured("listen.client", listen_client, ListenerName::Client, self.tls.client.is_some())?;
         self.check_secured("listen.peer", listen_peer, ListenerName::Peer, self.tls.peer.is_some())?;
         if let Some(address) = listen_zookeeper {
-            let has_tls = self.tls.zookeeper.is_some();
-            self.check_secured("zookeeper.listen", address, ListenerName::Zookeeper, has_tls)?;
+            self.check_zookeeper_secured(address)?;
         }
         if let Some(origin) = self.listen.allowed_origins.iter().find(|origin| !is_origin(origin)) {
             let rule = "must be scheme://host or scheme://host:port, as browsers write the origin of a page";
@@ -87,7 +90,15 @@ impl Config {
         let zookeeper_clients = self.check_zookeeper_clients()?;
         crate::telemetry::check_filter(&self.log.level)
             .map_err(|error| refuse("log.level", &self.log.level, format!("is not a filter: {error}")))?;
-        Ok(Checked { listen_client, listen_peer, peers, clients, listen_zookeeper, zookeeper_clients })
+        Ok(Checked {
+            listen_client,
+            listen_peer,
+            peers,
+            clients,
+            listen_zookeeper,
+            listen_zookeeper_secure,
+            zookeeper_clients,
+        })
     }
 
     fn check_cluster(&self) -> Result<(), ConfigError> {
@@ -182,7 +193,17 @@ impl Config {
                  longer than 20 ms; keep it at {most}, and spread what belongs together over several sessions"
             )
         });
-        large_sessions.into_iter().chain(self.tls.warnings()).collect()
+        let super_user = (!self.admin.super_digest.is_empty()).then(|| {
+            let from = match self.admin.super_from {
+                SuperFrom::Local => "from this machine",
+                SuperFrom::Anywhere => "from everywhere",
+            };
+            format!(
+                "admin.super_digest is set: {from} its user may do everything, whatever access control says; empty it \
+                 when it is not needed any more"
+            )
+        });
+        large_sessions.into_iter().chain(super_user).chain(self.tls.warnings()).collect()
     }
 
     fn check_zookeeper_clients(&self) -> Result<Addresses, ConfigError> {
@@ -277,6 +298,11 @@ pub(crate) fn host_and_port(key: &str, value: &str) -> Result<(), ConfigError> {
         Ok(port) if port != 0 && plain => Ok(()),
         _ => Err(refuse(key, format!("{value:?}"), rule)),
     }
+}
+
+/// The address of a listener that may be left out.
+fn optional_address(key: &str, value: &str) -> Result<Option<SocketAddr>, ConfigError> {
+    if value.is_empty() { Ok(None) } else { listen_address(key, value).map(Some) }
 }
 
 fn listen_address(key: &str, value: &str) -> Result<SocketAddr, ConfigError> {

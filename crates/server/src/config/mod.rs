@@ -265,9 +265,22 @@ pub struct Admin {
     pub allow_force_release: bool,
     /// Whether the API may add, promote and remove members and transfer leadership.
     pub allow_membership: bool,
-    /// The user whom no ACL stops, over HTTP and ZooKeeper's protocol: `user:hash` as in a `digest` entry, the hash
-    /// being SHA-1 of `user:password` in base64; empty for nobody.
+    /// The user whom neither ACLs nor access control stop, over HTTP and ZooKeeper's protocol: `user:hash` as in a
+    /// `digest` entry, the hash being SHA-1 of `user:password` in base64; empty for nobody.
     pub super_digest: String,
+    /// From where this user counts.
+    pub super_from: SuperFrom,
+}
+
+/// From where the super user counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuperFrom {
+    /// From the node's own machine: from a loopback address, or from the address that the connection was made to.
+    #[default]
+    Local,
+    /// From every address, as in ZooKeeper.
+    Anywhere,
 }
 
 /// Section `[locks]`.
@@ -293,8 +306,14 @@ pub enum ForeignNames {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ZooKeeper {
-    /// `address:port`, by convention with port 2181; empty for no listener.
+    /// `address:port`, by convention with port 2181; empty for no listener. It speaks TLS if `[tls.zookeeper]` is there
+    /// and `listen_secure` is empty.
     pub listen: String,
+    /// ZooKeeper's `secureClientPort`: `address:port` of a second listener, by convention with port 2281, which has
+    /// `[tls.zookeeper]`, while `listen` has no TLS; empty for none.
+    pub listen_secure: String,
+    /// ZooKeeper's `client.portUnification`: whether `listen` serves clients with TLS and clients without it.
+    pub port_unification: bool,
     /// ZooKeeper's `tickTime`: session timeouts are from 2 to 20 ticks.
     pub tick_ms: u32,
     /// Changes of one connection that are not answered yet; its next request waits until there is room.
@@ -411,6 +430,8 @@ impl Default for ZooKeeper {
         let words = ["srvr", "ruok", "mntr", "isro", "envi", "conf"];
         Self {
             listen: String::new(),
+            listen_secure: String::new(),
+            port_unification: false,
             tick_ms: 2_000,
             outstanding_requests: 1_000,
             connections: 16_384,
@@ -427,7 +448,12 @@ impl Default for ZooKeeper {
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { allow_force_release: true, allow_membership: true, super_digest: String::new() }
+        Self {
+            allow_force_release: true,
+            allow_membership: true,
+            super_digest: String::new(),
+            super_from: SuperFrom::default(),
+        }
     }
 }
 

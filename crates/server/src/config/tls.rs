@@ -17,7 +17,8 @@ pub struct Tls {
     /// The listener for clients (`listen.client`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<ListenerTls>,
-    /// The listener for ZooKeeper's clients (`zookeeper.listen`).
+    /// The listeners for ZooKeeper's clients: `zookeeper.listen_secure`, or `zookeeper.listen` if there is no such
+    /// address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zookeeper: Option<ListenerTls>,
     /// The peer listener (`listen.peer`), and this node's connections to its peers.
@@ -151,11 +152,56 @@ impl Config {
         if let Some((section, key, _)) = paths.iter().find(|(.., path)| path.as_os_str().is_empty()) {
             return Err(refuse(format!("{section}.{key}"), "\"\"", "must name a file"));
         }
-        if self.tls.zookeeper.is_some() && self.zookeeper.listen.is_empty() {
-            let rule = "must name the address of the listener that [tls.zookeeper] is for";
+        self.check_zookeeper_tls()
+    }
+
+    /// Every key about TLS for ZooKeeper's clients has what it needs to have an effect.
+    fn check_zookeeper_tls(&self) -> Result<(), ConfigError> {
+        let zookeeper = &self.zookeeper;
+        let (has_main, has_secure) = (!zookeeper.listen.is_empty(), !zookeeper.listen_secure.is_empty());
+        if self.tls.zookeeper.is_some() && !has_main && !has_secure {
+            let rule = "must name the address of the listener that [tls.zookeeper] is for, or zookeeper.listen_secure \
+                        must";
             return Err(refuse("zookeeper.listen", "\"\"", rule));
         }
+        let needs_tls = "needs [tls.zookeeper] with certificate and key";
+        if has_secure && self.tls.zookeeper.is_none() {
+            return Err(refuse("zookeeper.listen_secure", format!("{:?}", zookeeper.listen_secure), needs_tls));
+        }
+        if zookeeper.port_unification && self.tls.zookeeper.is_none() {
+            return Err(refuse("zookeeper.port_unification", "true", needs_tls));
+        }
+        if zookeeper.port_unification && !has_main {
+            let rule = "is about zookeeper.listen, which is empty: name its address";
+            return Err(refuse("zookeeper.port_unification", "true", rule));
+        }
         Ok(())
+    }
+
+    /// As [`check_secured`](Self::check_secured) for `zookeeper.listen`, which may be without TLS although
+    /// `[tls.zookeeper]` is there.
+    pub(super) fn check_zookeeper_secured(&self, address: SocketAddr) -> Result<(), ConfigError> {
+        const KEY: &str = "zookeeper.listen";
+        let why = if self.zookeeper.port_unification {
+            "zookeeper.port_unification lets clients without TLS in: set it to false"
+        } else if !self.zookeeper.listen_secure.is_empty() {
+            "[tls.zookeeper] is for zookeeper.listen_secure: leave zookeeper.listen empty"
+        } else {
+            return self.check_secured(KEY, address, ListenerName::Zookeeper, self.tls.zookeeper.is_some());
+        };
+        if self.may_be_plain(address, ListenerName::Zookeeper) {
+            return Ok(());
+        }
+        let rule = format!(
+            "other machines can reach this address, and {why}, or, if the network is trusted, add \"zookeeper\" to \
+             listen.insecure"
+        );
+        Err(refuse(KEY, address, rule))
+    }
+
+    /// Whether a listener at this address needs no TLS.
+    fn may_be_plain(&self, address: SocketAddr, listener: ListenerName) -> bool {
+        address.ip().to_canonical().is_loopback() || self.listen.insecure.contains(&listener)
     }
 
     /// A listener that others can reach has TLS, or the configuration says that it needs none.
@@ -166,8 +212,7 @@ impl Config {
         listener: ListenerName,
         has_tls: bool,
     ) -> Result<(), ConfigError> {
-        let is_local = address.ip().to_canonical().is_loopback();
-        if has_tls || is_local || self.listen.insecure.contains(&listener) {
+        if has_tls || self.may_be_plain(address, listener) {
             return Ok(());
         }
         let rule = format!(

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::phase::{Phase, PhaseClock, PhasedSocket};
 use super::upgrade::Handover;
-use crate::socket::{ClientCertificate, Socket};
+use crate::socket::{ClientCertificate, Socket, is_local};
 use crate::tls::{TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener, hint_at_https};
 
 /// The bounds of a connection.
@@ -95,10 +95,14 @@ pub(crate) async fn serve(
     }
     let secured = secure((stream, address), tls, &phase_clock, &bounds, &ends).await;
     let Some((socket, certificate)) = secured else { return };
+    let is_local = is_local(socket.tcp(), address);
     let socket = TokioIo::new(PhasedSocket::new(socket, phase_clock.clone()));
     let handover = Handover::default();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));
+        if is_local {
+            request.extensions_mut().insert(LocalClient);
+        }
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(certificate.clone());
         }
@@ -170,6 +174,10 @@ impl Default for ClientAddress {
         Self(SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 }
+
+/// Marks a request whose client is on this machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalClient;
 
 /// Marks a reply whose body goes on until the client or the node ends it.
 #[derive(Clone, Copy, Debug)]

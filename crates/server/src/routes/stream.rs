@@ -2,6 +2,7 @@
 //! document.
 
 use axum::extract::Request;
+use axum::http::header;
 use axum::response::Response;
 use lockkeeper_api::Problem;
 
@@ -28,6 +29,7 @@ pub(super) async fn stream(
 ) -> Result<Response, Failure> {
     let credential = scope.credential_of(id)?;
     let upgrade = Upgrade::of(&mut request)?;
+    let has_authorization = request.headers().contains_key(header::AUTHORIZATION);
     let CallScope { context, caller, from, .. } = scope;
     if context.stopping.is_cancelled() {
         return Err(shutting_down());
@@ -37,6 +39,7 @@ pub(super) async fn stream(
     check_owner(&context, &caller, &credential)?;
     let session_events = context.node.session_events(credential.session).await?;
     let principals = caller.principals;
-    let session = Session { context, from, principals, credential, timeout_ms, lane: Lane::default() };
+    let lane = Lane::default();
+    let session = Session { context, from, principals, has_authorization, credential, timeout_ms, lane };
     Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, session_events, socket, read)))
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use futures::future::ready;
 use futures::stream::{self, StreamExt};
 use lockkeeper_api::Problem;
 use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
-use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
-use lockkeeper_node::{NodeError, WatchEvent, WatchItem, WatchSpec};
+use lockkeeper_core::{Need, NodeEventKind, NodePath, Principals, Refusal, Zxid};
+use lockkeeper_node::{Node, NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
+use tokio::time::interval;
 use utoipa::IntoParams;
 
 use crate::calls::CallScope;
@@ -22,6 +25,8 @@ use crate::principals::{may_read, readable};
 
 /// How often something is sent, so that both ends notice when the other has gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// How often the rights of a watch's owner are looked at, so that it does not stay open in silence without them.
+const LOOK_AT_RIGHTS_EVERY: Duration = Duration::from_millis(250);
 
 /// What to watch.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -37,9 +42,10 @@ pub(super) struct WatchQuery {
 }
 
 /// Streams the changes of a path. Messages: `change`, `bookmark` (nothing more happened up to here), and as the last
-/// one `compacted` (a problem document: read anew, then watch from there). The id is the zxid to resume from; of the
-/// changes of one transaction the last alone has it, so a stream that broke off in the middle of one tells all of it
-/// again.
+/// one `compacted` (a problem document: read anew, then watch from there) or `ended` (a problem document: the caller
+/// has lost the right to watch this, because its token was revoked or has expired, or a role was taken away). The id is
+/// the zxid to resume from; of the changes of one transaction the last alone has it, so a stream that broke off in the
+/// middle of one tells all of it again.
 #[utoipa::path(get, path = "/v1/watch", tag = "watch",
     params(WatchQuery, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
     responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`",
@@ -56,15 +62,23 @@ pub(super) async fn watch(
     let principals = caller.principals;
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
+    // A node that was off may have missed that a right was taken away.
+    context.node.rights_are_current().await?;
     context.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;
     let waiting = at_work.wait(&context.admission, None)?;
     let watch = context.admission.watches.take(at_work.holder(None), 1)?;
+    let path = spec.path.clone();
     let items = context.node.watch(spec).await?;
+    let lost = right_lost(context.node.clone(), principals.clone(), path).boxed().shared();
     let node = context.node.clone();
     let messages = items.flat_map(move |item| {
         let _for_as_long = (&waiting, &watch);
         stream::iter(messages(node.look(|state| readable(&principals, state, item))))
     });
+    let messages = messages.take_until(lost.clone()).chain(
+        stream::once(async move { lost.peek().cloned() })
+            .filter_map(|lost| ready(lost.map(|refusal| Ok(ended(refusal))))),
+    );
     // A first comment opens the stream, so that a client knows at once that it is being watched for.
     let opening = stream::once(async { Ok(Event::default().comment("watching")) });
     let stopping = context.stopping.clone();
@@ -75,6 +89,23 @@ pub(super) async fn watch(
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response.extensions_mut().insert(Endless);
     Ok(response)
+}
+
+/// Waits until the caller has lost the right to read the watched path. Lists of nodes do not count: they hide single
+/// changes.
+async fn right_lost(node: Node, principals: Principals, path: NodePath) -> Refusal {
+    let mut looks = interval(LOOK_AT_RIGHTS_EVERY);
+    loop {
+        looks.tick().await;
+        if let Err(refusal) = node.look(|state| state.check_right(&principals, &Need::to_read(&path))) {
+            return refusal;
+        }
+    }
+}
+
+/// The last message of a watch whose owner has lost the right to it. It has no id: nothing is to be resumed.
+fn ended(refusal: Refusal) -> Event {
+    filled(Event::default().event("ended"), &Failure::from(NodeError::Refused(refusal)).into_problem())
 }
 
 fn resume_from(headers: &HeaderMap) -> Result<Option<u64>, Failure> {

@@ -28,11 +28,14 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::admission::{Lane, address_of};
+use crate::audit::Requester;
 use crate::budget::Holder;
 use crate::context::Context;
 use crate::extract::Room;
+use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
+use crate::middleware::failed_authentication;
 use crate::socket::Socket;
 use socket::StreamSocket;
 
@@ -55,6 +58,8 @@ pub(crate) struct Session {
     pub(crate) context: Arc<Context>,
     pub(crate) from: ClientAddress,
     pub(crate) principals: Principals,
+    /// Whether the request that opened the stream had an `Authorization` header.
+    pub(crate) has_authorization: bool,
     pub(crate) credential: Credential,
     pub(crate) timeout_ms: u32,
     /// The lane of requests that keep or give back something.
@@ -65,6 +70,15 @@ impl Session {
     /// The holder of the stream's shares of budgets.
     fn holder(&self) -> Holder {
         Holder::session(address_of(Some(&self.from)), self.credential.session.0)
+    }
+
+    /// Records that something was refused because the credentials of the stream prove nothing, as over HTTP.
+    fn note_refusal(&self, failure: &Failure) {
+        if let Some(method) = failed_authentication(Some(failure.code()), self.has_authorization) {
+            let ClientAddress(address) = self.from;
+            let requester = Requester { session: Some(self.credential.session), ..Requester::at(address.ip()) };
+            self.context.audit.authentication_failed(requester, method);
+        }
     }
 
     fn timeout(&self) -> Duration {

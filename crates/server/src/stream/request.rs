@@ -325,7 +325,10 @@ async fn carry_out(
             let text = frame::answer(id, reply.status.as_u16(), zxid, |text| frame::json(text, &reply.body));
             Finished::Answer { id, text, effect }
         }
-        Err(failure) => refused(id, &failure, Effect::of(None, releasing)),
+        Err(failure) => {
+            session.note_refusal(&failure);
+            refused(id, &failure, Effect::of(None, releasing))
+        }
     }
 }
 

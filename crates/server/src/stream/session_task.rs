@@ -376,7 +376,10 @@ impl SessionTask {
     fn begin_watch(&mut self, watch: &Watch) {
         let begun = match self.try_watch(watch) {
             Ok(zxid) => FromServer::Watching { id: watch.id, zxid },
-            Err(failure) => FromServer::WatchEnded { id: watch.id, problem: Box::new(failure.into_problem()) },
+            Err(failure) => {
+                self.session.note_refusal(&failure);
+                FromServer::WatchEnded { id: watch.id, problem: Box::new(failure.into_problem()) }
+            }
         };
         self.send(&begun);
     }

@@ -274,8 +274,8 @@ impl SessionConnection {
             Request::CloseSession => self.close_session(xid).await,
             Request::Auth(auth) => {
                 // The new identity counts from the reply on.
-                let taken =
-                    self.identity.authenticate(&auth.scheme, &auth.credentials, &self.frontend.settings.super_digest);
+                let super_digest = self.frontend.settings.super_user.for_caller(self.handle.is_local);
+                let taken = self.identity.authenticate(&auth.scheme, &auth.credentials, super_digest);
                 self.handle.set_principals(self.identity.principals());
                 if taken.is_ok() {
                     self.identify();

@@ -33,6 +33,8 @@ pub(super) struct ConnectionHandle {
     pub(super) id: ConnectionId,
     pub(super) address: IpAddr,
     pub(super) port: u16,
+    /// Whether its client is on this machine.
+    pub(super) is_local: bool,
     pub(super) outbox: Outbox,
     session: OnceLock<AttachedSession>,
     /// What the client has authenticated as.
@@ -61,12 +63,13 @@ pub(super) fn holder(id: ConnectionId, address: IpAddr) -> Holder {
 }
 
 impl ConnectionHandle {
-    pub(super) fn new(id: ConnectionId, from: SocketAddr, settings: &Settings) -> Self {
+    pub(super) fn new(id: ConnectionId, (from, is_local): (SocketAddr, bool), settings: &Settings) -> Self {
         let address = from.ip().to_canonical();
         Self {
             id,
             address,
             port: from.port(),
+            is_local,
             outbox: Outbox::new(
                 (settings.max_unread_bytes / 4, settings.max_unread_bytes),
                 settings.reply_bytes.clone(),

@@ -24,7 +24,7 @@ use super::values::zxid;
 use super::watches::{ConnectionId, WatchLimits, WatchTable, event_type};
 use crate::audit::Audit;
 use crate::budget::{Budget, give_back};
-use crate::principals::SuperDigest;
+use crate::principals::SuperUser;
 use crate::rate_limits::RateLimits;
 
 /// Limits and options from the configuration.
@@ -52,7 +52,7 @@ pub(super) struct Settings {
     /// Reads see every change that was acknowledged to any client before them.
     pub(super) linearizable_reads: bool,
     /// The digest of the `super` user.
-    pub(super) super_digest: SuperDigest,
+    pub(super) super_user: SuperUser,
     /// Shared with the other listeners.
     pub(super) rate_limits: Arc<RateLimits>,
     /// Whether these clients may delete lock requests of other sessions.
@@ -150,7 +150,7 @@ impl Frontend {
     }
 
     /// Registers a connection; `None` if its address has too many.
-    pub(super) fn register(self: &Arc<Self>, from: SocketAddr) -> Option<RegisteredConnection> {
+    pub(super) fn register(self: &Arc<Self>, from: SocketAddr, is_local: bool) -> Option<RegisteredConnection> {
         let mut connections = self.connections.lock();
         let from_there = connections.by_address.entry(network_of(from.ip())).or_default();
         let most = self.settings.connections_per_address;
@@ -159,8 +159,8 @@ impl Frontend {
             return None;
         }
         *from_there += 1;
-        let handle =
-            Arc::new(ConnectionHandle::new(self.next_id.fetch_add(1, Ordering::Relaxed), from, &self.settings));
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let handle = Arc::new(ConnectionHandle::new(id, (from, is_local), &self.settings));
         connections.all.insert(handle.id, handle.clone());
         self.watches.lock().add_connection(handle.id, handle.address);
         metrics::gauge!("lockkeeper_zookeeper_connections").set(connections.all.len() as f64);

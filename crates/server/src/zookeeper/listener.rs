@@ -1,4 +1,4 @@
-//! Accepts connections of ZooKeeper clients, within a limit in all and one per address.
+//! Accepts connections of ZooKeeper clients, within a limit in all and one per address, over both listeners together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::serve;
 use super::frontend::Frontend;
 use super::metrics::Counts;
+use crate::socket::is_local;
 use crate::tls::TlsListener;
 
 /// Pause after accepting failed for a reason that is not one client's.
@@ -21,10 +22,9 @@ pub(super) async fn accept(
     listener: TcpListener,
     tls: Option<TlsListener>,
     frontend: Arc<Frontend>,
-    most: usize,
+    slots: Arc<Semaphore>,
     finish: CancellationToken,
 ) -> JoinSet<()> {
-    let slots = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -53,7 +53,7 @@ pub(super) async fn accept(
             Counts::add(&frontend.counts.rejected, 1);
             continue;
         };
-        let Some(registered) = frontend.register(address) else {
+        let Some(registered) = frontend.register(address, is_local(&stream, address)) else {
             metrics::counter!("lockkeeper_zookeeper_connections_refused_total", "bound" => "address").increment(1);
             let most = frontend.settings.connections_per_address;
             tracing::warn!(address = %address.ip(), most, "too many connections from one address");

@@ -13,16 +13,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use lockkeeper_consensus::MemberAddresses;
 use lockkeeper_node::Node;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
 use crate::audit::Audit;
 use crate::config::{Checked, Config};
-use crate::principals::SuperDigest;
+use crate::principals::SuperUser;
 use crate::tls::TlsListener;
 
 mod admin_commands;
@@ -36,6 +38,7 @@ mod java_order;
 mod listener;
 mod metrics;
 mod outbox;
+mod ports;
 mod rate;
 mod reads;
 mod set_watches;
@@ -44,13 +47,14 @@ mod values;
 mod watches;
 
 use frontend::{Frontend, Settings};
+pub(crate) use ports::ZooKeeperPorts;
 pub(crate) use system_nodes::SystemNodes;
 use watches::WatchLimits;
 
 /// Serves at most `most` ZooKeeper clients at a time until `finish` is cancelled, then returns the connections still
 /// open.
 pub(crate) fn serve(
-    (listener, tls): (TcpListener, Option<TlsListener>),
+    listeners: Vec<(TcpListener, Option<TlsListener>)>,
     node: &Node,
     (config, checked): (&Config, &Checked),
     (admission, audit): (&Admission, &Arc<Audit>),
@@ -61,13 +65,27 @@ pub(crate) fn serve(
     let addresses = checked.zookeeper_clients.clone();
     async move {
         let following = follow_membership(frontend.clone(), addresses);
-        let accepting = listener::accept(listener, tls, frontend, most, finish);
+        let slots = Arc::new(Semaphore::new(most));
+        let accepting =
+            join_all(listeners.into_iter().map(|(listener, tls)| {
+                listener::accept(listener, tls, frontend.clone(), slots.clone(), finish.clone())
+            }));
         tokio::pin!(following, accepting);
-        tokio::select! {
+        let left = tokio::select! {
             left = &mut accepting => left,
             () = &mut following => accepting.await,
-        }
+        };
+        joined(left)
     }
+}
+
+/// The connections of all listeners. Dropping it closes them.
+fn joined(listeners: Vec<JoinSet<()>>) -> JoinSet<()> {
+    let mut all = JoinSet::new();
+    for mut connections in listeners {
+        all.spawn(async move { while connections.join_next().await.is_some() {} });
+    }
+    all
 }
 
 fn settings(config: &Config, admission: &Admission) -> Settings {
@@ -84,7 +102,7 @@ fn settings(config: &Config, admission: &Admission) -> Settings {
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,
-        super_digest: SuperDigest::new(&config.admin.super_digest),
+        super_user: SuperUser::new(&config.admin),
         rate_limits: admission.rate_limits.clone(),
         may_force: config.admin.allow_force_release,
         commands: zookeeper.words.clone(),

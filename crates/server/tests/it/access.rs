@@ -7,8 +7,10 @@ use lockkeeper_api::access::{Access, AccessAnswer, AccessChanged, WhoAmI};
 use lockkeeper_api::sessions::SessionOpened;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
 
-use crate::harness::{Cluster, Got, Running, eventually};
+use crate::harness::{Cluster, Got, PATIENCE, Running, eventually};
 
 /// Calls with a token.
 pub(crate) struct As<'a> {
@@ -43,7 +45,7 @@ impl As<'_> {
         self.post("/v1/access", None, change).await.json()
     }
 
-    async fn session(&self) -> SessionOpened {
+    pub(crate) async fn session(&self) -> SessionOpened {
         self.post("/v1/sessions", None, json!({})).await.json()
     }
 }
@@ -167,7 +169,133 @@ async fn what_is_no_token_is_refused_as_such() {
         assert!(!refused.detail.contains(wrong) || wrong == "lk_", "{}", refused.detail);
     }
     with(&node, "a.token.of.a.proxy").get("/v1/access/me").await.json::<WhoAmI>();
-    node.get("/v1/access/me?token=lk_AAAA").await.problem(Code::BadRequest);
+}
+
+#[tokio::test]
+async fn a_token_in_a_url_is_refused_with_the_reason_wherever_it_is() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    for url in [
+        format!("/v1/access/me?token={admin}"),
+        format!("/v1/locks?prefix=a&access_token={admin}"),
+        "/v1/access/me?access_token=x".to_owned(),
+        format!("/v1/watch?path=/&authorization={admin}"),
+        format!("/v1/sessions/1/stream?t={admin}"),
+        format!("/nowhere?token={admin}"),
+    ] {
+        let detail = node.get(&url).await.problem(Code::BadRequest).detail;
+        assert!(detail.contains("in a URL") && detail.contains("revoke"), "{url}: {detail}");
+        assert!(!detail.contains(&admin), "{detail}");
+    }
+    // Names that merely look like one.
+    with(&node, &admin).get("/v1/locks?prefix=bulk_lk_x").await.json::<Value>();
+}
+
+#[tokio::test]
+async fn an_enormous_authorization_header_is_refused_and_the_node_goes_on() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    for header in [format!("Bearer lk_{}", "A".repeat(17_000)), format!("Basic {}", "QUFB".repeat(4_500))] {
+        let request = node.request(Method::GET, "/v1/access/me").header("authorization", &header);
+        let problem = Got::of(request.send().await.unwrap()).await.problem(Code::HeaderTooLarge);
+        assert!(problem.detail.contains("limits.header_bytes") && !problem.detail.contains("AAAA"), "{problem}");
+    }
+    let request = node.request(Method::GET, "/v1/access/me").header("authorization", "x".repeat(200_000));
+    assert_eq!(request.send().await.unwrap().status().as_u16(), 431);
+    // One that fits, and is too long for a token.
+    let long = format!("lk_{}", "A".repeat(10_000));
+    with(&node, &long).get("/v1/access/me").await.problem(Code::Unauthenticated);
+    with(&node, &admin).get("/v1/access/me").await.json::<WhoAmI>();
+}
+
+#[tokio::test]
+async fn a_role_without_rules_gives_nothing() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let token = principal(&node, &admin, "guest", json!([])).await.token.unwrap();
+    let guest = with(&node, &token);
+    let me: WhoAmI = guest.get("/v1/access/me").await.json();
+    assert_eq!(me.roles, ["guest"]);
+    // A session is for everybody with a role, and is good for nothing.
+    let session = guest.session().await;
+    let own = Some(session.credential.as_str());
+    guest.post("/v1/locks/l/acquire", own, json!({})).await.problem(Code::Forbidden);
+    guest.post("/v1/gates/g/begin", own, json!({ "fingerprint": "f" })).await.problem(Code::Forbidden);
+    guest.post("/v1/nodes/n", own, json!({})).await.problem(Code::Forbidden);
+    for path in ["/v1/locks/l", "/v1/locks", "/v1/nodes/", "/v1/sessions", "/v1/cluster", "/v1/access"] {
+        guest.get(path).await.problem(Code::Forbidden);
+    }
+    let grant = json!({ "grant": { "principal": "guest", "role": "admin" } });
+    guest.post("/v1/access", None, grant).await.problem(Code::Forbidden);
+    for resource in ["locks", "nodes", "gates", "sessions", "cluster"] {
+        for right in ["read", "acquire", "write", "force", "admin"] {
+            let query = format!("/v1/access/check?resource={resource}&right={right}");
+            assert!(!guest.get(&query).await.json::<AccessAnswer>().allowed, "{query}");
+        }
+    }
+}
+
+/// At two nodes, with the version that both have read.
+#[tokio::test]
+async fn of_two_administrators_who_edit_one_role_at_once_one_is_refused() {
+    let cluster = Cluster::start(3).await;
+    let admin = enable(&cluster).await;
+    let nodes = [with(&cluster.nodes[0], &admin), with(&cluster.nodes[1], &admin)];
+    nodes[0].change(json!({ "put_role": { "name": "r", "rules": [] } })).await;
+    for round in 0..5 {
+        let view: Access = nodes[0].get("/v1/access").await.json();
+        let version = view.roles.iter().find(|role| role.name == "r").unwrap().version;
+        let put = |prefix: &str| {
+            let rules = json!([{ "resource": "locks", "prefix": format!("{prefix}{round}"), "rights": ["read"] }]);
+            json!({ "put_role": { "name": "r", "rules": rules, "version": version } })
+        };
+        let (one, other) =
+            tokio::join!(nodes[0].post("/v1/access", None, put("a")), nodes[1].post("/v1/access", None, put("b")));
+        let won = if one.status.is_success() { "a" } else { "b" };
+        let lost = if one.status.is_success() { &other } else { &one };
+        assert!(one.status.is_success() || other.status.is_success(), "{} {}", one.text, other.text);
+        lost.problem(Code::BadVersion);
+        let view: Access = nodes[1].get("/v1/access").await.json();
+        let role = view.roles.iter().find(|role| role.name == "r").unwrap();
+        assert_eq!(role.rules[0].prefix, format!("{won}{round}"));
+    }
+}
+
+/// The hash of a token, as its owner tells it.
+pub(crate) fn hash(token: &str) -> String {
+    Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The caller draws the token, so that it has it even if the answer is lost.
+#[tokio::test]
+async fn a_caller_that_draws_its_token_may_repeat_the_call() {
+    let cluster = Cluster::start(3).await;
+    let (admin, worker) = (format!("lk_{}", "A".repeat(43)), format!("lk_{}", "w".repeat(42) + "A"));
+    let enable = json!({ "enable": { "token_hash": hash(&admin) } });
+    for node in &cluster.nodes {
+        let made = As { node, token: None }.change(enable.clone()).await;
+        assert_eq!((made.token, made.token_id.as_deref()), (None, Some(&hash(&admin)[..16])));
+    }
+    let stranger = json!({ "enable": { "token_hash": hash(&worker) } });
+    cluster.post("/v1/access", None, stranger.clone()).await.problem(Code::Unauthenticated);
+    let admin = with(&cluster, &admin);
+    let there_is_one = admin.change(stranger).await;
+    assert_eq!((there_is_one.token, there_is_one.token_id), (None, None), "there is an administrator already");
+    admin.change(json!({ "put_role": { "name": "worker", "rules": [] } })).await;
+    admin.change(json!({ "grant": { "principal": "worker", "role": "worker" } })).await;
+    let create = json!({ "create_token": { "principal": "worker", "ttl_s": 3_600, "token_hash": hash(&worker) } });
+    let (first, again) = (admin.change(create.clone()).await, admin.change(create).await);
+    assert!(first == again && first.token.is_none(), "{first:?} {again:?}");
+    with(&cluster, &worker).session().await;
+    let of_another = json!({ "create_token": { "principal": "other", "ttl_s": 3_600, "token_hash": hash(&worker) } });
+    admin.post("/v1/access", None, of_another).await.problem(Code::BadRequest);
+    for wrong in [worker.as_str(), "", &hash(&worker).to_uppercase()] {
+        let create = json!({ "create_token": { "principal": "worker", "token_hash": wrong } });
+        let detail = admin.post("/v1/access", None, create).await.problem(Code::BadRequest).detail;
+        assert!(detail.contains("SHA-256") && !detail.contains(&worker), "{detail}");
+    }
+    let view: Access = admin.get("/v1/access").await.json();
+    assert_eq!(view.tokens.len(), 2);
 }
 
 #[tokio::test]
@@ -214,6 +342,42 @@ async fn a_revoked_token_ends_what_it_began() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     let lock: Value = admin.get("/v1/locks/l").await.json();
     assert_eq!(lock["holders"], json!([]), "its lock is free");
+}
+
+/// A watch without a session, which nothing else would end.
+#[tokio::test]
+async fn a_watch_ends_when_its_token_counts_no_more() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "nodes", "prefix": "/a", "rights": ["read"] }]);
+    principal(&node, &admin, "watcher", rules).await;
+    let admin = with(&node, &admin);
+    let token = async |ttl_s: Value| -> AccessChanged {
+        admin.change(json!({ "create_token": { "principal": "watcher", "ttl_s": ttl_s } })).await
+    };
+    let watch = async |token: &AccessChanged| {
+        let path = "/v1/watch?path=/a&recursive=true";
+        let request = node.request(Method::GET, path).bearer_auth(token.token.as_ref().unwrap());
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        response
+    };
+    let (revoked, expiring, other) = (token(Value::Null).await, token(json!(1)).await, token(Value::Null).await);
+    let (of_revoked, of_expiring, of_other) = (watch(&revoked).await, watch(&expiring).await, watch(&other).await);
+    let began = Instant::now();
+    admin.change(json!({ "revoke_token": { "id": revoked.token_id.unwrap() } })).await;
+    // Read to its end: the server closes it.
+    let last = timeout(PATIENCE, of_revoked.text()).await.expect("it ends").unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(last.contains("event: ended") && last.contains("\"unauthenticated\""), "{last}");
+    assert!(!last.contains("\nid:"), "nothing is to be resumed: {last}");
+    let last = timeout(PATIENCE, of_expiring.text()).await.expect("it ends").unwrap();
+    assert!(last.contains("event: ended"), "{last}");
+
+    // A right that is taken away, of a token that counts.
+    admin.change(json!({ "revoke": { "principal": "watcher", "role": "watcher" } })).await;
+    let last = timeout(PATIENCE, of_other.text()).await.expect("it ends").unwrap();
+    assert!(last.contains("event: ended") && last.contains("\"forbidden\""), "{last}");
 }
 
 #[tokio::test]

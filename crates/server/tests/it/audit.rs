@@ -10,7 +10,9 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::access::{As, enable, hash, with};
 use crate::harness::{Cluster, Got, adjust_for_tests, eventually};
+use crate::stream_client::StreamClient;
 
 /// Gives a node a file beside its data directory.
 pub(crate) fn with_file(config: &mut Config) {
@@ -113,6 +115,74 @@ async fn each_change_of_the_membership_is_recorded_and_the_file_can_be_rotated()
     );
     assert_eq!((&before[0]["peer_address"], &before[1]["to"]), (&json!("127.0.0.1:9"), &json!(9)));
     assert_eq!(std::fs::read_to_string(&rotated).unwrap().lines().count(), 2);
+}
+
+/// By deleting its node, which the node reports when it applies it, and by the call.
+#[tokio::test]
+async fn forced_releases_name_the_principal_of_a_token() {
+    let node = Cluster::start_with(1, with_file).await;
+    let admin = enable(&node).await;
+    let admin = with(&node, &admin);
+    let session = admin.session().await;
+    for by_call in [true, false] {
+        let held = admin.post("/v1/locks/l/acquire", Some(&session.credential), json!({})).await;
+        let Acquired { token, path, .. } = held.json();
+        let path = if by_call { format!("/v1/locks/l/holders/{token}") } else { format!("/v1/nodes{path}") };
+        let deleted = admin.call(Method::DELETE, &path, None, None).await;
+        assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.text);
+    }
+    let records = records(&node, 3).await;
+    let forced: Vec<&Value> = records.iter().filter(|record| record["event"] == "forced_release").collect();
+    assert_eq!(forced.len(), 2, "{records:?}");
+    for record in forced {
+        assert_eq!(record["principals"], json!(["admin"]), "{record}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_a_new_token_has_its_id_and_no_hash() {
+    let node = Cluster::start_with(1, with_file).await;
+    let (admin, worker) = (format!("lk_{}", "A".repeat(43)), hash(&format!("lk_{}A", "w".repeat(42))));
+    As { node: &node, token: None }.change(json!({ "enable": { "token_hash": hash(&admin) } })).await;
+    let create = json!({ "create_token": { "principal": "worker", "token_hash": worker } });
+    let refused = json!({ "create_token": { "principal": "other", "token_hash": worker } });
+    with(&node, &admin).change(create).await;
+    with(&node, &admin).post("/v1/access", None, refused).await.problem(Code::BadRequest);
+    let records = records(&node, 2).await;
+    assert_eq!(records[1]["token_id"], worker[..16]);
+    assert_eq!(records[1]["change"], json!({ "create_token": { "principal": "worker" } }));
+    assert_eq!(records[0]["change"], json!({ "enable": {} }));
+}
+
+/// As one over HTTP is. The session lives, because it owns nothing.
+#[tokio::test]
+async fn a_failed_authentication_within_a_stream_is_recorded() {
+    let node = Cluster::start_with(1, with_file).await;
+    let unknown = format!("Bearer lk_{}", "A".repeat(43));
+    let open = async |authorization: Option<&str>| {
+        let session = node.session(60_000).await;
+        StreamClient::open_as(&node, session.session_id, Some(&session.credential), authorization).await.unwrap()
+    };
+    let (mut with_token, mut without) = (open(Some(&unknown)).await, open(None).await);
+    enable(&node).await;
+    let refused = async |client: &mut StreamClient| {
+        assert_eq!(client.code(json!({ "get_node": { "path": "/" } })).await, "unauthenticated");
+    };
+    refused(&mut without).await;
+    refused(&mut with_token).await;
+    with_token.send(json!({ "watch": { "id": 7, "path": "/" } })).await;
+    assert_eq!(with_token.kind("watch_ended").await["problem"]["code"], "unauthenticated");
+    let records = records(&node, 3).await;
+    assert_eq!(records[0]["event"], "access_changed");
+    for record in &records[1..] {
+        assert_eq!(
+            (&record["event"], &record["method"]),
+            (&json!("authentication_failed"), &json!("authorization_header"))
+        );
+        assert!(record["session"].is_u64() && record["address"] == "127.0.0.1", "{record}");
+    }
+    let text = std::fs::read_to_string(file_of(&node)).unwrap();
+    assert!(!text.contains("AAAAAA"), "{text}");
 }
 
 #[tokio::test]

@@ -6,6 +6,9 @@ use lockkeeper_server::config::{Config, NodeRole};
 use lockkeeper_server::{ConfigError, Server};
 
 const GOOD: &str = "[cluster]\nid = \"local\"\nnode = 1\n";
+/// The same with TLS for ZooKeeper's clients, up to the keys of their section.
+const SECURE: &str =
+    "[cluster]\nid = \"local\"\nnode = 1\n[tls.zookeeper]\ncertificate = \"a\"\nkey = \"b\"\n[zookeeper]\n";
 
 fn refused(text: &str) -> String {
     let error = match Config::from_text(text, "test.toml").and_then(|config| config.check().map(drop)) {
@@ -161,6 +164,42 @@ fn errors_name_key_value_and_rule() {
 }
 
 #[test]
+fn keys_of_the_ports_for_zookeeper_need_what_gives_them_an_effect() {
+    for (text, wanted) in [
+        (
+            &format!("{GOOD}[zookeeper]\nlisten_secure = \"127.0.0.1:2281\"\n"),
+            &["zookeeper.listen_secure", "127.0.0.1:2281", "needs [tls.zookeeper]"][..],
+        ),
+        (
+            &format!("{GOOD}[zookeeper]\nlisten = \"127.0.0.1:2181\"\nport_unification = true\n"),
+            &["zookeeper.port_unification", "needs [tls.zookeeper]"],
+        ),
+        (
+            &format!("{SECURE}listen_secure = \"127.0.0.1:2281\"\nport_unification = true\n"),
+            &["zookeeper.port_unification", "zookeeper.listen, which is empty"],
+        ),
+        (
+            &format!("{SECURE}listen = \"127.0.0.1:2281\"\nlisten_secure = \"127.0.0.1:2281\"\n"),
+            &["zookeeper.listen_secure", "must differ", "zookeeper.listen"],
+        ),
+        (&format!("{SECURE}listen_secure = \"127.0.0.1:7101\"\n"), &["zookeeper.listen_secure", "must differ"]),
+        (
+            &format!("{SECURE}listen = \"10.1.2.3:2181\"\nlisten_secure = \"10.1.2.3:2281\"\n"),
+            &["zookeeper.listen = 10.1.2.3:2181", "zookeeper.listen_secure", "\"zookeeper\" to listen.insecure"],
+        ),
+        (
+            &format!("{SECURE}listen = \"10.1.2.3:2181\"\nport_unification = true\n"),
+            &["zookeeper.listen = 10.1.2.3:2181", "zookeeper.port_unification", "\"zookeeper\" to listen.insecure"],
+        ),
+    ] {
+        let error = refused(text);
+        for part in wanted {
+            assert!(error.contains(part), "{part:?} is not in: {error}");
+        }
+    }
+}
+
+#[test]
 fn an_address_for_others_needs_tls_or_an_exception_by_name() {
     let takes = |text: &str| Config::from_text(text, "test.toml").and_then(|config| config.check().map(drop));
     for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
@@ -172,6 +211,13 @@ fn an_address_for_others_needs_tls_or_an_exception_by_name() {
     let files = "certificate = \"a\"\nkey = \"b\"\n";
     let tls = format!("[tls.client]\n{files}[tls.zookeeper]\n{files}[tls.peer]\n{files}authority = \"c\"\n");
     takes(&format!("{GOOD}{everywhere}{zookeeper}{tls}")).unwrap();
+    // Two ports: the one with TLS may be reached, the one without it only from this machine.
+    takes(&format!("{SECURE}listen = \"127.0.0.1:3\"\nlisten_secure = \"0.0.0.0:4\"\n")).unwrap();
+    for plain in ["listen_secure = \"0.0.0.0:4\"\n", "port_unification = true\n"] {
+        takes(&format!("{SECURE}listen = \"0.0.0.0:3\"\n{plain}")).unwrap_err();
+        takes(&format!("{SECURE}listen = \"0.0.0.0:3\"\n{plain}[listen]\ninsecure = [\"zookeeper\"]\n")).unwrap();
+        takes(&format!("{SECURE}listen = \"127.0.0.1:3\"\n{plain}")).unwrap();
+    }
 }
 
 #[test]

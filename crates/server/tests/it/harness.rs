@@ -21,6 +21,7 @@ pub(crate) struct Running {
     pub(crate) client: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) zookeeper: Option<SocketAddr>,
+    pub(crate) zookeeper_secure: Option<SocketAddr>,
     pub(crate) http: Client,
     stop: Option<oneshot::Sender<()>>,
     pub(crate) done: JoinHandle<Result<(), ServeError>>,
@@ -43,13 +44,15 @@ pub(crate) fn spawn(server: Server) -> Running {
 /// Starts a node that is called by this scheme and client.
 pub(crate) fn spawn_for(server: Server, scheme: &str, http: ClientBuilder) -> Running {
     let (client, peer, zookeeper) = (server.client_address(), server.peer_address(), server.zookeeper_address());
+    let zookeeper_secure = server.zookeeper_secure_address();
     let (stop, stopped) = oneshot::channel::<()>();
     let done = tokio::spawn(server.run(async {
         // Dropping the handle stops the node too.
         let _ = stopped.await;
     }));
     let http = http.no_proxy().build().unwrap();
-    Running { base: format!("{scheme}://{client}"), client, peer, zookeeper, http, stop: Some(stop), done }
+    let base = format!("{scheme}://{client}");
+    Running { base, client, peer, zookeeper, zookeeper_secure, http, stop: Some(stop), done }
 }
 
 impl Cluster {

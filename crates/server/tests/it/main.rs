@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be; helpers belong to the tests")]
 
 mod access;
+mod access_faults;
 mod audit;
 #[allow(dead_code, reason = "no crate uses all of it")]
 #[path = "../../../tls/tests/it/authority.rs"]
@@ -32,5 +33,6 @@ mod stream_client;
 mod stream_documented;
 mod stream_ends;
 mod tls;
+mod tls_zookeeper;
 mod watch;
 mod zookeeper;

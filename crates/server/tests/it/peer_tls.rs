@@ -11,11 +11,13 @@ use lockkeeper_server::{Config, Server};
 use lockkeeper_tls::{PeerName, PeerTls, TlsFiles};
 use reqwest::{Client, StatusCode};
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
-use crate::authority::{Authority, expired};
+use crate::authority::Authority;
 use crate::harness::{PATIENCE, Running, adjust_for_tests, spawn};
 use crate::peers::{identity, works};
-use crate::tls::https;
+use crate::tls::{bad_identities, https, rest};
 
 fn section(files: &TlsFiles, authority: &Authority) -> PeerListenerTls {
     PeerListenerTls { certificate: files.certificate.clone(), key: files.key.clone(), authority: authority.file() }
@@ -32,6 +34,7 @@ impl Members {
         let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new("one"));
         let servers = Server::bind_cluster("test", 3, directory.path(), |config| {
             adjust_for_tests(config);
+            config.limits.header_read_timeout_ms = 2_000;
             config.tls.peer = Some(section(&authority.node("test", config.cluster.node), &authority));
         });
         let nodes: Vec<Running> = servers.unwrap().into_iter().map(spawn).collect();
@@ -87,13 +90,16 @@ async fn nobody_else_is_let_in() {
         assert_eq!(reply.headers()[HEADER_CODE], CODE_WRONG_CERTIFICATE);
     }
     let other = Authority::new("another");
-    let bad = [None, Some(other.node("test", 2)), Some(members.authority.issue("old", expired))];
+    let bad = bad_identities(&members.authority).into_iter().chain([Some(other.node("test", 2))]);
     for identity in bad {
         let refused = ask(identity.as_ref()).await;
         assert!(refused.is_err(), "{identity:?}: {refused:?}");
     }
     let plain = Client::builder().no_proxy().build().unwrap().get(format!("http://{at}{PEER_PATH}")).send().await;
     assert!(plain.unwrap().text().await.unwrap().contains("use https"));
+    let mut slow = TcpStream::connect(at).await.unwrap();
+    slow.write_all(&[22, 3, 1]).await.unwrap();
+    assert_eq!(rest(&mut slow).await, "", "a slow handshake is cut off");
     works(&members.nodes).await;
 }
 

@@ -31,10 +31,23 @@ pub(crate) struct Ended {
 impl StreamClient {
     /// The handshake; a refusal is a status and a problem document.
     pub(crate) async fn open(node: &Running, session: u64, credential: Option<&str>) -> Result<Self, (u16, Value)> {
+        Self::open_as(node, session, credential, None).await
+    }
+
+    /// The same with an `Authorization` header.
+    pub(crate) async fn open_as(
+        node: &Running,
+        session: u64,
+        credential: Option<&str>,
+        authorization: Option<&str>,
+    ) -> Result<Self, (u16, Value)> {
         let url = format!("ws://{}/v1/sessions/{session}/stream", node.client);
         let mut request = url.into_client_request().unwrap();
         if let Some(credential) = credential {
             request.headers_mut().insert("lockkeeper-session", credential.parse().unwrap());
+        }
+        if let Some(authorization) = authorization {
+            request.headers_mut().insert("authorization", authorization.parse().unwrap());
         }
         let socket = TcpStream::connect(node.client).await.unwrap();
         // A message must not wait for the acknowledgement of the one before.

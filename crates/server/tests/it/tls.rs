@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use futures::{SinkExt, StreamExt};
+use lockkeeper_api::Code;
 use lockkeeper_api::access::WhoAmI;
 use lockkeeper_server::config::ListenerTls;
 use lockkeeper_server::{Config, Server};
 use lockkeeper_tls::{ClientCertificates, ClientConfig, NameSource, TlsFiles, client_config};
-use lockkeeper_zookeeper::ConnectRequest;
 use nix::sys::signal::{Signal, raise};
+use rcgen::CertificateParams;
 use reqwest::{Client, ClientBuilder, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -25,8 +25,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::authority::{Authority, add_uri, expired};
-use crate::harness::{PATIENCE, Running, adjust_for_tests, eventually, spawn, spawn_for};
+use crate::access::{enable, with};
+use crate::authority::{Authority, add_uri, expired, not_yet_valid};
+use crate::harness::{Got, PATIENCE, Running, adjust_for_tests, eventually, spawn, spawn_for};
 
 pub(crate) fn section(files: &TlsFiles) -> ListenerTls {
     ListenerTls {
@@ -44,15 +45,15 @@ pub(crate) fn https(authority: &Authority, identity: Option<&TlsFiles>) -> Clien
 }
 
 /// One node, its data, and the authority of its certificates.
-struct Secured {
-    node: Running,
-    authority: Authority,
+pub(crate) struct Secured {
+    pub(crate) node: Running,
+    pub(crate) authority: Authority,
     files: TlsFiles,
     _directory: TempDir,
 }
 
 impl Secured {
-    async fn start(adjust: impl FnOnce(&mut Config, &Authority)) -> Self {
+    pub(crate) async fn start(adjust: impl FnOnce(&mut Config, &Authority)) -> Self {
         let secured = Self::spawn(adjust, None);
         secured.node.ready().await;
         secured
@@ -72,9 +73,27 @@ impl Secured {
     }
 
     /// Connects over TLS, without HTTP.
-    async fn connect(&self, at: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn connect(&self, at: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
         connect(at, client_config(Some(&self.authority.file()), None).unwrap()).await
     }
+}
+
+/// No certificate, and those that a listener of this authority turns away: of a stranger, expired, not valid yet, and
+/// one that is for servers alone.
+pub(crate) fn bad_identities(authority: &Authority) -> [Option<TlsFiles>; 5] {
+    let another = Authority::new("another");
+    let stranger = another.client("foreign");
+    // Its directory goes with its authority.
+    let kept = authority.files("foreign");
+    std::fs::copy(&stranger.certificate, &kept.certificate).unwrap();
+    std::fs::copy(&stranger.key, &kept.key).unwrap();
+    [
+        None,
+        Some(kept),
+        Some(authority.issue("old", expired)),
+        Some(authority.issue("early", not_yet_valid)),
+        Some(authority.server("server-only")),
+    ]
 }
 
 fn alone(directory: &TempDir) -> Config {
@@ -87,13 +106,13 @@ fn alone(directory: &TempDir) -> Config {
     config
 }
 
-async fn connect(at: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+pub(crate) async fn connect(at: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(at).await?;
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
 
 /// What comes until the other end closes.
-async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+pub(crate) async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut read = Vec::new();
     // A connection that is cut off ends with an error.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut read)).await.expect("the server closes");
@@ -197,6 +216,51 @@ async fn handshakes_count_as_connections() {
     assert!(ended >= 3, "only {ended} of 4 have made way");
 }
 
+/// A client does not talk to a node whose certificate is not for the host it asked for, is not valid now, or is of
+/// another authority; and says nothing to it.
+#[tokio::test]
+async fn a_client_turns_a_node_away_that_is_not_the_one() {
+    let spoilt = |name: &str, params: &mut CertificateParams| match name {
+        "elsewhere" => params.subject_alt_names.clear(),
+        "old" => expired(params),
+        _ => not_yet_valid(params),
+    };
+    for name in ["elsewhere", "old", "early"] {
+        let adjust = |config: &mut Config, authority: &Authority| {
+            config.tls.client = Some(section(&authority.issue(name, |params| spoilt(name, params))));
+        };
+        let secured = Secured::spawn(adjust, None);
+        let at = secured.node.client;
+        eventually("it to listen", async || TcpStream::connect(at).await.is_ok()).await;
+        let refused = secured.connect(at).await.unwrap_err().to_string();
+        assert!(refused.contains("certificate"), "{name}: {refused}");
+    }
+    let secured = Secured::start(|_, _| ()).await;
+    let other = Authority::new("another");
+    let refused = connect(secured.node.client, client_config(Some(&other.file()), None).unwrap()).await;
+    assert!(refused.unwrap_err().to_string().contains("UnknownIssuer"));
+}
+
+/// A member's certificate lets it in where its authority is trusted, under its own name, which has no rights.
+#[tokio::test]
+async fn a_peers_certificate_gives_a_client_no_rights() {
+    let secured = Secured::start(|config, authority| {
+        let tls = config.tls.client.as_mut().unwrap();
+        tls.authority = Some(authority.file());
+        tls.client_certificates = ClientCertificates::Optional;
+    })
+    .await;
+    let admin = enable(&secured.node).await;
+    let http = https(&secured.authority, Some(&secured.authority.node("test", 1))).build().unwrap();
+    let get = async |path: &str| Got::of(http.get(format!("{}{path}", secured.node.base)).send().await.unwrap()).await;
+    let me: Value = get("/v1/access/me").await.json();
+    assert_eq!((&me["principals"], &me["roles"]), (&json!(["test-1"]), &json!([])));
+    for path in ["/v1/nodes/", "/v1/cluster", "/v1/access", "/v1/locks/a"] {
+        get(path).await.problem(Code::Forbidden);
+    }
+    with(&secured.node, &admin).get("/v1/cluster").await.json::<Value>();
+}
+
 #[tokio::test]
 async fn a_listener_can_require_certificates() {
     let require = |config: &mut Config, authority: &Authority| {
@@ -206,9 +270,7 @@ async fn a_listener_can_require_certificates() {
     };
     let secured = Secured::spawn(require, Some("somebody"));
     secured.node.ready().await;
-    let other = Authority::new("another");
-    let bad = [None, Some(other.client("foreign")), Some(secured.authority.issue("old", expired))];
-    for identity in bad {
+    for identity in bad_identities(&secured.authority) {
         let http = https(&secured.authority, identity.as_ref()).build().unwrap();
         let refused = http.get(format!("{}/readyz", secured.node.base)).send().await;
         assert!(refused.is_err(), "{identity:?}: {refused:?}");
@@ -245,32 +307,6 @@ async fn a_rule_says_which_name_in_a_certificate_is_the_principal() {
     ] {
         assert_eq!(who("admin", uris).await, [""; 0], "{why}");
     }
-}
-
-fn connect_request() -> BytesMut {
-    let mut out = BytesMut::new();
-    ConnectRequest::new_session(10_000).encode(&mut out);
-    out
-}
-
-#[tokio::test]
-async fn zookeeper_clients_speak_tls() {
-    let secured = Secured::start(|config, authority| {
-        config.tls.zookeeper = Some(section(&authority.server("zookeeper")));
-    })
-    .await;
-    let at = secured.node.zookeeper.unwrap();
-    let mut client = secured.connect(at).await.unwrap();
-    client.write_all(&connect_request()).await.unwrap();
-    let length = timeout(PATIENCE, client.read_u32()).await.expect("it answers").unwrap();
-    assert_eq!(length, 37, "a session: its timeout, id, password, and whether it only reads");
-    let mut words = secured.connect(at).await.unwrap();
-    words.write_all(b"ruok").await.unwrap();
-    assert_eq!(rest(&mut words).await, "imok");
-
-    let mut plain = TcpStream::connect(at).await.unwrap();
-    plain.write_all(&connect_request()).await.unwrap();
-    assert_eq!(rest(&mut plain).await, "", "a client without TLS");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
