@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::{Actor, Batch, Command, NodeId, Op, Origin, Outcome, Reply, Rules, SessionId, State, Zxid};
+use lockkeeper_core::{
+    Actor, Batch, Command, NodeId, Op, Origin, Outcome, Refusal, Reply, Rules, SessionId, State, Zxid,
+};
 use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::sync::Semaphore;
@@ -122,13 +124,20 @@ impl Engine {
     /// Refuses what the state would refuse because a namespace is full, so that a client which tries again and again
     /// takes no room in the log.
     pub(crate) async fn refuse_when_full(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
-        let full = || self.replica.state().full_for(actor, &self.config.rules, op);
-        if full().is_none() {
+        if self.full_for(actor, op).is_none() {
             return Ok(());
         }
         // There may be room again, and this replica behind.
         self.barrier.pass().await?;
-        full().map_or(Ok(()), |refusal| Err(refusal.into()))
+        self.full_for(actor, op).map_or(Ok(()), |refusal| Err(refusal.into()))
+    }
+
+    /// Tries the operation on a copy of the state, outside of its lock.
+    fn full_for(&self, actor: &Actor, op: &Op) -> Option<Refusal> {
+        if !self.replica.state().has_namespaces() {
+            return None;
+        }
+        self.replica.state_now().full_for(actor, &self.config.rules, op)
     }
 
     /// Waits, where access control is enforced, until this replica is sure not to decide by rights that were taken away
@@ -180,7 +189,7 @@ impl Engine {
         self.barrier.pass().await?;
         let state = self.replica.state();
         if state.session(session).is_none() {
-            return Err(lockkeeper_core::Refusal::SessionExpired(session).into());
+            return Err(Refusal::SessionExpired(session).into());
         }
         Ok(At { value: SessionEvents::subscribe(&self.replica, &state, session), zxid: state.zxid() })
     }
