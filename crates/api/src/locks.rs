@@ -180,6 +180,9 @@ pub struct Request {
     /// The session that asks.
     #[serde(default)]
     pub session_id: Option<u64>,
+    /// The principal to which the session belongs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// Who asks.
     pub label: String,
     /// Since when it stands in the queue, in milliseconds since 1970 by the replicated clock.

@@ -56,6 +56,9 @@ pub struct Session {
     pub session_id: u64,
     /// Its timeout in milliseconds.
     pub timeout_ms: u32,
+    /// The principal to which it belongs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// Who it is.
     pub label: String,
     /// When it was opened, in milliseconds since 1970 by the replicated clock.

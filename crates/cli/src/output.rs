@@ -92,6 +92,11 @@ fn rough(time: Duration) -> String {
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
+/// A principal in a table.
+pub(crate) fn principal(known: Option<&str>) -> String {
+    known.map_or("-".into(), escaped)
+}
+
 /// Escapes control characters and those that change the text's direction, for untrusted text on a terminal.
 pub(crate) fn escaped(text: &str) -> String {
     printable(text).into_owned()

@@ -10,7 +10,7 @@ use lockkeeper_client::{Client, Paging};
 use super::client;
 use crate::args::{Common, Locks, Unlock};
 use crate::failure::Failure;
-use crate::output::{ago, escaped, number, print_json, print_line, print_table, table, until};
+use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, table, until};
 
 /// Prints one lock with its queue, or all locks.
 pub(crate) async fn run(common: &Common, args: &Locks) -> Result<(), Failure> {
@@ -38,7 +38,7 @@ fn print_locks(locks: &[LockSummary]) -> Result<(), Failure> {
         return print_line("no locks are held");
     }
     let together = together(locks);
-    let mut headings = vec!["lock", "mode", "holding", "waiting", "token", "session", "since", "holder"];
+    let mut headings = vec!["lock", "mode", "holding", "waiting", "token", "session", "since", "principal", "holder"];
     // Show the column only if some locks are held together.
     if !together.is_empty() {
         headings.insert(5, "together with");
@@ -54,6 +54,7 @@ fn print_locks(locks: &[LockSummary]) -> Result<(), Failure> {
             number(holder.map_or("-".into(), |h| h.token.to_string())),
             number(holder.map_or("-".into(), session)),
             holder.map_or("-".into(), |h| ago(h.since_ms)).into(),
+            principal(holder.and_then(|h| h.principal.as_deref())).into(),
             holder.map_or("-".into(), |h| escaped(&h.label)).into(),
         ];
         if !together.is_empty() {
@@ -82,7 +83,7 @@ fn print_queue(lock: &Lock) -> Result<(), Failure> {
     if lock.holders.is_empty() && lock.queue.is_empty() {
         return print_line(&format!("nobody holds {} or waits for it", escaped(&lock.lock)));
     }
-    let mut table = table(&["place", "mode", "token", "session", "since", "who"]);
+    let mut table = table(&["place", "mode", "token", "session", "since", "principal", "who"]);
     let holders = lock.holders.iter().map(|request| (held(request), request));
     let queue = lock.queue.iter().enumerate().map(|(place, request)| (format!("waits {}", place + 1), request));
     for (place, request) in holders.chain(queue) {
@@ -92,6 +93,7 @@ fn print_queue(lock: &Lock) -> Result<(), Failure> {
             number(request.token),
             number(session(request)),
             ago(request.since_ms).into(),
+            principal(request.principal.as_deref()).into(),
             escaped(&request.label).into(),
         ]);
     }

@@ -8,6 +8,7 @@ use super::lock_queue::{Blocker, Place, Queue, place_of};
 use super::locks::request_of;
 use super::session::Session;
 use super::tree::{Node, Tree};
+use crate::access::without_hash;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::data::NodeData;
@@ -114,6 +115,15 @@ impl<'a> LockView<'a> {
     /// How many hold.
     pub fn holders(&self) -> usize {
         self.queue.holders()
+    }
+}
+
+impl State {
+    /// The principal to which a session belongs, without the hash of a password; `None` for nobody's, and where its
+    /// credential does not count any more.
+    pub fn principal_of_session(&self, session: &Session) -> Option<String> {
+        let principal = self.access.principal_of(session.identity.as_ref()?, self.clock_ms)?;
+        Some(without_hash(&principal).to_owned())
     }
 }
 

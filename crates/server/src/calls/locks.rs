@@ -30,7 +30,7 @@ fn mode_out(mode: LockMode) -> Mode {
     }
 }
 
-fn request_view(request: LockRequest) -> Request {
+fn request_view(state: &State, request: LockRequest) -> Request {
     let waits_for = match request.standing {
         Standing::Waits { blocker } => Some(blocker.to_string()),
         Standing::Holds { .. } | Standing::Gone => None,
@@ -43,6 +43,7 @@ fn request_view(request: LockRequest) -> Request {
         delay_ms: request.delay_ms,
         delayed_until_ms: request.delayed_until_ms,
         session_id: request.session.map(|session| session.0),
+        principal: request.session.and_then(|id| state.principal_of_session(state.session(id)?)),
         label: request.label,
         since_ms: request.since_ms,
         path: request.path.to_string(),
@@ -58,7 +59,7 @@ pub(super) async fn holder_views(context: &Context, principals: &Principals, loc
         may_read(&principals, state, &name.directory()).ok()?;
         let requests = state.lock(&name).into_iter().flat_map(|view| view.requests());
         let holding = requests.take_while(|request| matches!(request.standing, Standing::Holds { .. }));
-        Some(holding.take(HOLDERS_SHOWN).map(request_view).collect::<Vec<_>>())
+        Some(holding.take(HOLDERS_SHOWN).map(|request| request_view(state, request)).collect::<Vec<_>>())
     });
     read.await.ok()?.value
 }
@@ -87,7 +88,7 @@ pub(super) async fn show(scope: CallScope, name: String, query: ReadQuery) -> An
             may_read(&principals, state, &lock.directory())?;
             let Some(view) = state.lock(&lock) else { return Ok((Vec::new(), Vec::new(), 0)) };
             let (total, holding) = (view.len(), view.holders());
-            let shown = view.requests().take(holding + QUEUE_SHOWN).map(request_view);
+            let shown = view.requests().take(holding + QUEUE_SHOWN).map(|request| request_view(state, request));
             let (queue, holders): (Vec<Request>, Vec<Request>) = shown.partition(|request| request.waits_for.is_some());
             Ok((holders, queue, (total - holding) as u64))
         })
@@ -127,7 +128,7 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
             let first =
                 |name: &LockName| state.lock(name).and_then(|view| view.requests().next()).filter(|_| readable(name));
             let summary = |lock: lockkeeper_core::LockSummary| LockSummary {
-                holder: first(&lock.name).map(request_view),
+                holder: first(&lock.name).map(|request| request_view(state, request)),
                 lock: lock.name.to_string(),
                 holding: lock.holders as u64,
                 waiting: lock.waiters as u64,

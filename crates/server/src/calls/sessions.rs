@@ -119,6 +119,7 @@ fn view(principals: &Principals, state: &State, id: SessionId, session: &lockkee
     Session {
         session_id: id.0,
         timeout_ms: session.timeout_ms,
+        principal: state.principal_of_session(session),
         label: session.label.to_string(),
         opened_ms: session.opened_ms,
         ephemeral_count: ephemerals.len() as u64,

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::Code;
 use lockkeeper_api::access::{Access, AccessAnswer, AccessChanged, WhoAmI};
-use lockkeeper_api::sessions::SessionOpened;
+use lockkeeper_api::locks::{Lock, Locks};
+use lockkeeper_api::sessions::{SessionOpened, Sessions};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -459,4 +460,35 @@ async fn every_node_shows_when_a_token_was_last_used() {
     assert_eq!(view.tokens.len(), 3, "an unknown token leaves no trace");
     assert!(used.abs_diff(view.tokens[0].created_ms) < 2 * 3_600_000, "by the replicated clock");
     assert_eq!(uses(&cluster, &admin, &unused).await, None);
+}
+
+#[tokio::test]
+async fn locks_and_sessions_name_the_principal_of_their_owner() {
+    let node = Cluster::start(1).await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "locks", "prefix": "", "rights": ["read", "acquire"] }]);
+    let billing = principal(&node, &admin, "billing", rules).await;
+    let token = billing.token.unwrap();
+    let billing_calls = with(&node, &token);
+    let session = billing_calls.session().await;
+    let held = billing_calls.post("/v1/locks/orders/1/acquire", Some(&session.credential), json!({})).await;
+    assert_eq!(held.status, StatusCode::OK, "{}", held.text);
+    let lock: Lock = billing_calls.get("/v1/locks/orders/1").await.json();
+    assert_eq!(lock.holders[0].principal.as_deref(), Some("billing"));
+    let locks: Locks = billing_calls.get("/v1/locks").await.json();
+    assert_eq!(locks.locks[0].holder.as_ref().unwrap().principal.as_deref(), Some("billing"));
+    // Of a user of the digest scheme only the name is shown.
+    let digest = |method, path: &str| node.request(method, path).basic_auth("alice", Some("secret"));
+    let me: WhoAmI = Got::of(digest(Method::GET, "/v1/access/me").send().await.unwrap()).await.json();
+    let admin = with(&node, &admin);
+    admin.change(json!({ "grant": { "principal": me.principals[0], "role": "billing" } })).await;
+    let opened = digest(Method::POST, "/v1/sessions").json(&json!({})).send().await.unwrap();
+    let opened: SessionOpened = Got::of(opened).await.json();
+    let shown: Sessions = admin.get("/v1/sessions").await.json();
+    let principal = |id| shown.sessions.iter().find(|one| one.session_id == id).unwrap().principal.clone();
+    assert_eq!(principal(opened.session_id).as_deref(), Some("digest:alice"));
+    assert_eq!(principal(session.session_id).as_deref(), Some("billing"));
+    let refused = digest(Method::POST, "/v1/locks/orders/1/acquire").header("lockkeeper-session", &opened.credential);
+    let refused = Got::of(refused.json(&json!({})).send().await.unwrap()).await.problem(Code::LockBusy);
+    assert_eq!(refused.holders[0].principal.as_deref(), Some("billing"));
 }
