@@ -170,6 +170,7 @@ mod tests {
             delay_ms: 0,
             delayed_until_ms: None,
             session_id: Some(1),
+            principal: None,
             label: String::new(),
             since_ms: 0,
             path: format!("/locks/{lock}/x"),
