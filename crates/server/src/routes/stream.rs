@@ -28,7 +28,7 @@ pub(super) async fn stream(
 ) -> Result<Response, Failure> {
     let credential = scope.credential_of(id)?;
     let upgrade = Upgrade::of(&mut request)?;
-    let CallScope { context, caller, from, .. } = scope;
+    let CallScope { context, caller, expires, from, .. } = scope;
     if context.stopping.is_cancelled() {
         return Err(shutting_down());
     }
@@ -37,6 +37,6 @@ pub(super) async fn stream(
     check_owner(&context, &caller, &credential)?;
     let session_events = context.node.session_events(credential.session).await?;
     let principals = caller.principals;
-    let session = Session { context, from, principals, credential, timeout_ms, lane: Lane::default() };
+    let session = Session { context, from, principals, expires, credential, timeout_ms, lane: Lane::default() };
     Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, session_events, socket, read)))
 }

@@ -12,6 +12,7 @@ use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
 use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
 use lockkeeper_node::{NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout_at;
 use utoipa::IntoParams;
 
 use crate::calls::CallScope;
@@ -52,7 +53,7 @@ pub(super) async fn watch(
     headers: HeaderMap,
     Query(asked): Query<WatchQuery>,
 ) -> Result<Response, Failure> {
-    let CallScope { context, at_work, caller, .. } = scope;
+    let CallScope { context, at_work, caller, expires, .. } = scope;
     let principals = caller.principals;
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
@@ -68,7 +69,13 @@ pub(super) async fn watch(
     // A first comment opens the stream, so that a client knows at once that it is being watched for.
     let opening = stream::once(async { Ok(Event::default().comment("watching")) });
     let stopping = context.stopping.clone();
-    let stream = opening.chain(messages).take_until(stopping.cancelled_owned());
+    let ended = async move {
+        match expires {
+            Some(at) => drop(timeout_at(at, stopping.cancelled_owned()).await),
+            None => stopping.cancelled_owned().await,
+        }
+    };
+    let stream = opening.chain(messages).take_until(ended);
     let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // The connection ends with the stream: nothing can follow on it.

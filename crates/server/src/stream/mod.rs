@@ -24,6 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_core::Principals;
 use lockkeeper_node::{At, Credential, SessionEvents};
+use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
@@ -55,6 +56,8 @@ pub(crate) struct Session {
     pub(crate) context: Arc<Context>,
     pub(crate) from: ClientAddress,
     pub(crate) principals: Principals,
+    /// When the JWT with which the stream was opened stops to count.
+    pub(crate) expires: Option<Instant>,
     pub(crate) credential: Credential,
     pub(crate) timeout_ms: u32,
     /// The lane of requests that keep or give back something.
@@ -65,6 +68,11 @@ impl Session {
     /// The holder of the stream's shares of budgets.
     fn holder(&self) -> Holder {
         Holder::session(address_of(Some(&self.from)), self.credential.session.0)
+    }
+
+    /// Whether the caller's JWT counts no more.
+    fn has_expired(&self) -> bool {
+        self.expires.is_some_and(|at| Instant::now() >= at)
     }
 
     fn timeout(&self) -> Duration {

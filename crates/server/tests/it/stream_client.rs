@@ -31,10 +31,23 @@ pub(crate) struct Ended {
 impl StreamClient {
     /// The handshake; a refusal is a status and a problem document.
     pub(crate) async fn open(node: &Running, session: u64, credential: Option<&str>) -> Result<Self, (u16, Value)> {
+        Self::open_as(node, session, credential, None).await
+    }
+
+    /// The same with a token.
+    async fn open_as(
+        node: &Running,
+        session: u64,
+        credential: Option<&str>,
+        token: Option<&str>,
+    ) -> Result<Self, (u16, Value)> {
         let url = format!("ws://{}/v1/sessions/{session}/stream", node.client);
         let mut request = url.into_client_request().unwrap();
         if let Some(credential) = credential {
             request.headers_mut().insert("lockkeeper-session", credential.parse().unwrap());
+        }
+        if let Some(token) = token {
+            request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
         }
         let socket = TcpStream::connect(node.client).await.unwrap();
         // A message must not wait for the acknowledgement of the one before.
@@ -55,8 +68,13 @@ impl StreamClient {
 
     /// Opens the stream and reads the hello.
     pub(crate) async fn greeted(node: &Running, credential: &str) -> (Self, Value) {
+        Self::greeted_as(node, credential, None).await
+    }
+
+    /// The same with a token.
+    pub(crate) async fn greeted_as(node: &Running, credential: &str, token: Option<&str>) -> (Self, Value) {
         let session = credential.split_once('.').unwrap().0.parse().unwrap();
-        let mut wire = Self::open(node, session, Some(credential)).await.unwrap();
+        let mut wire = Self::open_as(node, session, Some(credential), token).await.unwrap();
         let hello = wire.next().await["hello"].clone();
         assert!(hello.is_object());
         (wire, hello)
