@@ -199,4 +199,6 @@ pub mod close {
     /// No message of the client for the session's timeout. The session may live on; its waiting lock requests have left
     /// their queues.
     pub const SILENT: u16 = 4003;
+    /// The JWT with which the stream was opened has expired. The session lives on; open a new stream with a new JWT.
+    pub const CREDENTIAL_EXPIRED: u16 = 4004;
 }

@@ -17,9 +17,12 @@ const PREFIX: &str = "lk_";
 const SECRET_BYTES: usize = 32;
 /// The secret's bytes in base64url without padding.
 const SECRET_CHARS: usize = 43;
+/// Largest JWT that a node takes.
+const MAX_JWT_BYTES: usize = 8 * 1024;
 
-/// A bearer token: `lk_` and 43 characters of base64url. `lockkeeper auth token create` makes one. Whoever has it is
-/// the token's principal: keep it out of command lines and logs, and use it over TLS. `Debug` hides it.
+/// A bearer token: `lk_` and 43 characters of base64url, which `lockkeeper auth token create` makes, or a JWT of an
+/// issuer that the nodes' configuration names. Whoever has it is its principal: keep it out of command lines and logs,
+/// and use it over TLS. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AccessToken(HeaderValue);
 
@@ -27,10 +30,10 @@ pub struct AccessToken(HeaderValue);
 #[derive(Debug, Error)]
 pub enum AccessTokenError {
     /// The text is not a token.
-    #[error("not an access token; a token is written lk_ and 43 letters, digits, '-' or '_'")]
+    #[error("not an access token; a token is written lk_ and 43 letters, digits, '-' or '_', or is a JWT")]
     Malformed,
     /// The file holds something else than a token.
-    #[error("{} holds no access token; a token is written lk_ and 43 letters, digits, '-' or '_'", .file.display())]
+    #[error("{} holds no access token; a token is written lk_ and 43 letters, digits, '-' or '_', or is a JWT", .file.display())]
     NotInFile {
         /// The file.
         file: PathBuf,
@@ -100,9 +103,8 @@ impl FromStr for AccessToken {
     /// White space around the token does not count.
     fn from_str(text: &str) -> Result<Self, AccessTokenError> {
         let token = text.trim();
-        let secret = token.strip_prefix(PREFIX).ok_or(AccessTokenError::Malformed)?;
-        let is_base64url = secret.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
-        if secret.len() != SECRET_CHARS || !is_base64url {
+        let is_own = token.strip_prefix(PREFIX).is_some_and(|it| it.len() == SECRET_CHARS && is_base64url(it));
+        if !is_own && !is_jwt(token) {
             return Err(AccessTokenError::Malformed);
         }
         let header = HeaderValue::from_str(&format!("{SCHEME}{token}")).map_err(|_| AccessTokenError::Malformed)?;
@@ -110,9 +112,19 @@ impl FromStr for AccessToken {
     }
 }
 
+fn is_base64url(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+/// Whether it has the form of a JWT. The node checks the rest.
+fn is_jwt(token: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && is_base64url(part);
+    token.len() <= MAX_JWT_BYTES && token.split('.').count() == 3 && token.split('.').all(is_part)
+}
+
 impl fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AccessToken(lk_…)")
+        f.write_str("AccessToken(…)")
     }
 }
 
@@ -140,6 +152,17 @@ mod tests {
         let known: AccessToken = TOKEN.parse().unwrap();
         // printf TOKEN | sha256sum
         assert_eq!(known.hash(), "7fa82d4a4bc31787f52345b3be25a36d1eafb56e944c59b2116f6e7cb66ad6dc");
+    }
+
+    #[test]
+    fn a_jwt_is_a_token_too() {
+        let token: AccessToken = " eyJhbGciOiJF.eyJzdWIiOiJh._-09\n".parse().unwrap();
+        assert_eq!(token.header().to_str().unwrap(), "Bearer eyJhbGciOiJF.eyJzdWIiOiJh._-09");
+        assert!(token.header().is_sensitive() && !format!("{token:?}").contains("eyJ"));
+        let long = format!("a.b.{}", "c".repeat(MAX_JWT_BYTES));
+        for bad in ["a.b", "a..c", "a.b.", "a.b.c.d", "a.b.c=", "a b.c.d", &long] {
+            bad.parse::<AccessToken>().unwrap_err();
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::audit::Audit;
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
 use crate::http::origin::Origins;
+use crate::jwt::Jwt;
 use crate::principals::SuperUser;
 
 /// Longest time for a majority to confirm that it is in touch with this node.
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) origins: Origins,
     pub(crate) admin: Admin,
     pub(crate) super_user: SuperUser,
+    /// JWTs as credentials, if the configuration has an issuer.
+    pub(crate) jwt: Option<Arc<Jwt>>,
     pub(crate) timing: Timing,
     pub(crate) header_bytes: usize,
     pub(crate) body: BodyBounds,
@@ -51,7 +54,7 @@ impl Context {
     pub(crate) fn new(
         (config, checked): (&Config, &Checked),
         node: Node,
-        auth: PeerAuth,
+        (auth, jwt): (PeerAuth, Option<Arc<Jwt>>),
         audit: Arc<Audit>,
         openapi: Bytes,
         stopping: CancellationToken,
@@ -66,6 +69,7 @@ impl Context {
             origins: Origins::new(&config.listen.allowed_origins, checked.clients.values()),
             admin: config.admin.clone(),
             super_user: SuperUser::new(&config.admin),
+            jwt,
             timing: config.timing.clone(),
             header_bytes: limits.header_bytes,
             body: BodyBounds {

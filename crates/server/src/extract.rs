@@ -315,13 +315,17 @@ pub(crate) struct Identified(pub(crate) CallScope);
 /// session.
 pub(crate) struct Reader(pub(crate) CallScope);
 
-fn scope(parts: &Parts, context: &Arc<Context>, caller: Caller) -> Result<CallScope, Failure> {
+fn scope(
+    parts: &Parts,
+    context: &Arc<Context>,
+    (caller, expires): (Caller, Option<Instant>),
+) -> Result<CallScope, Failure> {
     let from = parts.extensions.get().copied().unwrap_or_default();
     let at_work = match parts.extensions.get::<AtWork>() {
         Some(at_work) => at_work.clone(),
         None => context.admission.enter(admission::address_of(Some(&from)), None)?,
     };
-    Ok(CallScope { context: context.clone(), caller, at_work, from, undecided: None })
+    Ok(CallScope { context: context.clone(), caller, expires, at_work, from, undecided: None })
 }
 
 impl FromRequestParts<Arc<Context>> for Identified {
@@ -337,8 +341,8 @@ impl FromRequestParts<Arc<Context>> for Reader {
 
     async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
         note_presence(parts, context);
-        let principals = principals_of(parts, context)?;
-        scope(parts, context, Caller { principals, ..Caller::default() }).map(Self)
+        let (principals, expires) = principals_of(parts, context)?;
+        scope(parts, context, (Caller { principals, ..Caller::default() }, expires)).map(Self)
     }
 }
 
@@ -351,17 +355,21 @@ fn note_presence(parts: &Parts, context: &Context) {
     }
 }
 
-fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure> {
+/// Who the caller is, and when the proof of it stops to count, if it is a JWT.
+fn principals_of(parts: &Parts, context: &Context) -> Result<(Principals, Option<Instant>), Failure> {
     let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
     let mut principals = address.map(from_address).unwrap_or_default();
+    let mut expires = None;
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
         let super_digest = context.super_user.for_caller(parts.extensions.get::<LocalClient>().is_some());
-        prove_header(&mut principals, header, super_digest).map_err(|why| {
+        let proved = prove_header(&mut principals, header, super_digest, context.jwt.as_deref());
+        expires = proved.map_err(|why| {
             let detail = format!(
                 "header Authorization proves nothing: {why}; send Bearer with a token, or Basic with user:password, or \
                  leave it out"
             );
-            let code = if why == Unproved::Token { Code::Unauthenticated } else { Code::BadRequest };
+            let is_token = matches!(why, Unproved::Token | Unproved::Jwt(_));
+            let code = if is_token { Code::Unauthenticated } else { Code::BadRequest };
             Failure::new(code, detail)
         })?;
     }
@@ -370,10 +378,10 @@ fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure
     if let Some(certificate) = parts.extensions.get::<ClientCertificate>() {
         prove_certificate(&mut principals, certificate);
     }
-    Ok(principals)
+    Ok((principals, expires))
 }
 
-fn caller_of(parts: &Parts, context: &Context) -> Result<Caller, Failure> {
+fn caller_of(parts: &Parts, context: &Context) -> Result<(Caller, Option<Instant>), Failure> {
     let headers = &parts.headers;
     let credential = single(headers, SESSION_HEADER)?.map(parse_credential).transpose()?;
     let id = single(headers, REQUEST_ID_HEADER)?.map(|text| parse_uuid(text, "Lockkeeper-Request-Id")).transpose()?;
@@ -388,9 +396,9 @@ fn caller_of(parts: &Parts, context: &Context) -> Result<Caller, Failure> {
         }
         None => None,
     };
-    let principals = principals_of(parts, context)?;
+    let (principals, expires) = principals_of(parts, context)?;
     let may_force = context.admin.allow_force_release;
-    Ok(Caller { credential, request, principals, may_force, presence: Presence::default() })
+    Ok((Caller { credential, request, principals, may_force, presence: Presence::default() }, expires))
 }
 
 fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h HeaderValue>, Failure> {

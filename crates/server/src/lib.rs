@@ -23,6 +23,11 @@ mod failure;
 pub mod fuzzing;
 mod hangup;
 mod http;
+#[cfg(feature = "jwt")]
+mod jwt;
+#[cfg(not(feature = "jwt"))]
+#[path = "without_jwt.rs"]
+mod jwt;
 pub mod local;
 mod log_lines;
 mod middleware;

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use axum::http::HeaderValue;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use lockkeeper_core::access::{CERTIFICATE, Need, TOKEN, TOKEN_ID_DIGITS};
+use lockkeeper_core::access::{CERTIFICATE, JWT, Need, TOKEN, TOKEN_ID_DIGITS};
 use lockkeeper_core::acl::{Identity, Network, Principals};
 use lockkeeper_core::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_IDENTITIES};
 use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, State};
@@ -19,8 +19,10 @@ use lockkeeper_node::WatchItem;
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
+use tokio::time::Instant;
 
 use crate::config::{Admin, SuperFrom};
+use crate::jwt::{Jwt, JwtError};
 use crate::socket::ClientCertificate;
 
 pub(crate) const DIGEST: &str = "digest";
@@ -93,6 +95,9 @@ pub(crate) enum Unproved {
     /// They are not a token of this cluster.
     #[error("a token is lk_ and 43 letters and digits of base64url")]
     Token,
+    /// They are not a JWT that counts.
+    #[error(transparent)]
+    Jwt(#[from] JwtError),
     /// No ACL could name such a user.
     #[error("user and hash are at most {MAX_ACL_ID_BYTES} bytes long")]
     TooLong,
@@ -156,8 +161,9 @@ pub(crate) fn prove_certificate(principals: &mut Principals, certificate: &Clien
     }
 }
 
-/// Adds the identity that an `Authorization` header proves: a token of this cluster, or user and password. Another
-/// scheme, or another token, is for somebody in between, such as a proxy.
+/// Adds the identity that an `Authorization` header proves: a token of this cluster, a JWT where the configuration has
+/// an issuer, or user and password. Another scheme, or another token where there are no JWTs, is for somebody in
+/// between, such as a proxy. Returns when a JWT stops to count.
 ///
 /// # Errors
 /// It proves nothing, and is meant to.
@@ -165,18 +171,25 @@ pub(crate) fn prove_header(
     principals: &mut Principals,
     header: &HeaderValue,
     super_digest: &SuperDigest,
-) -> Result<(), Unproved> {
+    jwt: Option<&Jwt>,
+) -> Result<Option<Instant>, Unproved> {
     let (scheme, token) = scheme_and_credentials(header)?;
-    let secret = token.strip_prefix(TOKEN_PREFIX).filter(|_| scheme.eq_ignore_ascii_case("bearer"));
-    let Some(secret) = secret else {
-        let proved = prove_basic(principals, header, super_digest);
-        return if proved == Err(Unproved::Scheme) { Ok(()) } else { proved };
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return match prove_basic(principals, header, super_digest) {
+            Ok(()) | Err(Unproved::Scheme) => Ok(None),
+            Err(why) => Err(why),
+        };
+    }
+    let Some(secret) = token.strip_prefix(TOKEN_PREFIX) else {
+        let Some(jwt) = jwt else { return Ok(None) };
+        let (principal, until) = jwt.prove(token)?;
+        return add(principals, JWT, &principal).map(|()| Some(until));
     };
     let secret = URL_SAFE_NO_PAD.decode(secret).map_err(|_| Unproved::Token)?;
     if secret.len() != TOKEN_BYTES {
         return Err(Unproved::Token);
     }
-    add(principals, TOKEN, &hash_of_token(token))
+    add(principals, TOKEN, &hash_of_token(token)).map(|()| None)
 }
 
 fn scheme_and_credentials(header: &HeaderValue) -> Result<(&str, &str), Unproved> {
@@ -317,9 +330,9 @@ pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
     }
 }
 
-/// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the name in a certificate, the
-/// principal of a token, or the id of a token that this state does not know. Anybody may call itself by a user of the
-/// digest scheme; only the hash tells two callers of one name apart.
+/// The names of a caller for people and logs, without hashes: `digest:bob`, `super`, the principal of a certificate, a
+/// JWT or a token, or the id of a token that this state does not know. Anybody may call itself by a user of the digest
+/// scheme; only the hash tells two callers of one name apart.
 pub(crate) fn names_in(principals: &Principals, state: &State) -> Vec<String> {
     let known = |identity: &Identity| match &*identity.scheme {
         TOKEN => state.access().principal_of(identity, state.clock_ms()).map(Cow::into_owned),
@@ -331,7 +344,7 @@ pub(crate) fn names_in(principals: &Principals, state: &State) -> Vec<String> {
 fn name(identity: &Identity) -> String {
     match &*identity.scheme {
         DIGEST => format!("{DIGEST}:{}", identity.id.split(':').next().unwrap_or_default()),
-        CERTIFICATE => identity.id.to_string(),
+        CERTIFICATE | JWT => identity.id.to_string(),
         TOKEN => format!("token {}", identity.id.get(..TOKEN_ID_DIGITS).unwrap_or_default()),
         other => other.to_owned(),
     }

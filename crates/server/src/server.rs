@@ -13,6 +13,7 @@ use lockkeeper_consensus::{BlockingPool, FramedTransport, MemberRole, PeerAuth, 
 use lockkeeper_node::{Clock, Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use lockkeeper_tls::PeerTls;
+use metrics_exporter_prometheus::PrometheusHandle;
 use rand::rngs::OsRng;
 use rand::{RngCore, TryRngCore};
 use tokio::sync::watch;
@@ -30,6 +31,7 @@ use crate::http::connection::ConnectionBounds;
 use crate::http::connections::Most;
 use crate::http::limits::raise_open_files;
 use crate::http::listener::{Bound, Keys, Policy, accept};
+use crate::jwt::Jwt;
 use crate::middleware::ClientFront;
 use crate::peer::PeerFront;
 use crate::tls::{TlsListener, TlsListeners};
@@ -63,6 +65,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
 /// The configuration breaks a rule, or a certificate, a key or an authority cannot be used.
 pub fn check_config(config: &Config) -> Result<(), ServeError> {
     config.check()?;
+    Jwt::open(config)?;
     TlsListeners::open(config).map(drop)
 }
 
@@ -75,6 +78,7 @@ pub struct Server {
     peer: Bound,
     zookeeper: ZooKeeperPorts,
     tls: TlsListeners,
+    jwt: Option<Arc<Jwt>>,
     audit: Option<AuditFile>,
 }
 
@@ -113,12 +117,12 @@ impl Server {
     /// The configuration breaks a rule, a certificate or the audit file cannot be used, or a port is in use.
     pub fn bind(config: Config) -> Result<Self, ServeError> {
         let checked = config.check()?;
-        let (tls, audit) = (TlsListeners::open(&config)?, open_audit_file(&config)?);
+        let (tls, jwt, audit) = (TlsListeners::open(&config)?, Jwt::open(&config)?, open_audit_file(&config)?);
         let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
         let zookeeper = ZooKeeperPorts::bind(&checked)?;
-        Ok(Self { config, checked, client, peer, zookeeper, tls, audit })
+        Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit })
     }
 
     /// Binds two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests.
@@ -148,9 +152,9 @@ impl Server {
             config.storage.directory = directory.join(format!("node{id}"));
             adjust(&mut config);
             let checked = config.check()?;
-            let (tls, audit) = (TlsListeners::open(&config)?, open_audit_file(&config)?);
+            let (tls, jwt, audit) = (TlsListeners::open(&config)?, Jwt::open(&config)?, open_audit_file(&config)?);
             let zookeeper = ZooKeeperPorts::bind(&checked)?;
-            Ok(Self { config, checked, client, peer, zookeeper, tls, audit })
+            Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit })
         };
         ports.into_iter().map(server).collect()
     }
@@ -185,7 +189,7 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { config, checked, client, peer, zookeeper, tls, audit } = self;
+        let Self { config, checked, client, peer, zookeeper, tls, jwt, audit } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let (connections, for_zookeeper) = connections_that_fit(&config, !zookeeper.is_empty());
@@ -207,7 +211,8 @@ impl Server {
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
         let openapi = Bytes::from(crate::openapi());
-        let context = Context::new((&config, &checked), node.clone(), auth, audit.clone(), openapi, stopping.clone());
+        let proofs = (auth, jwt.clone());
+        let context = Context::new((&config, &checked), node.clone(), proofs, audit.clone(), openapi, stopping.clone());
         let listen =
             |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;
@@ -231,15 +236,7 @@ impl Server {
                 stopping.clone(),
             ))
         });
-        let mut upkeep = JoinSet::new();
-        upkeep.spawn(tls.keep_current());
-        upkeep.spawn(audit.clone().reopen_on_hangup());
-        upkeep.spawn(async move {
-            while let Some(handle) = &metrics {
-                sleep(UPKEEP_EVERY).await;
-                handle.run_upkeep();
-            }
-        });
+        let mut upkeep = start_upkeep(&tls, jwt, &audit, metrics);
         tracing::info!(
             client = %client_address, peer = %peer_address, node = config.cluster.node, cluster = %config.cluster.id, "\
              listening"
@@ -275,6 +272,28 @@ impl Server {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Starts what goes on beside the listeners: certificates, keys and files are kept up to date.
+fn start_upkeep(
+    tls: &TlsListeners,
+    jwt: Option<Arc<Jwt>>,
+    audit: &Arc<Audit>,
+    metrics: Option<PrometheusHandle>,
+) -> JoinSet<()> {
+    let mut upkeep = JoinSet::new();
+    upkeep.spawn(tls.keep_current());
+    upkeep.spawn(audit.clone().reopen_on_hangup());
+    if let Some(jwt) = jwt {
+        upkeep.spawn(jwt.keep_current());
+    }
+    upkeep.spawn(async move {
+        while let Some(handle) = &metrics {
+            sleep(UPKEEP_EVERY).await;
+            handle.run_upkeep();
+        }
+    });
+    upkeep
 }
 
 fn open_audit_file(config: &Config) -> Result<Option<AuditFile>, ServeError> {

@@ -11,8 +11,8 @@ use super::apply::bad;
 use super::size;
 use super::transaction::Transaction;
 use crate::access::{
-    ANYONE, AccessOp, CERTIFICATE, DIGEST, Need, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, TOKEN_USE_MS, is_name,
-    without_hash,
+    ANYONE, AccessOp, CERTIFICATE, DIGEST, JWT, Need, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, TOKEN_USE_MS,
+    is_name, without_hash,
 };
 use crate::acl::{Identity, Principals};
 use crate::ids::{SessionId, Zxid};
@@ -143,7 +143,8 @@ impl Access {
                 let token = self.tokens.get(&identity.id).filter(|token| token.counts(clock_ms))?;
                 Some(Cow::Borrowed(&*token.principal))
             }
-            CERTIFICATE => Some(Cow::Borrowed(&*identity.id)),
+            // The frontend has verified these, and has seen to it that a JWT counts still.
+            CERTIFICATE | JWT => Some(Cow::Borrowed(&*identity.id)),
             DIGEST => Some(Cow::Owned(format!("{DIGEST}:{}", identity.id))),
             Principals::SUPER => Some(Cow::Borrowed(Principals::SUPER)),
             _ => None,

@@ -183,7 +183,7 @@ mod tests {
     fn bob() -> Principals {
         let mut principals = from_address("::ffff:10.0.0.7".parse().unwrap());
         // bob:secret
-        prove_header(&mut principals, &HeaderValue::from_static("Basic Ym9iOnNlY3JldA=="), &SuperDigest::new(""))
+        prove_header(&mut principals, &HeaderValue::from_static("Basic Ym9iOnNlY3JldA=="), &SuperDigest::new(""), None)
             .unwrap();
         principals
     }

@@ -20,6 +20,7 @@ use lockkeeper_api::call::Level;
 use lockkeeper_api::{Call, Code};
 use lockkeeper_node::{Caller, Credential, NodeError, Undecided};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::admission::AtWork;
 use crate::audit::{AuditEvent, AuditOutcome, AuditRecord, Requester};
@@ -43,6 +44,8 @@ pub(crate) type Answered = Result<Reply, Failure>;
 pub(crate) struct CallScope {
     pub(crate) context: Arc<Context>,
     pub(crate) caller: Caller,
+    /// When the caller's JWT stops to count, if it has shown one: what goes on after the answer ends then.
+    pub(crate) expires: Option<Instant>,
     pub(crate) at_work: AtWork,
     /// For the audit log.
     pub(crate) from: ClientAddress,

@@ -37,11 +37,11 @@ pub struct Checked {
 /// Addresses by node id.
 type Addresses = BTreeMap<u64, String>;
 
-pub(super) fn refuse(key: impl Into<String>, value: impl Display, rule: impl Into<String>) -> ConfigError {
+pub(crate) fn refuse(key: impl Into<String>, value: impl Display, rule: impl Into<String>) -> ConfigError {
     ConfigError::Refused { key: key.into(), value: value.to_string(), rule: rule.into() }
 }
 
-fn within<T: PartialOrd + Display + Copy>(key: &str, value: T, low: T, high: T) -> Result<(), ConfigError> {
+pub(super) fn within<T: PartialOrd + Display + Copy>(key: &str, value: T, low: T, high: T) -> Result<(), ConfigError> {
     if value < low || value > high {
         return Err(refuse(key, value, format!("must be from {low} to {high}")));
     }
@@ -59,6 +59,7 @@ impl Config {
         self.check_timing()?;
         self.check_limits()?;
         self.check_audit()?;
+        self.check_auth(cfg!(feature = "jwt"))?;
         self.check_zookeeper()?;
         let listen_client = listen_address("listen.client", &self.listen.client)?;
         let listen_peer = listen_address("listen.peer", &self.listen.peer)?;

@@ -3,6 +3,7 @@
 //! It is read once, checked whole ([`Config::check`]) and passed on explicitly. An unknown key is refused: a typing
 //! error must not become a default.
 
+mod auth;
 mod check;
 mod load;
 mod tls;
@@ -12,8 +13,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use auth::{Auth, JwtSection};
 pub use check::Checked;
 pub(crate) use check::host_and_port;
+#[cfg(feature = "jwt")]
+pub(crate) use check::refuse;
 pub use load::ConfigError;
 pub use tls::{ListenerName, ListenerTls, PeerListenerTls, Tls};
 
@@ -48,6 +52,9 @@ pub struct Config {
     /// The audit log.
     #[serde(default)]
     pub audit: AuditSection,
+    /// Credentials that others issue.
+    #[serde(default)]
+    pub auth: Auth,
     /// What the API permits beyond a session's own locks.
     #[serde(default)]
     pub admin: Admin,
@@ -470,6 +477,7 @@ impl Config {
             limits: Limits::default(),
             log: Log::default(),
             audit: AuditSection::default(),
+            auth: Auth::default(),
             admin: Admin::default(),
             locks: Locks::default(),
             zookeeper: ZooKeeper::default(),

@@ -30,7 +30,7 @@ pub(super) async fn stream(
     let credential = scope.credential_of(id)?;
     let upgrade = Upgrade::of(&mut request)?;
     let has_authorization = request.headers().contains_key(header::AUTHORIZATION);
-    let CallScope { context, caller, from, .. } = scope;
+    let CallScope { context, caller, expires, from, .. } = scope;
     if context.stopping.is_cancelled() {
         return Err(shutting_down());
     }
@@ -40,6 +40,6 @@ pub(super) async fn stream(
     let session_events = context.node.session_events(credential.session).await?;
     let principals = caller.principals;
     let lane = Lane::default();
-    let session = Session { context, from, principals, has_authorization, credential, timeout_ms, lane };
+    let session = Session { context, from, principals, has_authorization, expires, credential, timeout_ms, lane };
     Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, session_events, socket, read)))
 }

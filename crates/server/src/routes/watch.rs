@@ -14,7 +14,7 @@ use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
 use lockkeeper_core::{Need, NodeEventKind, NodePath, Principals, Refusal, Zxid};
 use lockkeeper_node::{Node, NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
-use tokio::time::interval;
+use tokio::time::{Instant, interval};
 use utoipa::IntoParams;
 
 use crate::calls::CallScope;
@@ -43,7 +43,7 @@ pub(super) struct WatchQuery {
 
 /// Streams the changes of a path. Messages: `change`, `bookmark` (nothing more happened up to here), and as the last
 /// one `compacted` (a problem document: read anew, then watch from there) or `ended` (a problem document: the caller
-/// has lost the right to watch this, because its token was revoked or has expired, or a role was taken away). The id is
+/// has lost the right to watch this, because its token was revoked or it or its JWT has expired, or a role was taken away). The id is
 /// the zxid to resume from; of the changes of one transaction the last alone has it, so a stream that broke off in the
 /// middle of one tells all of it again.
 #[utoipa::path(get, path = "/v1/watch", tag = "watch",
@@ -58,7 +58,7 @@ pub(super) async fn watch(
     headers: HeaderMap,
     Query(asked): Query<WatchQuery>,
 ) -> Result<Response, Failure> {
-    let CallScope { context, at_work, caller, .. } = scope;
+    let CallScope { context, at_work, caller, expires, .. } = scope;
     let principals = caller.principals;
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
@@ -69,7 +69,7 @@ pub(super) async fn watch(
     let watch = context.admission.watches.take(at_work.holder(None), 1)?;
     let path = spec.path.clone();
     let items = context.node.watch(spec).await?;
-    let lost = right_lost(context.node.clone(), principals.clone(), path).boxed().shared();
+    let lost = right_lost(context.node.clone(), (principals.clone(), expires), path).boxed().shared();
     let node = context.node.clone();
     let messages = items.flat_map(move |item| {
         let _for_as_long = (&waiting, &watch);
@@ -93,10 +93,13 @@ pub(super) async fn watch(
 
 /// Waits until the caller has lost the right to read the watched path. Lists of nodes do not count: they hide single
 /// changes.
-async fn right_lost(node: Node, principals: Principals, path: NodePath) -> Refusal {
+async fn right_lost(node: Node, (principals, expires): (Principals, Option<Instant>), path: NodePath) -> Refusal {
     let mut looks = interval(LOOK_AT_RIGHTS_EVERY);
     loop {
-        looks.tick().await;
+        let now = looks.tick().await;
+        if expires.is_some_and(|at| now >= at) {
+            return Refusal::Unauthenticated("the JWT has expired".into());
+        }
         if let Err(refusal) = node.look(|state| state.check_right(&principals, &Need::to_read(&path))) {
             return refusal;
         }

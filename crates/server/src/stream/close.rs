@@ -14,12 +14,18 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use super::frame;
 use super::socket::StreamSocket;
 use crate::budget::Exceeded;
-use crate::failure::shutting_down;
+use crate::failure::{Failure, shutting_down};
 
 /// Longest time to send the last message and the close frame.
 pub(super) const LONGEST: Duration = Duration::from_secs(5);
 /// Longest time for the client to close its side.
 const CLOSING: Duration = Duration::from_secs(1);
+
+/// The refusal of what comes after the caller's JWT has expired.
+pub(super) fn credential_expired() -> Failure {
+    let detail = "the JWT with which this stream was opened has expired; open a new stream with a new one";
+    Failure::new(Code::Unauthenticated, detail)
+}
 
 /// Why a stream ends.
 #[derive(Debug)]
@@ -36,6 +42,8 @@ pub(super) enum CloseReason {
     TooLarge(usize),
     /// The session has ended.
     SessionOver(Box<Problem>),
+    /// The JWT with which it was opened counts no more.
+    CredentialExpired,
     /// The node goes down.
     GoingDown,
     /// The client left its output unread for so long.
@@ -56,6 +64,7 @@ impl CloseReason {
             Self::BadMessage(_) => "bad_message",
             Self::TooLarge(_) => "too_large",
             Self::SessionOver(_) => "session_over",
+            Self::CredentialExpired => "credential_expired",
             Self::GoingDown => "going_down",
             Self::TooSlow(_) => "too_slow",
             Self::NoRoom(_) => "no_room",
@@ -79,7 +88,7 @@ impl CloseReason {
 
     /// Whether the client may come back for the lock requests that wait.
     pub(super) fn may_return(&self) -> bool {
-        matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_) | Self::NoRoom(_))
+        matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_) | Self::NoRoom(_) | Self::CredentialExpired)
     }
 
     /// The close code, its reason in a few words, and the problem document.
@@ -95,6 +104,9 @@ impl CloseReason {
                 (close::TOO_LARGE, "message too large", Problem::new(Code::TooLarge, detail))
             }
             Self::SessionOver(problem) => (close::SESSION_OVER, "session over", (**problem).clone()),
+            Self::CredentialExpired => {
+                (close::CREDENTIAL_EXPIRED, "credential expired", credential_expired().into_problem())
+            }
             Self::GoingDown => (close::GOING_DOWN, "going down", shutting_down().into_problem()),
             Self::TooSlow(time) => {
                 let detail = format!(

@@ -24,6 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_core::Principals;
 use lockkeeper_node::{At, Credential, SessionEvents};
+use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
@@ -60,6 +61,8 @@ pub(crate) struct Session {
     pub(crate) principals: Principals,
     /// Whether the request that opened the stream had an `Authorization` header.
     pub(crate) has_authorization: bool,
+    /// When the JWT with which the stream was opened stops to count.
+    pub(crate) expires: Option<Instant>,
     pub(crate) credential: Credential,
     pub(crate) timeout_ms: u32,
     /// The lane of requests that keep or give back something.
@@ -79,6 +82,11 @@ impl Session {
             let requester = Requester { session: Some(self.credential.session), ..Requester::at(address.ip()) };
             self.context.audit.authentication_failed(requester, method);
         }
+    }
+
+    /// Whether the caller's JWT counts no more.
+    fn has_expired(&self) -> bool {
+        self.expires.is_some_and(|at| Instant::now() >= at)
     }
 
     fn timeout(&self) -> Duration {

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Session;
+use super::close;
 use super::frame::{self, Request};
 use crate::admission::{address_of, has_own_lane};
 use crate::budget::Taken;
@@ -213,6 +214,9 @@ pub(super) fn parse_call(text: &RawValue) -> Result<Call, Failure> {
 }
 
 fn caller(session: &Session, request: &Request<'_>) -> Result<Caller, Failure> {
+    if session.has_expired() {
+        return Err(close::credential_expired());
+    }
     if request.acknowledge.len() > MAX_REMEMBERED_REPLIES {
         let detail = format!(
             "'acknowledge' names {} ids, at most {MAX_REMEMBERED_REPLIES} are remembered; send fewer",
@@ -307,13 +311,13 @@ async fn carry_out(
     let lane = has_own_lane(method, route).then_some(&session.lane);
     let admitted = session.context.admission.enter(address_of(Some(&session.from)), lane);
     let done = middleware::serve((method, route, path), Some(admitted), |at_work| {
-        let (context, from) = (session.context.clone(), session.from);
+        let (context, from, expires) = (session.context.clone(), session.from, session.expires);
         match at_work {
             Some(at_work) => {
                 if let Some(room) = room {
                     at_work.keep(room);
                 }
-                CallScope { context, caller, at_work, from, undecided }.dispatch(call)
+                CallScope { context, caller, expires, at_work, from, undecided }.dispatch(call)
             }
             None => async { Err(Failure::new(Code::Internal, "a call without a place; please report this")) }.boxed(),
         }

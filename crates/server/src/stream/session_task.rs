@@ -67,6 +67,8 @@ pub(super) struct SessionTask {
     leader: Option<u64>,
     heard_at: Instant,
     silence: Pin<Box<Sleep>>,
+    /// Until the caller's JWT stops to count.
+    expiry: Option<Pin<Box<Sleep>>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The stream ends once the requests at work are answered, or at that time.
     ending: Option<(CloseReason, Pin<Box<Sleep>>)>,
@@ -82,6 +84,7 @@ impl SessionTask {
         let now = Instant::now();
         let stopping = Box::pin(session.context.stopping.clone().cancelled_owned());
         let silence = Box::pin(sleep_until(now + session.timeout()));
+        let expiry = session.expires.map(|at| Box::pin(sleep_until(at)));
         let mut session_task = Self {
             session,
             socket,
@@ -100,6 +103,7 @@ impl SessionTask {
             leader: None,
             heard_at: now,
             silence,
+            expiry,
             stopping,
             ending: None,
         };
@@ -224,6 +228,9 @@ impl SessionTask {
             self.end_after(CloseReason::GoingDown, LAST_ANSWERS_GOING_DOWN);
             context.waker().wake_by_ref();
             return Poll::Pending;
+        }
+        if self.expiry.as_mut().is_some_and(|expiry| expiry.poll_unpin(context).is_ready()) {
+            return Poll::Ready(Err(CloseReason::CredentialExpired));
         }
         while self.silence.poll_unpin(context).is_ready() {
             let timeout = self.session.timeout();

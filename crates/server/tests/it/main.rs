@@ -15,6 +15,8 @@ mod fronts;
 mod gates;
 mod harness;
 mod joint_locks;
+#[cfg(feature = "jwt")]
+mod jwt;
 mod lifecycle;
 mod local;
 mod locks;

@@ -68,8 +68,14 @@ impl StreamClient {
 
     /// Opens the stream and reads the hello.
     pub(crate) async fn greeted(node: &Running, credential: &str) -> (Self, Value) {
+        Self::greeted_as(node, credential, None).await
+    }
+
+    /// The same with a token.
+    pub(crate) async fn greeted_as(node: &Running, credential: &str, token: Option<&str>) -> (Self, Value) {
         let session = credential.split_once('.').unwrap().0.parse().unwrap();
-        let mut wire = Self::open(node, session, Some(credential)).await.unwrap();
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        let mut wire = Self::open_as(node, session, Some(credential), authorization.as_deref()).await.unwrap();
         let hello = wire.next().await["hello"].clone();
         assert!(hello.is_object());
         (wire, hello)
