@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use lockkeeper_core::{AccessOp, Actor, State};
+use lockkeeper_core::{AccessOp, Actor, Refusal, State};
 use lockkeeper_node::{At, Consistency, Credential, NodeError};
 use lockkeeper_zookeeper::request::SetWatches2Request;
 use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid};
@@ -530,8 +530,7 @@ impl SessionConnection {
     async fn ping(&self, reader: &mut FrameReader) -> ConnectionFlow {
         self.handle.outbox.room().await;
         // A client that came with the session's password alone must not keep it alive for another principal.
-        let owner = self.frontend.node.look(|state| state.check_owner(self.identity.principals(), self.session.id));
-        if owner.is_err() {
+        if self.check_owner().is_err() {
             return ControlFlow::Break("its session belongs to another principal");
         }
         self.pending_at_most(0).await?;
@@ -566,12 +565,16 @@ impl SessionConnection {
         }
     }
 
+    /// Checks that the session is the client's: its password is not enough where another principal opened it.
+    fn check_owner(&self) -> Result<(), Refusal> {
+        self.frontend.node.look(|state| state.check_owner(self.identity.principals(), self.session.id))
+    }
+
     async fn close_session(&self, xid: i32) -> ConnectionFlow {
         if self.frontend.node.look(|state| self.standing(state)) == Standing::Moved {
             return self.reply_in_order(xid, Err(ErrorCode::SessionMoved)).await;
         }
-        let owner = self.frontend.node.look(|state| state.check_owner(self.identity.principals(), self.session.id));
-        if let Err(refusal) = owner {
+        if let Err(refusal) = self.check_owner() {
             return self.reply_in_order(xid, Err(code(&refusal))).await;
         }
         self.handle.begin_closing();
