@@ -21,6 +21,7 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::keepalive::{RoundOutcome, keepalive_round};
+use crate::label::own_label;
 use crate::lease::Lease;
 use crate::stream::{Renewal, StreamHandle};
 
@@ -45,7 +46,8 @@ pub enum Transport {
 pub struct SessionOptions {
     /// How long the session lives without a keepalive. The server clamps it to its limits.
     pub timeout: Duration,
-    /// A name for people who look at sessions.
+    /// A name for people who look at sessions. By default user, host, process id and name of the program, as
+    /// [`process_label`](crate::process_label) makes it.
     pub label: String,
     /// How its requests reach the cluster.
     pub transport: Transport,
@@ -53,7 +55,7 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(10), label: String::new(), transport: Transport::default() }
+        Self { timeout: Duration::from_secs(10), label: own_label(), transport: Transport::default() }
     }
 }
 

@@ -8,10 +8,10 @@ mod capture;
 pub(crate) mod queue;
 mod supervision;
 
-use std::path::Path;
+use std::ffi::OsString;
 use std::time::Duration;
 
-use lockkeeper_client::{Client, Error, Moment, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Moment, Session, SessionOptions, process_label};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -25,7 +25,6 @@ use supervision::{End, supervise};
 const SHORTEST_TTL: Duration = Duration::from_millis(500);
 /// Longest wait for the session to be closed.
 const LONGEST_CLOSE: Duration = Duration::from_secs(1);
-const MAX_LABEL_CHARS: usize = 100;
 
 /// Something that can be held while CMD runs.
 pub(crate) trait Hold {
@@ -170,19 +169,10 @@ async fn close(session: Session, hold: &impl Hold) {
     }
 }
 
-/// The given label, or user, host, process id and the program's name. Never its arguments: command lines carry
-/// passwords, and labels are replicated and shown to everybody who may read the queue.
+/// The given label, or that of this process with CMD's name. Never CMD's arguments.
 pub(crate) fn label(args: &HoldArgs) -> String {
-    args.label.clone().unwrap_or_else(|| {
-        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "somebody".into());
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let program = args.command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
-        format!("{user}@{}, {}, {}", host.trim(), std::process::id(), program.to_string_lossy())
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .take(MAX_LABEL_CHARS)
-            .collect()
-    })
+    let program = || args.command.first().map(OsString::as_os_str).unwrap_or_default();
+    args.label.clone().unwrap_or_else(|| process_label(program()))
 }
 
 const FORWARDED: [Signal; 6] =

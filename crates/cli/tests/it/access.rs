@@ -295,6 +295,32 @@ fn a_command_under_a_lock_has_the_token_file_of_the_environment() {
     assert!(fencing.parse::<u64>().is_ok(), "LOCKKEEPER_TOKEN is the fencing token: {printed}");
 }
 
+/// Of every process on this machine: the command's own, its helpers and CMD.
+fn command_lines() -> String {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn no_secret_is_in_a_label_or_on_a_command_line() {
+    let cluster = Enforced::start();
+    cluster.billing();
+    let token = fs::read_to_string(cluster.file("billing.token")).unwrap();
+    let (ready, secret) = (cluster.file("ready"), "hunter2-in-an-argument");
+    let script = format!(": > {}; sleep 60; : {secret}", ready.display());
+    let mut command = cluster.dev.command(&["lock", "orders/42", "--", "sh", "-c", &script]);
+    let held = Killed(command.env("LOCKKEEPER_ACCESS_TOKEN", token.trim()).spawn().unwrap());
+    eventually("the command runs", || ready.exists());
+    let shown = cluster.admin(&["--json", "locks", "orders/42"]) + &cluster.admin(&["--json", "sessions"]);
+    let label = format!(", {}, sh\"", held.pid());
+    assert!(shown.contains(&label), "{label} in {shown}");
+    assert!(!shown.contains(secret) && !shown.contains(token.trim()), "{shown}");
+    let lines = command_lines();
+    assert!(lines.contains(secret), "CMD's own arguments are there, so this looks at what it should");
+    assert!(!lines.contains(token.trim()));
+}
+
 #[test]
 fn dev_starts_again_with_data_that_enforce_access_control() {
     let directory = tempfile::tempdir().unwrap();

@@ -146,3 +146,15 @@ async fn a_revoked_token_ends_the_sessions_that_were_opened_with_it() {
         assert_eq!(error.code(), Some(Code::Unauthenticated), "{transport:?}: {error}");
     }
 }
+
+/// Labels are replicated, and shown to everybody who may look at sessions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_labelled_with_its_process_and_none_of_its_arguments() {
+    let test = TestCluster::new().await;
+    let session = open(&test.client, Transport::Stream).await.unwrap();
+    let shown = soon(test.client.session(session.id())).await.unwrap();
+    let program = std::env::args_os().next().unwrap();
+    let program = std::path::Path::new(&program).file_name().unwrap().to_string_lossy().into_owned();
+    let expected = format!(", {}, {program}", std::process::id());
+    assert!(shown.label.contains('@') && shown.label.ends_with(&expected), "{}", shown.label);
+}
