@@ -1,6 +1,7 @@
 //! P14 when rights are taken away: a token is revoked while its holder works by every way, at every node. Nothing that
 //! is begun later than a second afterwards may succeed, its sessions end, its lock is free, and another principal goes
-//! on undisturbed. The same holds for an identity of ZooKeeper's digest scheme whose role is taken away.
+//! on undisturbed. The same holds for an identity of ZooKeeper's digest scheme whose role is taken away. Before that,
+//! access control goes off and on again, which a prepared client must not notice.
 
 mod attempt_log;
 mod holder;
@@ -33,6 +34,9 @@ const BEFORE: Duration = Duration::from_millis(1_500);
 const AFTER: Duration = Duration::from_secs(3);
 /// The bystander may wait no longer from one cycle to the next.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// How often access control goes off and on again, and how long it stays so.
+const SWITCHES: u32 = 2;
+const SWITCHED: Duration = Duration::from_millis(500);
 const SESSION_TIMEOUT_MS: u32 = 30_000;
 const ROLE: &str = "worker";
 
@@ -44,6 +48,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     roles(&administrator).await?;
     prepare(&cluster).await?;
     let bystander = Bystander::start(&cluster, &administrator).await?;
+    switch_off_and_on(&cluster, &administrator).await?;
     let (mut latest, mut ends) = (Latest::default(), Vec::new());
     for round in 1..=rounds {
         let one = one_round(context, &cluster, &administrator, round).await;
@@ -54,10 +59,32 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let bystander = bystander.end().await?;
     let longest = ends.into_iter().max().unwrap_or_default();
     Ok(format!(
-        "{rounds} revocations; latest success, begun after it: {latest}; all sessions had ended and locks were free \
-         after at most {}; {bystander}",
+        "{SWITCHES} times off and on again; {rounds} revocations; latest success, begun after it: {latest}; all \
+         sessions had ended and locks were free after at most {}; {bystander}",
         millis(longest)
     ))
+}
+
+/// Access control goes off and on again while the bystander works, which has a token and must not notice. A caller
+/// without a token shows that it went off and on.
+async fn switch_off_and_on(cluster: &Cluster, administrator: &Administrator) -> Result<(), Failed> {
+    let client = client_builder().build().map_err(|error| Failed::CannotRun(format!("no client: {error}")))?;
+    for _ in 0..SWITCHES {
+        for (change, gets_in) in [(AccessChange::Disable {}, true), (AccessChange::Enable { token_hash: None }, false)]
+        {
+            administrator.change(change).await?;
+            for (node, api) in cluster.apis() {
+                let stranger = Api::at(client.clone(), api.base());
+                let opened = stranger.open_session(SESSION_TIMEOUT_MS, "stranger").await;
+                if opened.is_ok() != gets_in {
+                    let (is_in, must) = (if gets_in { "out" } else { "in" }, if gets_in { "off" } else { "on" });
+                    return broken(format!("node {node} lets strangers {is_in} although access control is {must}"));
+                }
+            }
+            tokio::time::sleep(SWITCHED).await;
+        }
+    }
+    Ok(())
 }
 
 async fn roles(administrator: &Administrator) -> Result<(), Failed> {
