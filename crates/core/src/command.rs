@@ -240,8 +240,8 @@ impl Op {
             Self::Node(op) => op.added().into_iter().collect(),
             Self::Multi(ops) => ops.iter().filter_map(NodeOp::added).collect(),
             Self::Lock(LockOp::Acquire { locks, .. }) => locks.iter().map(LockName::as_str).collect(),
-            Self::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => vec![key.as_str()],
-            Self::Lock(_) | Self::Gate(GateOp::Fail { .. }) | Self::Access(_) => Vec::new(),
+            Self::Gate(GateOp::Begin { key, .. }) => vec![key.as_str()],
+            Self::Lock(_) | Self::Gate(_) | Self::Access(_) => Vec::new(),
         }
     }
 }

@@ -71,7 +71,8 @@ impl State {
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
 
-    /// The oldest format that has all there is, so that earlier programs can read what they know.
+    /// The oldest format that has all there is, so that earlier programs can read what they know; but for remembered
+    /// refusals, of which a later program may have new ones.
     fn format(&self) -> u32 {
         let has_namespaces = self.has_namespaces() || self.sessions().any(|(_, session)| session.namespace.is_some());
         if has_namespaces || self.access.tokens().any(|(_, token)| token.last_used_ms.is_some()) {

@@ -8,6 +8,7 @@ use lockkeeper_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
 use super::apply::bad;
+use super::namespaces::{Added, SessionOwner};
 use super::size;
 use super::transaction::Transaction;
 use crate::access::{
@@ -530,22 +531,30 @@ impl Transaction<'_> {
     }
 
     fn identify(&mut self, session: Option<SessionId>) -> Result<Reply, Refusal> {
-        self.changed = self.adopt(Some(session.ok_or(Refusal::SessionRequired)?));
+        let session = session.ok_or(Refusal::SessionRequired)?;
+        let is_nobodys = self.sessions.get(&session).is_some_and(|session| session.identity.is_none());
+        if is_nobodys && let Some(owner) = self.caller_as_owner() {
+            self.tree.namespaces.check(owner.namespace.as_deref(), &Added::session())?;
+        }
+        self.changed = self.adopt(Some(session));
         Ok(Reply::AccessChanged)
+    }
+
+    fn caller_as_owner(&self) -> Option<SessionOwner> {
+        self.tree.namespaces.owner_of_session(self.access, &self.who?.principals, self.clock_ms)
     }
 
     /// Makes a session that of the caller's principal, if it is nobody's yet. True if it was.
     pub(crate) fn adopt(&mut self, session: Option<SessionId>) -> bool {
+        let Some(owner) = self.caller_as_owner() else { return false };
         let Some((id, session)) = session.and_then(|id| Some((id, self.sessions.get_mut(&id)?))) else { return false };
-        let identity = self.who.and_then(|actor| self.access.identity_of(&actor.principals, self.clock_ms));
-        let Some(identity) = identity.filter(|_| session.identity.is_none()) else { return false };
-        *self.session_bytes += size::of_identity(&identity);
+        if session.identity.is_some() {
+            return false;
+        }
+        *self.session_bytes += size::of_identity(&owner.identity);
         let session = Arc::make_mut(session);
-        session.identity = Some(identity);
-        // It is there, so no limit refuses it any more; but it counts.
-        let principals = self.who.map(|actor| &actor.principals);
-        session.namespace = principals.and_then(|who| self.tree.namespaces.owned_by(self.access, who, self.clock_ms));
-        self.tree.namespaces.add_session(session.namespace.as_deref(), id);
+        self.tree.namespaces.add_session(owner.namespace.as_deref(), id);
+        (session.identity, session.namespace) = (Some(owner.identity), owner.namespace);
         true
     }
 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
 
+use super::namespaces::SessionOwner;
 use super::session::{Session, fingerprint};
 use super::transaction::Transaction;
 use super::{Applied, State};
-use crate::acl::{Identity, Principals};
+use crate::acl::Principals;
 use crate::command::{Actor, Batch, Command, GateOp, LockOp, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
@@ -102,9 +103,8 @@ impl State {
         if let Err(refusal) = check_principals(principals).and(may_open) {
             return self.refused(refusal);
         }
-        let identity = self.access.identity_of(principals, self.clock_ms);
-        let namespace = self.namespace_owned_by(principals);
-        self.transact_as(None, rules, |t| open_session(t, (secret_hash, identity, namespace), timeout_ms, label))
+        let owner = self.tree.namespaces.owner_of_session(&self.access, principals, self.clock_ms);
+        self.transact_as(None, rules, |t| open_session(t, (secret_hash, owner), timeout_ms, label))
     }
 
     /// Ends the sessions that have lost the right to be there, each in its own transaction.
@@ -294,13 +294,14 @@ fn is_next(last: Option<Origin>, batch: &Batch) -> bool {
 
 fn open_session(
     transaction: &mut Transaction<'_>,
-    (secret_hash, identity, namespace): ([u8; 32], Option<Identity>, Option<Arc<str>>),
+    (secret_hash, owner): ([u8; 32], Option<SessionOwner>),
     timeout_ms: u32,
     label: &Arc<str>,
 ) -> Result<Reply, Refusal> {
     check_label(label)?;
     let timeout_ms = timeout_ms.clamp(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
     let opened_ms = transaction.clock_ms;
+    let (identity, namespace) = owner.map_or((None, None), |owner| (Some(owner.identity), owner.namespace));
     let session = Session {
         timeout_ms,
         label: label.clone(),

@@ -48,8 +48,7 @@ impl Transaction<'_> {
 
     /// Checks before a session opens.
     pub(crate) fn check_new_session(&self, session: &Session) -> Result<(), Refusal> {
-        let added = Added { opens_session: true, ..Added::default() };
-        self.tree.namespaces.check(session.namespace.as_deref(), &added)?;
+        self.tree.namespaces.check(session.namespace.as_deref(), &Added::session())?;
         self.check_room(size::of_session(session), Adds::Lock)
     }
 
@@ -78,7 +77,7 @@ impl Transaction<'_> {
         self.check_room(bytes, Adds::Data)
     }
 
-    /// Checks before a gate's node is created or replaced; directories may be missing.
+    /// Checks before a gate is begun; directories may be missing.
     pub(crate) fn check_gate(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
         let old = self.tree.get(path);
         if let Some(owner) = node.owner.filter(|owner| old.is_none_or(|old| old.owner != Some(*owner))) {
@@ -90,6 +89,13 @@ impl Transaction<'_> {
         let added = gate.bytes + missing.values().sum::<u64>();
         self.check_namespaces(directories(missing).chain([(path.clone(), gate)]))?;
         self.check_room(added, Adds::Lock)
+    }
+
+    /// Checks before a gate's result is stored in the place of its pending node. The namespace is not asked: the work is
+    /// done, and would be done again without its result.
+    pub(crate) fn check_result(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
+        let old = self.tree.get(path).map_or(0, |old| size::of_node(path, old));
+        self.check_room(size::of_node(path, node).saturating_sub(old), Adds::Lock)
     }
 
     /// Checks before the nodes of a lock request, and missing directories, are created.

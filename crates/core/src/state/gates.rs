@@ -137,7 +137,7 @@ impl Transaction<'_> {
             return Err(Refusal::GateNotPending { key: key.clone(), token });
         };
         let node = Node::new(record.encode(), acl, NodeKind::Ttl { ttl_ms: keep_ms }, None);
-        self.check_gate(&path, &node)?;
+        self.check_result(&path, &node)?;
         self.remove(&path);
         self.create(&path, node);
         Ok(Reply::GateSettled)

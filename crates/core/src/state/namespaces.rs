@@ -15,12 +15,12 @@ use super::session::Session;
 use super::size;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
-use crate::acl::Principals;
+use crate::acl::{Identity, Principals};
 use crate::command::{Actor, Op};
 use crate::gate::GATES_ROOT;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_NAMESPACES, MAX_PART_BYTES};
-use crate::lock::{LOCKS_ROOT, parse_request};
+use crate::lock::{LOCKS_ROOT, LockName, parse_request};
 use crate::namespace::{Namespace, NamespaceBound, NamespaceLimits, NamespaceUsage, first_part, namespace_of};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
@@ -41,6 +41,14 @@ struct Counted {
     sessions: OrdMap<SessionId, u64>,
 }
 
+/// To whom a session belongs.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionOwner {
+    pub(crate) identity: Identity,
+    /// The namespace in which it counts.
+    pub(crate) namespace: Option<Arc<str>>,
+}
+
 /// What an operation is about to add to a namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Added {
@@ -54,6 +62,11 @@ pub(crate) struct Added {
 }
 
 impl Added {
+    /// A session of the owner.
+    pub(crate) fn session() -> Self {
+        Self { opens_session: true, ..Self::default() }
+    }
+
     /// A new node.
     pub(crate) fn node(path: &NodePath, node: &Node) -> Self {
         Self {
@@ -132,16 +145,6 @@ impl Counted {
         }
     }
 
-    /// Whether a limit is reached.
-    fn is_full(&self) -> bool {
-        let (limits, used) = (&self.namespace.limits, self.usage());
-        let reached = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used >= limit);
-        reached(used.sessions, limits.sessions)
-            || reached(used.lock_requests, limits.lock_requests)
-            || reached(used.nodes, limits.nodes)
-            || reached(used.bytes, limits.bytes)
-    }
-
     /// The first limit that this would exceed, with what is used and the limit.
     fn exceeded(&self, added: &Added) -> Option<(NamespaceBound, u64, u64)> {
         let (limits, used) = (&self.namespace.limits, self.usage());
@@ -217,8 +220,14 @@ impl Namespaces {
         }
     }
 
+    /// To whom a caller's session belongs, and in which namespace it counts; `None` for nobody's.
+    pub(crate) fn owner_of_session(&self, access: &Access, who: &Principals, clock_ms: u64) -> Option<SessionOwner> {
+        let identity = access.identity_of(who, clock_ms)?;
+        Some(SessionOwner { identity, namespace: self.owned_by(access, who, clock_ms) })
+    }
+
     /// The first namespace that a caller owns.
-    pub(crate) fn owned_by(&self, access: &Access, who: &Principals, clock_ms: u64) -> Option<Arc<str>> {
+    fn owned_by(&self, access: &Access, who: &Principals, clock_ms: u64) -> Option<Arc<str>> {
         if self.0.is_empty() {
             return None;
         }
@@ -279,8 +288,8 @@ impl State {
     /// repeat what is refused take no room in the log. `None` is no promise: the state decides when it applies the
     /// operation.
     pub fn full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> Option<Refusal> {
-        let is_full = |name: &str| self.tree.namespaces.0.get(name).is_some_and(Counted::is_full);
-        if !self.has_namespaces() || !op.names().into_iter().filter_map(first_part).any(is_full) {
+        let is_limited = |name: &str| self.tree.namespaces.0.contains_key(name);
+        if !self.has_namespaces() || !op.names().into_iter().filter_map(first_part).any(is_limited) {
             return None;
         }
         // On a clone, which costs little, so that an answer from memory comes before any refusal.
@@ -290,13 +299,23 @@ impl State {
         }
     }
 
+    /// Checks that a lock request of a new session would find room, before that session is opened for it.
+    ///
+    /// # Errors
+    /// A namespace of the locks has as much as it may.
+    pub fn check_room_for_request(&self, locks: &[LockName]) -> Result<(), Refusal> {
+        let added = Added { lock_requests: 1, nodes: 1, ..Added::session() };
+        locks.iter().try_for_each(|lock| self.tree.namespaces.check(first_part(lock.as_str()), &added))
+    }
+
     /// Checks that the namespace that a caller owns has room for a session.
     ///
     /// # Errors
     /// It has as many as it may.
     pub fn check_room_for_session(&self, who: &Principals) -> Result<(), Refusal> {
-        let added = Added { opens_session: true, ..Added::default() };
-        self.tree.namespaces.check(self.namespace_owned_by(who).as_deref(), &added)
+        let owner = self.tree.namespaces.owner_of_session(&self.access, who, self.clock_ms);
+        let namespace = owner.and_then(|owner| owner.namespace);
+        self.tree.namespaces.check(namespace.as_deref(), &Added::session())
     }
 
     /// Gives a namespace of a snapshot its limits; everything else has been restored.

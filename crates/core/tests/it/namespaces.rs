@@ -113,3 +113,58 @@ fn only_a_state_with_namespaces_needs_the_newest_format() {
     world.change(&nobody(), limit("a", None, sessions(1))).unwrap();
     assert_eq!((before, format(&world.state)), (6, 8));
 }
+
+/// A session opened by an owner without a role is nobody's, and counts once somebody takes it: whoever that is.
+#[test]
+fn a_session_counts_once_however_its_client_proves_who_it_is() {
+    let mut world = World::enabled();
+    let admin = with_token('a');
+    world.change(&admin, limit("orders", Some("billing"), sessions(5))).unwrap();
+    world.change(&admin, limit("parts", Some("stock"), sessions(5))).unwrap();
+    world.put("work", &[]);
+    world.change(&admin, AccessOp::Grant { principal: "stock".into(), role: "work".into() }).unwrap();
+    let session = world.open(&with_certificate("billing"), true).unwrap();
+    assert_eq!((usage(&world, "orders").sessions, usage(&world, "parts").sessions), (0, 0));
+    let mut both = with_certificate("billing");
+    both.identities.extend(with_certificate("stock").identities);
+    for _ in 0..2 {
+        world.call(&both, Some(session), AccessOp::Identify).unwrap();
+    }
+    let counted = usage(&world, "orders").sessions + usage(&world, "parts").sessions;
+    assert_eq!(counted, 1);
+    let mut bytes = Vec::new();
+    world.state.write_snapshot(&mut bytes).unwrap();
+    assert_eq!(State::read_snapshot(&bytes[..]).unwrap(), world.state);
+    world.apply(Command::CloseSession { session });
+    assert_eq!((usage(&world, "orders").sessions, usage(&world, "parts").sessions), (0, 0));
+}
+
+#[test]
+fn a_session_that_proves_later_whose_it_is_finds_no_room_in_a_full_namespace() {
+    let mut world = World::enabled();
+    let admin = with_token('a');
+    world.put("work", &[]);
+    world.change(&admin, AccessOp::Grant { principal: "billing".into(), role: "work".into() }).unwrap();
+    world.change(&admin, limit("orders", Some("billing"), sessions(1))).unwrap();
+    let billing = with_certificate("billing");
+    let first = world.open(&billing, false).unwrap();
+    let second = world.open(&nobody(), true).unwrap();
+    assert!(is_full(&world.call(&billing, Some(second), AccessOp::Identify), NamespaceBound::Sessions));
+    world.call(&billing, Some(first), AccessOp::Identify).unwrap();
+    assert_eq!(usage(&world, "orders").sessions, 1);
+}
+
+/// The work is done: without its result it would be done again.
+#[test]
+fn a_gate_is_finished_in_a_full_namespace() {
+    let mut world = World::new();
+    let key = GateKey::parse("orders/1").unwrap();
+    let begin = GateOp::Begin { key: key.clone(), fingerprint: "f".into(), pending_ms: 1_000, label: "".into() };
+    let Ok(Reply::Gate(GateStanding::Proceed { token, .. })) = world.call(&nobody(), None, begin) else {
+        panic!("it does not begin")
+    };
+    let none = NamespaceLimits { bytes: Some(0), nodes: Some(0), ..NamespaceLimits::default() };
+    world.change(&nobody(), limit("orders", None, none)).unwrap();
+    let result = vec![b'x'; 10_000].into();
+    world.call(&nobody(), None, GateOp::Finish { key, token, result, keep_ms: 1_000 }).unwrap();
+}

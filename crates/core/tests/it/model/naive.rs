@@ -200,7 +200,7 @@ impl Model {
                     let session = MSession { timeout_ms, label, secret_hash, opened_ms, acted, attachment };
                     let before = m.clone();
                     m.sessions.insert(zxid, session);
-                    bounds::check(&before, m, true)?;
+                    bounds::check(&before, m, true, false)?;
                     let session = SessionId(zxid);
                     m.events.push(Event::SessionOpened { zxid: Zxid(zxid), session, timeout_ms });
                     Ok(Reply::SessionOpened { session, timeout_ms })
@@ -467,7 +467,8 @@ impl Model {
             Op::Gate(op) => self.run_on_gate(zxid, session, op),
             Op::Access(op) => self.limit(zxid, op),
         }?;
-        bounds::check(&before, self, bounds::is_for_locks(op, &reply))?;
+        let stores_result = matches!(op, Op::Gate(GateOp::Finish { .. }));
+        bounds::check(&before, self, bounds::is_for_locks(op, &reply), stores_result)?;
         Ok(reply)
     }
 
