@@ -1,6 +1,7 @@
 //! TLS of the listeners for clients: HTTP, session streams, ZooKeeper's protocol.
 
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -193,6 +195,28 @@ async fn a_slow_handshake_is_cut_off() {
     slow.write_all(&[22, 3, 1]).await.unwrap();
     assert_eq!(rest(&mut silent).await, "");
     assert_eq!(rest(&mut slow).await, "");
+    secured.node.ready().await;
+}
+
+/// By a client that can: rustls has no such thing, at either end.
+#[tokio::test]
+async fn a_client_that_renegotiates_is_refused() {
+    let secured = Secured::start(|_, _| ()).await;
+    let mut openssl = Command::new("openssl")
+        .args(["s_client", "-tls1_2", "-connect", &secured.node.client.to_string()])
+        .args(["-CAfile".as_ref(), secured.authority.file().as_os_str()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("openssl is installed");
+    // Its command to renegotiate, which it reads once it is connected.
+    let mut commands = openssl.stdin.take().unwrap();
+    commands.write_all(b"R\n").await.unwrap();
+    let ended = timeout(PATIENCE, openssl.wait_with_output()).await.expect("it is refused").unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("RENEGOTIATING") && said.contains("no renegotiation"), "{said}");
     secured.node.ready().await;
 }
 
