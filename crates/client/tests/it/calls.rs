@@ -4,15 +4,17 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lockkeeper_client::api::access::AccessChange;
 use lockkeeper_client::api::nodes::{Create, SetData};
 use lockkeeper_client::api::{Code, Credential, Data, Problem};
 use lockkeeper_client::{
-    Client, Error, Options, Session, SessionOptions, SessionState, Transport, WatchItem, WatchOptions,
+    AccessToken, Client, Error, Options, Session, SessionOptions, SessionState, Transport, WatchItem, WatchOptions,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::stream::node::read_request;
+use crate::test_cluster::soon;
 
 /// What an endpoint does with a request.
 #[derive(Clone)]
@@ -226,6 +228,38 @@ async fn with_a_session_it_is_repeated_under_the_same_request_id() {
     client.create("/a", &Create::default()).await.unwrap();
     let fourth = &other.asked()[2];
     assert_eq!(header(fourth, "lockkeeper-acknowledge"), Some(id(third).as_str()), "one try, and its answer has come");
+}
+
+/// Its hash identifies the change, so that it takes place once. Without a hash each attempt would make a token.
+#[tokio::test]
+async fn a_token_is_asked_for_again_only_if_the_caller_has_drawn_it() {
+    let other = Scripted::start(|_| Answer::Json(200, "{}".into())).await;
+    let open = Scripted::start(|_| Answer::Close).await;
+    let hash = Some(AccessToken::draw().hash());
+    for (change, is_repeated) in [
+        (AccessChange::Enable { token_hash: hash.clone() }, true),
+        (AccessChange::CreateToken { principal: "a".into(), ttl_s: None, token_hash: hash }, true),
+        (AccessChange::Enable { token_hash: None }, false),
+        (AccessChange::CreateToken { principal: "a".into(), ttl_s: None, token_hash: None }, false),
+    ] {
+        let (before, client) = (other.asked().len(), client(&[&open.address, &other.address]));
+        let changed = client.change_access(&change).await;
+        assert_eq!(changed.is_ok(), is_repeated, "{change:?}: {changed:?}");
+        assert!(is_repeated || matches!(changed, Err(Error::UnknownOutcome(_))), "{changed:?}");
+        assert_eq!(other.asked().len() - before, usize::from(is_repeated), "{change:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_whose_right_is_gone_ends_and_does_not_connect_again() {
+    let events = "event: ended\ndata: {\"type\":\"about:blank\",\"title\":\"unauthenticated\",\"status\":401,\
+                  \"code\":\"unauthenticated\",\"detail\":\"the token is unknown, expired or revoked\"}\n\n";
+    let node = Scripted::start(|_| Answer::Events(events)).await;
+    let mut watch = client(&[&node.address]).watch(WatchOptions::new("/a"));
+    let last = soon(watch.next()).await.unwrap().unwrap_err();
+    assert_eq!(last.code(), Some(Code::Unauthenticated), "{last}");
+    assert!(watch.next().await.is_none());
+    assert_eq!(node.asked().len(), 1);
 }
 
 #[tokio::test]
