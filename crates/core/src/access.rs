@@ -2,7 +2,7 @@
 //!
 //! Access control lists (`acl`) belong to single nodes, as in ZooKeeper. Access control is the layer above: *roles*
 //! with rules on names, granted to *principals*. Frontends verify credentials and state them with each command
-//! ([`Principals`](crate::Principals)). The state decides where the command stands in the log: which principal a
+//! ([`Principals`]). The state decides where the command stands in the log: which principal a
 //! credential proves, and what that principal may do.
 
 use std::fmt;
@@ -216,8 +216,8 @@ impl fmt::Display for Need<'_> {
     }
 }
 
-/// Whether a role can be granted to a principal of this name: 1 to
-/// [`MAX_ACCESS_NAME_BYTES`] letters, digits and `. _ - @ / : = +`.
+/// Whether a role can be granted to a principal of this name: 1 to [`MAX_ACCESS_NAME_BYTES`] letters,
+/// digits and `. _ - @ / : = +`.
 pub fn is_name(text: &str) -> bool {
     let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@/:=+".contains(&byte);
     (1..=MAX_ACCESS_NAME_BYTES).contains(&text.len()) && text.bytes().all(may_stand)

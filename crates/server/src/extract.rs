@@ -14,7 +14,7 @@ use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQU
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
-use lockkeeper_node::{Caller, Credential, Presence};
+use lockkeeper_node::{Caller, Consistency, Credential, NodeError, Presence};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -332,7 +332,9 @@ impl FromRequestParts<Arc<Context>> for Identified {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
-        scope(parts, context, caller_of(parts, context)?).map(Self)
+        let (caller, expires) = caller_of(parts, context)?;
+        check_session(context, &caller).await?;
+        scope(parts, context, (caller, expires)).map(Self)
     }
 }
 
@@ -340,16 +342,30 @@ impl FromRequestParts<Arc<Context>> for Reader {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
-        note_presence(parts, context);
         let (principals, expires) = principals_of(parts, context)?;
+        note_presence(parts, context, &principals);
         scope(parts, context, (Caller { principals, ..Caller::default() }, expires)).map(Self)
     }
 }
 
-/// Counts a read as a sign of life of the session that it names.
-fn note_presence(parts: &Parts, context: &Context) {
+/// Refuses a request under a session of another principal, before it counts as a sign of life of that session: without
+/// the credential of its principal, its secret alone must not keep it alive.
+async fn check_session(context: &Context, caller: &Caller) -> Result<(), Failure> {
+    let Some(Credential { session, .. }) = caller.credential else { return Ok(()) };
+    if context.node.look(|state| state.check_owner(&caller.principals, session)).is_ok() {
+        return Ok(());
+    }
+    // The proof may be new, and this replica behind.
+    let checked = context.node.read(Consistency::Linearizable, |state| state.check_owner(&caller.principals, session));
+    Ok(checked.await?.value.map_err(NodeError::Refused)?)
+}
+
+/// Counts a read as a sign of life of the session that it names, if that is the caller's.
+fn note_presence(parts: &Parts, context: &Context, principals: &Principals) {
     let header = single(&parts.headers, SESSION_HEADER).ok().flatten();
-    if let Some(Ok(credential)) = header.map(parse_credential) {
+    if let Some(Ok(credential)) = header.map(parse_credential)
+        && context.node.look(|state| state.check_owner(principals, credential.session)).is_ok()
+    {
         // Does not wait for a session that this node does not know; a wrong secret is no sign of life.
         let _ = context.node.authorise(&credential).now_or_never();
     }

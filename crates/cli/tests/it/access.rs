@@ -134,6 +134,12 @@ fn a_new_token_is_alone_on_standard_output_or_in_a_private_file() {
     let listed = cluster.admin(&["auth", "token", "list"]);
     assert_eq!(listed.lines().filter(|line| line.contains("ops")).count(), 2, "{listed}");
     assert!(!listed.contains("lk_") && listed.contains("never"), "{listed}");
+    assert!(listed.contains("LAST USED"), "{listed}");
+    // The administrator's token, which shows this list.
+    eventually("the use of a token to be recorded", || {
+        let listed = cluster.admin(&["auth", "token", "list"]);
+        listed.lines().filter(|line| line.contains("within the hour")).count() == 1
+    });
 }
 
 /// A server that reads a request and closes the connection: its client cannot know what became of it.

@@ -12,8 +12,8 @@ use super::namespaces::{Added, SessionOwner};
 use super::size;
 use super::transaction::Transaction;
 use crate::access::{
-    ANYONE, AccessOp, CERTIFICATE, DIGEST, JWT, Need, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, TOKEN_USE_MS,
-    is_name, without_hash,
+    ANYONE, AccessOp, CERTIFICATE, DIGEST, JWT, Need, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, is_name,
+    without_hash,
 };
 use crate::acl::{Identity, Principals};
 use crate::ids::{SessionId, Zxid};
@@ -62,19 +62,9 @@ pub struct Token {
 }
 
 impl Token {
-    fn counts(&self, clock_ms: u64) -> bool {
+    pub(super) fn counts(&self, clock_ms: u64) -> bool {
         self.expires_ms.is_none_or(|at| clock_ms < at)
     }
-
-    /// Whether a use at this time is to be recorded: it counts, and was not used yet in this hour.
-    fn is_unrecorded(&self, clock_ms: u64) -> bool {
-        self.counts(clock_ms) && self.last_used_ms.is_none_or(|last_ms| last_ms < hour_of(clock_ms))
-    }
-}
-
-/// The beginning of the hour of this time.
-fn hour_of(clock_ms: u64) -> u64 {
-    clock_ms - clock_ms % TOKEN_USE_MS
 }
 
 impl Access {
@@ -101,35 +91,6 @@ impl Access {
     /// The tokens by id.
     pub fn tokens(&self) -> impl ExactSizeIterator<Item = (&str, &Token)> {
         self.tokens.iter().map(|(hash, token)| (id_of(hash), &**token))
-    }
-
-    /// Whether there is a token with this id that counts.
-    pub fn has_token(&self, id: &str, clock_ms: u64) -> bool {
-        self.token(id).is_some_and(|token| token.counts(clock_ms))
-    }
-
-    /// Whether the use of the token with this id at this time is to be recorded: the token counts, and was not used yet
-    /// in this hour.
-    pub fn has_unrecorded_use(&self, id: &str, clock_ms: u64) -> bool {
-        self.token(id).is_some_and(|token| token.is_unrecorded(clock_ms))
-    }
-
-    fn token(&self, id: &str) -> Option<&Token> {
-        self.hash_of(id).and_then(|hash| self.tokens.get(hash)).map(|token| &**token)
-    }
-
-    /// Records that tokens are in use. Returns whether that was new of any of them.
-    fn record_uses(&mut self, ids: &[Arc<str>], clock_ms: u64) -> bool {
-        let mut changed = false;
-        for id in ids {
-            let Some(hash) = self.hash_of(id).cloned() else { continue };
-            let Some(token) = self.tokens.get_mut(&hash).filter(|token| token.is_unrecorded(clock_ms)) else {
-                continue;
-            };
-            Arc::make_mut(token).last_used_ms = Some(hour_of(clock_ms));
-            changed = true;
-        }
-        changed
     }
 
     /// When the next token expires after this time.
@@ -275,7 +236,7 @@ impl Access {
     }
 
     /// The hash of the token with this id.
-    fn hash_of(&self, id: &str) -> Option<&Arc<str>> {
+    pub(super) fn hash_of(&self, id: &str) -> Option<&Arc<str>> {
         let (hash, _) = self.tokens.range(Arc::<str>::from(id)..).next()?;
         (id.len() == TOKEN_ID_DIGITS && hash.starts_with(id)).then_some(hash)
     }
@@ -522,12 +483,6 @@ impl Transaction<'_> {
         *self.access = changed;
         self.changed = true;
         Ok(Reply::AccessChanged)
-    }
-
-    /// Records that tokens are in use. Access control does not count as changed by that: no right depends on it.
-    pub(crate) fn record_token_uses(&mut self, ids: &[Arc<str>]) -> Reply {
-        self.changed = self.access.record_uses(ids, self.clock_ms);
-        Reply::AccessChanged
     }
 
     fn identify(&mut self, session: Option<SessionId>) -> Result<Reply, Refusal> {

@@ -19,6 +19,7 @@ mod session;
 pub(crate) mod size;
 #[cfg(test)]
 mod tests;
+mod token_uses;
 mod transaction;
 mod tree;
 mod validate;

@@ -670,3 +670,22 @@ fn uses_of_tokens_survive_a_snapshot_in_a_format_of_their_own() {
     world.change(&with_token('a'), AccessOp::RevokeToken { id: id_of('b') }).unwrap();
     assert_eq!(written(&world)[8], 7, "the use goes with its token");
 }
+
+/// The frontend has verified the JWT; its principal is one like the others.
+#[test]
+fn the_principal_of_a_jwt_has_roles_like_others() {
+    let mut world = World::with_role(&[rule(Resource::Locks, "orders", Rights::ACQUIRE)]);
+    let alice =
+        Principals { address: None, identities: vec![Identity { scheme: "jwt".into(), id: "jwt:alice".into() }] };
+    assert!(is_forbidden(&world.open(&alice, false)), "known, without a role");
+    let grant = AccessOp::Grant { principal: "jwt:alice".into(), role: "work".into() };
+    world.change(&with_token('a'), grant).unwrap();
+    let session = world.open(&alice, false).unwrap();
+    world.call(&alice, Some(session), acquire(&["orders"], 1)).unwrap();
+    assert!(is_forbidden(&world.call(&alice, Some(session), acquire(&["other"], 2))));
+    assert!(is_unauthenticated(&world.call(&nobody(), Some(session), acquire(&["orders"], 3))));
+    let revoke = AccessOp::Revoke { principal: "jwt:alice".into(), role: "work".into() };
+    world.change(&with_token('a'), revoke).unwrap();
+    world.apply(Command::EndUnauthorised { sessions: vec![session] }).reply.unwrap();
+    assert!(world.state.session(session).is_none());
+}

@@ -188,6 +188,10 @@ impl SessionTask {
 
     /// Ready when there is something to flush.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
+        // Also where so much comes that the timer below is never looked at.
+        if self.session.has_expired() {
+            return Poll::Ready(Err(CloseReason::CredentialExpired));
+        }
         for _ in 0..ROUNDS {
             let read = self.read_messages(context)?;
             let finished = self.poll_requests(context);

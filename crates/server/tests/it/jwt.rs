@@ -18,7 +18,7 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::access::{enable, with};
+use crate::access::{As, enable, with};
 use crate::harness::{Cluster, eventually};
 use crate::stream_client::StreamClient;
 
@@ -188,6 +188,34 @@ async fn a_stream_and_a_watch_end_with_their_jwt_and_the_session_lives_on() {
     let own = Some(opened.credential.as_str());
     with(&cluster, &short).post("/v1/locks/l/acquire", own, json!({})).await.problem(Code::Unauthenticated);
     long.post("/v1/locks/l/acquire", own, json!({})).await.json::<Value>();
+}
+
+#[tokio::test]
+async fn the_secret_of_a_session_alone_does_not_keep_it_alive() {
+    let issuer = Issuer::new("one");
+    let published = issuer.published();
+    let cluster = start(published.path()).await;
+    let admin = enable(&cluster).await;
+    grant(&cluster, &admin, "alice", json!([{ "resource": "locks", "rights": ["acquire"] }])).await;
+    let alice = issuer.jwt(&claims("alice", 300));
+    let opened: SessionOpened =
+        with(&cluster, &alice).post("/v1/sessions", None, json!({ "timeout_ms": 1_000 })).await.json();
+    let expired = issuer.jwt(&claims("alice", 0));
+    let path = format!("/v1/sessions/{}/keepalive", opened.session_id);
+    let credential = opened.credential.as_str();
+    eventually("its end", async || {
+        for caller in [As { node: &cluster, token: None }, with(&cluster, &expired)] {
+            let own = Some(credential);
+            let kept = caller.call(Method::POST, &path, own, None).await;
+            let acquired = caller.post("/v1/locks/l/acquire", own, json!({})).await;
+            assert!(!kept.status.is_success() && !acquired.status.is_success(), "{kept:?} {acquired:?}");
+            caller.call(Method::GET, "/v1/access/me", own, None).await;
+            assert!(StreamClient::open(&cluster, opened.session_id, own).await.is_err());
+        }
+        let listed: Value = with(&cluster, &admin).get("/v1/sessions").await.json();
+        listed["sessions"].as_array().unwrap().is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
