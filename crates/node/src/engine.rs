@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_core::{
-    Actor, Batch, Command, NodeId, Op, Origin, Outcome, Refusal, Reply, Rules, SessionId, State, Zxid,
+    Actor, Batch, Command, LockName, NodeId, Op, Origin, Outcome, Principals, Refusal, Reply, Rules, SessionId, State,
+    Zxid,
 };
 use parking_lot::Mutex;
 use rand::RngCore;
@@ -130,6 +131,15 @@ impl Engine {
         // There may be room again, and this replica behind.
         self.barrier.pass().await?;
         self.full_for(actor, op).map_or(Ok(()), |refusal| Err(refusal.into()))
+    }
+
+    /// As [`refuse_when_full`](Self::refuse_when_full), before a session is opened for a request for these locks.
+    pub(crate) async fn refuse_request_when_full(&self, who: &Principals, locks: &[LockName]) -> Result<(), NodeError> {
+        if self.replica.state().check_room_for_request(who, locks).is_err() {
+            self.barrier.pass().await?;
+            self.replica.state().check_room_for_request(who, locks)?;
+        }
+        Ok(())
     }
 
     /// Tries the operation on a copy of the state, outside of its lock.

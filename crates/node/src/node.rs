@@ -282,6 +282,14 @@ impl Node {
         self.engine.acquire(caller, acquire, Some(on_cancelled)).await
     }
 
+    /// Checks that a lock request of a session that is still to be opened would find room in its namespaces.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn check_room_for_request(&self, who: &Principals, locks: &[LockName]) -> Result<(), NodeError> {
+        self.engine.refuse_request_when_full(who, locks).await
+    }
+
     /// Takes a lock from its holder. The frontend has verified that the caller may, and writes the audit record.
     ///
     /// # Errors

@@ -193,6 +193,34 @@ impl AtWork {
         Ok(waiting)
     }
 
+    /// Frees the place for a pause, with a place among waiting requests in its stead. What the body has taken is kept.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub(crate) fn step_aside(&self, admission: &Admission) -> Result<Taken, Failure> {
+        let waiting = self.take_waiting(admission, self.holder(None))?;
+        let mut place = self.place.lock();
+        *place = match place.take() {
+            Some(Place::Large(_, body)) => Some(Place::Large(None, body)),
+            _ => None,
+        };
+        Ok(waiting)
+    }
+
+    /// Takes a place at work again.
+    ///
+    /// # Errors
+    /// Too many requests are at work, or the caller's address has its share.
+    pub(crate) fn come_back(&self, admission: &Admission) -> Result<(), Failure> {
+        let shared = Place::Shared(admission.at_work.take(Holder::address(self.from), 1)?);
+        let mut place = self.place.lock();
+        *place = Some(match place.take() {
+            Some(Place::Large(_, body)) => Place::Large(Some(Box::new(shared)), body),
+            _ => shared,
+        });
+        Ok(())
+    }
+
     /// Takes a place among waiting requests, and keeps the one at work until [`leave`](Self::leave).
     ///
     /// # Errors
@@ -264,6 +292,21 @@ mod tests {
         assert_eq!(check_reply(&replies, holder, SMALL_REPLY_BYTES), Ok(()), "the system's buffers hold that");
         drop(unread);
         assert_eq!((check_reply(&replies, holder, large), replies.used()), (Ok(()), 0));
+    }
+
+    #[test]
+    fn a_request_that_steps_aside_leaves_its_place_and_keeps_its_body() {
+        let admission = Admission::new(&Limits::default());
+        let from = IpAddr::from([10, 0, 0, 1]);
+        let at_work = admission.enter(from, None).unwrap();
+        at_work.keep(admission.request_bytes.take(Holder::address(from), 1_000).unwrap());
+        let waiting = at_work.step_aside(&admission).unwrap();
+        assert_eq!((admission.brief(), admission.in_flight(), admission.request_bytes.used()), (0, 1, 1_000));
+        at_work.come_back(&admission).unwrap();
+        drop(waiting);
+        assert_eq!((admission.brief(), admission.in_flight(), admission.request_bytes.used()), (1, 1, 1_000));
+        at_work.leave();
+        assert_eq!((admission.in_flight(), admission.request_bytes.used()), (0, 0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A request above the rate waits for its turn, and is refused only after that, so that a client which repeats what is
 //! refused costs little. A caller without any right to a name uses up nothing of that name's namespace. What keeps or
-//! gives back is never held up.
+//! gives back is not charged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,18 +38,43 @@ pub(crate) struct Charge {
     per_s: u64,
 }
 
-/// When a request may go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+/// The turn of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// At once.
+    Now,
+    /// After this time.
     After(Duration),
-    /// The queue is too long. There is room after this time.
-    TooMany(Duration),
+    /// Not at all: too many wait. It is told so after the longest wait, so that a client that repeats it at once does
+    /// so twice a second.
+    TooMany(RateExceeded),
 }
 
-/// A request was refused.
+impl Turn {
+    /// Waits for the turn.
+    ///
+    /// # Errors
+    /// The namespace has too many requests.
+    pub(crate) async fn wait(self) -> Result<(), RateExceeded> {
+        match self {
+            Self::Now => Ok(()),
+            Self::After(wait) => {
+                sleep(wait).await;
+                Ok(())
+            }
+            Self::TooMany(exceeded) => {
+                sleep(LONGEST_WAIT).await;
+                Err(exceeded)
+            }
+        }
+    }
+}
+
+/// A request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RateExceeded {
     charge: Charge,
+    /// When there is room again.
     retry_after: Duration,
 }
 
@@ -66,37 +91,35 @@ impl From<RateExceeded> for Failure {
 }
 
 impl RateLimits {
-    /// Waits for the turn of a request.
-    ///
-    /// # Errors
-    /// The namespace has too many.
-    pub(crate) async fn turn(&self, charges: &[Charge]) -> Result<(), RateExceeded> {
+    /// The turn of a request: the latest of those in its namespaces.
+    pub(crate) fn turn(&self, charges: &[Charge]) -> Turn {
+        let mut latest = Turn::Now;
         for charge in charges {
             let name = || charge.namespace.to_string();
             let turn = take(&mut self.full_at.lock(), charge, Instant::now());
-            match turn {
-                Turn::After(Duration::ZERO) => {}
-                Turn::After(wait) => {
-                    metrics::counter!("lockkeeper_namespace_requests_delayed_total", "namespace" => name())
-                        .increment(1);
-                    sleep(wait).await;
-                }
-                Turn::TooMany(retry_after) => {
+            match (&turn, &latest) {
+                (Turn::Now, _) => {}
+                (Turn::TooMany(_), _) => {
                     metrics::counter!("lockkeeper_namespace_requests_refused_total", "namespace" => name())
                         .increment(1);
-                    // So that a client that repeats it at once does so twice a second.
-                    sleep(LONGEST_WAIT).await;
-                    return Err(RateExceeded { charge: charge.clone(), retry_after });
+                    return turn;
+                }
+                (Turn::After(wait), Turn::After(known)) if wait <= known => {}
+                (Turn::After(_), _) => {
+                    metrics::counter!("lockkeeper_namespace_requests_delayed_total", "namespace" => name())
+                        .increment(1);
+                    latest = turn;
                 }
             }
         }
-        Ok(())
+        latest
     }
 }
 
 /// Takes a token from a bucket, by the generic cell rate algorithm (ITU-T I.371): a bucket is known by the time at
 /// which it is full again.
-fn take(full_at: &mut HashMap<Arc<str>, Instant>, Charge { namespace, per_s }: &Charge, now: Instant) -> Turn {
+fn take(full_at: &mut HashMap<Arc<str>, Instant>, charge: &Charge, now: Instant) -> Turn {
+    let Charge { namespace, per_s } = charge;
     if full_at.len() > MAX_NAMESPACES {
         full_at.retain(|_, at| *at > now);
     }
@@ -104,10 +127,19 @@ fn take(full_at: &mut HashMap<Arc<str>, Instant>, Charge { namespace, per_s }: &
     let at = (*known).max(now);
     let wait = at.saturating_duration_since(now).saturating_sub(BURST);
     if wait > LONGEST_WAIT {
-        return Turn::TooMany(wait - LONGEST_WAIT);
+        return Turn::TooMany(RateExceeded { charge: charge.clone(), retry_after: wait - LONGEST_WAIT });
     }
     *known = at + Duration::from_nanos(1_000_000_000 / (*per_s).max(1));
-    Turn::After(wait)
+    if wait.is_zero() { Turn::Now } else { Turn::After(wait) }
+}
+
+/// The names of a request: those that it adds to, changes or reads.
+pub(crate) enum Named<'a> {
+    /// It gives back, or administers: it is never held up.
+    Exempt,
+    /// It has none, and counts in the namespace of its caller.
+    Nameless,
+    Names(Vec<(Resource, &'a str)>),
 }
 
 /// The namespaces in which a call counts.
@@ -115,29 +147,35 @@ pub(crate) fn charges_of_call(state: &State, who: &Principals, call: &Call) -> V
     if !state.has_namespaces() {
         return Vec::new();
     }
-    let named: Vec<(Resource, &str)> = match call {
-        Call::GetLock { name, .. } => vec![(Resource::Locks, name)],
+    let named = match call {
+        Call::GetLock { name, .. } => Named::Names(vec![(Resource::Locks, name)]),
         Call::AcquireLock { name, body } => {
-            body.also.iter().chain([name]).map(|name| (Resource::Locks, name.as_str())).collect()
+            Named::Names(body.also.iter().chain([name]).map(|name| (Resource::Locks, name.as_str())).collect())
         }
-        Call::GetGate { key, .. } | Call::BeginGate { key, .. } | Call::FinishGate { key, .. } => {
-            vec![(Resource::Gates, key)]
+        Call::GetGate { key, .. } | Call::BeginGate { key, .. } => Named::Names(vec![(Resource::Gates, key)]),
+        Call::GetNode { path, .. } | Call::CreateNode { path, .. } | Call::SetNode { path, .. } => {
+            Named::Names(vec![node(path)])
         }
-        Call::GetNode { path, .. } | Call::CreateNode { path, .. } | Call::SetNode { path, .. } => vec![node(path)],
-        Call::RunTransaction { body } => body.operations.iter().map(of_operation).collect(),
-        Call::ListLocks { query } => vec![(Resource::Locks, query.prefix.as_deref().unwrap_or_default())],
-        Call::OpenSession { .. } | Call::ListSessions { .. } | Call::GetSession { .. } => Vec::new(),
-        _ => return Vec::new(),
+        // A deletion of what is not there gives nothing back.
+        Call::DeleteNode { path, .. } if !is_there(state, path) => Named::Names(vec![node(path)]),
+        Call::RunTransaction { body } => of_transaction(&body.operations),
+        Call::ListLocks { query } => match &query.prefix {
+            // The beginning of a namespace is a name of many.
+            Some(prefix)
+                if prefix.contains('/') || first_part(prefix).is_some_and(|it| state.namespace(it).is_some()) =>
+            {
+                Named::Names(vec![(Resource::Locks, prefix)])
+            }
+            _ => Named::Nameless,
+        },
+        Call::OpenSession { .. } | Call::ListSessions { .. } | Call::GetSession { .. } => Named::Nameless,
+        _ => Named::Exempt,
     };
     charges(state, who, named)
 }
 
-/// The namespaces in which a request for these names counts; in that of the caller, if none of them has one.
-pub(crate) fn charges<'a>(
-    state: &State,
-    who: &Principals,
-    named: impl IntoIterator<Item = (Resource, &'a str)>,
-) -> Vec<Charge> {
+/// The namespaces in which a request counts.
+pub(crate) fn charges(state: &State, who: &Principals, named: Named<'_>) -> Vec<Charge> {
     let mut found: Vec<Charge> = Vec::new();
     let mut add = |namespace: &str| {
         let limit = state.namespace(namespace).and_then(|namespace| namespace.limits.requests_per_s);
@@ -145,18 +183,24 @@ pub(crate) fn charges<'a>(
             found.push(Charge { namespace: namespace.into(), per_s });
         }
     };
-    let mut nameless = true;
-    for (resource, name) in named {
-        let Some(namespace) = first_part(name) else { continue };
-        nameless = false;
-        if state.check_right(who, &Need::of(resource, name, Rights::ALL)).is_ok() {
-            add(namespace);
+    match named {
+        Named::Exempt => {}
+        Named::Nameless => state.namespace_owned_by(who).iter().for_each(|own| add(own)),
+        Named::Names(names) => {
+            for (resource, name) in names {
+                if let Some(namespace) = first_part(name)
+                    && state.check_right(who, &Need::of(resource, name, Rights::ALL)).is_ok()
+                {
+                    add(namespace);
+                }
+            }
         }
     }
-    if nameless && let Some(own) = state.namespace_owned_by(who) {
-        add(&own);
-    }
     found
+}
+
+fn is_there(state: &State, path: &str) -> bool {
+    lockkeeper_core::NodePath::parse(path).is_ok_and(|path| state.get(&path).is_some())
 }
 
 /// The resource that a path is of, and its name there.
@@ -167,14 +211,17 @@ pub(crate) fn node(path: &str) -> (Resource, &str) {
     })
 }
 
-fn of_operation(operation: &TxnOp) -> (Resource, &str) {
-    match operation {
-        TxnOp::Create { path, .. }
-        | TxnOp::Delete { path, .. }
-        | TxnOp::Set { path, .. }
-        | TxnOp::Check { path, .. } => node(path),
-        TxnOp::LockHeld { lock, .. } => (Resource::Locks, lock),
+/// A transaction that does nothing but delete gives back.
+fn of_transaction(operations: &[TxnOp]) -> Named<'_> {
+    fn name(operation: &TxnOp) -> Option<(Resource, &str)> {
+        match operation {
+            TxnOp::Create { path, .. } | TxnOp::Set { path, .. } | TxnOp::Check { path, .. } => Some(node(path)),
+            TxnOp::LockHeld { lock, .. } => Some((Resource::Locks, lock.as_str())),
+            TxnOp::Delete { .. } => None,
+        }
     }
+    let names: Vec<_> = operations.iter().filter_map(name).collect();
+    if names.is_empty() { Named::Exempt } else { Named::Names(names) }
 }
 
 #[cfg(test)]
@@ -191,15 +238,16 @@ mod tests {
         let mut take = |at_ms: u64| take(&mut buckets, &charge(10), now + Duration::from_millis(at_ms));
         // One that is just going and a second's worth beside it.
         for _ in 0..11 {
-            assert_eq!(take(0), Turn::After(Duration::ZERO));
+            assert_eq!(take(0), Turn::Now);
         }
         for turn in 1..=5 {
             assert_eq!(take(0), Turn::After(Duration::from_millis(100 * turn)));
         }
-        assert_eq!(take(0), Turn::TooMany(Duration::from_millis(100)));
-        assert_eq!(take(0), Turn::TooMany(Duration::from_millis(100)), "a refusal takes nothing");
+        let refused = Turn::TooMany(RateExceeded { charge: charge(10), retry_after: Duration::from_millis(100) });
+        assert_eq!(take(0), refused);
+        assert_eq!(take(0), refused, "a refusal takes nothing");
         assert_eq!(take(100), Turn::After(Duration::from_millis(500)));
-        assert_eq!(take(10_000), Turn::After(Duration::ZERO));
+        assert_eq!(take(10_000), Turn::Now);
     }
 
     #[test]
@@ -217,7 +265,7 @@ mod tests {
     async fn a_request_waits_for_its_turn_and_a_refusal_takes_as_long_as_the_longest_wait() {
         let (limits, charges, began) = (RateLimits::default(), [charge(4)], Instant::now());
         let turns = (0..8).map(|_| async {
-            let turn = limits.turn(&charges).await;
+            let turn = limits.turn(&charges).wait().await;
             (began.elapsed(), turn)
         });
         let mut turns = futures::future::join_all(turns).await;

@@ -91,8 +91,8 @@ impl Transaction<'_> {
         self.check_room(added, Adds::Lock)
     }
 
-    /// Checks before a gate's result is stored in the place of its pending node. The namespace is not asked: the work is
-    /// done, and would be done again without its result.
+    /// Checks before a gate's result is stored in the place of its pending node. The limits of its namespace do not
+    /// count: the work is done, and would be done again without its result.
     pub(crate) fn check_result(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
         let old = self.tree.get(path).map_or(0, |old| size::of_node(path, old));
         self.check_room(size::of_node(path, node).saturating_sub(old), Adds::Lock)

@@ -15,6 +15,7 @@ use super::session::Session;
 use super::size;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
+use crate::access::{Need, Resource, Rights};
 use crate::acl::{Identity, Principals};
 use crate::command::{Actor, Op};
 use crate::gate::GATES_ROOT;
@@ -299,11 +300,17 @@ impl State {
         }
     }
 
-    /// Checks that a lock request of a new session would find room, before that session is opened for it.
+    /// Checks that a lock request of a new session would find room, before that session is opened for it. A caller who
+    /// may not acquire the locks learns nothing here.
     ///
     /// # Errors
     /// A namespace of the locks has as much as it may.
-    pub fn check_room_for_request(&self, locks: &[LockName]) -> Result<(), Refusal> {
+    pub fn check_room_for_request(&self, who: &Principals, locks: &[LockName]) -> Result<(), Refusal> {
+        let may =
+            |lock: &LockName| self.check_right(who, &Need::of(Resource::Locks, lock.as_str(), Rights::ACQUIRE)).is_ok();
+        if !self.has_namespaces() || !locks.iter().all(may) {
+            return Ok(());
+        }
         let added = Added { lock_requests: 1, nodes: 1, ..Added::session() };
         locks.iter().try_for_each(|lock| self.tree.namespaces.check(first_part(lock.as_str()), &added))
     }

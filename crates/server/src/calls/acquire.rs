@@ -10,6 +10,7 @@ use lockkeeper_core::{
     FencingToken, IfHolding, LockMode, LockName, LockOp, Reply as Outcome, RequestId, RequestKey, State, Zxid,
 };
 use lockkeeper_node::{Caller, Credential, Grant, Node};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -186,7 +187,7 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
 /// Asks for the lock, waits in its queue, and returns the fencing token once it is held. Dropping the future withdraws
 /// the request and then drops `undecided`.
 pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Answered {
-    let CallScope { context, caller, at_work, undecided, .. } = scope;
+    let CallScope { context, caller, at_work, undecided, expires, .. } = scope;
     let wanted = wanted(LockName::parse(&name)?, &caller, &ask, draw())?;
     // Before a session is opened, which would otherwise be opened and closed for nothing.
     let waiting = (ask.wait_ms > 0).then(|| {
@@ -195,8 +196,14 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
         at_work.take_waiting(&context.admission, holder)
     });
     let waiting = waiting.transpose()?;
+    if ask.ttl_ms.is_some() {
+        context.node.check_room_for_request(&caller.principals, &wanted.locks).await?;
+    }
     let mut owner = owner(&context, caller, &ask, &wanted.label).await?;
-    let request = request_for(&wanted, &ask);
+    let mut request = request_for(&wanted, &ask);
+    // Nobody waits, and is granted the lock, by a JWT that has expired meanwhile.
+    let left = expires.map(|at| at.saturating_duration_since(Instant::now())).filter(|left| *left < request.wait);
+    request.wait = left.unwrap_or(request.wait);
     let answer = {
         if waiting.is_some() {
             at_work.leave();
@@ -212,6 +219,10 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
         lockkeeper_node::Acquired::Held(grant) => {
             let body = held(&context, &wanted, &mut owner, (&grant, zxid)).await?;
             Ok(Reply::ok(zxid, Answer::Acquired(Box::new(body))))
+        }
+        lockkeeper_node::Acquired::Busy { .. } if left.is_some() => {
+            let detail = "the JWT expired while the request waited; the request has left the queue; show another one";
+            Err(Failure::new(Code::Unauthenticated, detail).at(zxid))
         }
         lockkeeper_node::Acquired::Busy { lock, holders, ahead } => {
             Err(busy(&context, &owner.caller.principals, &lock, &ask, (&holders, ahead)).await.at(zxid))

@@ -29,7 +29,7 @@ use crate::extract::session_required;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 use crate::principals::names_in;
-use crate::rate_limits::charges_of_call;
+use crate::rate_limits::{Turn, charges_of_call};
 use crate::reply::Reply;
 
 /// Most entries of a page.
@@ -95,11 +95,16 @@ impl CallScope {
     /// Carries out a call when it is the turn of its namespace.
     pub(crate) fn dispatch(self, call: Call) -> BoxFuture<'static, Answered> {
         let charges = self.context.node.look(|state| charges_of_call(state, &self.caller.principals, &call));
-        if charges.is_empty() {
+        let turn = self.context.admission.rate_limits.turn(&charges);
+        if turn == Turn::Now {
             return self.carry_out(call);
         }
         async move {
-            self.context.admission.rate_limits.turn(&charges).await?;
+            // Others have its place meanwhile.
+            let waiting = self.at_work.step_aside(&self.context.admission)?;
+            turn.wait().await?;
+            self.at_work.come_back(&self.context.admission)?;
+            drop(waiting);
             self.carry_out(call).await
         }
         .boxed()

@@ -41,7 +41,8 @@ pub struct JwtSection {
     /// The claim with the name of the principal.
     #[serde(default = "principal_claim")]
     pub principal_claim: String,
-    /// What stands before that name in the principal, so that the issuer names no principal of tokens or certificates.
+    /// What stands before that name in the principal. It begins with `jwt:`, so that the issuer names no principal of
+    /// certificates.
     #[serde(default = "principal_prefix")]
     pub principal_prefix: String,
     /// How far the issuer's clock may be off, in seconds.
@@ -86,10 +87,10 @@ impl Config {
             }
         }
         let prefix = &jwt.principal_prefix;
-        if !access::is_name(prefix) || prefix.len() > MAX_PREFIX_BYTES || prefix.starts_with("digest:") {
+        if !access::is_name(prefix) || prefix.len() > MAX_PREFIX_BYTES || !prefix.starts_with("jwt:") {
             let rule = format!(
-                "must be 1 to {MAX_PREFIX_BYTES} letters, digits and . _ - @ / : = +, and not begin with digest:, so \
-                 that no JWT proves a principal of tokens, certificates or passwords"
+                "must be at most {MAX_PREFIX_BYTES} letters, digits and . _ - @ / : = +, and begin with jwt:, which no \
+                 certificate proves, so that no JWT proves a principal of others"
             );
             return Err(refuse("auth.jwt.principal_prefix", format!("{prefix:?}"), rule));
         }
@@ -158,7 +159,7 @@ mod tests {
             "jwks_file = \"keys.json\"",
             "jwks_url = \"https://i/keys\"\nauthority = \"ca.pem\"",
             "jwks_url = \"http://127.0.0.1:8080/keys\"",
-            "jwks_url = \"http://[::1]/keys\"\nprincipal_prefix = \"oidc/\"\nprincipal_claim = \"email\"",
+            "jwks_url = \"http://[::1]/keys\"\nprincipal_prefix = \"jwt:oidc/\"\nprincipal_claim = \"email\"",
         ] {
             checked(&format!("{GOOD}{keys}\n"), true).unwrap();
         }
@@ -180,7 +181,8 @@ mod tests {
             (&format!("{file}\nleeway_s = 601"), &["auth.jwt.leeway_s = 601", "from 0 to 600"]),
             (&format!("{file}\nrefresh_s = 1"), &["auth.jwt.refresh_s = 1", "from 10"]),
             (&format!("{file}\nprincipal_claim = \"\""), &["auth.jwt.principal_claim"]),
-            (&format!("{file}\nprincipal_prefix = \"\""), &["auth.jwt.principal_prefix", "certificates"]),
+            (&format!("{file}\nprincipal_prefix = \"\""), &["auth.jwt.principal_prefix", "certificate"]),
+            (&format!("{file}\nprincipal_prefix = \"a\""), &["auth.jwt.principal_prefix", "begin with jwt:"]),
             (&format!("{file}\nprincipal_prefix = \"digest:\""), &["auth.jwt.principal_prefix"]),
             (&format!("{file}\nsecret = \"s\""), &["auth.jwt", "secret"]),
         ] {

@@ -14,7 +14,7 @@ use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
 use lockkeeper_core::{Need, NodeEventKind, NodePath, Principals, Refusal, Zxid};
 use lockkeeper_node::{Node, NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use utoipa::IntoParams;
 
 use crate::calls::CallScope;
@@ -26,7 +26,7 @@ use crate::principals::{may_read, readable};
 /// How often something is sent, so that both ends notice when the other has gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How often the rights of a watch's owner are looked at, so that it does not stay open in silence without them.
-const LOOK_AT_RIGHTS_EVERY: Duration = Duration::from_millis(250);
+const LOOK_AT_RIGHTS_EVERY: Duration = Duration::from_millis(500);
 
 /// What to watch.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -43,9 +43,9 @@ pub(super) struct WatchQuery {
 
 /// Streams the changes of a path. Messages: `change`, `bookmark` (nothing more happened up to here), and as the last
 /// one `compacted` (a problem document: read anew, then watch from there) or `ended` (a problem document: the caller
-/// has lost the right to watch this, because its token was revoked or it or its JWT has expired, or a role was taken away). The id is
-/// the zxid to resume from; of the changes of one transaction the last alone has it, so a stream that broke off in the
-/// middle of one tells all of it again.
+/// has lost the right to watch this, because its token was revoked, its token or JWT has expired, or a role was taken
+/// away). The id is the zxid to resume from; of the changes of one transaction the last alone has it, so a stream that
+/// broke off in the middle of one tells all of it again.
 #[utoipa::path(get, path = "/v1/watch", tag = "watch",
     params(WatchQuery, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
     responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`",
@@ -95,6 +95,7 @@ pub(super) async fn watch(
 /// changes.
 async fn right_lost(node: Node, (principals, expires): (Principals, Option<Instant>), path: NodePath) -> Refusal {
     let mut looks = interval(LOOK_AT_RIGHTS_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let now = looks.tick().await;
         if expires.is_some_and(|at| now >= at) {

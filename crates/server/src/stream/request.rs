@@ -176,6 +176,7 @@ impl Unfinished {
 
 pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
     let session = session.clone();
+    session.context.node.note_token_use(&session.principals);
     let work = async move {
         Finished::Keepalive { number, heard: session.context.node.keepalive_with_others(&session.credential).await }
     };

@@ -302,10 +302,17 @@ impl SessionConnection {
     }
 
     /// Makes the session that of the client's principal, if it is nobody's yet. If this does not come to pass, nobody
-    /// owns the session, as before.
+    /// owns the session, as before; but if the principal's namespace has no room for it, the connection is closed.
     fn identify(&self) {
         let actor = Actor { principals: self.identity.principals().clone(), ..Actor::of(self.session.id) };
-        let _ = self.frontend.node.submit(actor, AccessOp::Identify.into(), |_| ());
+        let handle = self.handle.clone();
+        let identified = move |outcome: lockkeeper_node::OrderedReply| {
+            if let Ok(At { value: Err(refusal @ Refusal::NamespaceFull { .. }), .. }) = outcome {
+                tracing::info!(address = %handle.address, "a ZooKeeper client is turned away: {refusal}");
+                handle.outbox.close(Close::AfterFlush);
+            }
+        };
+        let _ = self.frontend.node.submit(actor, AccessOp::Identify.into(), identified);
     }
 
     /// Submits a change. Its reply is queued when it has been applied here.

@@ -6,7 +6,7 @@ use lockkeeper_zookeeper::{ErrorCode, MultiOp, MultiReadOp, Request};
 
 use super::auth::Identity;
 use super::frontend::Frontend;
-use crate::rate_limits::{charges, node};
+use crate::rate_limits::{Named, charges, node};
 
 /// Waits for the turn of a request.
 ///
@@ -17,12 +17,12 @@ pub(super) async fn turn(frontend: &Frontend, identity: &Identity, request: &Req
         true => charges(state, identity.principals(), limited(request)),
         false => Vec::new(),
     });
-    frontend.settings.rate_limits.turn(&charges).await.map_err(|_| ErrorCode::ThrottledOp)
+    frontend.settings.rate_limits.turn(&charges).wait().await.map_err(|_| ErrorCode::ThrottledOp)
 }
 
-/// The nodes of a request; none for one that gives back, or that belongs to the session alone.
-fn limited(request: &Request) -> Vec<(Resource, &str)> {
-    match request {
+/// The nodes of a request. One that gives back, or that is about the session alone, is exempt.
+fn limited(request: &Request) -> Named<'_> {
+    let names = match request {
         Request::Create(create) | Request::Create2(create) | Request::CreateContainer(create) => {
             vec![node(&create.path)]
         }
@@ -37,8 +37,10 @@ fn limited(request: &Request) -> Vec<(Resource, &str)> {
         Request::AddWatch(add) => vec![node(&add.path)],
         Request::Multi(ops) => ops.iter().filter_map(changed).collect(),
         Request::MultiRead(ops) => ops.iter().map(read).collect(),
-        _ => Vec::new(),
-    }
+        _ => return Named::Exempt,
+    };
+    // A multi of deletions alone gives back.
+    if names.is_empty() { Named::Exempt } else { Named::Names(names) }
 }
 
 fn changed(op: &MultiOp) -> Option<(Resource, &str)> {

@@ -176,18 +176,39 @@ async fn a_stream_and_a_watch_end_with_their_jwt_and_the_session_lives_on() {
     let (began, long) = (Instant::now(), issuer.jwt(&claims("alice", 300)));
     let long = with(&cluster, &long);
     let opened: SessionOpened = long.post("/v1/sessions", None, json!({ "timeout_ms": 60_000 })).await.json();
-    let short = issuer.jwt(&claims("alice", 3));
+    let short = issuer.jwt(&claims("alice", 6));
     let watch = cluster.request(Method::GET, "/v1/watch?path=/").bearer_auth(&short).send().await.unwrap();
     assert_eq!(watch.status(), StatusCode::OK);
     let (mut stream, _) = StreamClient::greeted_as(&cluster, &opened.credential, Some(&short)).await;
-    assert!(watch.text().await.unwrap().contains("watching"), "it was open");
+    let told = watch.text().await.unwrap();
+    assert!(told.contains("watching") && told.contains("event: ended"), "{told}");
     let ended = stream.ended().await;
     assert_eq!(ended.code, Some(4_004), "{ended:?}");
     assert_eq!(ended.goodbye.unwrap()["code"], json!("unauthenticated"));
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let own = Some(opened.credential.as_str());
     with(&cluster, &short).post("/v1/locks/l/acquire", own, json!({})).await.problem(Code::Unauthenticated);
     long.post("/v1/locks/l/acquire", own, json!({})).await.json::<Value>();
+}
+
+/// Whoever waits for a lock with a JWT that expires meanwhile is not granted it.
+#[tokio::test]
+async fn nobody_is_granted_a_lock_by_a_jwt_that_has_expired() {
+    let issuer = Issuer::new("one");
+    let published = issuer.published();
+    let cluster = start(published.path()).await;
+    let admin = enable(&cluster).await;
+    grant(&cluster, &admin, "alice", json!([{ "resource": "locks", "rights": ["acquire", "read"] }])).await;
+    let long = issuer.jwt(&claims("alice", 300));
+    let long = with(&cluster, &long);
+    let held = long.post("/v1/locks/l/acquire", None, json!({ "ttl_ms": 60_000 })).await;
+    assert_eq!(held.status, StatusCode::OK, "{}", held.text);
+    let short = issuer.jwt(&claims("alice", 6));
+    let waits = json!({ "ttl_ms": 60_000, "wait_ms": 60_000 });
+    let refused = with(&cluster, &short).post("/v1/locks/l/acquire", None, waits).await.problem(Code::Unauthenticated);
+    assert!(refused.detail.contains("while the request waited"), "{refused}");
+    let lock: Value = long.get("/v1/locks/l").await.json();
+    assert_eq!(lock["waiting"], 0, "it has left the queue: {lock}");
 }
 
 #[tokio::test]

@@ -1,11 +1,14 @@
 //! Limits of the replicated state, reached by ZooKeeper clients.
 
-use lockkeeper_api::access::AccessChanged;
+use lockkeeper_api::access::{AccessChanged, WhoAmI};
 use lockkeeper_zookeeper::ErrorCode;
+use reqwest::Method;
 use serde_json::json;
 
+use super::access::auth;
 use super::client::{Client, create};
 use super::cluster_with;
+use crate::harness::Got;
 
 const EPHEMERAL: i32 = 1;
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
@@ -75,4 +78,27 @@ async fn requests_above_the_rate_of_a_namespace_are_throttled_and_deletions_are_
     assert!(throttled > 0, "five requests at once went through");
     client.create("/parts", 0).await.unwrap();
     client.delete("/orders").await.unwrap();
+}
+
+/// What gives back, and what is about the session alone, does not count as a request of the owner.
+#[tokio::test]
+async fn an_owner_above_its_rate_deletes_and_closes() {
+    let cluster = cluster_with(1, |_| {}).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
+    client.ask(auth("billing:secret")).await.unwrap();
+    for number in 0..6 {
+        client.create(&format!("/orders-{number}"), 0).await.unwrap();
+    }
+    let me = cluster.request(Method::GET, "/v1/access/me").basic_auth("billing", Some("secret")).send();
+    let owner = Got::of(me.await.unwrap()).await.json::<WhoAmI>().principals[0].clone();
+    let limits = json!({ "requests_per_s": 1 });
+    let change = json!({ "put_namespace": { "name": "orders", "owner": owner, "limits": limits } });
+    cluster.post("/v1/access", None, change).await.json::<AccessChanged>();
+    for _ in 0..6 {
+        let open = cluster.request(Method::POST, "/v1/sessions").basic_auth("billing", Some("secret"));
+        open.json(&json!({})).send().await.unwrap();
+    }
+    for number in 0..6 {
+        client.delete(&format!("/orders-{number}")).await.unwrap();
+    }
 }
