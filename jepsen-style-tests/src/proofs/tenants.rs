@@ -20,7 +20,7 @@ use crate::http::{Api, client_builder};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, ProofResult, broken};
 use calm::CalmTenant;
-use flood::{Class, Flood};
+use flood::{Flood, FloodClass};
 
 /// How long each class floods, and how long the calm before it is.
 pub(super) const SECONDS: u64 = 8;
@@ -35,7 +35,7 @@ const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// How often the use of the namespace is read during a flood.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(super) fn classes() -> u64 {
-    Class::ALL.len() as u64
+    FloodClass::ALL.len() as u64
 }
 
 pub(super) async fn run(context: &Context) -> ProofResult {
@@ -49,7 +49,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 
     let mut findings = Vec::new();
     let mut told = Vec::new();
-    for class in Class::ALL {
+    for class in FloodClass::ALL {
         limit(&administrator, class.limits()).await?;
         let tried = Trial::of(&cluster, (&calm, &noisy), class, window).await?;
         findings.extend(tried.judge());
@@ -59,7 +59,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     }
     // Without limits: at last, since it leaves much behind.
     limit(&administrator, NamespaceLimits::default()).await?;
-    let control = Trial::of(&cluster, (&calm, &noisy), Class::Nodes, window).await?;
+    let control = Trial::of(&cluster, (&calm, &noisy), FloodClass::Nodes, window).await?;
     context.log.say(format!("without limits: {control}"));
     if control.is_undisturbed() {
         findings.push(format!("without limits the flood does not disturb either, so nothing was tried: {control}"));
@@ -120,7 +120,7 @@ async fn beyond_limits(cluster: &Cluster) -> Result<Vec<String>, Failed> {
 
 /// A class of floods, and how the calm tenant did before and meanwhile.
 struct Trial {
-    class: Class,
+    class: FloodClass,
     before: Summary,
     during: Summary,
     /// Requests of the flood that were carried out, and that were refused by the limit of its class.
@@ -133,7 +133,7 @@ impl Trial {
     async fn of(
         cluster: &Cluster,
         (calm, noisy): (&CalmTenant, &[Api]),
-        class: Class,
+        class: FloodClass,
         window: Duration,
     ) -> Result<Self, Failed> {
         let before = calm.window(window).await;
@@ -197,7 +197,7 @@ mod tests {
     fn trial(before_ms: u64, during_ms: u64, refused: u64, failures: &[&str]) -> Trial {
         let summary = |ms| Summary::of(&[Duration::from_millis(ms)]).unwrap();
         Trial {
-            class: Class::Nodes,
+            class: FloodClass::Nodes,
             before: summary(before_ms),
             during: summary(during_ms),
             carried_out: 1,

@@ -25,7 +25,7 @@ const HOLDER_EVERY: Duration = Duration::from_millis(50);
 
 /// What a flood takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum FloodClass {
     Sessions,
     LockRequests,
     Bytes,
@@ -33,7 +33,7 @@ pub(super) enum Class {
     Requests,
 }
 
-impl Class {
+impl FloodClass {
     pub(super) const ALL: [Self; 5] = [Self::Sessions, Self::LockRequests, Self::Bytes, Self::Nodes, Self::Requests];
 
     pub(super) fn name(self) -> &'static str {
@@ -102,7 +102,7 @@ pub(super) struct Flood {
 }
 
 impl Flood {
-    pub(super) async fn start(apis: &[Api], class: Class) -> Result<Self, Failed> {
+    pub(super) async fn start(apis: &[Api], class: FloodClass) -> Result<Self, Failed> {
         let (counts, mut tasks) = (Arc::new(Counts::default()), JoinSet::new());
         if let Some(first) = apis.first() {
             // Below it the flood makes its nodes; it is there from an earlier class, or now.
@@ -148,7 +148,7 @@ impl Flood {
 struct Client {
     api: Api,
     credential: String,
-    class: Class,
+    class: FloodClass,
 }
 
 impl Client {
@@ -170,20 +170,20 @@ impl Client {
         // They go with the session, so that the next class finds room.
         let node = |data| Create { data, kind: Kind::Ephemeral, ..Create::default() };
         match self.class {
-            Class::Sessions => {
+            FloodClass::Sessions => {
                 let opened = api.open_session(SESSION_TIMEOUT_MS, NOISY).await?;
                 counts.opened(api, opened.value.credential);
             }
-            Class::LockRequests => {
+            FloodClass::LockRequests => {
                 let lock = format!("{NOISY}/{name}");
                 api.acquire(&self.credential, &lock, &Acquire::default(), WITHIN).await?;
             }
-            Class::Bytes => {
+            FloodClass::Bytes => {
                 let data = Data::Text("x".repeat(LARGE_BYTES));
                 api.create(&format!("/{NOISY}/{name}"), &node(data), session).await?;
             }
-            Class::Nodes => drop(api.create(&format!("/{NOISY}/{name}"), &node(Data::default()), session).await?),
-            Class::Requests => drop(api.lock(&format!("{NOISY}/held")).await?),
+            FloodClass::Nodes => drop(api.create(&format!("/{NOISY}/{name}"), &node(Data::default()), session).await?),
+            FloodClass::Requests => drop(api.lock(&format!("{NOISY}/held")).await?),
         }
         Ok(())
     }
