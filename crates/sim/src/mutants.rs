@@ -108,6 +108,7 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         | Mutant::LeaseFromAnswer
         | Mutant::SwapReturnedBatches
         | Mutant::CreditAppendEarly
+        | Mutant::NoNamespaceBound
         | Mutant::AllowEverything
         | Mutant::RevokedSessionLives => (&[], &[]),
     };
