@@ -172,14 +172,19 @@ impl Namespaces {
         if self.0.is_empty() { None } else { self.0.get_mut(name?) }
     }
 
+    /// The same of a node's namespace. Where no namespace has limits, the path is not looked at.
+    fn counted_of(&mut self, path: &NodePath) -> Option<&mut Counted> {
+        if self.0.is_empty() { None } else { self.0.get_mut(namespace_of(path)?) }
+    }
+
     pub(crate) fn add(&mut self, path: &NodePath, node: &Node) {
-        if let Some(counted) = self.counted(namespace_of(path)) {
+        if let Some(counted) = self.counted_of(path) {
             counted.add(path, node);
         }
     }
 
     pub(crate) fn remove(&mut self, path: &NodePath, node: &Node) {
-        if let Some(counted) = self.counted(namespace_of(path)) {
+        if let Some(counted) = self.counted_of(path) {
             counted.remove(path, node);
         }
     }
@@ -187,7 +192,7 @@ impl Namespaces {
     /// A node's size has changed.
     pub(crate) fn resize(&mut self, path: &NodePath, before: u64, after: u64) {
         if before != after
-            && let Some(counted) = self.counted(namespace_of(path))
+            && let Some(counted) = self.counted_of(path)
         {
             counted.bytes = counted.bytes + after - before;
         }
