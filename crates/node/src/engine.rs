@@ -111,35 +111,30 @@ impl Engine {
         reply_of(done)
     }
 
-    /// Refuses what the state would refuse for want of a right, so that it takes no room in the log. The state decides
-    /// again when it applies the operation.
-    pub(crate) async fn refuse_without_right(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
-        if self.replica.state().authorise(actor, op).is_ok() {
+    /// Refuses early what the state would refuse, so that it takes no room in the log. The state decides again when it
+    /// applies the command.
+    pub(crate) async fn refuse_early(&self, check: impl Fn(&Self) -> Result<(), Refusal>) -> Result<(), NodeError> {
+        if check(self).is_ok() {
             return Ok(());
         }
-        // The right may be new, and this replica behind.
+        // The right may be new, or there may be room again, and this replica behind.
         self.barrier.pass().await?;
-        Ok(self.replica.state().authorise(actor, op)?)
+        Ok(check(self)?)
     }
 
-    /// Refuses what the state would refuse because a namespace is full, so that a client which tries again and again
-    /// takes no room in the log.
+    /// Refuses an operation for want of a right.
+    async fn refuse_without_right(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
+        self.refuse_early(|engine| engine.replica.state().authorise(actor, op)).await
+    }
+
+    /// Refuses an operation whose namespace is full.
     pub(crate) async fn refuse_when_full(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
-        if self.full_for(actor, op).is_none() {
-            return Ok(());
-        }
-        // There may be room again, and this replica behind.
-        self.barrier.pass().await?;
-        self.full_for(actor, op).map_or(Ok(()), |refusal| Err(refusal.into()))
+        self.refuse_early(|engine| engine.full_for(actor, op).map_or(Ok(()), Err)).await
     }
 
-    /// As [`refuse_when_full`](Self::refuse_when_full), before a session is opened for a request for these locks.
+    /// The same before a session is opened for a request for these locks.
     pub(crate) async fn refuse_request_when_full(&self, who: &Principals, locks: &[LockName]) -> Result<(), NodeError> {
-        if self.replica.state().check_room_for_request(who, locks).is_err() {
-            self.barrier.pass().await?;
-            self.replica.state().check_room_for_request(who, locks)?;
-        }
-        Ok(())
+        self.refuse_early(|engine| engine.replica.state().check_room_for_request(who, locks)).await
     }
 
     /// Tries the operation on a copy of the state, outside of its lock.

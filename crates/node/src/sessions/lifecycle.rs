@@ -33,12 +33,10 @@ impl Engine {
         if self.replica.state().session_count() >= self.config.max_sessions {
             return Err(NodeError::overloaded(Bound::Sessions));
         }
-        // What will be refused takes no room in the log; the state decides again when it applies it.
-        if !proves_later && self.replica.state().check_role(&principals).is_err() {
-            self.barrier.pass().await?;
-            self.replica.state().check_role(&principals)?;
+        if !proves_later {
+            self.refuse_early(|engine| engine.replica.state().check_role(&principals)).await?;
         }
-        self.refuse_session_when_full(&principals).await?;
+        self.refuse_early(|engine| engine.replica.state().check_room_for_session(&principals)).await?;
         let mut secret = [0; 16];
         self.random.lock().fill_bytes(&mut secret);
         let (secret_hash, label) = (hash_of(&secret), Arc::from(label));
@@ -52,15 +50,6 @@ impl Engine {
         };
         let value = OpenedSession { credential: Credential { session, secret }, timeout_ms };
         Ok(At { value, zxid: opened.zxid })
-    }
-
-    /// As [`refuse_when_full`](Self::refuse_when_full), for the session of an owner.
-    async fn refuse_session_when_full(&self, principals: &Principals) -> Result<(), NodeError> {
-        if self.replica.state().check_room_for_session(principals).is_err() {
-            self.barrier.pass().await?;
-            self.replica.state().check_room_for_session(principals)?;
-        }
-        Ok(())
     }
 
     /// Checks a credential and returns the session's timeout. A session that is unknown here may be new, so it is
