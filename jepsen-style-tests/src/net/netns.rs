@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fs::File;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use nix::fcntl::{Flock, FlockArg};
 
 use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::process::has_program;
@@ -111,6 +113,13 @@ fn sweep() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Held while a network is chosen and set up. It is a file, because each test may be a process of its own.
+fn one_at_a_time() -> Result<Flock<File>, Failed> {
+    let path = "/run/lockkeeper-netns.lock";
+    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| Failed::CannotRun(format!("{path}: {error}")))
+}
+
 impl NetnsNet {
     /// What this machine lacks for it.
     pub fn lacks() -> Option<String> {
@@ -140,8 +149,7 @@ impl NetnsNet {
         }
         sweep()?;
         // Two at a time would choose the same network.
-        static LAYING: Mutex<()> = Mutex::new(());
-        let _one_at_a_time = LAYING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = one_at_a_time()?;
         let routed = |network: &u8| ip(&["route", "show", "root", &format!("10.{network}.0.0/16")]);
         let free = NETWORKS.into_iter().find(|network| routed(network).is_ok_and(|routes| routes.trim().is_empty()));
         let Some(network) = free else {
