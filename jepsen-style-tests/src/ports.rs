@@ -2,53 +2,95 @@
 //!
 //! Not by binding port 0: what the kernel hands out there also serves as local port of outgoing connections, and while
 //! a killed node is down one of the proof's own thousands of connections could take its port. These lie below that
-//! range.
+//! range. Nor may another proof or test take it, which may run beside this process: each process draws from blocks of
+//! ports of its own.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::sync::{Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
-use rand::Rng as _;
+use nix::fcntl::{Flock, FlockArg};
+use rand::seq::SliceRandom as _;
 
 const RANGE: std::ops::Range<u16> = 15_000..30_000;
-const ATTEMPTS: usize = 2_000;
-/// Given out, and perhaps not listened on yet: not given out again for so many others.
-const KEPT: usize = 4_000;
-static GIVEN: Mutex<VecDeque<u16>> = Mutex::new(VecDeque::new());
+const BLOCK: u16 = 100;
+/// A process that has so many blocks gives its oldest ports out again.
+const MOST_BLOCKS: usize = 40;
+static RESERVED: LazyLock<Mutex<Reserved>> = LazyLock::new(|| Mutex::new(Reserved::below(std::env::temp_dir())));
+
+/// The ports of this process.
+struct Reserved {
+    /// Where the files are by which processes know each other's blocks.
+    directory: PathBuf,
+    /// In the order in which they are to be given out. One that was given out goes to the end: perhaps nobody listens
+    /// on it yet.
+    ports: VecDeque<u16>,
+    /// So many at the front have never been given out.
+    new: usize,
+    /// Their blocks, locked for as long as the process lives.
+    blocks: Vec<Flock<File>>,
+}
+
+impl Reserved {
+    fn below(directory: PathBuf) -> Self {
+        Self { directory, ports: VecDeque::new(), new: 0, blocks: Vec::new() }
+    }
+
+    fn next(&mut self) -> Option<u16> {
+        if self.new == 0 && self.blocks.len() < MOST_BLOCKS {
+            self.reserve_block();
+        }
+        let port = self.ports.pop_front()?;
+        self.ports.push_back(port);
+        self.new = self.new.saturating_sub(1);
+        Some(port)
+    }
+
+    fn reserve_block(&mut self) {
+        let mut starts: Vec<u16> = RANGE.step_by(usize::from(BLOCK)).collect();
+        starts.shuffle(&mut rand::rng());
+        for start in starts {
+            let path = self.directory.join(format!("lockkeeper-ports-{start}.lock"));
+            let file = File::options().create(true).truncate(false).write(true).open(path).ok();
+            let lock = file.and_then(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).ok());
+            if let Some(lock) = lock {
+                (start..start + BLOCK).for_each(|port| self.ports.push_front(port));
+                self.new += usize::from(BLOCK);
+                self.blocks.push(lock);
+                return;
+            }
+        }
+    }
+}
 
 /// `count` different ports on 127.0.0.1 that are free now.
 ///
 /// # Errors
 /// Hardly any port is free.
 pub fn free(count: usize) -> io::Result<Vec<u16>> {
-    let mut random = rand::rng();
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut held = Vec::new();
-    for _ in 0..ATTEMPTS {
-        if held.len() == count {
-            break;
-        }
-        let port = random.random_range(RANGE);
-        if given.contains(&port) {
-            continue;
-        }
+    let mut tried = 0;
+    while held.len() < count {
+        let port = reserved.next().filter(|_| tried < reserved.ports.len());
+        let Some(port) = port else {
+            return Err(io::Error::other(format!("no {count} free ports between {} and {}", RANGE.start, RANGE.end)));
+        };
+        tried += 1;
         if let Ok(listener) = TcpListener::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
             held.push((port, listener));
         }
     }
-    if held.len() < count {
-        return Err(io::Error::other(format!("no {count} free ports between {} and {}", RANGE.start, RANGE.end)));
-    }
-    let ports: Vec<u16> = held.into_iter().map(|(port, _)| port).collect();
-    given.extend(&ports);
-    let over = given.len().saturating_sub(KEPT);
-    given.drain(..over);
-    Ok(ports)
+    Ok(held.into_iter().map(|(port, _)| port).collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     #[test]
     fn different_and_free() {
         // Nobody listens on the first ten when the others are chosen.
@@ -57,5 +99,24 @@ mod tests {
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), 20);
+    }
+
+    #[test]
+    fn no_two_processes_share_a_port() {
+        let directory = tempfile::tempdir().unwrap();
+        // Two open files of one process exclude each other as those of two do.
+        let mut processes: [_; 4] = std::array::from_fn(|_| super::Reserved::below(directory.path().into()));
+        let mut ports = BTreeSet::new();
+        let enough = 1 + super::MOST_BLOCKS * usize::from(super::BLOCK);
+        let given: Vec<usize> = processes
+            .iter_mut()
+            .map(|process| {
+                let drawn: BTreeSet<u16> = (0..enough).filter_map(|_| process.next()).collect();
+                ports.extend(&drawn);
+                drawn.len()
+            })
+            .collect();
+        assert_eq!(given, [4_000, 4_000, 4_000, 3_000]);
+        assert_eq!(ports, super::RANGE.collect());
     }
 }
