@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lockkeeper_api::access::TokenInfo;
 use lockkeeper_api::gates::{Begin, Gate, GateView};
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::Create;
@@ -102,7 +103,10 @@ impl VisibleState {
         }
         match administrator.access().await.map(|answer| answer.value) {
             Ok(access) => {
-                let (enabled, roles, grants, tokens) = (access.enabled, access.roles, access.grants, access.tokens);
+                // The hour of a token's last use is recorded a while after it was shown, also by callers that are refused.
+                let tokens = access.tokens.into_iter().map(|token| TokenInfo { last_used_ms: None, ..token });
+                let tokens: Vec<TokenInfo> = tokens.collect();
+                let (enabled, roles, grants) = (access.enabled, access.roles, access.grants);
                 lines.insert("access".into(), format!("{enabled} {roles:?} {grants:?} {tokens:?}"));
             }
             Err(failure) => return Err(unseen(failure)),
