@@ -115,7 +115,7 @@ impl TestBed {
 
 /// One kind of fault.
 #[async_trait]
-pub trait Nemesis: Send {
+pub trait Nemesis: Send + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 

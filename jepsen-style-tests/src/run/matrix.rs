@@ -1,12 +1,16 @@
-//! Runs every workload under every nemesis, in short runs one after the other, each on a cluster of its own; or a slice
-//! of these cells.
+//! Runs every workload under every nemesis, in short runs, one or a few at a time, each on a cluster of its own; or a
+//! slice of these cells.
 //!
 //! The order gives each workload and each nemesis an early turn, so a bound in minutes leaves cells out evenly. No cell
 //! is tried twice, and one that could not be run is not a pass.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, stream};
+use tokio::task::AbortHandle;
 
 use crate::cluster::Options;
 use crate::report::matrix::{Cell, CellResult, Matrix, Ran};
@@ -40,6 +44,8 @@ pub struct MatrixPlan {
     pub excluded: Vec<&'static str>,
     /// After this no cell is begun.
     pub within: Duration,
+    /// So many cells run at a time.
+    pub jobs: usize,
     /// What does it again.
     pub command: String,
 }
@@ -95,7 +101,6 @@ pub async fn run(plan: &MatrixPlan, programs: &Programs, dir: &Path, screen: &Sc
     }
     // A build takes minutes, which are not the cells'.
     test_bed::server(&options, programs)?;
-    let begun = Instant::now();
     let cells = cells(plan);
     let mut matrix = Matrix {
         made: provenance::provenance(&programs.server),
@@ -109,31 +114,78 @@ pub async fn run(plan: &MatrixPlan, programs: &Programs, dir: &Path, screen: &Sc
         net: plan.like.net.name().into(),
         slice: plan.slice,
     };
-    let mut lacking: BTreeMap<String, CellResult> = BTreeMap::new();
     let count = cells.len();
-    for (at, (workload, nemesis)) in cells.into_iter().enumerate() {
-        let (workload, nemesis) = (&plan.workloads[workload], &plan.nemeses[nemesis]);
-        let settings = cell(plan, workload, nemesis, at);
-        let fate = if let Some(skipped) = lacking.get(nemesis) {
-            skipped.clone()
-        } else if begun.elapsed() > plan.within {
-            CellResult::NotReached
-        } else {
-            screen.phase(&format!("{workload} under {nemesis}"));
-            one(&settings, programs, dir, screen).await
-        };
-        if matches!(fate, CellResult::Skipped(_) | CellResult::Excluded(_)) {
-            lacking.insert(nemesis.clone(), fate.clone());
+    let runner = Arc::new(Runner {
+        programs: programs.clone(),
+        dir: dir.to_owned(),
+        screen: screen.clone(),
+        begun: Instant::now(),
+        within: plan.within,
+        lacking: Mutex::default(),
+    });
+    let running = cells.into_iter().enumerate().map(|(at, (workload, nemesis))| {
+        let (workload, nemesis) = (plan.workloads[workload].clone(), plan.nemeses[nemesis].clone());
+        let (runner, settings) = (runner.clone(), cell(plan, &workload, &nemesis, at));
+        async move {
+            // A task of its own: while one cell is judged, the faults and clients of another go on.
+            let task = tokio::spawn(async move {
+                let fate = runner.fate(&settings, &nemesis).await;
+                Cell { workload, nemesis, fate }
+            });
+            let _ended_with_us = EndTask(task.abort_handle());
+            task.await.map_err(|panicked| Failed::CannotRun(format!("a cell: {panicked}")))
         }
-        let cell = Cell { workload: workload.clone(), nemesis: nemesis.clone(), fate };
+    });
+    let mut running = stream::iter(running).buffered(plan.jobs);
+    while let Some(cell) = running.next().await {
+        let cell = cell?;
+        matrix.seconds = runner.begun.elapsed().as_secs();
         if cell.fate != CellResult::NotReached {
-            screen.print(&format!("[{}/{count}, {} min] {}", at + 1, begun.elapsed().as_secs() / 60, cell.line()));
+            let at = matrix.cells.len() + 1;
+            screen.print(&format!("[{at}/{count}, {} min] {}", matrix.seconds / 60, cell.line()));
         }
         matrix.cells.push(cell);
-        matrix.seconds = begun.elapsed().as_secs();
         report::matrix::write(dir, &matrix)?;
     }
     Ok(matrix)
+}
+
+/// Ends a cell with the matrix.
+struct EndTask(AbortHandle);
+
+impl Drop for EndTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs cells.
+struct Runner {
+    programs: Programs,
+    dir: PathBuf,
+    screen: Screen,
+    begun: Instant,
+    within: Duration,
+    /// Nemeses that cannot be had here, and why.
+    lacking: Mutex<BTreeMap<String, CellResult>>,
+}
+
+impl Runner {
+    async fn fate(&self, settings: &Settings, nemesis: &str) -> CellResult {
+        let lacking = || self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(skipped) = lacking().get(nemesis) {
+            return skipped.clone();
+        }
+        if self.begun.elapsed() > self.within {
+            return CellResult::NotReached;
+        }
+        self.screen.phase(&format!("{} under {nemesis}", settings.workload));
+        let fate = one(settings, &self.programs, &self.dir, &self.screen).await;
+        if matches!(fate, CellResult::Skipped(_) | CellResult::Excluded(_)) {
+            lacking().insert(nemesis.to_owned(), fate.clone());
+        }
+        fate
+    }
 }
 
 fn cell(plan: &MatrixPlan, workload: &str, nemesis: &str, at: usize) -> Settings {

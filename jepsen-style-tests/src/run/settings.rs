@@ -53,6 +53,9 @@ pub struct Arguments {
     /// Minutes after which --matrix and --slice begin no other run: what is left out is shown as such.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     pub minutes: Option<u64>,
+    /// Cells of --matrix and --slice that run at the same time, each on a cluster of its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub jobs: u8,
     /// Activates each mutant in turn and shows which check catches it.
     #[arg(long, conflicts_with = "list")]
     pub mutants: bool,
@@ -207,6 +210,7 @@ impl Arguments {
             slice: self.slice,
             excluded: excluded.to_vec(),
             within: Duration::from_secs(minutes * 60),
+            jobs: usize::from(self.jobs),
             command,
         })
     }
