@@ -103,7 +103,7 @@ impl VisibleState {
         }
         match administrator.access().await.map(|answer| answer.value) {
             Ok(access) => {
-                // The hour of a token's last use is recorded a while after it was shown, also by callers that are refused.
+                // The hour of a token's last use is recorded a while after it was shown, also by refused callers.
                 let tokens = access.tokens.into_iter().map(|token| TokenInfo { last_used_ms: None, ..token });
                 let tokens: Vec<TokenInfo> = tokens.collect();
                 let (enabled, roles, grants) = (access.enabled, access.roles, access.grants);
