@@ -152,7 +152,7 @@ async fn open_share(endpoint: &str, sessions: u32, security: &Security) -> Resul
 
 /// The parts of a server message that matter here.
 #[derive(Deserialize)]
-struct Received {
+struct StreamSign {
     alive: Option<IgnoredAny>,
     goodbye: Option<Problem>,
 }
@@ -173,8 +173,8 @@ async fn keep_alive(mut socket: StreamSocket, first: Duration, seen: Arc<Seen>) 
             }
             message = socket.next() => match message {
                 Some(Ok(Message::Text(text))) => match serde_json::from_str(text.as_str()) {
-                    Ok(Received { goodbye: Some(problem), .. }) => Err(problem.to_string()),
-                    Ok(Received { alive, .. }) => {
+                    Ok(StreamSign { goodbye: Some(problem), .. }) => Err(problem.to_string()),
+                    Ok(StreamSign { alive, .. }) => {
                         seen.acknowledged.fetch_add(u64::from(alive.is_some()), Ordering::Relaxed);
                         Ok(())
                     }

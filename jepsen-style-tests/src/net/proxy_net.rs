@@ -22,9 +22,9 @@ type ByEnds = BTreeMap<(Endpoint, Endpoint), Arc<Direction>>;
 
 /// The directions, each made when first asked for.
 #[derive(Clone, Default)]
-struct Directions_(Arc<Mutex<ByEnds>>);
+struct DirectionsByEnds(Arc<Mutex<ByEnds>>);
 
-impl Directions_ {
+impl DirectionsByEnds {
     fn locked(&self) -> MutexGuard<'_, ByEnds> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,7 +48,7 @@ struct Listeners {
 
 /// Proxies on loopback.
 pub struct ProxyNet {
-    directions: Directions_,
+    directions: DirectionsByEnds,
     book: Mutex<Listeners>,
 }
 
@@ -68,7 +68,7 @@ impl ProxyNet {
     /// # Errors
     /// Ports cannot be had.
     pub async fn start(nodes: u64) -> Result<Self, Failed> {
-        let net = Self { directions: Directions_::default(), book: Mutex::default() };
+        let net = Self { directions: DirectionsByEnds::default(), book: Mutex::default() };
         for node in 1..=nodes {
             net.settle(node, None)?;
         }

@@ -81,7 +81,7 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     let (leader, term) = cluster.leader().await?;
     let others: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
     let lock = format!("minority-{round}");
-    let holder = Holder::attach(cluster.api(leader).base(), &lock).await?;
+    let holder = CutOffHolder::attach(cluster.api(leader).base(), &lock).await?;
     let waiter = start_waiter(cluster.api(others[0]), lock.clone()).await?;
 
     let stop = Arc::new(AtomicBool::new(false));
@@ -120,12 +120,12 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
 }
 
 /// A program that holds the lock through the client library, with nothing but the soon cut-off node to talk to.
-struct Holder {
+struct CutOffHolder {
     lost: Arc<Mutex<Option<Instant>>>,
     _watching: tokio::task::JoinHandle<()>,
 }
 
-impl Holder {
+impl CutOffHolder {
     async fn attach(endpoint: &str, lock: &str) -> Result<Self, Failed> {
         let calm = |error: &dyn std::fmt::Display| Failed::Broken(format!("with no fault about: {error}"));
         let client = Client::new([endpoint], ClientOptions::default()).map_err(|error| calm(&error))?;

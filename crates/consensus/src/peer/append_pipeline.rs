@@ -41,11 +41,11 @@ pub(crate) struct AppendPipeline<S, F> {
     send: F,
     /// The appends to send, until there are no more.
     input: Option<S>,
-    in_flight: VecDeque<Append>,
+    in_flight: VecDeque<PipelinedAppend>,
     is_first: bool,
 }
 
-struct Append {
+struct PipelinedAppend {
     /// The entry before its entries, and the last of them.
     prev: Option<LogId>,
     last: Option<LogId>,
@@ -56,7 +56,7 @@ struct Append {
     outcome: Option<AppendItem>,
 }
 
-impl Append {
+impl PipelinedAppend {
     fn poll(&mut self, context: &mut Context<'_>) {
         if self.outcome.is_none()
             && let Poll::Ready(outcome) = self.call.as_mut().poll(context)
@@ -99,7 +99,7 @@ where
         let bytes = request.entries.iter().map(bytes_of).sum();
         let call = (self.send)(request);
         let follows_another = !std::mem::replace(&mut self.is_first, false);
-        self.in_flight.push_back(Append { prev, last, follows_another, bytes, call, outcome: None });
+        self.in_flight.push_back(PipelinedAppend { prev, last, follows_another, bytes, call, outcome: None });
     }
 
     fn has_room(&self) -> bool {
@@ -115,7 +115,7 @@ where
             Some(Ok(Ok(matching))) => (*matching, *matching == first.last),
             Some(_) => return self.take(0, true),
         };
-        let is_credited = |later: &&Append| later.is_credited(matching) && !mutant!(CreditAppendEarly);
+        let is_credited = |later: &&PipelinedAppend| later.is_credited(matching) && !mutant!(CreditAppendEarly);
         let credited = self.in_flight.iter().skip(1).take_while(is_credited).count();
         for index in 1..=credited {
             match &self.in_flight[index].outcome {

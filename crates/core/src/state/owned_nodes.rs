@@ -19,9 +19,9 @@ use crate::reply::Refusal;
 
 use super::apply::bad;
 
-/// The role of a node.
+/// The purpose of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum NodeUse {
     /// The directory of all locks, or of all gates.
     Top,
     /// A lock request, or the kept place of a dead holder.
@@ -32,16 +32,16 @@ enum Role {
     Ordinary,
 }
 
-fn role(path: &NodePath, kind: NodeKind) -> Role {
+fn node_use(path: &NodePath, kind: NodeKind) -> NodeUse {
     let is_gate = || path.as_str().strip_prefix(GATES_ROOT).is_some_and(|rest| rest.starts_with('/'));
     if is_top(path) {
-        Role::Top
+        NodeUse::Top
     } else if is_request(path) {
-        Role::Request
+        NodeUse::Request
     } else if kind != NodeKind::Container && is_gate() {
-        Role::Gate
+        NodeUse::Gate
     } else {
-        Role::Ordinary
+        NodeUse::Ordinary
     }
 }
 
@@ -66,12 +66,12 @@ impl Transaction<'_> {
 
     /// Checks that the caller may delete the node; gives the event to publish if the deletion is a forced one.
     pub(crate) fn check_deletion(&self, path: &NodePath, node: &Node) -> Result<Option<Event>, Refusal> {
-        match role(path, node.kind) {
-            Role::Ordinary => return Ok(None),
-            Role::Top if self.is_super() => return Ok(None),
-            Role::Top => return Err(reserved(path)),
-            Role::Request | Role::Gate if self.owns(node) => return Ok(None),
-            Role::Request | Role::Gate => {}
+        match node_use(path, node.kind) {
+            NodeUse::Ordinary => return Ok(None),
+            NodeUse::Top if self.is_super() => return Ok(None),
+            NodeUse::Top => return Err(reserved(path)),
+            NodeUse::Request | NodeUse::Gate if self.owns(node) => return Ok(None),
+            NodeUse::Request | NodeUse::Gate => {}
         }
         let may_force = self.may_force(path) || mutant!(ForeignDeleteBreaksLock);
         if !may_force {
@@ -90,13 +90,13 @@ impl Transaction<'_> {
 
     /// Checks that the caller may change the node's data.
     pub(crate) fn check_rewriting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
-        match role(path, node.kind) {
-            Role::Ordinary => Ok(()),
-            Role::Top if self.is_super() => Ok(()),
-            Role::Top => Err(reserved(path)),
-            Role::Request if self.owns(node) => Ok(()),
-            Role::Request => Err(not_own(path)),
-            Role::Gate => Err(Refusal::Forbidden(
+        match node_use(path, node.kind) {
+            NodeUse::Ordinary => Ok(()),
+            NodeUse::Top if self.is_super() => Ok(()),
+            NodeUse::Top => Err(reserved(path)),
+            NodeUse::Request if self.owns(node) => Ok(()),
+            NodeUse::Request => Err(not_own(path)),
+            NodeUse::Gate => Err(Refusal::Forbidden(
                 format!("the data of {path} are a gate's record, which only finishing or failing the gate changes")
                     .into(),
             )),
@@ -106,13 +106,13 @@ impl Transaction<'_> {
     /// Checks that the caller may change the node's access control list. The root's list decides about everything
     /// else in the tree.
     pub(crate) fn check_relisting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
-        match role(path, node.kind) {
+        match node_use(path, node.kind) {
             _ if self.is_super() => Ok(()),
-            Role::Top => Err(reserved(path)),
-            Role::Ordinary if path.is_root() => Err(reserved(path)),
-            Role::Ordinary => Ok(()),
-            Role::Request | Role::Gate if self.owns(node) => Ok(()),
-            Role::Request | Role::Gate => Err(not_own(path)),
+            NodeUse::Top => Err(reserved(path)),
+            NodeUse::Ordinary if path.is_root() => Err(reserved(path)),
+            NodeUse::Ordinary => Ok(()),
+            NodeUse::Request | NodeUse::Gate if self.owns(node) => Ok(()),
+            NodeUse::Request | NodeUse::Gate => Err(not_own(path)),
         }
     }
 
@@ -120,26 +120,26 @@ impl Transaction<'_> {
     /// first.
     pub(crate) fn check_making(&mut self, path: &NodePath, node: &mut Node) -> Result<(), Refusal> {
         let parent = path.parent().and_then(|parent| Some((self.tree.get(&parent)?.kind, parent)));
-        if let Some((_, gate)) = parent.filter(|(kind, parent)| role(parent, *kind) == Role::Gate) {
+        if let Some((_, gate)) = parent.filter(|(kind, parent)| node_use(parent, *kind) == NodeUse::Gate) {
             return Err(Refusal::Forbidden(format!("{gate} is a gate, and has no children").into()));
         }
-        match role(path, node.kind) {
-            Role::Ordinary => Ok(()),
-            Role::Top if !matches!(node.kind, NodeKind::Persistent | NodeKind::Container) => {
+        match node_use(path, node.kind) {
+            NodeUse::Ordinary => Ok(()),
+            NodeUse::Top if !matches!(node.kind, NodeKind::Persistent | NodeKind::Container) => {
                 Err(bad(format!("{path} is persistent or a container")))
             }
-            Role::Top => {
+            NodeUse::Top => {
                 if !self.is_super() {
                     node.acl = self.tree.share_acl(&[AclEntry::open()]);
                 }
                 Ok(())
             }
-            Role::Request if node.is_ephemeral() => Ok(()),
-            Role::Request => Err(bad(format!(
+            NodeUse::Request if node.is_ephemeral() => Ok(()),
+            NodeUse::Request => Err(bad(format!(
                 "{path} reads as a place in a lock's queue, and only an ephemeral node of the session that asks \
                  takes one"
             ))),
-            Role::Gate => Err(Refusal::Forbidden(
+            NodeUse::Gate => Err(Refusal::Forbidden(
                 format!(
                     "{path} would be a gate, and those are begun by the gates' own calls; below {GATES_ROOT} \
                  only containers are made by hand"

@@ -39,7 +39,7 @@ const EVERY: Duration = Duration::from_millis(10);
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
 
 /// What must have ended after the revocation.
-enum Owned {
+enum MustEnd {
     /// A session by its id.
     Session(u64),
     /// The hold of the lock.
@@ -123,13 +123,13 @@ impl Holder {
         within: Duration,
     ) -> Result<Duration, Failed> {
         let administrator = cluster.api(1);
-        let mut left = vec![(Owned::Hold, revoked), (Owned::Session(self.zookeeper_session), taken_away)];
-        left.extend(self.sessions.iter().map(|id| (Owned::Session(*id), revoked)));
+        let mut left = vec![(MustEnd::Hold, revoked), (MustEnd::Session(self.zookeeper_session), taken_away)];
+        left.extend(self.sessions.iter().map(|id| (MustEnd::Session(*id), revoked)));
         let mut longest = Duration::ZERO;
         while let Some((owned, since)) = left.pop() {
             let has_ended = match owned {
-                Owned::Session(id) => gone(administrator.session(id).await),
-                Owned::Hold => match administrator.lock(&self.lock).await {
+                MustEnd::Session(id) => gone(administrator.session(id).await),
+                MustEnd::Hold => match administrator.lock(&self.lock).await {
                     Ok(view) => view.value.holders.is_empty(),
                     failed => gone(failed),
                 },
@@ -140,8 +140,8 @@ impl Holder {
             }
             if since.elapsed() > within {
                 let what = match owned {
-                    Owned::Session(id) => format!("session {id} is open"),
-                    Owned::Hold => "the lock is held".into(),
+                    MustEnd::Session(id) => format!("session {id} is open"),
+                    MustEnd::Hold => "the lock is held".into(),
                 };
                 return broken(format!(
                     "{what} {} after the right to it was taken away; {} are allowed",

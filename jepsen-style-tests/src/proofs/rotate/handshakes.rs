@@ -26,7 +26,7 @@ const WRONG_CERTIFICATE: &str = "wrong_certificate";
 
 /// What became of a handshake.
 #[derive(Clone, Debug)]
-pub(super) enum Outcome {
+pub(super) enum HandshakeOutcome {
     LetIn,
     /// One end refused the other's certificate.
     TurnedAway(String),
@@ -48,7 +48,7 @@ pub(super) struct HandshakeSeen {
     pub(super) of: Expected,
     pub(super) listener: Listener,
     pub(super) caller: TlsState,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: HandshakeOutcome,
 }
 
 impl HandshakeSeen {
@@ -58,9 +58,9 @@ impl HandshakeSeen {
 
     pub(super) fn is_as_expected(&self) -> bool {
         match self.outcome {
-            Outcome::LetIn => self.must_be_let_in(),
-            Outcome::TurnedAway(_) => !self.must_be_let_in(),
-            Outcome::Unclear(_) => false,
+            HandshakeOutcome::LetIn => self.must_be_let_in(),
+            HandshakeOutcome::TurnedAway(_) => !self.must_be_let_in(),
+            HandshakeOutcome::Unclear(_) => false,
         }
     }
 }
@@ -71,9 +71,9 @@ impl fmt::Display for HandshakeSeen {
         let (shows, trusts) = (self.caller.shows.name(), self.caller.trusts.name());
         let must = if self.must_be_let_in() { "let in" } else { "turned away" };
         let was = match &self.outcome {
-            Outcome::LetIn => "was let in".to_owned(),
-            Outcome::TurnedAway(why) => format!("was turned away ({why})"),
-            Outcome::Unclear(why) => format!("failed ({why})"),
+            HandshakeOutcome::LetIn => "was let in".to_owned(),
+            HandshakeOutcome::TurnedAway(why) => format!("was turned away ({why})"),
+            HandshakeOutcome::Unclear(why) => format!("failed ({why})"),
         };
         write!(
             f,
@@ -146,18 +146,20 @@ fn request(
     Ok(request.timeout(WITHIN))
 }
 
-async fn shake_hands(request: &RequestBuilder) -> Outcome {
-    let mut outcome = Outcome::Unclear("nothing was sent".into());
+async fn shake_hands(request: &RequestBuilder) -> HandshakeOutcome {
+    let mut outcome = HandshakeOutcome::Unclear("nothing was sent".into());
     for _ in 0..TRIES {
         let Some(again) = request.try_clone() else { break };
         outcome = match again.send().await {
             Ok(response) => answered(&response),
             Err(error) => match tls_failure(&error) {
-                Some(why) => Outcome::TurnedAway(why),
-                None => Outcome::Unclear(causes(&error).map(|cause| cause.to_string()).collect::<Vec<_>>().join(": ")),
+                Some(why) => HandshakeOutcome::TurnedAway(why),
+                None => HandshakeOutcome::Unclear(
+                    causes(&error).map(|cause| cause.to_string()).collect::<Vec<_>>().join(": "),
+                ),
             },
         };
-        if !matches!(outcome, Outcome::Unclear(_)) {
+        if !matches!(outcome, HandshakeOutcome::Unclear(_)) {
             break;
         }
         tokio::time::sleep(PAUSE).await;
@@ -165,7 +167,11 @@ async fn shake_hands(request: &RequestBuilder) -> Outcome {
     outcome
 }
 
-fn answered(response: &Response) -> Outcome {
+fn answered(response: &Response) -> HandshakeOutcome {
     let code = response.headers().get(CODE_HEADER).and_then(|code| code.to_str().ok());
-    if code == Some(WRONG_CERTIFICATE) { Outcome::TurnedAway(WRONG_CERTIFICATE.into()) } else { Outcome::LetIn }
+    if code == Some(WRONG_CERTIFICATE) {
+        HandshakeOutcome::TurnedAway(WRONG_CERTIFICATE.into())
+    } else {
+        HandshakeOutcome::LetIn
+    }
 }

@@ -29,7 +29,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 
 /// What the client of the stream saw.
 #[derive(Debug, Default)]
-pub(super) struct StreamWork {
+pub(super) struct StreamCalls {
     pub(super) calls: u64,
     pub(super) failures: Vec<String>,
 }
@@ -38,7 +38,7 @@ pub(super) struct StreamWork {
 #[derive(Debug)]
 pub(super) struct HonestWork {
     pub(super) cycles: Vec<CycleWork>,
-    pub(super) stream: StreamWork,
+    pub(super) stream: StreamCalls,
     /// Sessions that are not open at the end, and the lock where it is not held any more.
     pub(super) lost: Vec<String>,
 }
@@ -50,7 +50,7 @@ pub(super) struct HonestClients {
     /// The token of the lock that is held.
     token: u64,
     stop: Arc<AtomicBool>,
-    stream: JoinHandle<StreamWork>,
+    stream: JoinHandle<StreamCalls>,
 }
 
 fn cannot(failure: Failure) -> Failed {
@@ -112,7 +112,7 @@ impl HonestClients {
     pub(super) async fn end(self, api: &Api) -> HonestWork {
         let cycles = futures::future::join_all(self.cycles.into_iter().map(LockCycles::end)).await;
         self.stop.store(true, Ordering::SeqCst);
-        let broke_off = |_| StreamWork { failures: vec!["it broke off".into()], ..StreamWork::default() };
+        let broke_off = |_| StreamCalls { failures: vec!["it broke off".into()], ..StreamCalls::default() };
         let stream = self.stream.await.unwrap_or_else(broke_off);
         let mut lost = Vec::new();
         for id in self.sessions {
@@ -129,9 +129,9 @@ impl HonestClients {
 }
 
 /// One call after the other, until told to stop or until the stream has ended.
-async fn work(mut stream: StreamClient, stop: Arc<AtomicBool>) -> StreamWork {
+async fn work(mut stream: StreamClient, stop: Arc<AtomicBool>) -> StreamCalls {
     let set = json!({ "set_node": { "path": PATH, "body": { "data": { "text": "worked" } } } });
-    let mut work = StreamWork::default();
+    let mut work = StreamCalls::default();
     while !stop.load(Ordering::SeqCst) {
         match stream.call(&set).await {
             Ok(()) => work.calls += 1,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::handshakes::{HandshakeSeen, Outcome};
+use super::handshakes::{HandshakeOutcome, HandshakeSeen};
 use super::honest::HonestWork;
 use crate::stats::millis;
 
@@ -95,7 +95,7 @@ impl RotationResult {
     }
 
     fn let_in(&self) -> usize {
-        self.handshakes.iter().filter(|seen| matches!(seen.outcome, Outcome::LetIn)).count()
+        self.handshakes.iter().filter(|seen| matches!(seen.outcome, HandshakeOutcome::LetIn)).count()
     }
 
     /// Why this shows nothing, if so.
@@ -135,29 +135,29 @@ impl RotationResult {
 mod tests {
     use super::super::authorities::TlsState;
     use super::super::handshakes::Expected;
-    use super::super::honest::StreamWork;
+    use super::super::honest::StreamCalls;
     use super::*;
     use crate::net::Listener;
     use crate::proofs::lock_cycles::CycleWork;
 
-    fn handshake(caller: TlsState, outcome: Outcome) -> HandshakeSeen {
+    fn handshake(caller: TlsState, outcome: HandshakeOutcome) -> HandshakeSeen {
         let of = Expected { stage: "after", node: 1, state: TlsState::AFTER };
         HandshakeSeen { of, listener: Listener::Client, caller, outcome }
     }
 
-    fn turned_away() -> Outcome {
-        Outcome::TurnedAway("UnknownCA".into())
+    fn turned_away() -> HandshakeOutcome {
+        HandshakeOutcome::TurnedAway("UnknownCA".into())
     }
 
     fn good() -> RotationResult {
         let cycles = vec![CycleWork { cycles: LEAST_CYCLES, ..CycleWork::default() }];
-        let stream = StreamWork { calls: LEAST_CALLS, ..StreamWork::default() };
+        let stream = StreamCalls { calls: LEAST_CALLS, ..StreamCalls::default() };
         RotationResult {
             honest: HonestWork { cycles, stream, lost: Vec::new() },
             term: 4,
             terms_after: vec![(1, 4), (2, 4), (3, 4)],
             handshakes: vec![
-                handshake(TlsState::AFTER, Outcome::LetIn),
+                handshake(TlsState::AFTER, HandshakeOutcome::LetIn),
                 handshake(TlsState::BEFORE, turned_away()),
                 handshake(TlsState::BUNDLED, turned_away()),
             ],
@@ -181,8 +181,8 @@ mod tests {
             |result| result.terms_after[1].1 += 1,
             // A node that does not answer.
             |result| result.terms_after.truncate(2),
-            |result| result.handshakes[0].outcome = Outcome::Unclear("reset".into()),
-            |result| result.handshakes[1].outcome = Outcome::LetIn,
+            |result| result.handshakes[0].outcome = HandshakeOutcome::Unclear("reset".into()),
+            |result| result.handshakes[1].outcome = HandshakeOutcome::LetIn,
             |result| result.reload_failed.during -= 1,
             |result| result.reload_failed.after += 1,
             |result| result.peers.failures.push("node 2 takes no change".into()),
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_finding_names_who_was_let_in() {
         let mut result = good();
-        result.handshakes[2].outcome = Outcome::LetIn;
+        result.handshakes[2].outcome = HandshakeOutcome::LetIn;
         let findings = result.findings();
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert!(finding.contains("a certificate of the old authority that trusts both authorities"), "{finding}");
