@@ -2,7 +2,7 @@
 //!
 //! It learns when the listeners are open (`READY=1`), whether the node is ready and for what it waits (`STATUS=`), that
 //! the node makes progress (`WATCHDOG=1`), and that it stops (`STOPPING=1`). `READY=1` does not wait for a leader: the
-//! first node of a cluster waits for the others, and would run into the start timeout. `/readyz` tells about the leader.
+//! first node of a cluster waits for the others, and would run into the start timeout. `/readyz` is about the leader.
 //!
 //! The node must never wait for the service manager. A datagram blocks while its receiver's queue is full, so each is
 //! sent by a thread for blocking work.

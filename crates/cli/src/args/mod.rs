@@ -33,8 +33,8 @@ The commands that run CMD (lock, semaphore, elect, gate) have more; see `lockkee
 To try a cluster on this machine:  lockkeeper dev";
 
 const HEALTH: &str = "\
-A node is ready when it has a leader and is caught up. No right is needed. Name the node itself by --endpoints; --patience
-is the longest wait for its answer.
+A node is ready when it has a leader and is caught up. No right is needed. Name the node itself by --endpoints;
+--patience is the longest wait for its answer.
 
 Exit codes: 0 every endpoint is ready, 1 some endpoint is not, or does not answer.
 
