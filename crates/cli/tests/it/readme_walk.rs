@@ -1,7 +1,7 @@
 //! Runs the README's shell blocks, the curl commands of `docs/http.md` and the front node of `docs/running.md`
 //! unchanged against three real processes, and the commands of `docs/security.md` and `docs/deploy.md` that make
-//! certificates, give rights and get in again. `scripts/interop` runs the README's blocks in other languages; the client's documentation tests
-//! compile the Rust block.
+//! certificates, give rights and get in again. `scripts/interop` runs the README's blocks in other languages; the
+//! client's documentation tests compile the Rust block.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
