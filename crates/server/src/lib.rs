@@ -37,6 +37,7 @@ mod rate_limits;
 mod reply;
 mod routes;
 mod server;
+mod service_manager;
 mod socket;
 mod stream;
 pub mod telemetry;

@@ -34,6 +34,7 @@ use crate::http::listener::{Bound, Keys, Policy, accept};
 use crate::jwt::Jwt;
 use crate::middleware::ClientFront;
 use crate::peer::PeerFront;
+use crate::service_manager::ServiceManager;
 use crate::tls::{TlsListener, TlsListeners};
 use crate::zookeeper::ZooKeeperPorts;
 use crate::{routes, telemetry, zookeeper};
@@ -49,13 +50,15 @@ const YOUNG_OF_OWN: Duration = Duration::from_secs(1);
 /// How often recorded latencies are moved into their buckets.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// Serves one node until `shutdown` is ready, then shuts down gracefully.
+/// Serves one node until `shutdown` is ready, then shuts down gracefully. Notifies the service manager, if one started
+/// this process.
 ///
 /// # Errors
 /// One line with the cause and the remedy; the process should print it and end with [`ServeError::exit_code`]. After
 /// [`ServeError::Fatal`] nothing is waited for: end the process at once.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-    Server::bind(config)?.run(shutdown).await
+    let server = Server { service_manager: ServiceManager::of_this_process(), ..Server::bind(config)? };
+    server.run(shutdown).await
 }
 
 /// Checks a configuration as [`run`] does before it binds a port: its rules, and the certificates, keys and authorities
@@ -80,6 +83,7 @@ pub struct Server {
     tls: TlsListeners,
     jwt: Option<Arc<Jwt>>,
     audit: Option<AuditFile>,
+    service_manager: ServiceManager,
 }
 
 /// The reason why the node cannot go on; the first one counts.
@@ -122,7 +126,8 @@ impl Server {
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
         let zookeeper = ZooKeeperPorts::bind(&checked)?;
-        Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit })
+        let service_manager = ServiceManager::default();
+        Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit, service_manager })
     }
 
     /// Binds two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests.
@@ -154,7 +159,8 @@ impl Server {
             let checked = config.check()?;
             let (tls, jwt, audit) = (TlsListeners::open(&config)?, Jwt::open(&config)?, open_audit_file(&config)?);
             let zookeeper = ZooKeeperPorts::bind(&checked)?;
-            Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit })
+            let service_manager = ServiceManager::default();
+            Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit, service_manager })
         };
         ports.into_iter().map(server).collect()
     }
@@ -189,7 +195,7 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { config, checked, client, peer, zookeeper, tls, jwt, audit } = self;
+        let Self { config, checked, client, peer, zookeeper, tls, jwt, audit, service_manager } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let (connections, for_zookeeper) = connections_that_fit(&config, !zookeeper.is_empty());
@@ -197,6 +203,7 @@ impl Server {
         let metrics = telemetry::metrics_handle();
         metrics::gauge!("lockkeeper_super_user").set(f64::from(u8::from(!config.admin.super_digest.is_empty())));
         let fate = Fate::new();
+        service_manager.starting("opening the data directory").await;
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
         let clock = clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?;
         let audit = Audit::start(config.cluster.node, clock.clone(), audit)
@@ -241,6 +248,8 @@ impl Server {
             client = %client_address, peer = %peer_address, node = config.cluster.node, cluster = %config.cluster.id, "\
              listening"
         );
+        service_manager.listening(&node.status()).await;
+        upkeep.spawn(service_manager.keep_informed(node.clone()));
 
         let ended = tokio::select! {
             () = shutdown => Ok(()),
@@ -257,6 +266,7 @@ impl Server {
             return Err(fatal);
         }
         tracing::info!("shutting down");
+        service_manager.stopping().await;
         upkeep.shutdown().await;
         stopping.cancel();
         let leave = leave(&context, &config, clients, zookeeper, peers, peers_stop);

@@ -32,6 +32,15 @@ The commands that run CMD (lock, semaphore, elect, gate) have more; see `lockkee
 
 To try a cluster on this machine:  lockkeeper dev";
 
+const HEALTH: &str = "\
+A node is ready when it has a leader and is caught up. No right is needed. Name the node itself by --endpoints;
+--patience is the longest wait for its answer.
+
+Exit codes: 0 every endpoint is ready, 1 some endpoint is not, or does not answer.
+
+Example:
+  lockkeeper --endpoints 127.0.0.1:7001 --patience 2s health";
+
 /// A replicated lock service: exclusive and shared locks with fencing tokens, sessions, a tree of nodes.
 #[derive(Debug, Parser)]
 #[command(name = "lockkeeper", version = lockkeeper_mutants::version!(), max_term_width = 120, after_help = EXIT_CODES)]
@@ -137,6 +146,9 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Show the state of the cluster as reported by each endpoint
     Status(Status),
+    /// Ask nodes whether they are ready, for health checks of containers and scripts
+    #[command(after_help = HEALTH)]
+    Health,
     /// Take a lock from its holder by force
     Unlock(Unlock),
     /// Measure the cluster: acquire and release in a closed loop
@@ -152,6 +164,13 @@ pub(crate) enum Command {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all commands
+    #[command(after_help = "Example:\n  lockkeeper man /usr/local/share/man/man1")]
+    Man {
+        /// The directory; created if it does not exist
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
     },
     /// Executes CMD in its own process group, which dies with lockkeeper
     #[command(name = "__exec", hide = true)]
@@ -185,12 +204,14 @@ impl Command {
             Self::Delete(_) => "delete",
             Self::Watch(_) => "watch",
             Self::Status(_) => "status",
+            Self::Health => "health",
             Self::Unlock(_) => "unlock",
             Self::Bench(_) => "bench",
             Self::Certs(_) => "certs",
             Self::Auth(_) => "auth",
             Self::Namespaces(_) => "namespaces",
             Self::Completions { .. } => "completions",
+            Self::Man { .. } => "man",
         }
     }
 }

@@ -10,5 +10,6 @@ mod gate;
 mod hold;
 mod lock;
 mod readme_walk;
+mod service_manager;
 mod support;
 mod trouble;

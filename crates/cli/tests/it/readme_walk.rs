@@ -1,7 +1,7 @@
 //! Runs the README's shell blocks, the curl commands of `docs/http.md` and the front node of `docs/running.md`
-//! unchanged against three real processes, and the commands of `docs/security.md` that make certificates, give rights
-//! and get in again. `scripts/interop` runs the README's blocks in other languages; the client's documentation tests
-//! compile the Rust block.
+//! unchanged against three real processes, and the commands of `docs/security.md` and `docs/deploy.md` that make
+//! certificates, give rights and get in again. `scripts/interop` runs the README's blocks in other languages; the
+//! client's documentation tests compile the Rust block.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -14,6 +14,7 @@ const README: &str = include_str!("../../../../README.md");
 const HTTP: &str = include_str!("../../../../docs/http.md");
 const RUNNING: &str = include_str!("../../../../docs/running.md");
 const SECURITY: &str = include_str!("../../../../docs/security.md");
+const DEPLOY: &str = include_str!("../../../../docs/deploy.md");
 const FRONT: &str = include_str!("../../../../cluster-config/front-node/node4.toml");
 const MARK: &str = "# → ";
 
@@ -188,6 +189,20 @@ fn the_certificates_of_the_page_are_made() {
     }
     let both = std::fs::read_to_string(directory.path().join("both.pem")).unwrap();
     assert_eq!(both.matches("BEGIN CERTIFICATE").count(), 2);
+}
+
+#[test]
+fn the_secret_of_the_page_has_what_each_pod_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    printed_in(directory.path(), block(DEPLOY, "<!-- A test runs this block as it stands here. -->"), &[]);
+    let mut files: Vec<_> = std::fs::read_dir(directory.path().join("secret"))
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    // Not the key of the authority.
+    let nodes = (1..=3).flat_map(|node| [format!("node{node}.key"), format!("node{node}.pem")]);
+    assert_eq!(files, ["authority.pem".to_owned()].into_iter().chain(nodes).collect::<Vec<_>>());
 }
 
 /// The addresses of the page, and those of the cluster that the test has.
