@@ -17,6 +17,7 @@ mod clock_control;
 pub mod config;
 mod context;
 mod error;
+mod exposition;
 mod extract;
 mod failure;
 #[doc(hidden)]
@@ -33,6 +34,8 @@ mod log_lines;
 mod middleware;
 mod peer;
 mod principals;
+mod process_metrics;
+mod queue_age;
 mod rate_limits;
 mod reply;
 mod routes;
