@@ -7,10 +7,13 @@
 mod args;
 mod certs;
 mod commands;
+mod doctor;
 mod failure;
 mod hold;
 mod output;
+mod scrape;
 mod supervise;
+mod top;
 
 use std::process::ExitCode;
 
@@ -96,6 +99,8 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Delete(delete) => commands::on_runtime(commands::nodes::delete(&common, &delete)),
         Command::Watch(watch) => commands::on_runtime(commands::watch::run(&common, &watch)),
         Command::Status(status) => commands::on_runtime(commands::status::run(&common, &status)),
+        Command::Doctor(doctor) => commands::on_runtime(commands::doctor::run(&common, &doctor)),
+        Command::Top(top) => commands::on_runtime(commands::top::run(&common, &top)),
         Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
         Command::Bench(bench) => commands::bench::run(&common, &bench),
         Command::Certs(certs) => commands::certs::run(&common, &certs),

@@ -48,7 +48,8 @@ mod zookeeper;
 
 pub use config::{Config, ConfigError};
 pub use error::ServeError;
-pub use server::{Server, check_config, run};
+pub use http::limits::OpenFiles;
+pub use server::{Server, check_config, open_files, run};
 
 /// The description of the API as JSON, as `/openapi.json` serves it.
 pub fn openapi() -> String {

@@ -84,10 +84,8 @@ mod tests {
     #[test]
     fn each_namespace_has_the_age_of_its_oldest_waiter() {
         let waiting = [("a".to_owned(), 9_000), ("b".to_owned(), 4_500), ("a".to_owned(), 2_000)];
-        let expected = [
-            "lockkeeper_queue_age_seconds{namespace=\"a\"} 8",
-            "lockkeeper_queue_age_seconds{namespace=\"b\"} 5.5",
-        ];
+        let expected =
+            ["lockkeeper_queue_age_seconds{namespace=\"a\"} 8", "lockkeeper_queue_age_seconds{namespace=\"b\"} 5.5"];
         assert_eq!(exported(&waiting, 10_000), expected);
         assert!(exported(&[], 10_000).is_empty());
         assert!(exported(&waiting, 0)[0].ends_with(" 0"), "a clock behind the queue gives no negative age");

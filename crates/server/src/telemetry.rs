@@ -1,7 +1,8 @@
 //! Telemetry: the log on standard error and the metrics under `/metrics`.
 //!
 //! Every metric of every crate is described here, in one place, with its unit. A label takes only values from a fixed
-//! set (route patterns, methods, codes): nothing that a client chooses ever becomes a label, but for the namespaces of locks in `queue_age`, whose number is bounded.
+//! set (route patterns, methods, codes): nothing that a client chooses ever becomes a label, but for the namespaces of
+//! locks in `queue_age`, whose number is bounded.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;

@@ -6,9 +6,11 @@
 mod access;
 mod certs;
 mod commands;
+mod doctor;
 mod gate;
 mod hold;
 mod lock;
 mod readme_walk;
 mod support;
+mod top;
 mod trouble;
