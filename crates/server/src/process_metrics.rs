@@ -27,7 +27,7 @@ impl Process {
             let word = line.and_then(|rest| rest.split_whitespace().next());
             word.and_then(|word| word.parse().ok()).unwrap_or_default()
         };
-        // The name of the program is in parentheses and may contain any character. The 20th field after it is the start.
+        // The program's name is in parentheses and may contain any character. The 20th field after it is the start.
         let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let started_ticks = behind_name.split_whitespace().nth(19).and_then(|word| word.parse::<f64>().ok());
         let booted_unix_s = field(system, "btime ");

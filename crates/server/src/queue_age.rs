@@ -1,7 +1,10 @@
 //! How long the oldest waiter of each namespace has waited, for `/metrics`.
 //!
-//! The number of series is bounded: the namespaces whose waiters have waited longest have one each, and all others share
-//! one. Every member has the whole state, and exports the same.
+//! The number of series is bounded: the namespaces whose waiters have waited longest have one each, and all others
+//! share one. Every member has the whole state, and exports the same.
+//!
+//! `/metrics` needs no right, so where access control is enforced, only namespaces with limits are named: an
+//! administrator has named them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,17 +39,23 @@ impl QueueAge {
         let now = Instant::now();
         if found.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= LOOK_EVERY) {
             // A copy, so that no entry waits to be applied meanwhile.
-            *found = Some((now, oldest_waiters(node.state().queues_waiting())));
+            let state = node.state();
+            let is_public = |name: &str| !state.access().is_enabled() || state.namespace(name).is_some();
+            *found = Some((now, oldest_waiters(state.queues_waiting(), is_public)));
         }
         let oldest = found.as_ref().map(|(_, oldest)| oldest);
         add_ages(text, oldest.into_iter().flatten(), node.clock_ms());
     }
 }
 
-fn oldest_waiters<'a>(waiting: impl Iterator<Item = (&'a str, u64)>) -> OldestWaiters {
+fn oldest_waiters<'a>(
+    waiting: impl Iterator<Item = (&'a str, u64)>,
+    is_public: impl Fn(&str) -> bool,
+) -> OldestWaiters {
     let mut all: BTreeMap<&str, u64> = BTreeMap::new();
     for (namespace, since_ms) in waiting {
-        let namespace = if namespace.len() > LONGEST_NAME_BYTES { OTHER } else { namespace };
+        let is_named = namespace.len() <= LONGEST_NAME_BYTES && is_public(namespace);
+        let namespace = if is_named { namespace } else { OTHER };
         let oldest = all.entry(namespace).or_insert(since_ms);
         *oldest = since_ms.min(*oldest);
     }
@@ -75,7 +84,8 @@ mod tests {
     use super::*;
 
     fn exported(waiting: &[(String, u64)], now_ms: u64) -> Vec<String> {
-        let oldest = oldest_waiters(waiting.iter().map(|(namespace, since_ms)| (namespace.as_str(), *since_ms)));
+        let waiting = waiting.iter().map(|(namespace, since_ms)| (namespace.as_str(), *since_ms));
+        let oldest = oldest_waiters(waiting, |name| !name.starts_with("private"));
         let mut text = Exposition::default();
         add_ages(&mut text, oldest.iter(), now_ms);
         text.into_text().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
@@ -89,6 +99,16 @@ mod tests {
         assert_eq!(exported(&waiting, 10_000), expected);
         assert!(exported(&[], 10_000).is_empty());
         assert!(exported(&waiting, 0)[0].ends_with(" 0"), "a clock behind the queue gives no negative age");
+    }
+
+    #[test]
+    fn a_name_that_is_not_public_is_not_exported() {
+        let waiting = [("private".to_owned(), 9_000), ("private2".to_owned(), 4_000), ("a".to_owned(), 2_000)];
+        let expected = [
+            "lockkeeper_queue_age_seconds{namespace=\"a\"} 8",
+            "lockkeeper_queue_age_seconds{namespace=\"other\"} 6",
+        ];
+        assert_eq!(exported(&waiting, 10_000), expected);
     }
 
     #[test]

@@ -8,10 +8,10 @@ use clap::Args as ClapArgs;
 /// `doctor`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each check has a verdict: ok, skipped (does not apply or cannot be told), warning (see to it), PROBLEM (it does not work,
-or is about to stop), and for the last two a remedy. The cluster's checks ask all members that the endpoints name, and
-compare checksums of their states at one zxid. They need the right to read the cluster. Nothing is changed; to measure
-the disk, a few pages are written to a file without a name in the data directory.
+Each check has a verdict: ok, skipped (does not apply or cannot be told), warning (see to it), PROBLEM (it does not
+work, or is about to stop), and for the last two a remedy. The cluster's checks ask all members that the endpoints
+name, and compare checksums of their states at one zxid. They need the right to read the cluster. Nothing is changed; to
+measure the disk, a few pages are written to a file without a name in the data directory.
 
 Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 wrong arguments
 
@@ -31,8 +31,8 @@ pub(crate) struct Doctor {
 /// `top`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Shows the members, the rates of the cluster, and the locks for which somebody has waited longest. Each refresh asks every
-member for its status and metrics, and one of them for one page of locks. Ctrl-C ends it.
+Shows the members, the rates of the cluster, and the locks for which somebody has waited longest. Each refresh asks
+every member for its status and metrics, and one of them for one page of locks. Ctrl-C ends it.
 
 Examples:
   lockkeeper top
