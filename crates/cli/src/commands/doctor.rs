@@ -77,5 +77,5 @@ fn print_people(report: &Report) -> Result<(), Failure> {
     }
     let count = |verdict| report.local.iter().chain(&report.cluster).filter(|check| check.verdict == verdict).count();
     let (problems, warnings) = (count(Verdict::Problem), count(Verdict::Warning));
-    print_line(&format!("{} ok, {warnings} warnings, {problems} problems", count(Verdict::Ok)))
+    print_line(&format!("ok: {}, warnings: {warnings}, problems: {problems}", count(Verdict::Ok)))
 }

@@ -120,7 +120,7 @@ fn judge(finding: &Finding, round: &Round) -> Check {
             Check::problem(AGREEMENT, found, remedy)
         }
         Finding::Agree { zxid, nodes } if nodes.len() == round.len() => {
-            Check::ok(AGREEMENT, format!("all {} members have the same state at zxid {zxid}", nodes.len()))
+            Check::ok(AGREEMENT, format!("all {} members that answer have the same state at zxid {zxid}", nodes.len()))
         }
         Finding::Agree { zxid, nodes } => {
             let found = format!("nodes {} agree at zxid {zxid}; the others could not be compared", list(nodes));
