@@ -104,10 +104,8 @@ mod tests {
     #[test]
     fn a_name_that_is_not_public_is_not_exported() {
         let waiting = [("private".to_owned(), 9_000), ("private2".to_owned(), 4_000), ("a".to_owned(), 2_000)];
-        let expected = [
-            "lockkeeper_queue_age_seconds{namespace=\"a\"} 8",
-            "lockkeeper_queue_age_seconds{namespace=\"other\"} 6",
-        ];
+        let expected =
+            ["lockkeeper_queue_age_seconds{namespace=\"a\"} 8", "lockkeeper_queue_age_seconds{namespace=\"other\"} 6"];
         assert_eq!(exported(&waiting, 10_000), expected);
     }
 
