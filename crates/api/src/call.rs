@@ -357,8 +357,8 @@ impl Call {
             | Self::DeleteNode { query: VersionQuery { version }, .. } => {
                 query.add("version", *version);
             }
-            Self::GetCluster { query: ClusterQuery { checksum } } => {
-                query.add("checksum", *checksum);
+            Self::GetCluster { query: ClusterQuery { checksum, checksum_from } } => {
+                query.add("checksum", *checksum).add("checksum_from", *checksum_from);
             }
             Self::CheckAccess { query: AccessQuestion { resource, name, right, principal, consistency } } => {
                 query.add("resource", Some(resource)).add("name", Some(name)).add("right", Some(right));

@@ -167,6 +167,11 @@ pub struct ClusterQuery {
     /// Whether to compute the checksum of this replica's state: work in proportion to its size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum: Option<bool>,
+    /// With `checksum=true`: the checksum of the first state that has at least this zxid, for which the node waits up
+    /// to 2 s; then, or if it is further already, that of its present state. Nodes that are asked in time for one zxid
+    /// answer for the same state, even while changes are made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checksum_from: Option<u64>,
 }
 
 /// The members after a change.

@@ -220,6 +220,9 @@ pub struct LockSummary {
     pub holding: u64,
     /// How many wait.
     pub waiting: u64,
+    /// Since when the first of those who wait stands in the queue, in milliseconds since 1970 by the replicated clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since_ms: Option<u64>,
     /// The first holder, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Request>,

@@ -7,10 +7,13 @@
 mod args;
 mod certs;
 mod commands;
+mod doctor;
 mod failure;
 mod hold;
 mod output;
+mod scrape;
 mod supervise;
+mod top;
 
 use std::process::ExitCode;
 
@@ -97,6 +100,8 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Watch(watch) => commands::on_runtime(commands::watch::run(&common, &watch)),
         Command::Status(status) => commands::on_runtime(commands::status::run(&common, &status)),
         Command::Health => commands::on_runtime(commands::health::run(&common)),
+        Command::Doctor(doctor) => commands::on_runtime(commands::doctor::run(&common, &doctor)),
+        Command::Top(top) => commands::on_runtime(commands::top::run(&common, &top)),
         Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
         Command::Bench(bench) => commands::bench::run(&common, &bench),
         Command::Certs(certs) => commands::certs::run(&common, &certs),

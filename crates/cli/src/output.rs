@@ -23,10 +23,14 @@ pub(crate) fn number(value: impl ToString) -> Cell {
 
 /// Prints a table.
 pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
-    // Strip the margin before the first column and the padding of the last.
+    print_line(&table_lines(table))
+}
+
+/// The lines of a table, without the margin before the first column and the padding of the last.
+pub(crate) fn table_lines(table: &Table) -> String {
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect();
-    print_line(&lines.join("\n"))
+    lines.join("\n")
 }
 
 /// Prints a value as indented JSON.
@@ -81,7 +85,8 @@ fn now() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-fn rough(time: Duration) -> String {
+/// A time in its two largest units.
+pub(crate) fn rough(time: Duration) -> String {
     let rounded = if time < Duration::from_secs(10) {
         Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
     } else {

@@ -183,11 +183,20 @@ pub(crate) async fn send_once<T: DeserializeOwned>(
     request: reqwest::RequestBuilder,
     limit: Duration,
 ) -> Result<T, Error> {
+    decode(endpoint, &send_once_for_bytes(endpoint, request, limit).await?)
+}
+
+/// The same for an answer that is no JSON.
+pub(crate) async fn send_once_for_bytes(
+    endpoint: &Endpoint,
+    request: reqwest::RequestBuilder,
+    limit: Duration,
+) -> Result<Bytes, Error> {
     let tried = |why| vec![Tried { endpoint: endpoint.to_string(), why }];
     let unreachable = |why| Error::Unreachable { tried: tried(why) };
     match timeout(limit, send(request)).await {
         Err(_) => Err(unreachable(format!("no answer within {} ms", limit.as_millis()))),
-        Ok(AttemptOutcome::Answered(bytes)) => decode(endpoint, &bytes),
+        Ok(AttemptOutcome::Answered(bytes)) => Ok(bytes),
         Ok(AttemptOutcome::Problem(problem)) if problem.code.is_transient() => Err(unreachable(problem.to_string())),
         Ok(AttemptOutcome::Problem(problem)) => Err(Error::from_problem(*problem, true)),
         Ok(AttemptOutcome::NotSent(why) | AttemptOutcome::Unanswered(why)) => Err(unreachable(why)),

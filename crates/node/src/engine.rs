@@ -210,6 +210,25 @@ impl Engine {
         }
     }
 
+    /// A copy of the first state with at least this zxid, for which it waits so long, or else of the present one.
+    pub(crate) async fn state_from(&self, zxid: Zxid, limit: Duration) -> Result<State, NodeError> {
+        let copy = {
+            // Under the state's lock, so that no entry comes between the look and the request.
+            let state = self.replica.state();
+            if state.zxid() >= zxid {
+                return Ok(state.clone());
+            }
+            self.replica.copies.ask(zxid).ok_or(NodeError::overloaded(Bound::Copies))?
+        };
+        let deadline = self.replica.clock.now() + limit;
+        let copied = tokio::select! {
+            biased;
+            copied = copy => copied.ok(),
+            () = self.replica.clock.sleep_until(deadline) => None,
+        };
+        Ok(copied.unwrap_or_else(|| self.replica.state_now()))
+    }
+
     /// How long ago this replica was last known to be up to date with a leader; `None` if never since it started.
     pub(crate) fn caught_up_ago_ms(&self) -> Option<u64> {
         let at_ms = self.caught_up_ms.load(Ordering::Relaxed);

@@ -68,6 +68,9 @@ pub enum Bound {
     /// Calls that wait for a round of the leader.
     #[error("too many reads")]
     Reads,
+    /// Calls that wait for a state of their own.
+    #[error("too many checksums are asked for")]
+    Copies,
 }
 
 /// When to try again after finding no leader: about as long as an election takes.

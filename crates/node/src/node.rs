@@ -376,12 +376,34 @@ impl Node {
         self.engine.replica.state_now()
     }
 
+    /// A copy of the first state of this replica that has at least this zxid, O(1); or after that time, or if it is
+    /// further already, of its present state. All replicas that are asked before they reach the zxid copy the same
+    /// state, because they apply the same entries.
+    ///
+    /// # Errors
+    /// Too many such calls wait.
+    pub async fn state_from(&self, from: Option<(Zxid, Duration)>) -> Result<State, NodeError> {
+        match from {
+            Some((zxid, limit)) => self.engine.state_from(zxid, limit).await,
+            None => Ok(self.state()),
+        }
+    }
+
     /// A checksum of the whole state and the zxid at which it was taken. Computed on another thread, from an O(1) copy.
     pub async fn checksum(&self) -> (Zxid, String) {
-        let state = self.engine.replica.state_now();
+        self.checksum_of(self.state()).await
+    }
+
+    /// The same of a copy.
+    pub async fn checksum_of(&self, state: State) -> (Zxid, String) {
         let zxid = state.zxid();
         let checksum = blocking(&*self.blocking, move || Ok(format!("{:016x}", state.checksum()))).await;
         (zxid, checksum.unwrap_or_else(|error| format!("not computed: {error}")))
+    }
+
+    /// The replicated clock, as far as this node knows it, in milliseconds since 1970; 0 while the cluster has no time.
+    pub fn clock_ms(&self) -> u64 {
+        self.engine.replica.time.shows()
     }
 
     /// Consensus: membership, leadership, its status.

@@ -18,6 +18,7 @@ use crate::extract::BodyBounds;
 use crate::http::origin::Origins;
 use crate::jwt::Jwt;
 use crate::principals::SuperUser;
+use crate::queue_age::QueueAge;
 
 /// Longest time for a majority to confirm that it is in touch with this node.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
@@ -42,6 +43,7 @@ pub(crate) struct Context {
     /// Longest time that a client may leave a stream's output unread.
     pub(crate) stream_write_timeout: Duration,
     pub(crate) metrics: Option<PrometheusHandle>,
+    pub(crate) queue_age: QueueAge,
     pub(crate) openapi: Bytes,
     /// Cancelled when the node begins to shut down.
     pub(crate) stopping: CancellationToken,
@@ -78,6 +80,7 @@ impl Context {
             },
             stream_write_timeout: Duration::from_millis(limits.stream_write_timeout_ms),
             metrics: crate::telemetry::metrics_handle(),
+            queue_age: QueueAge::default(),
             openapi,
             stopping,
             tasks: TaskTracker::new(),

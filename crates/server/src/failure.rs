@@ -226,6 +226,7 @@ fn reached(bound: Bound) -> &'static str {
         }
         Bound::Keepalives => "too many unconfirmed keepalives on this node",
         Bound::Reads => "too many unconfirmed reads on this node",
+        Bound::Copies => "too many checksums wait for their zxid on this node",
     }
 }
 

@@ -17,6 +17,7 @@ mod clock_control;
 pub mod config;
 mod context;
 mod error;
+mod exposition;
 mod extract;
 mod failure;
 #[doc(hidden)]
@@ -33,6 +34,8 @@ mod log_lines;
 mod middleware;
 mod peer;
 mod principals;
+mod process_metrics;
+mod queue_age;
 mod rate_limits;
 mod reply;
 mod routes;
@@ -46,7 +49,8 @@ mod zookeeper;
 
 pub use config::{Config, ConfigError};
 pub use error::ServeError;
-pub use server::{Server, check_config, run};
+pub use http::limits::OpenFiles;
+pub use server::{Server, check_config, open_files, run};
 
 /// The description of the API as JSON, as `/openapi.json` serves it.
 pub fn openapi() -> String {

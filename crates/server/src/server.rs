@@ -29,7 +29,7 @@ use crate::context::Context;
 use crate::error::ServeError;
 use crate::http::connection::ConnectionBounds;
 use crate::http::connections::Most;
-use crate::http::limits::raise_open_files;
+use crate::http::limits::{OpenFiles, raise_open_files};
 use crate::http::listener::{Bound, Keys, Policy, accept};
 use crate::jwt::Jwt;
 use crate::middleware::ClientFront;
@@ -314,12 +314,28 @@ fn open_audit_file(config: &Config) -> Result<Option<AuditFile>, ServeError> {
     AuditFile::open(path).map(Some).map_err(|error| ServeError::audit(path, error))
 }
 
-/// How many connections of clients and of ZooKeeper's clients the limit on open files allows.
-fn connections_that_fit(config: &Config, has_zookeeper: bool) -> (usize, usize) {
+/// What the limit on open files of this process would mean for a node with this configuration; `None` if the system
+/// does not tell the limit. Changes nothing.
+pub fn open_files(config: &Config) -> Option<OpenFiles> {
+    let zookeeper = &config.zookeeper;
+    let has_zookeeper = !zookeeper.listen.is_empty() || !zookeeper.listen_secure.is_empty();
+    let (_, wanted, by_default) = connections_wanted(config, has_zookeeper);
+    OpenFiles::of_this_process(wanted, by_default)
+}
+
+/// Connections of ZooKeeper's clients, and of all clients, that the configuration allows; and whether these are not
+/// more than by default.
+fn connections_wanted(config: &Config, has_zookeeper: bool) -> (usize, usize, bool) {
     let for_zookeeper = if has_zookeeper { config.zookeeper.connections } else { 0 };
     let (limits, its) = (Limits::default(), ZooKeeper::default());
     let by_default = config.limits.connections <= limits.connections && config.zookeeper.connections <= its.connections;
-    let fit = raise_open_files(config.limits.connections.saturating_add(for_zookeeper), by_default);
+    (for_zookeeper, config.limits.connections.saturating_add(for_zookeeper), by_default)
+}
+
+/// How many connections of clients and of ZooKeeper's clients the limit on open files allows.
+fn connections_that_fit(config: &Config, has_zookeeper: bool) -> (usize, usize) {
+    let (for_zookeeper, wanted, by_default) = connections_wanted(config, has_zookeeper);
+    let fit = raise_open_files(wanted, by_default);
     // Where they do not all fit, neither listener takes the other's room.
     let for_zookeeper = for_zookeeper.min(fit / 2);
     (config.limits.connections.min(fit - for_zookeeper), for_zookeeper)

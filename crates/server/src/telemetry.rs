@@ -1,7 +1,8 @@
 //! Telemetry: the log on standard error and the metrics under `/metrics`.
 //!
 //! Every metric of every crate is described here, in one place, with its unit. A label takes only values from a fixed
-//! set (route patterns, methods, codes): nothing that a client chooses ever becomes a label.
+//! set (route patterns, methods, codes): nothing that a client chooses ever becomes a label, but for the namespaces of
+//! locks in `queue_age`, whose number is bounded.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -13,7 +14,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
 use crate::config::{Log, LogFormat};
+use crate::exposition::{Exposition, Kind};
 use crate::log_lines::{LineFormat, MakeLineWriter, RateLimit};
+use crate::process_metrics;
 
 /// Latencies in seconds, from a loopback reply to a client that waits for a lock.
 const SECONDS: &[f64] = &[
@@ -386,6 +389,17 @@ pub(crate) fn set_gauges(context: &crate::context::Context) {
     set("lockkeeper_http_requests_in_flight", context.admission.in_flight() as u64);
     context.admission.show();
     context.node.look(show_namespaces);
+}
+
+/// The metrics that the recorder does not keep. Call it on a thread for blocking work.
+pub(crate) fn on_demand(context: &crate::context::Context) -> String {
+    let mut text = Exposition::default();
+    let help = "The cluster's clock as this node knows it, in seconds since 1970; 0 while the cluster has no time.";
+    let clock = std::time::Duration::from_millis(context.node.clock_ms());
+    text.set("lockkeeper_cluster_clock_seconds", Kind::Gauge, help, clock.as_secs_f64());
+    context.queue_age.add(&mut text, &context.node);
+    process_metrics::add(&mut text);
+    text.into_text()
 }
 
 fn show_namespaces(state: &lockkeeper_core::State) {

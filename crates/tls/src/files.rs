@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, RootCertStore};
 
-use crate::certificate::is_authority;
+use crate::certificate::{is_authority, validity};
 use crate::error::TlsError;
 use crate::{TlsFiles, provider};
 
@@ -51,6 +51,15 @@ fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErr
         return Err(malformed(file, "has no section -----BEGIN CERTIFICATE-----"));
     }
     Ok(certificates)
+}
+
+/// When the first certificate of a file to expire does so, in seconds since 1970. It checks nothing else.
+///
+/// # Errors
+/// The file cannot be read, or has no certificate that can be parsed.
+pub fn first_expiry_unix_s(file: &Path) -> Result<i64, TlsError> {
+    let expiries = read_certificates(file)?.iter().map(|certificate| Some(validity(certificate)?.until_unix_s)).min();
+    expiries.flatten().ok_or_else(|| malformed(file, "has a certificate that cannot be parsed"))
 }
 
 /// The certificate with its key, which belong together.

@@ -25,7 +25,7 @@ pub use certificate::{MAX_NAME_BYTES, PeerName, is_name, peer_identity};
 pub use client::client_config;
 pub use client_name::{ClientNameRule, NameSource, NoClientName};
 pub use error::{TlsError, causes, tls_failure};
-pub use files::MAX_FILE_BYTES;
+pub use files::{MAX_FILE_BYTES, first_expiry_unix_s};
 pub use peer::PeerTls;
 pub use rustls::ClientConfig;
 pub use rustls::pki_types::CertificateDer;

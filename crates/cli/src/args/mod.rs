@@ -4,6 +4,7 @@ mod auth;
 mod certs;
 mod hold;
 mod namespaces;
+mod observe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ pub(crate) use auth::{
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
+pub(crate) use observe::{Doctor, Top};
 
 /// Without a scheme, so that `--ca` makes them `https`.
 const ENDPOINTS: &str = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003";
@@ -53,7 +55,7 @@ pub(crate) struct Args {
 }
 
 /// Options of every command that talks to a cluster.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Common {
     /// URLs of the cluster's nodes, separated by commas; if one cannot serve, the next is tried. HOST:PORT without a
     /// scheme is https with --ca, and otherwise http
@@ -84,6 +86,13 @@ pub(crate) struct Common {
     /// line to everybody
     #[arg(long, global = true, env = "LOCKKEEPER_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+}
+
+impl Common {
+    /// Whether the endpoints are those that count when nobody names any.
+    pub(crate) fn has_default_endpoints(&self) -> bool {
+        self.endpoints.iter().map(String::as_str).eq(ENDPOINTS.split(','))
+    }
 }
 
 /// Values of `--prefer`.
@@ -149,6 +158,10 @@ pub(crate) enum Command {
     /// Ask nodes whether they are ready, for health checks of containers and scripts
     #[command(after_help = HEALTH)]
     Health,
+    /// Look for what is wrong with the cluster, or with a node's machine, and say what to do
+    Doctor(Doctor),
+    /// Watch locks, queues, rates and members live
+    Top(Top),
     /// Take a lock from its holder by force
     Unlock(Unlock),
     /// Measure the cluster: acquire and release in a closed loop
@@ -205,6 +218,8 @@ impl Command {
             Self::Watch(_) => "watch",
             Self::Status(_) => "status",
             Self::Health => "health",
+            Self::Doctor(_) => "doctor",
+            Self::Top(_) => "top",
             Self::Unlock(_) => "unlock",
             Self::Bench(_) => "bench",
             Self::Certs(_) => "certs",

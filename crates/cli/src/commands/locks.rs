@@ -176,7 +176,7 @@ mod tests {
             path: format!("/locks/{lock}/x"),
             waits_for: None,
         };
-        LockSummary { lock: lock.into(), holding: 1, waiting: 0, holder: Some(request) }
+        LockSummary { lock: lock.into(), holding: 1, waiting: 0, waiting_since_ms: None, holder: Some(request) }
     }
 
     #[test]

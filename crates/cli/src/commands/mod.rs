@@ -4,6 +4,7 @@ pub(crate) mod auth;
 pub(crate) mod bench;
 pub(crate) mod certs;
 pub(crate) mod dev;
+pub(crate) mod doctor;
 pub(crate) mod elect;
 pub(crate) mod gate;
 pub(crate) mod health;
@@ -15,6 +16,7 @@ pub(crate) mod nodes;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod watch;
 
 use std::os::unix::fs::MetadataExt as _;

@@ -6,10 +6,12 @@
 mod access;
 mod certs;
 mod commands;
+mod doctor;
 mod gate;
 mod hold;
 mod lock;
 mod readme_walk;
 mod service_manager;
 mod support;
+mod top;
 mod trouble;

@@ -19,7 +19,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn status_of(&self, endpoint: &Endpoint, checksum: bool, limit: Duration) -> Result<Status, Error> {
-        let call = Call::GetCluster { query: ClusterQuery { checksum: checksum.then_some(true) } };
+        let call = Call::GetCluster { query: ClusterQuery { checksum: checksum.then_some(true), checksum_from: None } };
         let request = self.context.request(endpoint, &RequestSpec::read(call), None)?;
         send_once(endpoint, request, limit).await
     }

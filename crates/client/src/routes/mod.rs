@@ -5,6 +5,7 @@ mod cluster;
 mod gates;
 mod locks;
 mod nodes;
+mod observe;
 mod sessions;
 
 use lockkeeper_api::Code;

@@ -319,6 +319,15 @@ impl Queue {
         }
     }
 
+    /// The first request that waits: in a queue of locks and semaphores the one that has waited longest.
+    pub(crate) fn first_waiter(&self) -> Option<&Place> {
+        match self.iter().next()? {
+            // Readers behind the first request that excludes them wait for it.
+            (_, LockMode::Shared) => self.first_barrier(),
+            _ => self.iter().nth(self.holders()).map(|(place, _)| place),
+        }
+    }
+
     /// The last reader that holds.
     pub(crate) fn last_reader_holding(&self) -> Option<&Place> {
         let last = match self.first_barrier() {

@@ -14,6 +14,7 @@ use crate::command::NodeKind;
 use crate::data::NodeData;
 use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
 use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name, parse_request};
+use crate::namespace::namespace_of;
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 use crate::stat::Stat;
@@ -116,6 +117,11 @@ impl<'a> LockView<'a> {
     pub fn holders(&self) -> usize {
         self.queue.holders()
     }
+
+    /// When the first request that waits entered the queue, by the replicated clock; `None` if none waits.
+    pub fn waiting_since_ms(&self) -> Option<u64> {
+        self.tree.waiting_since_ms(&self.directory, self.queue)
+    }
 }
 
 impl State {
@@ -144,6 +150,11 @@ impl Tree {
             Some(node) if queue.contains(&place) => standing_of(node, &directory, queue.blocker(&place, mode)),
             _ => Standing::Gone,
         }
+    }
+
+    fn waiting_since_ms(&self, directory: &NodePath, queue: &Queue) -> Option<u64> {
+        let (_, name) = queue.first_waiter()?;
+        Some(self.get(&directory.child(name).ok()?)?.ctime_ms)
     }
 
     fn request(&self, directory: &NodePath, queue: &Queue, place: &Place, mode: LockMode) -> Option<LockRequest> {
@@ -323,6 +334,18 @@ impl State {
         let queues = self.tree.queues.range::<_, str>((from, Bound::Unbounded));
         let below = queues.take_while(|path| path.as_str().starts_with(&prefix));
         below.filter_map(|path| self.summary(path)).take(limit).collect()
+    }
+
+    /// The locks for which somebody waits: each with its namespace, and when its first waiter entered the queue. Looks
+    /// at every queue of the state: call it on a clone, outside of any lock.
+    pub fn queues_waiting(&self) -> impl Iterator<Item = (&str, u64)> {
+        let below = format!("{LOCKS_ROOT}/");
+        let queues = self.tree.queues.range::<_, str>((Bound::Included(below.as_str()), Bound::Unbounded));
+        let of_locks = queues.take_while(move |path| path.as_str().starts_with(&below));
+        of_locks.filter_map(|path| {
+            let since_ms = self.tree.waiting_since_ms(path, &self.tree.get(path)?.queue)?;
+            Some((namespace_of(path)?, since_ms))
+        })
     }
 
     fn summary(&self, directory: &NodePath) -> Option<LockSummary> {

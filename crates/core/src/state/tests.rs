@@ -350,6 +350,44 @@ fn the_checksum_is_of_what_the_zxid_determines() {
 }
 
 #[test]
+fn the_first_waiter_of_each_queue_is_found() {
+    let mut bench = Bench::new();
+    let waiting = |bench: &Bench| -> Vec<(String, u64)> {
+        bench.state.queues_waiting().map(|(namespace, since_ms)| (namespace.to_owned(), since_ms)).collect()
+    };
+    let ask = |bench: &mut Bench, at_ms, op: LockOp| {
+        bench.sequence += 1;
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: bench.sequence };
+        let command = Command::Do { actor: Actor::of(bench.session), op: op.into() };
+        bench.state.apply(Term(1), &Batch::consecutive(origin, at_ms, vec![command]));
+    };
+    for (at_ms, uuid, lock, mode) in [
+        (10, 1, "a/x", LockMode::Exclusive),
+        (20, 2, "b", LockMode::Shared),
+        (30, 3, "b", LockMode::Shared),
+        (40, 4, "c/y/z", LockMode::Permit(2)),
+        (50, 5, "c/y/z", LockMode::Permit(2)),
+    ] {
+        ask(&mut bench, at_ms, acquire(lock, uuid, mode));
+    }
+    assert!(waiting(&bench).is_empty(), "all of them hold");
+    for (at_ms, uuid, lock, mode) in [
+        (60, 6, "a/x", LockMode::Exclusive),
+        (70, 7, "a/x", LockMode::Exclusive),
+        (80, 8, "b", LockMode::Exclusive),
+        (90, 9, "b", LockMode::Shared),
+        (100, 10, "c/y/z", LockMode::Permit(2)),
+    ] {
+        ask(&mut bench, at_ms, acquire(lock, uuid, mode));
+    }
+    assert_eq!(waiting(&bench), [("a".into(), 60), ("b".into(), 80), ("c".into(), 100)]);
+    let lock = LockName::parse("a/x").unwrap();
+    let token = bench.state.lock(&lock).unwrap().requests().next().unwrap().token;
+    ask(&mut bench, 110, LockOp::Release { locks: vec![lock.clone()], token });
+    assert_eq!(bench.state.lock(&lock).unwrap().waiting_since_ms(), Some(70), "the next one holds");
+}
+
+#[test]
 fn a_long_queue_of_readers_and_writers_is_served_in_order() {
     let mut bench = Bench::new();
     let lock = LockName::parse("l").unwrap();

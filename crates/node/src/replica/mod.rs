@@ -8,6 +8,7 @@
 //! observer knows neither the replica nor another observer, so nothing else is locked while it is held. Nothing here
 //! waits.
 
+pub(crate) mod copies;
 mod slow_apply;
 mod state_size;
 
@@ -30,6 +31,7 @@ use tokio::sync::watch;
 use crate::config::NodeConfig;
 use crate::locks::waiters::Waiters;
 use crate::log::inflight::{Done, Inflight};
+use crate::replica::copies::Copies;
 use crate::replica::slow_apply::SlowApply;
 use crate::replica::state_size::StateSize;
 use crate::request::{ForcedDeletion, ForcedDeletionHook};
@@ -70,6 +72,7 @@ pub(crate) struct Replica {
     pub(crate) inflight: Inflight,
     slow_apply: SlowApply,
     pub(crate) state_size: StateSize,
+    pub(crate) copies: Copies,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
@@ -93,6 +96,7 @@ impl Replica {
             inflight: Inflight::default(),
             slow_apply: SlowApply::default(),
             state_size: StateSize::new(config.rules.max_state_bytes),
+            copies: Copies::default(),
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
@@ -160,6 +164,7 @@ impl Replica {
             self.check_start(&state);
         }
         self.follow(&state, &batch, outcomes);
+        self.copies.give(&state);
         let (zxid, delay_end_ms, bytes) = (state.zxid(), state.next_delay_end_ms(), state.bytes());
         drop(state);
         self.publish(zxid, delay_end_ms);
@@ -319,6 +324,7 @@ impl StateMachine for Replica {
                 *state = restored;
                 self.time.applied(state.clock_ms());
                 self.skip(&state);
+                self.copies.give(&state);
                 let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
                 drop(state);
                 self.publish(zxid, delay_end_ms);

@@ -1,10 +1,13 @@
 //! Calls of the cluster: how it stands, its members, its leader.
 
+use std::time::Duration;
+
 use lockkeeper_api::cluster::{
     AddMember, ClusterQuery, Member, Membership, Role, StateChecksum, Status, Transfer, Transferred,
 };
 use lockkeeper_api::{Answer, Code};
 use lockkeeper_consensus::{ChangeError, ConsensusStatus, Follower, MemberAddresses, MemberRole, Members};
+use lockkeeper_core::Zxid;
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_node::{Consistency, NodeError};
 
@@ -16,6 +19,8 @@ use crate::reply::Reply;
 
 /// Held while a checksum is computed.
 static CHECKSUM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Longest wait of a checksum for a zxid.
+const WAIT_FOR_ZXID: Duration = Duration::from_secs(2);
 
 fn members_out(context: &Context, members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
     let follower = |node: u64| {
@@ -56,10 +61,15 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
     context.node.look(|state| state.check_right(&scope.caller.principals, &need)).map_err(NodeError::Refused)?;
     let state = match query.checksum {
         Some(true) => {
+            let from = query.checksum_from.map(|from| (Zxid(from), WAIT_FOR_ZXID));
+            let state = context.node.state_from(from).await?;
             // However many clients ask, at most one processor computes checksums.
             let _turn = CHECKSUM.lock().await;
-            let (zxid, checksum) = context.node.checksum().await;
+            let (zxid, checksum) = context.node.checksum_of(state).await;
             Some(StateChecksum { zxid: zxid.0, checksum })
+        }
+        _ if query.checksum_from.is_some() => {
+            return Err(Failure::bad_request("'checksum_from' is for checksum=true; add it, or leave this out"));
         }
         _ => None,
     };

@@ -132,6 +132,7 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
                 lock: lock.name.to_string(),
                 holding: lock.holders as u64,
                 waiting: lock.waiters as u64,
+                waiting_since_ms: state.lock(&lock.name).and_then(|view| view.waiting_since_ms()),
             };
             Ok((found.into_iter().map(summary).collect::<Vec<_>>(), next))
         })

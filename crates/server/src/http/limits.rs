@@ -28,6 +28,28 @@ pub(crate) fn raise_open_files(wanted_connections: usize, by_default: bool) -> u
     fit.min(wanted_connections)
 }
 
+/// What the limit on open files of this process means for a node with a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFiles {
+    /// The limit, to which a node raises its own as it starts.
+    pub limit: u64,
+    /// Connections of clients that fit.
+    pub fit: usize,
+    /// Connections that the configuration allows.
+    pub wanted: usize,
+    /// Whether the limit is too low for what was asked for, or for an ordinary node.
+    pub is_too_low: bool,
+}
+
+impl OpenFiles {
+    pub(crate) fn of_this_process(wanted: usize, by_default: bool) -> Option<Self> {
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+        let limit = soft.max(hard);
+        let fit = connections_below(limit);
+        Some(Self { limit, fit, wanted, is_too_low: is_too_low(fit, wanted, by_default) })
+    }
+}
+
 fn connections_below(limit: u64) -> usize {
     usize::try_from(limit.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX).max(16)
 }

@@ -52,7 +52,12 @@ pub(super) async fn metrics(Extract(context): Extract<Arc<Context>>) -> Response
         return Failure::new(Code::NotFound, detail).into_response();
     };
     crate::telemetry::set_gauges(&context);
-    with_type(handle.render(), "text/plain; version=0.0.4; charset=utf-8")
+    let handle = handle.clone();
+    let rendering = tokio::task::spawn_blocking(move || handle.render() + &crate::telemetry::on_demand(&context));
+    match rendering.await {
+        Ok(text) => with_type(text, "text/plain; version=0.0.4; charset=utf-8"),
+        Err(error) => Failure::new(Code::Internal, format!("the metrics cannot be read: {error}")).into_response(),
+    }
 }
 
 /// This description.

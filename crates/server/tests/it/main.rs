@@ -22,6 +22,7 @@ mod local;
 mod locks;
 mod namespaces;
 mod nodes;
+mod observe;
 mod openapi;
 mod origins;
 mod peer_link;

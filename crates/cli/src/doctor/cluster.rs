@@ -1,0 +1,310 @@
+//! Judges what the members of a cluster answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockkeeper_api::cluster::{Role, Status};
+use lockkeeper_client::Error;
+
+use super::local::{judge_expiry, left};
+use super::survey::{Answer, Survey};
+use super::{Check, Verdict};
+
+/// A wall clock that is off by more is wrong, as in the alert LockkeeperClockSkew.
+const MOST_SKEW_MS: f64 = 10_000.0;
+
+/// Everything but the agreement of the members. With no answer at all, one problem that says why.
+pub(crate) fn judge(survey: &Survey) -> Vec<Check> {
+    let Some(best) = survey.best() else { return vec![nobody(survey)] };
+    let clusters: BTreeSet<&str> = survey.statuses().values().map(|status| status.cluster.as_str()).collect();
+    if clusters.len() > 1 {
+        let found = format!(
+            "the endpoints belong to different clusters: {}",
+            clusters.into_iter().collect::<Vec<_>>().join(", ")
+        );
+        return vec![Check::problem("endpoints", found, "name the endpoints of one cluster")];
+    }
+    vec![
+        endpoints(survey),
+        members(survey, best),
+        alike("versions", survey, |answer| Some(answer.status.as_ref().ok()?.version.clone())),
+        alike("builds", survey, |answer| answer.metrics.labels("lockkeeper_build_info").map(str::to_owned)),
+        ready(survey),
+        leader(survey),
+        quorum(best),
+        in_step(best),
+        turned_away(survey),
+        alarms(survey),
+        clocks(survey),
+        own_clock(survey),
+        certificates(survey),
+        reloads(survey),
+    ]
+}
+
+/// The text of an error without the endpoint, which is named before it.
+fn why(error: &Error) -> String {
+    match error {
+        Error::Unreachable { tried } | Error::Tls { tried } => {
+            tried.iter().map(|tried| tried.why.as_str()).collect::<Vec<_>>().join("; ")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn failures(survey: &Survey, of_named: bool) -> Vec<String> {
+    let failed = survey.answers.iter().filter(|answer| answer.is_named == of_named);
+    failed.filter_map(|answer| Some(format!("{}: {}", answer.endpoint, why(answer.status.as_ref().err()?)))).collect()
+}
+
+fn nobody(survey: &Survey) -> Check {
+    let is_refused = survey.answers.iter().any(|answer| answer.status.as_ref().is_err_and(|e| e.code().is_some()));
+    let remedy = if is_refused {
+        "show a token with the right to read the cluster (--token-file; `lockkeeper auth can-i read cluster`)"
+    } else {
+        "check --endpoints and, for TLS, --ca; start the nodes that do not run, and look at the last line of their logs"
+    };
+    Check::problem("endpoints", format!("none answers: {}", failures(survey, true).join("; ")), remedy)
+}
+
+fn endpoints(survey: &Survey) -> Check {
+    let failed = failures(survey, true);
+    if failed.is_empty() {
+        let named = survey.answers.iter().filter(|answer| answer.is_named).count();
+        return Check::ok("endpoints", format!("all {named} answer"));
+    }
+    let remedy = "start the node there, or leave the endpoint out";
+    Check::warning("endpoints", failed.join("; "), remedy)
+}
+
+/// Every member that the membership names must answer.
+fn members(survey: &Survey, best: &Status) -> Check {
+    let (name, answered) = ("members", survey.members());
+    let missing: Vec<String> = best
+        .members
+        .iter()
+        .filter(|member| !answered.contains_key(&member.node_id))
+        .map(|member| match &member.client_address {
+            Some(address) => format!("node {} at {address} does not answer", member.node_id),
+            None => format!("node {} has no known client address", member.node_id),
+        })
+        .collect();
+    let strangers: Vec<String> = answered
+        .keys()
+        .filter(|node| best.members.iter().all(|member| member.node_id != **node))
+        .map(u64::to_string)
+        .collect();
+    if !missing.is_empty() {
+        let remedy = "start it, or repair the network to it; if its data are lost, replace it (docs/running.md)";
+        return Check::problem(name, missing.join("; "), remedy);
+    }
+    if !strangers.is_empty() {
+        let remedy = "stop a node that was removed from the cluster";
+        return Check::warning(name, format!("node {} answers and is no member", strangers.join(", ")), remedy);
+    }
+    Check::ok(name, format!("all {} answer", best.members.len()))
+}
+
+/// Whether all members say the same.
+fn alike(name: &'static str, survey: &Survey, of: impl Fn(&Answer) -> Option<String>) -> Check {
+    let mut nodes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (node, answer) in survey.members() {
+        if let Some(value) = of(answer) {
+            nodes.entry(value).or_default().push(node.to_string());
+        }
+    }
+    let all: Vec<&String> = nodes.keys().collect();
+    match all.as_slice() {
+        [] => Check::skipped(name, "no member tells it"),
+        [one] => Check::ok(name, format!("all members have {one}")),
+        _ => {
+            let parts = nodes.iter().map(|(value, nodes)| format!("{value} at node {}", nodes.join(", ")));
+            let remedy = "finish the upgrade; members of different builds should not stay together for long";
+            Check::warning(name, parts.collect::<Vec<_>>().join("; "), remedy)
+        }
+    }
+}
+
+fn ready(survey: &Survey) -> Check {
+    let not_ready: Vec<String> = survey
+        .statuses()
+        .into_iter()
+        .filter(|(_, status)| !status.ready)
+        .map(|(node, status)| format!("node {node}: {}", status.not_ready_because.as_deref().unwrap_or("not ready")))
+        .collect();
+    if not_ready.is_empty() {
+        return Check::ok("readiness", "every member that answers is ready");
+    }
+    let remedy = "wait if it has just started; else look at its log (docs/monitoring.md#lockkeepermembernotready)";
+    Check::problem("readiness", not_ready.join("; "), remedy)
+}
+
+fn leader(survey: &Survey) -> Check {
+    let statuses = survey.statuses();
+    let leading: Vec<(&u64, u64)> =
+        statuses.iter().filter(|(_, status)| status.leading).map(|(node, status)| (node, status.term)).collect();
+    let Some((leader, term)) = leading.iter().max_by_key(|(_, term)| *term) else {
+        let remedy = "start members until a majority runs, and check the network between their peer addresses \
+                      (docs/monitoring.md#lockkeepernoleader)";
+        return Check::problem("leader", "no member that answers leads", remedy);
+    };
+    let others: Vec<String> = statuses
+        .iter()
+        .filter(|(_, status)| status.leader != Some(**leader))
+        .map(|(node, status)| match status.leader {
+            Some(other) => format!("node {node} follows {other}"),
+            None => format!("node {node} knows no leader"),
+        })
+        .collect();
+    if others.is_empty() {
+        return Check::ok("leader", format!("node {leader} leads in term {term}"));
+    }
+    let found = format!("node {leader} leads in term {term}, but {}", others.join(", "));
+    Check::warning("leader", found, "look again after an election; if it stays, check the network between the members")
+}
+
+/// How many voters may still be lost.
+fn quorum(best: &Status) -> Check {
+    let name = "quorum";
+    if !best.leading {
+        return Check::skipped(name, "only the leader knows, and it does not answer");
+    }
+    let voters: Vec<_> = best.members.iter().filter(|member| member.role == Role::Voter).collect();
+    let in_step = voters.iter().filter(|member| member.synced == Some(true)).count();
+    let needed = voters.len() / 2 + 1;
+    let found = format!("{in_step} of {} voters are in step, {needed} are needed", voters.len());
+    match in_step.checked_sub(needed) {
+        None => Check::problem(name, found, "start the missing voters (docs/monitoring.md#lockkeepernoquorum)"),
+        Some(0) if voters.len() <= 2 => {
+            Check::warning(name, format!("{found}: no loss can be survived"), "run three voters, or five")
+        }
+        Some(0) => {
+            let remedy = "bring back the missing voter (docs/monitoring.md#lockkeepernextlossisanoutage)";
+            Check::warning(name, format!("{found}: the next loss is an outage"), remedy)
+        }
+        Some(spare) => Check::ok(name, format!("{found}: {spare} may be lost")),
+    }
+}
+
+fn in_step(best: &Status) -> Check {
+    if !best.leading {
+        return Check::skipped("followers", "only the leader knows, and it does not answer");
+    }
+    let behind: Vec<String> = best
+        .members
+        .iter()
+        .filter(|member| member.synced == Some(false))
+        .map(|member| {
+            let lacks = best.last_log_index.saturating_sub(member.matched_index.unwrap_or_default());
+            match member.answered_ms_ago {
+                Some(ago_ms) => format!("node {} lacks {lacks} entries, answered {ago_ms} ms ago", member.node_id),
+                None => format!("node {} lacks {lacks} entries, has not answered", member.node_id),
+            }
+        })
+        .collect();
+    if behind.is_empty() {
+        return Check::ok("followers", "all are in step with the leader");
+    }
+    let remedy = "start it; one that catches up needs no help (docs/monitoring.md#lockkeepermemberbehind)";
+    Check::warning("followers", behind.join("; "), remedy)
+}
+
+fn turned_away(survey: &Survey) -> Check {
+    let members = survey.statuses().into_values().flat_map(|status| status.members.iter());
+    let why: BTreeSet<&str> = members.filter_map(|member| member.turned_away.as_deref()).collect();
+    if why.is_empty() {
+        return Check::ok("data of members", "no member is turned away");
+    }
+    let remedy = "replace the member under a new id (docs/monitoring.md#lockkeepermemberturnedaway)";
+    Check::problem("data of members", why.into_iter().collect::<Vec<_>>().join("; "), remedy)
+}
+
+fn alarms(survey: &Survey) -> Check {
+    let alarms: Vec<String> = survey
+        .statuses()
+        .into_iter()
+        .flat_map(|(node, status)| status.alarms.iter().map(move |alarm| format!("node {node}: {alarm}")))
+        .collect();
+    if alarms.is_empty() {
+        return Check::ok("alarms", "none");
+    }
+    Check::warning("alarms", alarms.join("; "), "each alarm names its remedy")
+}
+
+fn clocks(survey: &Survey) -> Check {
+    let skews: Vec<(u64, f64)> = survey
+        .members()
+        .into_iter()
+        .filter_map(|(node, answer)| Some((node, answer.metrics.largest("lockkeeper_clock_skew_ms")?)))
+        .collect();
+    let Some(worst) = skews.iter().map(|(_, skew)| skew.abs()).reduce(f64::max) else {
+        return Check::skipped("clocks", "no member tells how far its clock is off");
+    };
+    let off: Vec<String> = skews
+        .iter()
+        .filter(|(_, skew)| skew.abs() > MOST_SKEW_MS)
+        .map(|(node, skew)| format!("node {node} is {:+.1} s off", skew / 1000.0))
+        .collect();
+    if off.is_empty() {
+        return Check::ok(
+            "clocks",
+            format!("the members' wall clocks are within {worst:.0} ms of the cluster's clock"),
+        );
+    }
+    let remedy = "set the clock of that machine by NTP (docs/monitoring.md#lockkeeperclockskew)";
+    Check::warning("clocks", off.join("; "), remedy)
+}
+
+fn own_clock(survey: &Survey) -> Check {
+    let name = "clock of this machine";
+    let skew = survey.answers.iter().find_map(|answer| {
+        let cluster_s = answer.metrics.largest("lockkeeper_cluster_clock_seconds").filter(|clock| *clock > 0.0)?;
+        Some(answer.asked_unix_s - cluster_s)
+    });
+    let Some(skew_s) = skew else { return Check::skipped(name, "no member tells the cluster's clock") };
+    let found = format!("{skew_s:+.1} s against the cluster's clock");
+    if skew_s.abs() * 1000.0 > MOST_SKEW_MS {
+        return Check::warning(
+            name,
+            found,
+            "set this machine's clock by NTP; times that commands print are wrong by this",
+        );
+    }
+    Check::ok(name, found)
+}
+
+/// The certificates that the members use now.
+fn certificates(survey: &Survey) -> Check {
+    let name = "certificates in use";
+    let soonest = survey.members().into_iter().filter_map(|(node, answer)| {
+        let (labels, left_s) = answer.metrics.smallest("lockkeeper_certificate_expiry_seconds")?;
+        Some((node, labels.to_owned(), left_s as i64))
+    });
+    let Some((node, labels, left_s)) = soonest.min_by_key(|(_, _, left_s)| *left_s) else {
+        return Check::skipped(name, "no member has TLS");
+    };
+    let found = format!("the first to expire is at node {node} ({labels}): {}", left(left_s));
+    let renew = "renew it (docs/security.md#renewing-a-certificate)";
+    match judge_expiry(left_s) {
+        Verdict::Problem => Check::problem(name, found, renew),
+        Verdict::Warning => Check::warning(name, found, renew),
+        Verdict::Ok | Verdict::Skipped => Check::ok(name, found),
+    }
+}
+
+/// Files that a member cannot use, while it goes on with what it read before.
+fn reloads(survey: &Survey) -> Check {
+    let failed: Vec<String> = survey
+        .members()
+        .into_iter()
+        .filter(|(_, answer)| {
+            let is_set = |metric| answer.metrics.largest(metric).is_some_and(|value| value > 0.0);
+            is_set("lockkeeper_tls_reload_failed") || is_set("lockkeeper_jwt_keys_failed")
+        })
+        .map(|(node, _)| node.to_string())
+        .collect();
+    if failed.is_empty() {
+        return Check::ok("replaced files", "no member has a certificate or key that it cannot use");
+    }
+    let found = format!("node {} cannot use a new certificate, key or authority", failed.join(", "));
+    Check::warning("replaced files", found, "its log names the file and the cause")
+}

@@ -1,0 +1,192 @@
+//! Each verdict on a cluster is seen to turn bad.
+
+use lockkeeper_client::{Endpoint, Error, Tried};
+use serde_json::{Value, json};
+
+use super::Verdict;
+use super::cluster::judge;
+use super::survey::{Answer, Survey};
+use crate::scrape::Metrics;
+
+/// Three members in order; node 1 leads.
+fn healthy(node: u64) -> Value {
+    let member = |id: u64| {
+        json!({ "node_id": id, "peer_address": format!("p:{id}"), "client_address": format!("c:{id}"),
+            "role": "voter", "synced": (node == 1).then_some(true), "matched_index": 10, "answered_ms_ago": 5 })
+    };
+    json!({
+        "cluster": "c", "node_id": node, "version": "1.0.0", "term": 3, "leader": 1, "leading": node == 1,
+        "role": "voter", "ready": true, "last_log_index": 10, "applied_index": 10, "zxid": 9, "sessions": 0,
+        "nodes": 1, "watches": 0, "lock_waiters": 0, "members": [member(1), member(2), member(3)],
+    })
+}
+
+const METRICS: &str = "lockkeeper_build_info{version=\"1.0.0\"} 1\nlockkeeper_clock_skew_ms 4\n\
+    lockkeeper_cluster_clock_seconds 1000\nlockkeeper_certificate_expiry_seconds{listener=\"client\"} 9000000\n\
+    lockkeeper_tls_reload_failed{listener=\"client\"} 0\n";
+
+fn answer(node: u64, status: Result<Value, Error>, metrics: &str) -> Answer {
+    Answer {
+        endpoint: Endpoint::parse(&format!("http://c:{node}")).unwrap(),
+        is_named: true,
+        status: status.map(|status| serde_json::from_value(status).unwrap()),
+        metrics: Metrics::parse(metrics),
+        asked_unix_s: 1000.5,
+    }
+}
+
+/// A healthy cluster, but for what `change` does to the answers of its nodes.
+fn survey(change: impl Fn(u64, &mut Value, &mut String)) -> Survey {
+    let answers = (1..=3).map(|node| {
+        let (mut status, mut metrics) = (healthy(node), METRICS.to_owned());
+        change(node, &mut status, &mut metrics);
+        answer(node, Ok(status), &metrics)
+    });
+    Survey { answers: answers.collect() }
+}
+
+fn silent(mut survey: Survey, nodes: &[u64]) -> Survey {
+    for answer in &mut survey.answers {
+        if answer.node().is_some_and(|node| nodes.contains(&node)) {
+            let tried = vec![Tried { endpoint: answer.endpoint.to_string(), why: "refused".into() }];
+            (answer.status, answer.metrics) = (Err(Error::Unreachable { tried }), Metrics::default());
+        }
+    }
+    survey
+}
+
+/// The checks that are not `ok`.
+fn bad(survey: &Survey) -> Vec<(&'static str, Verdict)> {
+    let checks = judge(survey).into_iter().filter(|check| check.verdict != Verdict::Ok);
+    checks.map(|check| (check.check, check.verdict)).collect()
+}
+
+#[test]
+fn a_healthy_cluster_has_no_bad_check() {
+    assert_eq!(bad(&survey(|_, _, _| {})), []);
+}
+
+type Trouble = fn(u64, &mut Value, &mut String);
+
+fn check_each(troubles: &[(Trouble, &[(&str, Verdict)])]) {
+    for (trouble, expected) in troubles {
+        assert_eq!(bad(&survey(trouble)), *expected);
+    }
+}
+
+#[test]
+fn each_trouble_of_a_member_turns_its_check() {
+    use Verdict::{Problem, Warning};
+    check_each(&[
+        (
+            |node, status, _| {
+                if node == 3 {
+                    status["version"] = "1.1.0".into()
+                }
+            },
+            &[("versions", Warning)],
+        ),
+        (
+            |node, status, _| {
+                if node == 3 {
+                    status["ready"] = false.into()
+                }
+            },
+            &[("readiness", Problem)],
+        ),
+        (
+            |node, status, _| {
+                if node == 3 {
+                    status["leader"] = Value::Null
+                }
+            },
+            &[("leader", Warning)],
+        ),
+        (
+            |node, status, _| {
+                if node == 3 {
+                    status["alarms"] = json!(["nearly full"])
+                }
+            },
+            &[("alarms", Warning)],
+        ),
+        (|_, status, _| status["members"][2]["turned_away"] = "an older copy".into(), &[("data of members", Problem)]),
+        (
+            |node, status, _| {
+                if node == 1 {
+                    status["members"][2]["synced"] = false.into()
+                }
+            },
+            &[("quorum", Warning), ("followers", Warning)],
+        ),
+        (
+            |node, status, _| {
+                if node == 1 {
+                    status["members"][1]["synced"] = false.into();
+                    status["members"][2]["synced"] = false.into();
+                }
+            },
+            &[("quorum", Problem), ("followers", Warning)],
+        ),
+        (
+            |_, status, _| drop(status["members"].as_array_mut().map(|members| members.pop())),
+            &[("members", Warning), ("quorum", Warning)],
+        ),
+    ]);
+}
+
+#[test]
+fn each_bad_metric_turns_its_check() {
+    use Verdict::{Problem, Warning};
+    fn at_2(node: u64, metrics: &mut String, from: &str, to: &str) {
+        if node == 2 {
+            assert!(metrics.contains(from));
+            *metrics = metrics.replace(from, to);
+        }
+    }
+    check_each(&[
+        (|node, _, metrics| at_2(node, metrics, "1.0.0", "1.0.1"), &[("builds", Warning)]),
+        (|node, _, metrics| at_2(node, metrics, "skew_ms 4", "skew_ms -20000"), &[("clocks", Warning)]),
+        (
+            |_, _, metrics| *metrics = metrics.replace("seconds 1000", "seconds 900"),
+            &[("clock of this machine", Warning)],
+        ),
+        (|node, _, metrics| at_2(node, metrics, "9000000", "900000"), &[("certificates in use", Warning)]),
+        (|node, _, metrics| at_2(node, metrics, "9000000", "-5"), &[("certificates in use", Problem)]),
+        (|node, _, metrics| at_2(node, metrics, "\"client\"} 0", "\"client\"} 1"), &[("replaced files", Warning)]),
+    ]);
+}
+
+#[test]
+fn members_that_do_not_answer_are_a_problem() {
+    use Verdict::{Problem, Skipped, Warning};
+    let one_silent = silent(survey(|_, _, _| {}), &[3]);
+    assert_eq!(bad(&one_silent), [("endpoints", Warning), ("members", Problem)]);
+    let no_leader = silent(survey(|_, _, _| {}), &[1]);
+    let expected = [
+        ("endpoints", Warning),
+        ("members", Problem),
+        ("leader", Problem),
+        ("quorum", Skipped),
+        ("followers", Skipped),
+    ];
+    assert_eq!(bad(&no_leader), expected);
+    assert_eq!(bad(&silent(survey(|_, _, _| {}), &[1, 2, 3])), [("endpoints", Problem)]);
+}
+
+#[test]
+fn endpoints_of_two_clusters_are_not_compared() {
+    let mixed = survey(|node, status, _| {
+        if node == 3 {
+            status["cluster"] = "other".into();
+        }
+    });
+    assert_eq!(bad(&mixed), [("endpoints", Verdict::Problem)]);
+}
+
+#[test]
+fn a_refusal_names_the_right_that_is_missing() {
+    let refused = Error::Refused(Box::new(lockkeeper_api::Problem::new(lockkeeper_api::Code::Forbidden, "no right")));
+    let checks = judge(&Survey { answers: vec![answer(1, Err(refused), "")] });
+    assert!(checks[0].remedy.as_ref().unwrap().contains("--token-file"), "{checks:?}");
+}

@@ -1,0 +1,108 @@
+//! Metrics of the process and of its build, under the names that Prometheus' own client libraries use.
+
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+
+use crate::exposition::{Exposition, Kind};
+
+/// Ticks a second in `/proc/PID/stat`: `USER_HZ`, which is 100 on every architecture that Rust's standard library
+/// supports on Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What `/proc` says of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Process {
+    threads: f64,
+    resident_bytes: f64,
+    virtual_bytes: f64,
+    started_unix_s: f64,
+}
+
+impl Process {
+    /// From the texts of `/proc/PID/status`, `/proc/PID/stat` and `/proc/stat`. What is missing is 0.
+    fn parse(status: &str, stat: &str, system: &str) -> Self {
+        let field = |text: &str, name: &str| -> f64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            let word = line.and_then(|rest| rest.split_whitespace().next());
+            word.and_then(|word| word.parse().ok()).unwrap_or_default()
+        };
+        // The program's name is in parentheses and may contain any character. The 20th field after it is the start.
+        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let started_ticks = behind_name.split_whitespace().nth(19).and_then(|word| word.parse::<f64>().ok());
+        let booted_unix_s = field(system, "btime ");
+        Self {
+            threads: field(status, "Threads:"),
+            resident_bytes: field(status, "VmRSS:") * 1024.0,
+            virtual_bytes: field(status, "VmSize:") * 1024.0,
+            started_unix_s: started_ticks.map_or(0.0, |ticks| booted_unix_s + ticks / TICKS_PER_SECOND),
+        }
+    }
+}
+
+/// Adds the metrics of this process and of its build. Reads some files of `/proc`.
+pub(crate) fn add(text: &mut Exposition) {
+    let features = if cfg!(feature = "jwt") { "jwt" } else { "" };
+    let profile = if cfg!(debug_assertions) { "test" } else { "release" };
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("features", features), ("profile", profile)];
+    text.set_all("lockkeeper_build_info", Kind::Gauge, "1; its labels name the build.", [(build.to_vec(), 1.0)]);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"), &read("/proc/stat"));
+    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+    text.set("process_cpu_seconds_total", counter, "User and system CPU time.", cpu_time().as_secs_f64());
+    text.set("process_resident_memory_bytes", gauge, "Resident memory.", process.resident_bytes);
+    text.set("process_virtual_memory_bytes", gauge, "Virtual memory.", process.virtual_bytes);
+    text.set("process_threads", gauge, "Threads.", process.threads);
+    text.set("process_open_fds", gauge, "Open files, connections included.", open_files());
+    let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    text.set("process_max_fds", gauge, "Limit on open files.", most as f64);
+    text.set("process_start_time_seconds", gauge, "Start, in seconds since 1970.", process.started_unix_s);
+}
+
+fn cpu_time() -> Duration {
+    let time = |seconds: i64, micros: i64| {
+        Duration::from_secs(seconds.unsigned_abs()) + Duration::from_micros(micros.unsigned_abs())
+    };
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
+        let (user, system) = (usage.user_time(), usage.system_time());
+        time(user.tv_sec(), user.tv_usec()) + time(system.tv_sec(), system.tv_usec())
+    })
+}
+
+fn open_files() -> f64 {
+    let directory = "/proc/self/fd";
+    // Linux 6.2 and later say how many there are; else they are counted, without the one that reads the directory.
+    match std::fs::metadata(directory).map(|found| found.len()) {
+        Ok(count @ 1..) => count as f64,
+        _ => std::fs::read_dir(directory).map_or(0.0, |files| files.count().saturating_sub(1) as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_proc_says_is_read() {
+        let status = "Name:\tx\nVmSize:\t    2000 kB\nVmRSS:\t    1000 kB\nThreads:\t7\n";
+        let stat = "12 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 7 0 4200 99 98\n";
+        let process = Process::parse(status, stat, "cpu 1 2\nbtime 1000\n");
+        let expected =
+            Process { threads: 7.0, resident_bytes: 1_024_000.0, virtual_bytes: 2_048_000.0, started_unix_s: 1042.0 };
+        assert_eq!(process, expected);
+        assert_eq!(Process::parse("", "", ""), Process::default());
+    }
+
+    #[test]
+    fn this_process_has_threads_files_and_an_age() {
+        let before = open_files();
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        assert!(before >= 1.0 && open_files() > 0.0);
+        drop(file);
+        let read = |path: &str| std::fs::read_to_string(path).unwrap();
+        let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"), &read("/proc/stat"));
+        assert!(process.threads >= 1.0 && process.resident_bytes > 1e6, "{process:?}");
+        let now_unix_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+        assert!((now_unix_s - process.started_unix_s).abs() < 86_400.0, "{process:?} at {now_unix_s}");
+    }
+}
