@@ -96,6 +96,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Delete(delete) => commands::on_runtime(commands::nodes::delete(&common, &delete)),
         Command::Watch(watch) => commands::on_runtime(commands::watch::run(&common, &watch)),
         Command::Status(status) => commands::on_runtime(commands::status::run(&common, &status)),
+        Command::Member(member) => commands::on_runtime(commands::member::run(&common, &member)),
         Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
         Command::Bench(bench) => commands::bench::run(&common, &bench),
         Command::Certs(certs) => commands::certs::run(&common, &certs),

@@ -3,6 +3,7 @@
 mod auth;
 mod certs;
 mod hold;
+mod member;
 mod namespaces;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ pub(crate) use auth::{
 };
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
+pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
 
 /// Without a scheme, so that `--ca` makes them `https`.
@@ -135,8 +137,10 @@ pub(crate) enum Command {
     Delete(Delete),
     /// Print changes of a node as they happen
     Watch(Watch),
-    /// Show the state of the cluster as reported by each endpoint
+    /// Show the state of the cluster as reported by each endpoint and each member
     Status(Status),
+    /// Show and change who belongs to the cluster, and who leads it
+    Member(Member),
     /// Take a lock from its holder by force
     Unlock(Unlock),
     /// Measure the cluster: acquire and release in a closed loop
@@ -185,6 +189,7 @@ impl Command {
             Self::Delete(_) => "delete",
             Self::Watch(_) => "watch",
             Self::Status(_) => "status",
+            Self::Member(_) => "member",
             Self::Unlock(_) => "unlock",
             Self::Bench(_) => "bench",
             Self::Certs(_) => "certs",
@@ -369,7 +374,9 @@ pub(crate) struct Watch {
 /// `status`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Exit codes: 0 every endpoint is ready, 1 some endpoint is not, 122 no endpoint can be reached.")]
+The members that the endpoints name are asked as well, at the addresses that clients have for them.
+
+Exit codes: 0 every endpoint and every voter is ready, 1 some are not, 122 no endpoint can be reached.")]
 pub(crate) struct Status {
     /// Also print the checksum of each replica's state; equal zxids must have equal checksums
     #[arg(long)]
