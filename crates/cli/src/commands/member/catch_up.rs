@@ -32,8 +32,8 @@ pub(super) async fn wait(operator: &Operator<'_>, node: u64, within: Duration) -
             Step::Front => {
                 progress.end();
                 return Err(Failure::failed(format!(
-                    "node {node} is a front node, which never votes: remove it, and add the machine again under another \
-                     id and with an empty data directory"
+                    "node {node} is a front node, which never votes: remove it, and add the machine again under \
+                     another id and with an empty data directory"
                 )));
             }
             step if Instant::now() >= give_up_at => {

@@ -58,8 +58,12 @@ impl Operator<'_> {
         View::of(&self.client, self.common.patience).await
     }
 
+    async fn settled_view(&self) -> Result<View, Failure> {
+        View::settled(&self.client, self.common.patience).await
+    }
+
     async fn list(&self) -> Result<(), Failure> {
-        let view = self.view().await?;
+        let view = self.settled_view().await?;
         if self.common.json {
             return print_json(&view.listed());
         }
@@ -87,11 +91,17 @@ impl Operator<'_> {
             if_version: Some(view.status.membership_version),
         };
         let membership = self.client.add_member(&addition).await?;
-        let configuration = newcomer::configuration(&view.status.cluster, &addition, &membership, self.over_tls());
+        let added = membership.members.iter().find(|member| member.node_id == args.node);
+        let added = added.ok_or_else(|| Failure::failed(format!("node {} was removed meanwhile", args.node)))?;
+        let configuration = newcomer::configuration(&view.status.cluster, added, &membership, self.over_tls());
         if self.common.json {
             return print_json(&Added { membership: &membership, configuration });
         }
-        let kind = if args.front { "a front node" } else { "a learner" };
+        let kind = match added.role {
+            Role::Voter => "a voter",
+            Role::Learner => "a learner",
+            Role::Front => "a front node",
+        };
         note(&format!("node {} is {kind}; start it with the configuration on standard output", args.node));
         print_line(configuration.trim_end())
     }
@@ -110,7 +120,7 @@ impl Operator<'_> {
     }
 
     async fn remove(&self, args: &RemoveMember) -> Result<(), Failure> {
-        let view = self.view().await?;
+        let view = self.settled_view().await?;
         view.check_removal(args.node, args.force)?;
         let membership = self.remove_checked(view, args.node).await?;
         self.done(&membership, &format!("node {} is removed, and its id is spent; stop its process", args.node))
@@ -154,7 +164,7 @@ impl Operator<'_> {
             self.client.promote_member(args.new, Some(view.status.membership_version)).await?;
             note(&format!("node {} is a voter", args.new));
         }
-        let view = self.view().await?;
+        let view = self.settled_view().await?;
         view.check_removal(args.old, true)?;
         let membership = self.remove_checked(view, args.old).await?;
         let done = format!("node {} has replaced node {}, whose id is spent", args.new, args.old);

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use lockkeeper_api::cluster::{AddMember, Membership, Role};
+use lockkeeper_api::cluster::{Member, Membership, Role};
 
 /// TOML for `lockkeeper serve --config`.
-pub(super) fn configuration(cluster: &str, added: &AddMember, membership: &Membership, over_tls: bool) -> String {
-    let AddMember { node_id: node, peer_address: peer, client_address, zookeeper_address, .. } = added;
+pub(super) fn configuration(cluster: &str, added: &Member, membership: &Membership, over_tls: bool) -> String {
+    let Member { node_id: node, peer_address: peer, client_address, zookeeper_address, .. } = added;
     let client = client_address.as_deref().unwrap_or_default();
     let voters = membership.members.iter().filter(|member| member.role == Role::Voter && member.node_id != *node);
     let join: Vec<String> = voters.map(|member| format!("{:?}", member.peer_address)).collect();
@@ -17,13 +17,13 @@ pub(super) fn configuration(cluster: &str, added: &AddMember, membership: &Membe
          \n[cluster]\nid = {cluster:?}\nnode = {node}\n"
     );
     // Writing to a String does not fail.
-    if added.role == Some(Role::Front) {
+    if added.role == Role::Front {
         let _ = writeln!(text, "role = \"front\"");
     }
     let _ = write!(
         text,
         "# Peer addresses of members, one of which must answer until this node has joined.\njoin = [{}]\n\
-         \n# The addresses at which others reach this node. Change them where it listens at others, as behind a proxy.\n\
+         \n# Where others reach this node. Change the addresses if it listens at others, as behind a proxy.\n\
          [listen]\nclient = {client:?}\npeer = {peer:?}\n",
         join.join(", ")
     );
@@ -77,15 +77,13 @@ mod tests {
 
     use super::*;
 
-    fn text(role: Option<Role>, host: &str, zookeeper: bool, over_tls: bool) -> String {
-        let added = AddMember {
-            node_id: 4,
-            role,
-            peer_address: format!("{host}:7104"),
-            client_address: Some(format!("{host}:7004")),
-            zookeeper_address: zookeeper.then(|| format!("{host}:2184")),
-            if_version: None,
-        };
+    fn text(role: Role, host: &str, zookeeper: bool, over_tls: bool) -> String {
+        let added = json!({
+            "node_id": 4, "role": role, "peer_address": format!("{host}:7104"),
+            "client_address": format!("{host}:7004"),
+            "zookeeper_address": zookeeper.then(|| format!("{host}:2184")),
+        });
+        let added = serde_json::from_value(added).unwrap();
         let member =
             |id: u64, role: &str| json!({ "node_id": id, "peer_address": format!("10.0.0.{id}:7101"), "role": role });
         let members = json!({ "members": [member(1, "voter"), member(2, "voter"), member(4, "learner")] });
@@ -95,14 +93,14 @@ mod tests {
     #[test]
     fn the_server_reads_what_is_printed() {
         for (role, host, zookeeper) in
-            [(None, "127.0.0.1", false), (Some(Role::Front), "10.0.0.4", true), (None, "[::1]", true)]
+            [(Role::Learner, "127.0.0.1", false), (Role::Front, "10.0.0.4", true), (Role::Learner, "[::1]", true)]
         {
             let text = text(role, host, zookeeper, false);
             let config = Config::from_text(&text, "printed").unwrap_or_else(|error| panic!("{error}: {text}"));
             let checked = config.check().unwrap_or_else(|error| panic!("{error}: {text}"));
             assert_eq!(config.cluster.join, ["10.0.0.1:7101", "10.0.0.2:7101"]);
             assert_eq!((config.cluster.id.as_str(), config.cluster.node), ("orders", 4));
-            assert_eq!(config.cluster.role == NodeRole::Front, role.is_some());
+            assert_eq!(config.cluster.role == NodeRole::Front, role == Role::Front);
             assert!(checked.peers.is_empty(), "it forms no cluster");
             assert_eq!(checked.listen_peer.to_string(), format!("{host}:7104"));
             assert_eq!(checked.listen_zookeeper.is_some(), zookeeper);
@@ -111,7 +109,7 @@ mod tests {
 
     #[test]
     fn over_tls_every_listener_has_its_certificate() {
-        let config = Config::from_text(&text(None, "10.0.0.4", true, true), "printed").unwrap();
+        let config = Config::from_text(&text(Role::Learner, "10.0.0.4", true, true), "printed").unwrap();
         config.check().unwrap();
         assert!(config.tls.client.is_some() && config.tls.zookeeper.is_some() && config.tls.peer.is_some());
         assert!(config.listen.insecure.is_empty());

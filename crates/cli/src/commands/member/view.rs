@@ -11,6 +11,8 @@ use tokio::time::{Instant, sleep};
 use crate::failure::{EXIT_UNREACHABLE, Failure};
 use crate::output::escaped;
 
+/// A member that runs answers a new leader's first heartbeat.
+const SETTLED_WITHIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The status of the leader.
@@ -43,6 +45,20 @@ impl View {
             if Instant::now() >= give_up_at {
                 let errors: Vec<Error> = failed.into_iter().filter_map(|(_, answer)| answer.err()).collect();
                 return Err(no_leader(&statuses, errors));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// The same once every voter has answered the leader, or one of them does not within a while: a new leader knows
+    /// nothing of the others at first.
+    pub(super) async fn settled(client: &Client, patience: Duration) -> Result<Self, Failure> {
+        let until = Instant::now() + SETTLED_WITHIN;
+        loop {
+            let view = Self::of(client, patience).await?;
+            let silent = view.voters().any(|voter| voter.answered_ms_ago.is_none());
+            if !silent || Instant::now() >= until {
+                return Ok(view);
             }
             sleep(LOOK_EVERY).await;
         }
