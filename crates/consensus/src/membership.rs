@@ -103,6 +103,9 @@ impl MembershipChanges {
             if let Some(expected) = if_version.filter(|expected| *expected != now) {
                 return Err(ChangeError::ChangedMeanwhile { expected, now });
             }
+            if let Some(done) = self.return_to_voters(&settled, &change).await {
+                return done;
+            }
             let settled = self.finish_interrupted(settled).await?;
             match change {
                 MemberChange::Add { node, addresses, role } => self.add_member(&settled, node, addresses, role).await,
@@ -153,6 +156,21 @@ impl MembershipChanges {
                 Err(error) => return Err(change_error(error)),
             }
         }
+    }
+
+    /// Promotes one that votes in a half-done change: in one step to the set of voters that has it, before the change or
+    /// after it. It need not catch up, because that set needs its majority at present as well.
+    async fn return_to_voters(
+        &self,
+        settled: &StoredMembership,
+        change: &MemberChange,
+    ) -> Option<Result<Members, ChangeError>> {
+        let MemberChange::Promote { node } = change else { return None };
+        let membership = settled.membership();
+        if membership.get_joint_config().len() < 2 || !membership.voter_ids().any(|voter| voter == *node) {
+            return None;
+        }
+        Some(self.apply(settled, ChangeMembers::AddVoterIds(BTreeSet::from([*node])), true).await)
     }
 
     /// A leader that died in the middle of a change leaves a joint membership; only the next change finishes it.

@@ -41,7 +41,7 @@ pub(crate) fn patient_client(common: &Common, longest_call: Duration) -> Result<
     let endpoints = common.endpoints.iter().map(String::as_str).filter(|text| !text.trim().is_empty());
     let options = Options {
         prefer: common.prefer.into(),
-        patience: common.patience,
+        patience: common.patience.max(longest_call),
         attempt_timeout: common.patience.max(Duration::from_millis(100)).max(longest_call),
         token: token(common)?,
         ..Options::default()

@@ -123,7 +123,7 @@ impl Config {
             return self.check_join().map(|()| (peers, clients));
         }
         if is_front && self.peers.is_empty() {
-            let rule = "needs cluster.join, or [peers] with the members that vote: a front node is no cluster of its \
+            let rule = "needs [peers] with the members that vote, or cluster.join: a front node is no cluster of its \
                         own";
             return Err(refuse("cluster.role", "\"front\"", rule));
         }

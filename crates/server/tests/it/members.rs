@@ -32,6 +32,11 @@ fn addition_of(id: u64, node: &Running) -> Value {
     json!({ "node_id": id, "peer_address": node.peer.to_string(), "client_address": node.client.to_string() })
 }
 
+/// Waits until a node listens; it is not ready.
+async fn runs(node: &Running) {
+    eventually("the node to run", async || node.request(Method::GET, "/healthz").send().await.is_ok()).await;
+}
+
 async fn status(node: &Running) -> Status {
     node.get("/v1/cluster").await.json()
 }
@@ -53,7 +58,7 @@ async fn a_node_joins_by_one_address_and_takes_the_others_from_the_membership() 
     let cluster = Cluster::start(3).await;
     let seed = cluster.nodes[1].peer.to_string();
     let node = joiner(&cluster, 4, &seed, None);
-    eventually("the node to run", async || node.get("/healthz").await.status.is_success()).await;
+    runs(&node).await;
     assert_eq!(status(&node).await.members, [], "it has formed no cluster of its own");
     add(&cluster, addition_of(4, &node)).await;
     node.ready().await;
@@ -144,7 +149,7 @@ async fn an_address_of_another_cluster_or_another_node_is_refused() {
     config.storage.directory = directory;
     adjust_for_tests(&mut config);
     let fifth = spawn(Server::bind(config).unwrap());
-    eventually("the node to run", async || fifth.get("/healthz").await.status.is_success()).await;
+    runs(&fifth).await;
     let wrong = cluster.post("/v1/cluster/members", None, addition_of(4, &fifth)).await;
     let problem = wrong.problem(Code::MembershipConflict);
     assert!(problem.detail.contains("node 5 answers at"), "{problem}");
