@@ -237,6 +237,7 @@ impl Api {
             peer_address: peer_address.to_owned(),
             client_address: None,
             zookeeper_address: None,
+            if_version: None,
         };
         self.send(call(Method::POST, "/v1/cluster/members".into()).within(MEMBERS_WITHIN), Some(&body)).await
     }

@@ -13,7 +13,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
-use crate::cluster::{AddMember, ClusterQuery, Membership, Status, Transfer, Transferred};
+use crate::cluster::{AddMember, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
 use crate::gates::{Begin, Fail, Finish, GateView, Settled};
 use crate::locks::{Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified};
 use crate::nodes::{Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
@@ -171,9 +171,17 @@ pub enum Call {
         body: AddMember,
     },
     /// Gives a member its vote.
-    PromoteMember { id: u64 },
+    PromoteMember {
+        id: u64,
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: MemberQuery,
+    },
     /// Removes a member.
-    RemoveMember { id: u64 },
+    RemoveMember {
+        id: u64,
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: MemberQuery,
+    },
     /// Hands leadership over.
     TransferLeadership {
         #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
@@ -307,8 +315,8 @@ impl Call {
             Self::GetSession { id, .. }
             | Self::CloseSession { id }
             | Self::KeepSessionAlive { id }
-            | Self::PromoteMember { id }
-            | Self::RemoveMember { id } => route.replace("{id}", &id.to_string()),
+            | Self::PromoteMember { id, .. }
+            | Self::RemoveMember { id, .. } => route.replace("{id}", &id.to_string()),
             Self::GetLock { name, .. }
             | Self::AcquireLock { name, .. }
             | Self::ReleaseLock { name, .. }
@@ -359,6 +367,10 @@ impl Call {
             }
             Self::GetCluster { query: ClusterQuery { checksum, checksum_from } } => {
                 query.add("checksum", *checksum).add("checksum_from", *checksum_from);
+            }
+            Self::PromoteMember { query: MemberQuery { if_version }, .. }
+            | Self::RemoveMember { query: MemberQuery { if_version }, .. } => {
+                query.add("if_version", *if_version);
             }
             Self::CheckAccess { query: AccessQuestion { resource, name, right, principal, consistency } } => {
                 query.add("resource", Some(resource)).add("name", Some(name)).add("right", Some(right));

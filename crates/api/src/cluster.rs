@@ -106,6 +106,16 @@ pub struct Status {
     pub state: Option<StateChecksum>,
     /// The members of the cluster.
     pub members: Vec<Member>,
+    /// The version of this membership: each change has a larger one. Changes may name it in `if_version`.
+    #[serde(default)]
+    pub membership_version: u64,
+    /// While a change of the voters is half done, as when the leader failed in the middle of it: the voters before it
+    /// and those after it, each of which needs a majority. The next change of the membership finishes it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joint_voters: Vec<Vec<u64>>,
+    /// On the leader: how many more voters may be lost while the others go on. At 0 the next loss is an outage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_tolerance: Option<u64>,
 }
 
 /// The state of one replica in a few digits.
@@ -138,6 +148,20 @@ pub struct AddMember {
     /// and lists those front nodes of which it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zookeeper_address: Option<String>,
+    /// Only if the membership has this version (`membership_version` of `GET /v1/cluster`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_version: Option<u64>,
+}
+
+/// When a member may be promoted or removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct MemberQuery {
+    /// Only if the membership has this version (`membership_version` of `GET /v1/cluster`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub if_version: Option<u64>,
 }
 
 /// `POST /v1/cluster/transfer`: hands leadership over.
@@ -180,4 +204,7 @@ pub struct ClusterQuery {
 pub struct Membership {
     /// Who belongs to the cluster now.
     pub members: Vec<Member>,
+    /// The version of this membership.
+    #[serde(default)]
+    pub membership_version: u64,
 }

@@ -102,6 +102,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Health => commands::on_runtime(commands::health::run(&common)),
         Command::Doctor(doctor) => commands::on_runtime(commands::doctor::run(&common, &doctor)),
         Command::Top(top) => commands::on_runtime(commands::top::run(&common, &top)),
+        Command::Member(member) => commands::on_runtime(commands::member::run(&common, &member)),
         Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
         Command::Bench(bench) => commands::bench::run(&common, &bench),
         Command::Certs(certs) => commands::certs::run(&common, &certs),

@@ -16,6 +16,9 @@ pub struct Config {
     /// Peer addresses of the nodes that form the cluster at its first start, this one included unless it is a front
     /// node.
     pub peers: BTreeMap<u64, String>,
+    /// Peer addresses of members of a cluster that this node joins, in place of `peers`: a node with these never forms
+    /// a cluster.
+    pub join: Vec<String>,
     /// Where clients reach them, as far as configured: goes into the membership when the cluster is formed.
     pub clients: BTreeMap<u64, String>,
     /// Where ZooKeeper's clients do.
@@ -57,6 +60,7 @@ impl Config {
             node,
             role: MemberRole::Member,
             peers,
+            join: Vec::new(),
             clients: BTreeMap::new(),
             zookeeper: BTreeMap::new(),
             heartbeat_ms: 100,
@@ -82,7 +86,13 @@ impl Config {
         if self.cluster.is_empty() || self.cluster.len() > 256 {
             return Err("the cluster name must have 1 to 256 bytes".into());
         }
+        if !self.join.is_empty() && !self.peers.is_empty() {
+            return Err(
+                "join and peers exclude each other: peers form a cluster, and join is for one that exists".into()
+            );
+        }
         match (self.role, self.peers.contains_key(&self.node)) {
+            _ if !self.join.is_empty() => {}
             (MemberRole::Member, false) => {
                 return Err(format!("peers does not list this node ({}): add it with its own peer address", self.node));
             }

@@ -14,11 +14,12 @@ use crate::blocking::{Blocking, blocking};
 use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 use crate::failure_detector;
+use crate::join::find_members;
 use crate::leader_transfer::LeaderTransfer;
 use crate::log::codec;
 use crate::log::compaction::{LogCompactor, LogLimits};
 use crate::log::log_store::LogStore;
-use crate::membership::MembershipChanges;
+use crate::membership::{MemberChange, MembershipChanges};
 use crate::peer::call_order::CallOrder;
 use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::{DirectoryClaim, PeerMemory, STARTS_KEPT, Start, StartId};
@@ -28,7 +29,6 @@ use crate::peer::peers::Peers;
 use crate::peer::rollback_guard::RollbackGuard;
 use crate::peer::rpc_handler::RpcHandler;
 use crate::peer::transport::{PeerKind, Transport, TransportError};
-use crate::peer::wire::Command;
 use crate::propose::Proposer;
 use crate::raft_node::{RaftNode, Tasks};
 use crate::read_index::{Coalescer, ReadRounds, WAITING_CALLERS, leader_round, read_round};
@@ -123,7 +123,8 @@ impl Consensus {
             async move { read_round(&node, &peers, &leader_rounds).await }
         });
         let proposer = Arc::new(Proposer::new(node.clone(), peers.clone(), machine.clone(), time.clone()));
-        let membership = Arc::new(MembershipChanges::new(node.clone(), peers.clone(), leader_rounds.clone()));
+        let membership =
+            Arc::new(MembershipChanges::new(node.clone(), peers.clone(), machine.clone(), leader_rounds.clone()));
         let transfer = Arc::new(LeaderTransfer { node: node.clone(), peers: peers.clone() });
         let claims = Arc::new(ClaimExchange {
             node: node.clone(),
@@ -147,6 +148,9 @@ impl Consensus {
         tasks.spawn(compactor.run(raft, machine.clone()));
         tasks.spawn(failure_detector::run(node.clone(), peers.clone()));
         tasks.spawn(claims.clone().run(wanted, fresh));
+        if !node.config.join.is_empty() {
+            tasks.spawn(find_members(node.clone(), peers.clone()));
+        }
         let handler = RpcHandler {
             node: node.clone(),
             peers,
@@ -246,17 +250,27 @@ impl Consensus {
         role: Option<MemberRole>,
     ) -> Result<Members, ChangeError> {
         let addresses = addresses.into();
-        self.handler().membership.change(Command::AddMember { node, addresses, role }).await
+        self.change_membership(MemberChange::Add { node, addresses, role }, None).await
     }
 
     /// Makes a learner that has caught up a voter; on any node. A front node never becomes one.
     pub async fn promote(&self, node: u64) -> Result<Members, ChangeError> {
-        self.handler().membership.change(Command::Promote { node }).await
+        self.change_membership(MemberChange::Promote { node }, None).await
     }
 
     /// Removes a voter or learner; on any node. Its id must not come back.
     pub async fn remove(&self, node: u64) -> Result<Members, ChangeError> {
-        self.handler().membership.change(Command::Remove { node }).await
+        self.change_membership(MemberChange::Remove { node }, None).await
+    }
+
+    /// Changes the membership, on any node. With a version ([`Members::version`]), only if the membership still has it:
+    /// of two operators who change what they have looked at, the second one is refused.
+    pub async fn change_membership(
+        &self,
+        change: MemberChange,
+        if_version: Option<u64>,
+    ) -> Result<Members, ChangeError> {
+        self.handler().membership.change(change, if_version).await
     }
 
     /// Hands leadership to `to`, or to the most up-to-date voter; on any node. Gives the new leader.

@@ -92,6 +92,17 @@ pub enum ChangeError {
         /// The role that it has.
         role: MemberRole,
     },
+    /// The membership is not the one that the caller has seen; nothing was changed.
+    #[error(
+        "the membership has changed since it was looked at (version {expected}; now it is {now}): nothing was done; \
+         look at the members again, and repeat the change if it is still wanted"
+    )]
+    ChangedMeanwhile {
+        /// The version that the caller has seen.
+        expected: u64,
+        /// The present version.
+        now: u64,
+    },
     /// It may or may not have been done: look at the membership, then decide.
     #[error("the outcome is not known: {0}")]
     Unknown(String),

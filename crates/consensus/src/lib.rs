@@ -13,6 +13,7 @@ mod error;
 mod failure_detector;
 #[doc(hidden)]
 pub mod fuzzing;
+mod join;
 mod leader_probe;
 mod leader_transfer;
 /// Raft's log on disk: openraft's storage over the store, the bytes of entries, and compaction.
@@ -65,6 +66,7 @@ pub use consensus::{Consensus, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 pub use lockkeeper_store::LogPosition;
 pub use log::codec::{proposal_of, record_of_proposal};
+pub use membership::MemberChange;
 pub use peer::call_frame::PEER_PROTOCOL;
 pub use peer::call_server::serve_calls;
 pub use peer::directory_claim::{

@@ -7,15 +7,19 @@ use std::time::Duration;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::raft::Precondition;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use crate::application::StateMachine;
 use crate::error::{BarrierError, ChangeError};
+use crate::peer::peer_auth::CODE_WRONG_CLUSTER;
 use crate::peer::peers::Peers;
-use crate::peer::transport::PeerKind;
+use crate::peer::transport::{PeerKind, TransportError};
 use crate::peer::wire::{self, Command, MembersReply};
 use crate::raft_node::RaftNode;
-use crate::raft_types::{LogId, Membership, TypeConfig};
+use crate::raft_types::{LogId, StoredMembership, TypeConfig};
 use crate::read_index::ReadRounds;
 use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberEntry, MemberRole, Members};
 use crate::status_publisher::{CAUGHT_UP_ENTRIES, is_caught_up, members_of, status_of};
@@ -27,45 +31,86 @@ const PROMOTE_POLL: Duration = Duration::from_millis(20);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
 
+/// A change of the membership.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberChange {
+    /// Adds a node that does not vote. Of a member that is there already with this peer address, sets where clients
+    /// reach it.
+    Add {
+        /// Its id.
+        node: u64,
+        /// Where it is reached.
+        addresses: MemberAddresses,
+        /// Without a role, a new node becomes an ordinary member, and a known one keeps its role.
+        role: Option<MemberRole>,
+    },
+    /// Makes a learner a voter.
+    Promote {
+        /// Its id.
+        node: u64,
+    },
+    /// Removes a member.
+    Remove {
+        /// Its id.
+        node: u64,
+    },
+}
+
 /// Makes changes of the membership.
 pub(crate) struct MembershipChanges {
     node: Arc<RaftNode>,
     peers: Peers,
+    machine: Arc<dyn StateMachine>,
     leader_rounds: ReadRounds,
     /// Held during a change.
     changing: Mutex<()>,
 }
 
 impl MembershipChanges {
-    pub(crate) fn new(node: Arc<RaftNode>, peers: Peers, leader_rounds: ReadRounds) -> MembershipChanges {
-        MembershipChanges { node, peers, leader_rounds, changing: Mutex::new(()) }
+    pub(crate) fn new(
+        node: Arc<RaftNode>,
+        peers: Peers,
+        machine: Arc<dyn StateMachine>,
+        leader_rounds: ReadRounds,
+    ) -> MembershipChanges {
+        MembershipChanges { node, peers, machine, leader_rounds, changing: Mutex::new(()) }
     }
 
-    /// Changes the membership, on any node.
-    pub(crate) async fn change(&self, command: Command) -> Result<Members, ChangeError> {
+    /// Changes the membership, on any node; with a version, only the membership that has it.
+    pub(crate) async fn change(&self, change: MemberChange, if_version: Option<u64>) -> Result<Members, ChangeError> {
         let leads = self.node.leads();
         if leads.leading {
-            return self.change_here(command).await;
+            return self.change_here(change, if_version).await;
         }
+        let command = Command::Change { change, if_version };
         let reply: MembersReply = forward(&self.node, &self.peers, leads.leader, &command).await?;
         reply
     }
 
     /// On the leader.
-    pub(crate) async fn change_here(&self, command: Command) -> Result<Members, ChangeError> {
+    pub(crate) async fn change_here(
+        &self,
+        change: MemberChange,
+        if_version: Option<u64>,
+    ) -> Result<Members, ChangeError> {
         if self.node.is_closing() {
             return Err(ChangeError::ShuttingDown);
         }
         let _one_at_a_time = self.changing.lock().await;
         let outcome = timeout(CHANGE_TIMEOUT, async {
-            self.finish_interrupted().await?;
-            match command {
-                Command::AddMember { node, addresses, role } => self.add_member(node, addresses, role).await,
-                Command::Promote { node } => self.promote(node).await,
-                Command::Remove { node } => self.remove(node).await,
-                Command::Propose { .. } | Command::Transfer { .. } => {
-                    Err(ChangeError::Refused("not a change of the membership".into()))
-                }
+            let settled = self.settled().await?;
+            let now = members_of(&settled).version;
+            if let Some(expected) = if_version.filter(|expected| *expected != now) {
+                return Err(ChangeError::ChangedMeanwhile { expected, now });
+            }
+            if let Some(done) = self.return_to_voters(&settled, &change).await {
+                return done;
+            }
+            let settled = self.finish_interrupted(settled).await?;
+            match change {
+                MemberChange::Add { node, addresses, role } => self.add_member(&settled, node, addresses, role).await,
+                MemberChange::Promote { node } => self.promote(&settled, node).await,
+                MemberChange::Remove { node } => self.remove(&settled, node).await,
             }
         });
         outcome.await.unwrap_or_else(|_| {
@@ -73,57 +118,79 @@ impl MembershipChanges {
         })
     }
 
-    fn current(&self) -> Membership {
-        self.node.raft.server_metrics().borrow_watched().membership_config.membership().clone()
+    fn current(&self) -> StoredMembership {
+        self.node.raft.server_metrics().borrow_watched().membership_config.as_ref().clone()
     }
 
     /// The membership once it is committed, confirmed by a leader that still leads. openraft acts on a change as soon
     /// as it is in its log, and a leader that fails may take the change with it: a caller must not be told that a
     /// change is done which can still be lost.
-    async fn settled(&self) -> Result<Membership, ChangeError> {
+    async fn settled(&self) -> Result<StoredMembership, ChangeError> {
         let read = self.leader_rounds.read_index().await.map_err(not_settled)?;
         self.node.wait_applied(read.index).await.map_err(not_settled)?;
-        let in_force = || self.node.raft.server_metrics().borrow_watched().membership_config.clone();
         loop {
-            let before = in_force();
+            let before = self.current();
             let index = before.log_id().as_ref().map_or(0, LogId::index);
             self.node.wait_applied(index).await.map_err(not_settled)?;
             // Applied entries stay. If the same membership is still in force, it is the one that was applied.
-            if in_force().log_id() == before.log_id() {
-                return Ok(before.membership().clone());
+            if self.current().log_id() == before.log_id() {
+                return Ok(before);
             }
         }
     }
 
-    async fn apply(&self, change: ChangeMembers<u64, MemberEntry>, retain: bool) -> Result<Members, ChangeError> {
+    /// Changes the settled membership, and no other.
+    async fn apply(
+        &self,
+        settled: &StoredMembership,
+        change: ChangeMembers<u64, MemberEntry>,
+        retain: bool,
+    ) -> Result<Members, ChangeError> {
         let (started, term) = (Instant::now(), self.node.leads().term);
-        let response = loop {
-            match self.node.raft.change_membership(change.clone(), retain).await {
-                Ok(response) => break response,
+        let of_settled = || Precondition::LastMembershipLogId { last_membership_log_id: *settled.log_id() };
+        loop {
+            match self.node.raft.change_membership_if(change.clone(), retain, [of_settled()]).await {
+                Ok(_) => return Ok(members_of(&self.current())),
                 Err(RaftError::APIError(ClientWriteError::ForwardToLeader(refused)))
                     if self.node.majority_may_answer_yet(&refused, term, started).await => {}
                 Err(error) => return Err(change_error(error)),
             }
-        };
-        Ok(response.membership().as_ref().map_or_else(|| members_of(&self.current()), members_of))
+        }
+    }
+
+    /// Promotes one that votes in a half-done change: in one step to the set of voters that has it, before the change or
+    /// after it. It need not catch up, because that set needs its majority at present as well.
+    async fn return_to_voters(
+        &self,
+        settled: &StoredMembership,
+        change: &MemberChange,
+    ) -> Option<Result<Members, ChangeError>> {
+        let MemberChange::Promote { node } = change else { return None };
+        let membership = settled.membership();
+        if membership.get_joint_config().len() < 2 || !membership.voter_ids().any(|voter| voter == *node) {
+            return None;
+        }
+        Some(self.apply(settled, ChangeMembers::AddVoterIds(BTreeSet::from([*node])), true).await)
     }
 
     /// A leader that died in the middle of a change leaves a joint membership; only the next change finishes it.
-    async fn finish_interrupted(&self) -> Result<(), ChangeError> {
-        if self.current().get_joint_config().len() > 1 {
-            self.apply(ChangeMembers::AddVoterIds(BTreeSet::new()), true).await?;
+    async fn finish_interrupted(&self, settled: StoredMembership) -> Result<StoredMembership, ChangeError> {
+        if settled.membership().get_joint_config().len() < 2 {
+            return Ok(settled);
         }
-        Ok(())
+        self.apply(&settled, ChangeMembers::AddVoterIds(BTreeSet::new()), true).await?;
+        self.settled().await
     }
 
     /// Adds a learner or a front node; or, for a member with this peer address, sets where clients reach it.
     async fn add_member(
         &self,
+        settled: &StoredMembership,
         node: u64,
         addresses: MemberAddresses,
         role: Option<MemberRole>,
     ) -> Result<Members, ChangeError> {
-        let membership = self.settled().await?;
+        let membership = settled.membership();
         if node == 0 || addresses.each().any(|address| address.is_empty() || address.len() > MAX_ADDRESS_BYTES) {
             return Err(ChangeError::Refused(format!(
                 "a node needs an id from 1 and addresses of 1 to {MAX_ADDRESS_BYTES} bytes"
@@ -132,10 +199,10 @@ impl MembershipChanges {
         if let Some(known) = membership.get_node(&node) {
             let amended = amended(node, known, addresses, role)?;
             if *known == amended {
-                return Ok(members_of(&membership));
+                return Ok(members_of(settled));
             }
             // Safe, because the peer address and the role are the same.
-            return self.apply(ChangeMembers::SetNodes(BTreeMap::from([(node, amended)])), true).await;
+            return self.apply(settled, ChangeMembers::SetNodes(BTreeMap::from([(node, amended)])), true).await;
         }
         if let Some((other, _)) = membership.nodes().find(|(_, entry)| entry.addresses.peer == addresses.peer) {
             return Err(ChangeError::Refused(format!("{} is the address of node {other}", addresses.peer)));
@@ -143,16 +210,40 @@ impl MembershipChanges {
         if membership.nodes().count() >= MAX_MEMBERS {
             return Err(ChangeError::Refused(format!("a cluster has at most {MAX_MEMBERS} members")));
         }
+        if self.machine.start_seen(node).is_some() {
+            return Err(ChangeError::Refused(format!(
+                "node id {node} is spent: a node with this id took part in the cluster and was removed; give the new \
+                 node an id that was never used, and an empty data directory"
+            )));
+        }
+        self.check_address(node, &addresses.peer).await?;
         let entry = MemberEntry { addresses, role: role.unwrap_or_default() };
-        self.apply(ChangeMembers::AddNodes(BTreeMap::from([(node, entry)])), true).await
+        self.apply(settled, ChangeMembers::AddNodes(BTreeMap::from([(node, entry)])), true).await
+    }
+
+    /// Refuses an address at which another cluster or another node is. A node that does not run yet is no reason.
+    async fn check_address(&self, node: u64, address: &str) -> Result<(), ChangeError> {
+        match self.peers.members_at(address).await {
+            Ok(known) if known.node != node => Err(ChangeError::Refused(format!(
+                "node {} answers at {address}: give the peer address of node {node}",
+                known.node
+            ))),
+            Err(TransportError::Rejected { code, detail }) if code == CODE_WRONG_CLUSTER => {
+                Err(ChangeError::Refused(format!(
+                    "a node of another cluster answers at {address} ({detail}); give the peer address of a node that \
+                     has this cluster's id in its configuration"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Waits a moment for a learner that was added just now: promoting it is an operator's next step, and a small log
     /// arrives at once.
-    async fn promote(&self, node: u64) -> Result<Members, ChangeError> {
-        let membership = self.settled().await?;
+    async fn promote(&self, settled: &StoredMembership, node: u64) -> Result<Members, ChangeError> {
+        let membership = settled.membership();
         if membership.voter_ids().any(|voter| voter == node) {
-            return Ok(members_of(&membership));
+            return Ok(members_of(settled));
         }
         match membership.get_node(&node).map(|entry| entry.role) {
             Some(MemberRole::Member) => {}
@@ -169,27 +260,35 @@ impl MembershipChanges {
             }
             let last = status.last_log.unwrap_or(0);
             match status.followers.get(&node).and_then(|known| known.matched) {
-                Some(index) if is_caught_up(index, last) => break,
+                Some(index) if is_caught_up(index, last) && self.has_recorded_start(node) => break,
                 _ if began.elapsed() < PROMOTE_PATIENCE => tokio::time::sleep(PROMOTE_POLL).await,
                 matched => return Err(ChangeError::Refused(too_early(node, matched, last))),
             }
         }
-        self.apply(ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await
+        self.apply(settled, ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await
     }
 
-    async fn remove(&self, node: u64) -> Result<Members, ChangeError> {
-        let membership = self.settled().await?;
+    /// Whether the replicated state has a start of a node. Only then is its id known to be spent once it is removed, so
+    /// no node votes before. A state machine that does not have this node's own start records none.
+    fn has_recorded_start(&self, node: u64) -> bool {
+        self.machine.start_seen(node).is_some() || self.machine.start_seen(self.node.config.node).is_none()
+    }
+
+    async fn remove(&self, settled: &StoredMembership, node: u64) -> Result<Members, ChangeError> {
+        let membership = settled.membership();
         if membership.get_node(&node).is_none() {
             return Err(ChangeError::Refused(format!("node {node} is not a member")));
         }
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         if !voters.contains(&node) {
-            return self.apply(ChangeMembers::RemoveNodes(BTreeSet::from([node])), false).await;
+            return self.apply(settled, ChangeMembers::RemoveNodes(BTreeSet::from([node])), false).await;
         }
         if voters.len() == 1 {
-            return Err(ChangeError::Refused("the last voter cannot be removed".into()));
+            return Err(ChangeError::Refused(format!(
+                "node {node} is the last voter, and a cluster needs one: promote another member first"
+            )));
         }
-        self.apply(ChangeMembers::RemoveVoters(BTreeSet::from([node])), false).await
+        self.apply(settled, ChangeMembers::RemoveVoters(BTreeSet::from([node])), false).await
     }
 }
 
@@ -249,6 +348,9 @@ fn change_error(error: WriteError) -> ChangeError {
     match error {
         RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => ChangeError::NoLeader,
         RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => ChangeError::Refused(error.to_string()),
+        RaftError::APIError(ClientWriteError::PreconditionFailed(failed)) => {
+            ChangeError::Unknown(format!("the membership changed meanwhile: {failed}"))
+        }
         RaftError::APIError(other) => ChangeError::Unknown(other.to_string()),
         RaftError::Fatal(fatal) => ChangeError::Fatal(fatal.to_string()),
     }

@@ -1,6 +1,6 @@
 //! The state of consensus, as plain values for the layers above.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_store::LogPosition;
 use serde::{Deserialize, Serialize};
@@ -88,6 +88,11 @@ pub struct Members {
     pub learners: BTreeMap<u64, MemberAddresses>,
     /// Nodes that receive the log and never vote.
     pub fronts: BTreeMap<u64, MemberAddresses>,
+    /// Log index of this membership: each change has a larger one.
+    pub version: u64,
+    /// While a change of the voters is half done: the voters before it and those after it, each of which must have a
+    /// majority. Otherwise empty.
+    pub joint: Vec<BTreeSet<u64>>,
 }
 
 impl Members {
@@ -170,7 +175,60 @@ impl ConsensusStatus {
         self.synced_among(&self.members.fronts)
     }
 
+    /// On the leader: how many more voters may be lost before the others are no majority. 0 where the next loss is an
+    /// outage.
+    pub fn failure_tolerance(&self) -> Option<usize> {
+        let in_step = |node: &u64| *node == self.node || self.followers.get(node).is_some_and(|it| it.synced);
+        let spare = |voters: &BTreeSet<u64>| {
+            let present = voters.iter().filter(|node| in_step(node)).count();
+            present.saturating_sub(voters.len() / 2 + 1)
+        };
+        let all = [self.members.voters.keys().copied().collect()];
+        let sets = if self.members.joint.is_empty() { &all[..] } else { &self.members.joint[..] };
+        sets.iter().map(spare).min().filter(|_| self.leading)
+    }
+
     fn synced_among<T>(&self, members: &BTreeMap<u64, T>) -> usize {
         self.followers.iter().filter(|(id, follower)| follower.synced && members.contains_key(id)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn led(voters: &[u64], joint: &[&[u64]], synced: &[u64]) -> ConsensusStatus {
+        let in_step = |node: &u64| (*node, Follower { synced: true, ..Follower::default() });
+        ConsensusStatus {
+            node: 1,
+            leading: true,
+            followers: synced.iter().map(in_step).collect(),
+            members: Members {
+                voters: voters.iter().map(|node| (*node, MemberAddresses::default())).collect(),
+                joint: joint.iter().map(|voters| voters.iter().copied().collect()).collect(),
+                ..Members::default()
+            },
+            ..ConsensusStatus::default()
+        }
+    }
+
+    #[test]
+    fn the_failure_tolerance_counts_voters_in_step_beyond_a_majority() {
+        for (voters, synced, tolerated) in [
+            (&[1][..], &[][..], 0),
+            (&[1, 2], &[2], 0),
+            (&[1, 2, 3], &[2, 3], 1),
+            (&[1, 2, 3], &[2], 0),
+            (&[1, 2, 3], &[2, 9], 0),
+            (&[1, 2, 3, 4, 5], &[2, 3, 4, 5], 2),
+            (&[1, 2, 3, 4, 5], &[2, 4], 0),
+            (&[1, 2, 3], &[], 0),
+        ] {
+            assert_eq!(led(voters, &[], synced).failure_tolerance(), Some(tolerated), "{voters:?} {synced:?}");
+        }
+        let half_done = led(&[1, 2, 3, 4], &[&[1, 2, 3], &[1, 2, 3, 4]], &[2, 3]);
+        assert_eq!(half_done.failure_tolerance(), Some(0), "three of four are their majority, and no more");
+        let follower = ConsensusStatus { leading: false, ..led(&[1, 2, 3], &[], &[2, 3]) };
+        assert_eq!(follower.failure_tolerance(), None);
     }
 }

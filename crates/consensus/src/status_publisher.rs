@@ -17,7 +17,7 @@ use crate::own_role;
 use crate::peer::peers::Peers;
 use crate::peer::rollback_guard::RollbackGuard;
 use crate::raft_node::RaftNode;
-use crate::raft_types::{LogId, Membership, position_of};
+use crate::raft_types::{LogId, StoredMembership, position_of};
 use crate::state_machine::Raft;
 use crate::status::{ConsensusStatus, Follower, Leadership, MemberRole, Members};
 
@@ -86,7 +86,7 @@ impl StatusPublisher {
         });
         metrics::gauge!("lockkeeper_term").set(now.term as f64);
         metrics::gauge!("lockkeeper_is_leader").set(if leading { 1.0 } else { 0.0 });
-        let members = members_of(metrics.membership_config.membership());
+        let members = members_of(&metrics.membership_config);
         self.members.send_if_modified(|before| {
             if *before == members {
                 return false;
@@ -108,7 +108,9 @@ impl StatusPublisher {
     }
 }
 
-pub(crate) fn members_of(membership: &Membership) -> Members {
+pub(crate) fn members_of(stored: &StoredMembership) -> Members {
+    let membership = stored.membership();
+    let joint = membership.get_joint_config();
     let entry = |node: u64| membership.get_node(&node).cloned().unwrap_or_default();
     let not_voting = |role: MemberRole| {
         let entries = membership.learner_ids().map(|node| (node, entry(node)));
@@ -118,6 +120,8 @@ pub(crate) fn members_of(membership: &Membership) -> Members {
         voters: membership.voter_ids().map(|node| (node, entry(node).addresses)).collect(),
         learners: not_voting(MemberRole::Member),
         fronts: not_voting(MemberRole::Front),
+        version: stored.log_id().as_ref().map_or(0, LogId::index),
+        joint: if joint.len() > 1 { joint.clone() } else { Vec::new() },
     }
 }
 
@@ -163,7 +167,7 @@ pub(crate) fn status_of(node: &RaftNode, guard: &RollbackGuard) -> ConsensusStat
             .filter(|(id, _)| **id != own)
             .map(|(id, matched)| (*id, follower(id, matched)))
             .collect(),
-        members: members_of(metrics.membership_config.membership()),
+        members: members_of(&metrics.membership_config),
         not_admitted_because: guard.not_admitted_because(),
         turned_away: turned_away.clone(),
     }

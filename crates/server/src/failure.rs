@@ -235,9 +235,9 @@ impl From<ChangeError> for Failure {
         match error {
             ChangeError::NoLeader => NodeError::NoLeader { retry_after_ms: RETRY_AFTER_MS }.into(),
             ChangeError::Refused(why) => Self::new(Code::MembershipConflict, why),
-            ChangeError::FrontNeverVotes(_) | ChangeError::RoleIsFixed { .. } => {
-                Self::new(Code::MembershipConflict, error.to_string())
-            }
+            ChangeError::FrontNeverVotes(_)
+            | ChangeError::RoleIsFixed { .. }
+            | ChangeError::ChangedMeanwhile { .. } => Self::new(Code::MembershipConflict, error.to_string()),
             ChangeError::Unknown(why) => {
                 let remedy = "it may or may not have been executed; read GET /v1/cluster, then decide";
                 Self::new(Code::UnknownOutcome, format!("{why}; {remedy}"))

@@ -419,6 +419,7 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
         NodeRole::Member => MemberRole::Member,
         NodeRole::Front => MemberRole::Front,
     };
+    consensus.join = config.cluster.join.clone();
     consensus.clients = checked.clients.clone();
     consensus.zookeeper = checked.zookeeper_clients.clone();
     consensus.heartbeat_ms = config.timing.heartbeat_ms;

@@ -2,6 +2,7 @@
 //! its signature is not enough: a node connects only to the node that it means, by the name in the certificate. Host
 //! names and addresses play no part, because members may be reached through any.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,7 +47,19 @@ impl PeerTls {
     /// # Errors
     /// rustls refuses the settings.
     pub fn client_config(&self, node: u64) -> Result<ClientConfig, TlsError> {
-        let expected = PeerName { cluster: self.own.cluster.clone(), node };
+        self.config_for(Some(node))
+    }
+
+    /// The settings for connections to a member of this cluster, whoever it is.
+    ///
+    /// # Errors
+    /// rustls refuses the settings.
+    pub fn client_config_for_any(&self) -> Result<ClientConfig, TlsError> {
+        self.config_for(None)
+    }
+
+    fn config_for(&self, node: Option<u64>) -> Result<ClientConfig, TlsError> {
+        let expected = ExpectedPeer { cluster: self.own.cluster.clone(), node };
         let algorithms = provider().signature_verification_algorithms;
         let verifier = PeerVerifier { certificates: self.listener.clone(), expected, algorithms };
         let mut config = ClientConfig::builder_with_provider(provider())
@@ -77,11 +90,34 @@ impl ResolvesClientCert for OwnCertificate {
     }
 }
 
-/// Accepts the certificate of one peer: signed by the authority in use, valid now, made for servers, and with its name.
+/// Whom a certificate must name: one member, or any of the cluster.
+#[derive(Debug)]
+struct ExpectedPeer {
+    cluster: String,
+    node: Option<u64>,
+}
+
+impl ExpectedPeer {
+    fn is(&self, found: &PeerName) -> bool {
+        found.cluster == self.cluster && self.node.is_none_or(|node| found.node == node)
+    }
+}
+
+impl fmt::Display for ExpectedPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.node {
+            Some(node) => PeerName { cluster: self.cluster.clone(), node }.fmt(f),
+            None => write!(f, "a node of cluster {:?}", self.cluster),
+        }
+    }
+}
+
+/// Accepts the certificate of the expected peer: signed by the authority in use, valid now, made for servers, and with
+/// its name.
 #[derive(Debug)]
 struct PeerVerifier {
     certificates: Arc<ServerTls>,
-    expected: PeerName,
+    expected: ExpectedPeer,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -99,7 +135,7 @@ impl ServerCertVerifier for PeerVerifier {
         let certificate = ParsedCertificate::try_from(end_entity)?;
         verify_server_cert_signed_by_trust_anchor(&certificate, authority, intermediates, now, self.algorithms.all)?;
         let found = peer_identity(end_entity).map_err(other)?;
-        if found != self.expected {
+        if !self.expected.is(&found) {
             return Err(other(TlsError::NoNode(format!("names {found}, but the peer must be {}", self.expected))));
         }
         Ok(ServerCertVerified::assertion())

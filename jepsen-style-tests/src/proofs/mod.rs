@@ -17,6 +17,7 @@ mod late_answers;
 mod lock_cycles;
 mod lock_delay;
 mod lost_writes;
+mod members;
 mod minority;
 mod multi_lock;
 mod one_queue;
@@ -296,6 +297,13 @@ pub const PROOFS: &[Proof] = &[
             session; old ones are worthless",
         limit: |_| minutes(3),
         run: |context| Box::pin(rotate::run(context)),
+    },
+    Proof {
+        name: "members",
+        about: "1 to 3 to 5 to 3 nodes and a lost voter replaced, by the commands of docs/operate.md, under load: no \
+            failed request, tokens rise (P1, P10)",
+        limit: |_| minutes(6),
+        run: |context| Box::pin(members::run(context)),
     },
     Proof {
         name: "footprint",

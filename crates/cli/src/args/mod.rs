@@ -3,6 +3,7 @@
 mod auth;
 mod certs;
 mod hold;
+mod member;
 mod namespaces;
 mod observe;
 
@@ -17,6 +18,7 @@ pub(crate) use auth::{
 };
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
+pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
 pub(crate) use observe::{Doctor, Top};
 
@@ -153,7 +155,7 @@ pub(crate) enum Command {
     Delete(Delete),
     /// Print changes of a node as they happen
     Watch(Watch),
-    /// Show the state of the cluster as reported by each endpoint
+    /// Show the state of the cluster as reported by each endpoint and each member
     Status(Status),
     /// Ask nodes whether they are ready, for health checks of containers and scripts
     #[command(after_help = HEALTH)]
@@ -162,6 +164,8 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Watch locks, queues, rates and members live
     Top(Top),
+    /// Show and change who belongs to the cluster, and who leads it
+    Member(Member),
     /// Take a lock from its holder by force
     Unlock(Unlock),
     /// Measure the cluster: acquire and release in a closed loop
@@ -220,6 +224,7 @@ impl Command {
             Self::Health => "health",
             Self::Doctor(_) => "doctor",
             Self::Top(_) => "top",
+            Self::Member(_) => "member",
             Self::Unlock(_) => "unlock",
             Self::Bench(_) => "bench",
             Self::Certs(_) => "certs",
@@ -405,7 +410,9 @@ pub(crate) struct Watch {
 /// `status`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Exit codes: 0 every endpoint is ready, 1 some endpoint is not, 122 no endpoint can be reached.")]
+The members that the endpoints name are asked as well, at the addresses that clients have for them.
+
+Exit codes: 0 every endpoint and every voter is ready, 1 some are not, 122 no endpoint can be reached.")]
 pub(crate) struct Status {
     /// Also print the checksum of each replica's state; equal zxids must have equal checksums
     #[arg(long)]

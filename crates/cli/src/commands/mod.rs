@@ -11,6 +11,7 @@ pub(crate) mod health;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod manual_pages;
+pub(crate) mod member;
 pub(crate) mod namespaces;
 pub(crate) mod nodes;
 pub(crate) mod serve;
@@ -36,11 +37,16 @@ const READABLE_BY_ALL: u32 = 0o004;
 
 /// A client with the common options.
 pub(crate) fn client(common: &Common) -> Result<Client, Failure> {
+    patient_client(common, Duration::ZERO)
+}
+
+/// The same for calls that may take so long.
+pub(crate) fn patient_client(common: &Common, longest_call: Duration) -> Result<Client, Failure> {
     let endpoints = common.endpoints.iter().map(String::as_str).filter(|text| !text.trim().is_empty());
     let options = Options {
         prefer: common.prefer.into(),
-        patience: common.patience,
-        attempt_timeout: common.patience.max(Duration::from_millis(100)),
+        patience: common.patience.max(longest_call),
+        attempt_timeout: common.patience.max(Duration::from_millis(100)).max(longest_call),
         token: token(common)?,
         ..Options::default()
     };

@@ -1,13 +1,15 @@
-//! `lockkeeper status`: the state of the cluster as reported by each endpoint.
+//! `lockkeeper status`: the state of the cluster as reported by each endpoint and each member.
+
+use std::collections::BTreeSet;
 
 use lockkeeper_api::cluster::{Member, Role, Status as NodeStatus};
 use lockkeeper_client::{Endpoint, Error};
 use serde::Serialize;
 
-use super::client;
+use super::{client, member};
 use crate::args::{Common, Status};
 use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure};
-use crate::output::{number, print_json, print_table, table};
+use crate::output::{number, print_json, print_line, print_table, table};
 
 /// One endpoint in `--json`.
 #[derive(Serialize)]
@@ -24,9 +26,10 @@ enum EndpointStatus<'a> {
     },
 }
 
-/// Prints the state of each endpoint.
+/// Prints the state of each endpoint, and of the members that are not among them.
 pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
-    let answers = client(common)?.status_of_all(args.checksum, common.patience).await;
+    let client = client(common)?;
+    let answers = client.status_of_members(args.checksum, common.patience).await;
     if common.json {
         print_lines(&answers)?
     } else {
@@ -34,7 +37,10 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
     }
     let reached = answers.iter().filter_map(|(_, status)| status.as_ref().ok());
     let refused = answers.iter().find_map(|(_, status)| status.as_ref().err().filter(|e| e.code().is_some()));
-    match (reached.clone().count(), reached.filter(|status| status.ready).count()) {
+    let ready: BTreeSet<u64> = reached.clone().filter(|status| status.ready).map(|status| status.node_id).collect();
+    let endpoints = &answers[..client.endpoints().len().min(answers.len())];
+    let endpoints_ready = endpoints.iter().all(|(_, status)| status.as_ref().is_ok_and(|status| status.ready));
+    match (reached.clone().count(), latest(&answers)) {
         (0, _) => Err(match refused {
             // The endpoints answer: this caller may not read the cluster.
             Some(error) => error.clone().into(),
@@ -42,9 +48,23 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
                 Failure::new(EXIT_UNREACHABLE, "no endpoint can be reached; check --endpoints or start the cluster")
             }
         }),
-        (_, ready) if ready == answers.len() => Ok(()),
+        (_, Some(latest)) if endpoints_ready && voters(latest).all(|voter| ready.contains(&voter)) => Ok(()),
         _ => Err(Failure::silent(EXIT_FAILED)),
     }
+}
+
+/// The status with the latest membership.
+fn latest(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Option<&NodeStatus> {
+    let statuses = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    statuses.max_by_key(|status| (status.membership_version, status.leading))
+}
+
+fn voters(status: &NodeStatus) -> impl Iterator<Item = u64> {
+    status.members.iter().filter(|member| member.role == Role::Voter).map(|member| member.node_id)
+}
+
+fn term(status: &&NodeStatus) -> u64 {
+    status.term
 }
 
 fn print_lines(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Result<(), Failure> {
@@ -92,6 +112,13 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
         table.add_row(row);
     }
     print_table(&table)?;
+    match answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).filter(|status| status.leading).max_by_key(term)
+    {
+        Some(leader) => member::summary(leader).iter().try_for_each(|line| print_line(line))?,
+        None => {
+            print_line("no leader answers: the cluster makes no changes, or the leader cannot be reached from here")?
+        }
+    }
     for (endpoint, status) in answers.iter().filter_map(|(endpoint, answer)| Some((endpoint, answer.as_ref().ok()?))) {
         status.alarms.iter().for_each(|alarm| eprintln!("alarm at {endpoint}: {alarm}"));
     }

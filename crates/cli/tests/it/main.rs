@@ -10,6 +10,7 @@ mod doctor;
 mod gate;
 mod hold;
 mod lock;
+mod members;
 mod readme_walk;
 mod service_manager;
 mod support;

@@ -1,14 +1,15 @@
 //! `/v1/cluster`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
 use lockkeeper_api::Call;
-use lockkeeper_api::cluster::{AddMember, ClusterQuery, Status, Transfer, Transferred};
+use lockkeeper_api::cluster::{AddMember, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
 use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::endpoints::Endpoint;
+use crate::endpoints::{Endpoint, Scheme};
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
 use crate::transport::send_once;
@@ -36,6 +37,34 @@ impl Client {
         join_all(self.endpoints().iter().map(status)).await
     }
 
+    /// [`status_of_all`](Self::status_of_all) endpoints, and of each member that is not among them: the answers name
+    /// the members and the addresses at which clients reach them.
+    pub async fn status_of_members(&self, checksum: bool, limit: Duration) -> Vec<(Endpoint, Result<Status, Error>)> {
+        let mut answers = self.status_of_all(checksum, limit).await;
+        let others = self.members_not_among(&answers);
+        let asked = others.into_iter().map(|endpoint| async move {
+            let status = self.status_of(&endpoint, checksum, limit).await;
+            (endpoint, status)
+        });
+        answers.extend(join_all(asked).await);
+        answers
+    }
+
+    /// Where the members are that did not answer, by the latest membership that an answer has.
+    fn members_not_among(&self, answers: &[(Endpoint, Result<Status, Error>)]) -> Vec<Endpoint> {
+        let statuses = || answers.iter().filter_map(|(_, status)| status.as_ref().ok());
+        let answered: BTreeSet<u64> = statuses().map(|status| status.node_id).collect();
+        let Some(latest) = statuses().max_by_key(|status| (status.membership_version, status.leading)) else {
+            return Vec::new();
+        };
+        let missing = latest.members.iter().filter(|member| !answered.contains(&member.node_id));
+        let addresses = missing.filter_map(|member| member.client_address.as_deref());
+        let unknown = addresses.filter(|address| self.context.endpoints.position(address).is_none());
+        // Addresses of members name no scheme.
+        let scheme = if self.endpoints().iter().any(Endpoint::is_tls) { Scheme::Https } else { Scheme::Http };
+        unknown.filter_map(|address| Endpoint::parse_with_default(address, scheme).ok()).collect()
+    }
+
     /// Whether every endpoint says within `limit` that it is ready to serve. Needs no right, unlike
     /// [`status_of_all`](Self::status_of_all).
     pub async fn all_ready(&self, limit: Duration) -> bool {
@@ -59,26 +88,27 @@ impl Client {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn add_member(&self, add: &AddMember) -> Result<(), Error> {
-        let spec = RequestSpec::new(Call::AddMember { body: add.clone() }, RetryPolicy::Never);
-        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
+    pub async fn add_member(&self, add: &AddMember) -> Result<Membership, Error> {
+        self.call(&RequestSpec::new(Call::AddMember { body: add.clone() }, RetryPolicy::Never)).await
     }
 
-    /// Promotes a learner to a voter.
+    /// Promotes a learner to a voter; with a version ([`Status::membership_version`]), only while the membership has
+    /// it.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn promote_member(&self, node_id: u64) -> Result<(), Error> {
-        let spec = RequestSpec::new(Call::PromoteMember { id: node_id }, RetryPolicy::Never);
-        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
+    pub async fn promote_member(&self, node_id: u64, if_version: Option<u64>) -> Result<Membership, Error> {
+        let call = Call::PromoteMember { id: node_id, query: MemberQuery { if_version } };
+        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
     }
 
-    /// Removes a member. Its id can never be used again.
+    /// Removes a member, whose id can never be used again; with a version as in
+    /// [`promote_member`](Self::promote_member).
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn remove_member(&self, node_id: u64) -> Result<(), Error> {
-        let spec = RequestSpec::new(Call::RemoveMember { id: node_id }, RetryPolicy::Never);
-        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
+    pub async fn remove_member(&self, node_id: u64, if_version: Option<u64>) -> Result<Membership, Error> {
+        let call = Call::RemoveMember { id: node_id, query: MemberQuery { if_version } };
+        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
     }
 }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use reqwest::{Client, ClientBuilder};
 
 use crate::error::StartError;
-use crate::peer::peer_auth::PeerBook;
+use crate::peer::peer_auth::{PeerBook, PeerTarget};
 use crate::peer::peer_connection::PeerConnection;
 use crate::peer::transport::{PeerKind, Transport, TransportError};
 
@@ -46,6 +46,7 @@ impl Channel {
             | PeerKind::PreVote
             | PeerKind::TransferLeader
             | PeerKind::Admission
+            | PeerKind::Members
             | PeerKind::ReadIndex => Channel::Control,
             PeerKind::Append => Channel::Log,
             PeerKind::Snapshot => Channel::Snapshot,
@@ -89,6 +90,18 @@ impl HttpClients {
                 let client = build(http_client().use_preconfigured_tls(config).https_only(true))?;
                 by_peer.insert(peer, client.clone());
                 Ok(client)
+            }
+        }
+    }
+
+    /// For an address behind which any member may be.
+    fn to_any(&self) -> Result<Client, StartError> {
+        match self {
+            HttpClients::Plain(client) => Ok(client.clone()),
+            HttpClients::Tls { certificates, .. } => {
+                let config =
+                    certificates.client_config_for_any().map_err(|error| StartError::Config(error.to_string()))?;
+                build(http_client().use_preconfigured_tls(config).https_only(true))
             }
         }
     }
@@ -171,6 +184,19 @@ impl FramedTransport {
 impl Transport for FramedTransport {
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
         self.connection(to, Channel::of(kind))?.call(kind, body, deadline).await
+    }
+
+    async fn call_address(
+        &self,
+        address: &str,
+        kind: PeerKind,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<Bytes, TransportError> {
+        let client = self.clients.to_any().map_err(|error| TransportError::Unreachable(error.to_string()))?;
+        let target = PeerTarget::at(address);
+        let connection = PeerConnection::open((&client, self.clients.scheme()), self.book.identity(), target);
+        connection.call(kind, body, deadline).await
     }
 
     fn reconnect(&self, node: u64, kind: PeerKind) {

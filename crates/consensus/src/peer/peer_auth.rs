@@ -68,6 +68,13 @@ pub(crate) struct PeerTarget {
     start: Option<StartId>,
 }
 
+impl PeerTarget {
+    /// A peer of which only the address is known.
+    pub(crate) fn at(address: &str) -> PeerTarget {
+        PeerTarget { address: address.to_owned(), directory: None, start: None }
+    }
+}
+
 /// The headers with which a node proves its own identity, and says which one it expects.
 pub(crate) fn identity_headers(own: &PeerIdentity, target: &PeerTarget) -> Vec<(&'static str, String)> {
     let mut headers = vec![

@@ -13,6 +13,7 @@ use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
 use crate::peer::directory_claim::condemns;
 use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED, RollbackGuard};
 use crate::peer::transport::{CODE_GOING_DOWN, PeerKind, Transport, TransportError};
+use crate::peer::wire::{self, KnownMembers};
 
 /// The codes come from outside: no more than this many are remembered, or logged.
 const LOGGED_MAX: usize = 256;
@@ -31,6 +32,8 @@ pub(crate) struct Peers {
     refusals_logged: Arc<Mutex<BTreeMap<(u64, PeerKind), Instant>>>,
 }
 
+/// For the answer to a question for the members, the handshake included.
+const MEMBERS_DEADLINE: Duration = Duration::from_secs(1);
 /// Between two log lines about refused messages of the same peer and kind: a broken peer repeats itself.
 const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(30);
 
@@ -56,7 +59,7 @@ impl Peers {
         body: Bytes,
         deadline: Duration,
     ) -> Result<Bytes, TransportError> {
-        let is_raft = !matches!(kind, PeerKind::Admission | PeerKind::LivenessCheck);
+        let is_raft = !matches!(kind, PeerKind::Admission | PeerKind::LivenessCheck | PeerKind::Members);
         if is_raft && !self.guard.may_call(to) {
             return Err(TransportError::Unreachable(format!("node {to} has not confirmed this node's start yet")));
         }
@@ -65,6 +68,14 @@ impl Peers {
             self.handle_rejection(to, kind, code, detail);
         }
         result
+    }
+
+    /// Asks whoever is at this address who the members are.
+    pub(crate) async fn members_at(&self, address: &str) -> Result<KnownMembers, TransportError> {
+        let answer = self.transport.call_address(address, PeerKind::Members, Bytes::new(), MEMBERS_DEADLINE).await?;
+        let known: KnownMembers = wire::decode(&answer).map_err(|error| TransportError::Garbled(error.to_string()))?;
+        known.check().map_err(TransportError::Garbled)?;
+        Ok(known)
     }
 
     /// See [`Transport::reconnect`].

@@ -95,3 +95,22 @@ fn a_peer_that_is_forgotten_and_mentioned_again_has_one_task() {
     let now = guard.table.lock().peers[&2].claim_now.clone();
     assert!(guard.must_claim(2, &now).is_some());
 }
+
+#[test]
+fn a_joining_node_with_a_vote_is_admitted_by_a_majority_of_the_voters_that_it_was_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let identity = PeerIdentity { cluster: "test".into(), node: 4, directory: 7, start: claim(3).start() };
+    let book = PeerBook::open(directory.path(), identity, &BTreeMap::new()).unwrap();
+    let (guard, _) = RollbackGuard::new((4, claim(3)), book, Arc::new(|_| {}), BTreeSet::new(), false);
+    guard.admit_if_due();
+    assert!(guard.not_admitted_because().is_some(), "no list of peers is no majority");
+    guard.learn_voters(Some((0, vec![1, 2, 3])));
+    guard.admit_if_due();
+    assert!(guard.not_admitted_because().is_some());
+    assert!(guard.answered(1, Ok(reply(claim(1)))));
+    guard.answered(2, Err(TransportError::Refused));
+    guard.answered(3, Err(TransportError::Refused));
+    assert!(guard.not_admitted_because().is_some(), "one of three");
+    assert!(guard.answered(2, Ok(reply(claim(1)))));
+    assert_eq!(guard.not_admitted_because(), None);
+}

@@ -20,7 +20,7 @@ use crate::error::{BarrierError, ChangeError, ProposeError, ServeError};
 use crate::failure_detector::hold;
 use crate::leader_transfer::LeaderTransfer;
 use crate::log::log_store::LogStore;
-use crate::membership::MembershipChanges;
+use crate::membership::{MemberChange, MembershipChanges};
 use crate::peer::call_order::{CallOrder, in_turn};
 use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::Acknowledged;
@@ -29,7 +29,8 @@ use crate::peer::peers::Peers;
 use crate::peer::transport::{CODE_GOING_DOWN, PeerKind};
 use crate::peer::validation::{MAX_INDEX, check_clock};
 use crate::peer::wire::{
-    self, Append, AppendReply, Command, LivenessCheck, MembersReply, ProposeReply, ReadIndexReply, TransferReply,
+    self, Append, AppendReply, Command, KnownMembers, LivenessCheck, MembersReply, ProposeReply, ReadIndexReply,
+    TransferReply,
 };
 use crate::propose::Proposer;
 use crate::raft_node::RaftNode;
@@ -115,7 +116,7 @@ impl RpcHandler {
         if body.len() > kind.max_body_bytes() {
             return Err(ServeError::new("too_large", format!("{} bytes exceed the bound of {kind}", body.len())));
         }
-        if !matches!(kind, PeerKind::Admission | PeerKind::LivenessCheck) {
+        if !matches!(kind, PeerKind::Admission | PeerKind::LivenessCheck | PeerKind::Members) {
             self.peers.guard.check_caller(caller)?;
         }
         let _serving = self.serving.try_read().map_err(|_| going_down())?;
@@ -127,6 +128,8 @@ impl RpcHandler {
                 let claim = wire::decode(&body).map_err(malformed)?;
                 answer(&self.claims.answer_claim(caller, claim).await?)
             }
+            // A node that joins exchanges no claims before it knows its peers. What it gets here are addresses.
+            PeerKind::Members => answer(&KnownMembers::of(self.node.config.node, &self.node.members.borrow())),
             PeerKind::Append | PeerKind::Heartbeat => self.append(caller, body).await,
             PeerKind::Vote => {
                 let request = self.vote_request(from, &body)?;
@@ -239,15 +242,22 @@ impl RpcHandler {
                 };
                 answer(&reply)
             }
-            change => {
-                let reply: MembersReply = if closing || !leading {
-                    Err(ChangeError::NoLeader)
-                } else {
-                    self.membership.change_here(change).await
-                };
-                answer(&reply)
+            Command::Change { change, if_version } => self.change_members(change, if_version).await,
+            Command::AddMember { node, addresses, role } => {
+                self.change_members(MemberChange::Add { node, addresses, role }, None).await
             }
+            Command::Promote { node } => self.change_members(MemberChange::Promote { node }, None).await,
+            Command::Remove { node } => self.change_members(MemberChange::Remove { node }, None).await,
         }
+    }
+
+    async fn change_members(&self, change: MemberChange, if_version: Option<u64>) -> Answer {
+        let reply: MembersReply = if self.node.is_closing() || !self.node.leads().leading {
+            Err(ChangeError::NoLeader)
+        } else {
+            self.membership.change_here(change, if_version).await
+        };
+        answer(&reply)
     }
 
     /// Waits until no message is acted on any more, and takes no other; at most for the time of a stop.

@@ -39,11 +39,13 @@ pub enum PeerKind {
     Service,
     /// A node's claim of its data directory and starts; see `directory_claim.rs`.
     Admission,
+    /// Asks for the members; a node that joins knows nothing but addresses of some.
+    Members,
 }
 
 impl PeerKind {
     /// Every kind, in the order of declaration, which is their number in a frame.
-    pub const ALL: [PeerKind; 11] = [
+    pub const ALL: [PeerKind; 12] = [
         PeerKind::Append,
         PeerKind::Heartbeat,
         PeerKind::Vote,
@@ -55,6 +57,7 @@ impl PeerKind {
         PeerKind::Propose,
         PeerKind::Service,
         PeerKind::Admission,
+        PeerKind::Members,
     ];
 
     /// The name, as in metrics and logs.
@@ -71,6 +74,7 @@ impl PeerKind {
             PeerKind::Propose => "propose",
             PeerKind::Service => "service",
             PeerKind::Admission => "admission",
+            PeerKind::Members => "members",
         }
     }
 
@@ -149,6 +153,18 @@ impl TransportError {
 pub trait Transport: Send + Sync + 'static {
     /// Sends `body` to node `to` and returns its answer, within `deadline`.
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError>;
+
+    /// As [`call`](Self::call), to a member of this cluster of which only the address is known, whoever it is.
+    async fn call_address(
+        &self,
+        address: &str,
+        kind: PeerKind,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<Bytes, TransportError> {
+        let _ = (kind, body, deadline);
+        Err(TransportError::Unreachable(format!("this network has no peer at {address}")))
+    }
 
     /// A call of this kind to `node` got no answer, and its connection may be stuck: later calls use a new one. Calls
     /// under way keep theirs. A connection that is still being made is kept.

@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::application::ClockReport;
 use crate::error::{BarrierError, ChangeError, ProposeError};
 use crate::log::codec::{self, invalid};
+use crate::membership::MemberChange;
 use crate::peer::call_order::Ticket;
 use crate::peer::directory_claim::DirectoryClaim;
 use crate::raft_types::{LogId, TypeConfig, Vote};
-use crate::status::{MemberAddresses, MemberRole, Members};
+use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberRole, Members};
 
 /// First byte of every body: the version of what follows.
 const VERSION: u8 = 4;
@@ -126,7 +127,7 @@ pub(crate) enum Command {
         payload: Bytes,
         ticket: Ticket,
     },
-    /// Without a role, a new node becomes an ordinary member, and a known one keeps its role.
+    /// As a node of version 0.1 sends it. So are the next two.
     AddMember {
         node: u64,
         addresses: MemberAddresses,
@@ -141,6 +142,43 @@ pub(crate) enum Command {
     Transfer {
         to: Option<u64>,
     },
+    /// A change of the membership; with a version, only of the membership that has it.
+    Change {
+        change: MemberChange,
+        if_version: Option<u64>,
+    },
+}
+
+/// What a node tells one that joins.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct KnownMembers {
+    /// The node that answers.
+    pub(crate) node: u64,
+    /// Log index of the membership that it knows.
+    pub(crate) version: u64,
+    pub(crate) voters: Vec<u64>,
+    /// Where peers reach all members.
+    pub(crate) peers: Vec<(u64, String)>,
+}
+
+impl KnownMembers {
+    pub(crate) fn of(node: u64, members: &Members) -> KnownMembers {
+        KnownMembers {
+            node,
+            version: members.version,
+            voters: members.voters.keys().copied().collect(),
+            peers: members.all().map(|(node, addresses)| (*node, addresses.peer.clone())).collect(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fits = |(node, address): &(u64, String)| *node != 0 && (1..=MAX_ADDRESS_BYTES).contains(&address.len());
+        let known = |voter: &u64| self.peers.iter().any(|(node, _)| node == voter);
+        if self.peers.len() > MAX_MEMBERS || !self.peers.iter().all(fits) || !self.voters.iter().all(known) {
+            return Err(format!("node {} names members that no cluster has", self.node));
+        }
+        Ok(())
+    }
 }
 
 /// (term, index), or why not.

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockkeeper_consensus::{BarrierError, ChangeError, PeerKind, ProposeError};
+use lockkeeper_consensus::{BarrierError, ChangeError, MemberChange, PeerKind, ProposeError};
 
-use crate::common::{Cluster, propose_until_taken};
+use crate::common::{Cluster, Member, propose_until_taken};
 use crate::memory_network::until;
 
 fn text(text: &str) -> Bytes {
@@ -355,6 +355,50 @@ async fn a_lagging_follower_gets_a_snapshot() {
     assert_eq!(cluster.at(late).machine.payloads(), cluster.at(leader).machine.payloads());
     cluster.at(late).consensus.propose(text("on")).await.unwrap();
     cluster.stop().await;
+}
+
+/// A cluster whose leader has failed in the middle of the removal of a voter; and that voter.
+async fn half_done_removal() -> (Cluster, u64) {
+    let mut cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    let [stays, leaves] = cluster.followers(leader)[..] else { panic!("two followers") };
+    // The membership of both sets reaches the voter that leaves. Without the one that stays nobody can commit it.
+    cluster.net.cut(stays);
+    let consensus = cluster.at(leader).consensus.clone();
+    let change = tokio::spawn(async move { consensus.remove(leaves).await });
+    let is_joint = |node: u64| cluster.at(node).consensus.members().borrow().joint.len() == 2;
+    until("the joint membership", || is_joint(leaves).then_some(())).await;
+    let failed = cluster.kill(leader);
+    change.abort();
+    assert!(change.await.is_err(), "it was under way");
+    Cluster::bury(failed).await;
+    cluster.net.heal(stays);
+    cluster.boot(leader).await;
+    cluster.agreed().await;
+    (cluster, leaves)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_voters_that_is_half_done_is_seen_and_taken_back_or_finished() {
+    for finish in [false, true] {
+        let (cluster, leaves) = half_done_removal().await;
+        let leader = cluster.leader().await;
+        let seen = until("every node to see it, and the leader that there is no margin", || {
+            let joint = |member: &Member| member.consensus.members().borrow().joint.len() == 2;
+            let status = cluster.at(leader).consensus.status();
+            let seen = cluster.members.values().all(joint) && status.synced_voters() == 2;
+            seen.then_some(status)
+        })
+        .await;
+        assert_eq!(seen.failure_tolerance(), Some(0), "three of three and two of two are in step");
+        let consensus = &cluster.at(leader).consensus;
+        let change =
+            if finish { MemberChange::Remove { node: leaves } } else { MemberChange::Promote { node: leaves } };
+        let members = consensus.change_membership(change, Some(seen.members.version)).await.unwrap();
+        assert_eq!((members.voters.len(), members.get(leaves).is_some()), (if finish { 2 } else { 3 }, !finish));
+        assert!(members.joint.is_empty() && members.version > seen.members.version);
+        cluster.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use lockkeeper_api::cluster::{
-    AddMember, ClusterQuery, Member, Membership, Role, StateChecksum, Status, Transfer, Transferred,
+    AddMember, ClusterQuery, Member, MemberQuery, Membership, Role, StateChecksum, Status, Transfer, Transferred,
 };
 use lockkeeper_api::{Answer, Code};
-use lockkeeper_consensus::{ChangeError, ConsensusStatus, Follower, MemberAddresses, MemberRole, Members};
+use lockkeeper_consensus::{
+    ChangeError, ConsensusStatus, Follower, MemberAddresses, MemberChange, MemberRole, Members,
+};
 use lockkeeper_core::Zxid;
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_node::{Consistency, NodeError};
@@ -100,6 +102,9 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
         lock_waiters: status.waiters as u64,
         state,
         members: members_out(context, &consensus.members, Some(consensus)),
+        membership_version: consensus.members.version,
+        joint_voters: consensus.members.joint.iter().map(|voters| voters.iter().copied().collect()).collect(),
+        failure_tolerance: consensus.failure_tolerance().map(|more| more as u64),
     };
     Ok(Reply::ok(status.zxid, Answer::Cluster(Box::new(body))))
 }
@@ -107,7 +112,10 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
 /// The answer to a change of the membership, whose audit record this writes.
 fn changed(scope: &CallScope, event: AuditEvent, done: Result<Members, ChangeError>) -> Answered {
     let context = &scope.context;
-    let membership = |members| Membership { members: members_out(context, &members, None) };
+    let membership = |members: Members| Membership {
+        members: members_out(context, &members, None),
+        membership_version: members.version,
+    };
     let answered = done.map(|members| Reply::timeless(Answer::Membership(membership(members)))).map_err(Failure::from);
     record(context, event, scope.requester(), &answered);
     answered
@@ -145,6 +153,7 @@ pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
             return Err(Failure::bad_request(why));
         }
     };
+    let if_version = ask.if_version;
     let AddMember { node_id, peer_address: peer, client_address: client, zookeeper_address: zookeeper, .. } = ask;
     let addresses =
         [("peer_address", Some(&peer)), ("client_address", client.as_ref()), ("zookeeper_address", zookeeper.as_ref())];
@@ -153,21 +162,24 @@ pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
     }
     let event = AuditEvent::MemberAdded { member: node_id, role: ask.role, peer_address: peer.clone() };
     let addresses = MemberAddresses { peer, client, zookeeper };
-    let done = context.node.consensus().add_member(node_id, addresses, role).await;
+    let add = MemberChange::Add { node: node_id, addresses, role };
+    let done = context.node.consensus().change_membership(add, if_version).await;
     changed(&scope, event, done)
 }
 
 /// Makes a learner a voter, once it has caught up. A front node never becomes one.
-pub(super) async fn promote_member(scope: CallScope, id: u64) -> Answered {
+pub(super) async fn promote_member(scope: CallScope, id: u64, query: MemberQuery) -> Answered {
     check_allowed(&scope).await?;
-    let done = scope.context.node.consensus().promote(id).await;
+    let done =
+        scope.context.node.consensus().change_membership(MemberChange::Promote { node: id }, query.if_version).await;
     changed(&scope, AuditEvent::MemberPromoted { member: id }, done)
 }
 
 /// Removes a member. Its id is spent.
-pub(super) async fn remove_member(scope: CallScope, id: u64) -> Answered {
+pub(super) async fn remove_member(scope: CallScope, id: u64, query: MemberQuery) -> Answered {
     check_allowed(&scope).await?;
-    let done = scope.context.node.consensus().remove(id).await;
+    let done =
+        scope.context.node.consensus().change_membership(MemberChange::Remove { node: id }, query.if_version).await;
     changed(&scope, AuditEvent::MemberRemoved { member: id }, done)
 }
 

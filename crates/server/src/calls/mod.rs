@@ -138,8 +138,12 @@ impl CallScope {
             Call::RunTransaction { body } => txn::txn(self, body).boxed(),
             Call::GetCluster { query } => cluster::status(self, query).boxed(),
             Call::AddMember { body } => to_the_end(self.context.clone(), cluster::add_member(self, body)).boxed(),
-            Call::PromoteMember { id } => to_the_end(self.context.clone(), cluster::promote_member(self, id)).boxed(),
-            Call::RemoveMember { id } => to_the_end(self.context.clone(), cluster::remove_member(self, id)).boxed(),
+            Call::PromoteMember { id, query } => {
+                to_the_end(self.context.clone(), cluster::promote_member(self, id, query)).boxed()
+            }
+            Call::RemoveMember { id, query } => {
+                to_the_end(self.context.clone(), cluster::remove_member(self, id, query)).boxed()
+            }
             Call::TransferLeadership { body } => {
                 to_the_end(self.context.clone(), cluster::transfer(self, body)).boxed()
             }

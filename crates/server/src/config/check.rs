@@ -34,6 +34,9 @@ pub struct Checked {
     pub zookeeper_clients: BTreeMap<u64, String>,
 }
 
+/// The most addresses of `cluster.join`.
+const MAX_JOIN: usize = 32;
+
 /// Addresses by node id.
 type Addresses = BTreeMap<u64, String>;
 
@@ -116,8 +119,12 @@ impl Config {
         let (own, is_front) = (self.cluster.node, self.cluster.role == NodeRole::Front);
         let mut peers = BTreeMap::new();
         let mut clients = BTreeMap::new();
+        if !self.cluster.join.is_empty() {
+            return self.check_join().map(|()| (peers, clients));
+        }
         if is_front && self.peers.is_empty() {
-            let rule = "needs [peers] with the members that vote: a front node is no cluster of its own";
+            let rule = "needs [peers] with the members that vote, or cluster.join: a front node is no cluster of its \
+                        own";
             return Err(refuse("cluster.role", "\"front\"", rule));
         }
         if self.peers.is_empty() {
@@ -155,6 +162,21 @@ impl Config {
             ));
         }
         Ok((peers, clients))
+    }
+
+    fn check_join(&self) -> Result<(), ConfigError> {
+        let join = &self.cluster.join;
+        if let Some(id) = self.peers.keys().next() {
+            let rule = "cannot be beside [peers]: [peers] forms a new cluster, and cluster.join is for a node that \
+                        joins one; remove cluster.join or [peers]";
+            return Err(refuse("cluster.join", format!("with [peers.{id}]"), rule));
+        }
+        within("cluster.join", join.len(), 1, MAX_JOIN)?;
+        join.iter().try_for_each(|address| host_and_port("cluster.join", address))?;
+        match join.iter().find(|address| **address == self.listen.peer) {
+            Some(own) => Err(refuse("cluster.join", format!("{own:?}"), "is this node itself; name another member")),
+            None => Ok(()),
+        }
     }
 
     fn check_zookeeper(&self) -> Result<(), ConfigError> {

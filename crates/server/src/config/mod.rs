@@ -28,7 +28,7 @@ pub struct Config {
     /// The cluster and this member.
     pub cluster: ClusterSection,
     /// Every founding member by its node id, this one included unless it is a front node. Empty means that this node is
-    /// a cluster of its own.
+    /// a cluster of its own, or joins one (`cluster.join`).
     #[serde(default)]
     pub peers: BTreeMap<String, Peer>,
     /// The addresses of the listeners.
@@ -82,6 +82,11 @@ pub struct ClusterSection {
     /// added.
     #[serde(default)]
     pub role: NodeRole,
+    /// Peer addresses of members of a running cluster that this node joins, in place of `[peers]`. One is enough; more
+    /// help while that one is down. A node with these never forms a cluster. Once it has joined, it takes the
+    /// addresses from the replicated membership.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub join: Vec<String>,
 }
 
 /// The role of a node.
@@ -468,7 +473,7 @@ impl Config {
     /// A node with every default; set the fields to change it.
     pub fn new(cluster: impl Into<String>, node: u64) -> Self {
         Self {
-            cluster: ClusterSection { id: cluster.into(), node, role: NodeRole::Member },
+            cluster: ClusterSection { id: cluster.into(), node, role: NodeRole::Member, join: Vec::new() },
             peers: BTreeMap::new(),
             listen: Listen::default(),
             tls: Tls::default(),

@@ -1,6 +1,6 @@
 //! The routes of `/v1/cluster`.
 
-use lockkeeper_api::cluster::{AddMember, ClusterQuery, Membership, Status, Transfer, Transferred};
+use lockkeeper_api::cluster::{AddMember, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
@@ -27,25 +27,27 @@ pub(super) async fn add_member(Reader(scope): Reader, Json(body): Json<AddMember
 }
 
 /// Makes a learner a voter, once it has caught up. A front node never becomes one.
-#[utoipa::path(post, path = "/v1/cluster/members/{id}/promote", tag = "cluster", params(("id" = u64, Path, description = "The member")),
+#[utoipa::path(post, path = "/v1/cluster/members/{id}/promote", tag = "cluster",
+    params(("id" = u64, Path, description = "The member"), MemberQuery),
     responses((status = 200, description = "It votes", body = Membership),
               (status = "4XX", description = "Refused; nothing changed",
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn promote_member(Reader(scope): Reader, Id(id): Id) -> Answered {
-    scope.dispatch(Call::PromoteMember { id }).await
+pub(super) async fn promote_member(Reader(scope): Reader, Id(id): Id, Query(query): Query<MemberQuery>) -> Answered {
+    scope.dispatch(Call::PromoteMember { id, query }).await
 }
 
 /// Removes a member. Its id is spent.
-#[utoipa::path(delete, path = "/v1/cluster/members/{id}", tag = "cluster", params(("id" = u64, Path, description = "The member")),
+#[utoipa::path(delete, path = "/v1/cluster/members/{id}", tag = "cluster",
+    params(("id" = u64, Path, description = "The member"), MemberQuery),
     responses((status = 200, description = "It is removed", body = Membership),
               (status = "4XX", description = "Refused; nothing changed",
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)",
                body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn remove_member(Reader(scope): Reader, Id(id): Id) -> Answered {
-    scope.dispatch(Call::RemoveMember { id }).await
+pub(super) async fn remove_member(Reader(scope): Reader, Id(id): Id, Query(query): Query<MemberQuery>) -> Answered {
+    scope.dispatch(Call::RemoveMember { id, query }).await
 }
 
 /// Hands leadership over.

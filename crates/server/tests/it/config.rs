@@ -55,6 +55,29 @@ fn shipped_files_are_good_and_name_every_key() {
 }
 
 #[test]
+fn a_node_joins_by_addresses_or_forms_a_cluster_with_its_peers() {
+    let joins = |join: &str| format!("{GOOD}join = {join}\n");
+    let config = Config::from_text(&joins(r#"["10.0.0.1:7101", "lock-2:7101"]"#), "test.toml").unwrap();
+    let checked = config.check().unwrap();
+    assert!(checked.peers.is_empty() && checked.clients.is_empty());
+    let refused = |text: &str| {
+        let checked = Config::from_text(text, "test.toml").and_then(|config| config.check());
+        match checked {
+            Ok(_) => panic!("was taken: {text}"),
+            Err(error) => error.to_string(),
+        }
+    };
+    let both = refused(&format!("{}[peers.2]\npeer = \"127.0.0.1:7102\"\n", joins(r#"["10.0.0.1:7101"]"#)));
+    assert!(both.contains("cluster.join") && both.contains("remove cluster.join or [peers]"), "{both}");
+    let no_port = refused(&joins(r#"["10.0.0.1"]"#));
+    assert!(no_port.contains("cluster.join") && no_port.contains("host:port"), "{no_port}");
+    let itself = refused(&format!("{}[listen]\npeer = \"127.0.0.1:7104\"\n", joins(r#"["127.0.0.1:7104"]"#)));
+    assert!(itself.contains("is this node itself"), "{itself}");
+    let many = format!("{:?}", ["a:1"; 33]);
+    assert!(refused(&joins(&many)).contains("cluster.join"));
+}
+
+#[test]
 fn a_front_node_names_the_voters_and_not_itself() {
     let text = format!("{GOOD}role = \"front\"\n[peers.2]\npeer = \"127.0.0.1:7102\"\n");
     let config = Config::from_text(&text, "test.toml").unwrap();

@@ -20,6 +20,7 @@ mod jwt;
 mod lifecycle;
 mod local;
 mod locks;
+mod members;
 mod namespaces;
 mod nodes;
 mod observe;

@@ -103,6 +103,41 @@ async fn nobody_else_is_let_in() {
     works(&members.nodes).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_joins_over_tls_and_asks_only_nodes_of_its_cluster() {
+    let members = Members::start().await;
+    let at = members.nodes[0].peer.to_string();
+    let ask = async |certificates: &Authority, cluster: &str| {
+        let own = tempfile::tempdir().unwrap();
+        let mut identity = identity(members.directory.path(), 2);
+        identity.cluster = cluster.into();
+        let book = PeerBook::open(own.path(), identity, &BTreeMap::new()).unwrap();
+        let name = PeerName { cluster: cluster.into(), node: 2 };
+        let tls = PeerTls::open(&certificates.node(cluster, 2), &certificates.file(), name).unwrap();
+        let transport = FramedTransport::over_tls(book, tls).unwrap();
+        transport.call_address(&at, PeerKind::Members, Bytes::new(), PATIENCE).await
+    };
+    ask(&members.authority, "test").await.unwrap();
+    // The same authority has issued certificates for two clusters.
+    let foreign = ask(&members.authority, "other").await;
+    let Err(TransportError::Unreachable(why)) = foreign else { panic!("{foreign:?}") };
+    assert!(why.contains("lockkeeper://test/node/1") && why.contains("a node of cluster "), "{why}");
+    assert!(ask(&Authority::new("another"), "test").await.is_err());
+
+    let mut config = Config::new("test", 4);
+    config.cluster.join = vec![at.clone()];
+    config.listen.client = "127.0.0.1:0".into();
+    config.listen.peer = "127.0.0.1:0".into();
+    config.storage.directory = members.directory.path().join("node4");
+    config.tls.peer = Some(section(&members.authority.node("test", 4), &members.authority));
+    adjust_for_tests(&mut config);
+    let joined = spawn(Server::bind(config).unwrap());
+    let body = serde_json::json!({ "node_id": 4, "peer_address": joined.peer.to_string() });
+    let added = members.nodes[0].post("/v1/cluster/members", None, body).await;
+    assert!(added.status.is_success(), "{}", added.text);
+    joined.ready().await;
+}
+
 #[test]
 fn a_node_does_not_start_with_the_certificate_of_another() {
     let authority = Authority::new("one");

@@ -1,0 +1,78 @@
+//! Joining a cluster of which only addresses are known.
+//!
+//! A node that joins has no list of peers. It asks at the addresses that its configuration names who the members are,
+//! until it has the membership itself: in its log or its snapshot, from which it takes the addresses from then on. A
+//! node that was stopped before that asks again when it starts. A member answers only if the joining node is a member
+//! already, so the question is repeated until an operator has added it. The answer is a hint about addresses and
+//! nothing else: each peer proves its identity as always, and a directory that is not fresh is admitted only by a
+//! majority of the voters.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::peer::peer_auth::CODE_UNKNOWN_NODE;
+use crate::peer::peers::Peers;
+use crate::peer::transport::TransportError;
+use crate::peer::wire::KnownMembers;
+use crate::raft_node::RaftNode;
+
+const ASK_EVERY: Duration = Duration::from_millis(250);
+/// Once members are known, the leader sends the log. Who they are may change meanwhile.
+const ASK_AGAIN_EVERY: Duration = Duration::from_secs(2);
+/// Rounds between two log lines that say why this node has not joined.
+const SAY_EVERY: u32 = 120;
+
+/// Asks for the members until this node has the membership.
+pub(crate) async fn find_members(node: Arc<RaftNode>, peers: Peers) {
+    let mut members = node.members.clone();
+    for round in 0_u32.. {
+        let asked = async {
+            let found = ask_all(&node, &peers, round % SAY_EVERY == 0).await;
+            tokio::time::sleep(if found { ASK_AGAIN_EVERY } else { ASK_EVERY }).await;
+        };
+        tokio::select! {
+            biased;
+            joined = members.wait_for(|members| members.version > 0) => {
+                if joined.is_ok() {
+                    tracing::info!("this node has the membership; cluster.join is not needed any more");
+                }
+                return;
+            }
+            () = asked => {}
+        }
+    }
+}
+
+/// Whether one of the addresses names the members.
+async fn ask_all(node: &RaftNode, peers: &Peers, says_why: bool) -> bool {
+    let mut reasons = BTreeSet::new();
+    for address in &node.config.join {
+        match peers.members_at(address).await {
+            Ok(known) if !known.voters.is_empty() => {
+                learn(peers, known);
+                return true;
+            }
+            Ok(known) => drop(reasons.insert(format!("node {} at {address} has not joined itself", known.node))),
+            Err(TransportError::Rejected { code, .. }) if code == CODE_UNKNOWN_NODE => {
+                let own = node.config.node;
+                reasons.insert(format!(
+                    "node {own} is not a member of the cluster yet: add it with `lockkeeper member add {own}`"
+                ));
+            }
+            Err(error) => drop(reasons.insert(format!("{address}: {error}"))),
+        }
+    }
+    if says_why {
+        let reasons: Vec<String> = reasons.into_iter().collect();
+        tracing::warn!("waiting to join the cluster (cluster.join): {}", reasons.join("; "));
+    }
+    false
+}
+
+fn learn(peers: &Peers, known: KnownMembers) {
+    for (node, address) in &known.peers {
+        peers.learn(*node, address);
+    }
+    peers.guard.learn_voters(Some((known.version, known.voters)));
+}

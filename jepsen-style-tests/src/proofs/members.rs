@@ -1,0 +1,205 @@
+//! A cluster grows from one node to three and to five and shrinks to three, and a voter whose disk is lost is replaced,
+//! all under load. Each step is a block of `docs/operate.md`, run as it is printed there, but for the ports. At nodes
+//! that stay no request may fail, no pause be longer than after the death of a leader, and tokens must rise throughout.
+
+mod load;
+mod page;
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::cluster::{Role, Status};
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::http::{Api, new_client};
+use crate::stats::millis;
+use crate::verdict::{Failed, ProofResult, broken};
+use load::{Load, WorkDone};
+use page::{Page, RunningBlock};
+
+/// As in `rotate`: the longest pause at a node that stays.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// The load goes on for so long between two steps.
+const BETWEEN: Duration = Duration::from_millis(500);
+const DONE_WITHIN: Duration = Duration::from_secs(90);
+const AGREE_WITHIN: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+
+pub(super) async fn run(context: &Context) -> ProofResult {
+    let mut growth = Growth::start(context).await?;
+    let begun = Instant::now();
+    growth.step("### From one node to three", &[2, 3]).await?;
+    growth.step("### From three to five", &[4, 5]).await?;
+    growth.load.use_nodes(growth.apis(&[1, 2, 3])).await;
+    growth.step("### From five to three", &[]).await?;
+    growth.load.use_nodes(growth.apis(&[1, 2])).await;
+    growth.lose_disk(3).await?;
+    growth.step("### Replace a node", &[6]).await?;
+    let took = begun.elapsed();
+    let (work, voters) = growth.end().await?;
+    judge(&work)?;
+    Ok(format!(
+        "1, 3, 5, 3 nodes and a voter replaced in {:.0} s under {} lock cycles: no request failed at a node that stays, \
+         the longest pause was {}, tokens rose; the voters are {voters:?}",
+        took.as_secs_f64(),
+        work.grants.len(),
+        millis(work.longest_pause)
+    ))
+}
+
+/// What must hold of the load.
+fn judge(work: &WorkDone) -> Result<(), Failed> {
+    if let Some(first) = work.failures.first() {
+        return broken(format!("{} requests failed at nodes that stay, the first one {first}", work.failures.len()));
+    }
+    if work.longest_pause > LONGEST_PAUSE {
+        let pause = millis(work.longest_pause);
+        return broken(format!("a client was held up for {pause}, longer than {}", millis(LONGEST_PAUSE)));
+    }
+    if work.grants.is_empty() {
+        return broken("no lock was taken: there was no load");
+    }
+    crate::tokens::check(&work.grants).map_err(Failed::Broken)
+}
+
+/// The cluster as it grows.
+struct Growth<'a> {
+    context: &'a Context,
+    page: Page,
+    directory: PathBuf,
+    /// The first node.
+    cluster: Cluster,
+    /// The steps, whose processes are the other nodes.
+    blocks: Vec<RunningBlock>,
+    nodes: Vec<u64>,
+    load: Load,
+}
+
+impl<'a> Growth<'a> {
+    async fn start(context: &'a Context) -> Result<Self, Failed> {
+        let cluster = Cluster::start(&context.binary, &context.dir, Options { nodes: 1, ..Options::default() }).await?;
+        let directory = context.dir.join("joined");
+        std::fs::create_dir_all(&directory)?;
+        symlink(std::path::absolute(&context.binary)?, directory.join("lockkeeper"))?;
+        let page = Page::with_free_ports()?;
+        let load = Load::start(cluster.api(1)).await?;
+        Ok(Self { context, page, directory, cluster, blocks: Vec::new(), nodes: vec![1], load })
+    }
+
+    fn apis(&self, nodes: &[u64]) -> Vec<Api> {
+        nodes.iter().filter_map(|node| self.api(*node).ok()).collect()
+    }
+
+    fn api(&self, node: u64) -> Result<Api, Failed> {
+        match self.page.client_address(node) {
+            Some(address) => Ok(Api::at_address(new_client()?, address)),
+            None => Ok(self.cluster.api(node)),
+        }
+    }
+
+    /// Runs a block of the page, which starts these nodes, and lets the load use them.
+    async fn step(&mut self, heading: &str, starts: &[u64]) -> Result<(), Failed> {
+        self.context.log.say(format!("{heading}, of docs/operate.md"));
+        let endpoint = self.cluster.endpoints().remove(0);
+        let block = RunningBlock::run(&self.page, heading, (&self.directory, &endpoint), starts, DONE_WITHIN).await?;
+        self.blocks.push(block);
+        self.nodes.extend(starts);
+        let leader = self.status_of_leader().await?;
+        let voters = voters(&leader);
+        self.nodes.retain(|node| voters.contains(node));
+        self.load.use_nodes(self.apis(&voters)).await;
+        self.context.log.say(format!("the voters are {voters:?}"));
+        // Those that were removed are stopped, as the page says.
+        self.blocks.iter_mut().for_each(|block| block.stop_all_but(&voters));
+        tokio::time::sleep(BETWEEN).await;
+        Ok(())
+    }
+
+    /// A machine is gone, and its disk with it.
+    async fn lose_disk(&mut self, node: u64) -> Result<(), Failed> {
+        self.context.log.say(format!("node {node} is killed, and its disk is deleted"));
+        self.blocks.iter_mut().for_each(|block| block.stop(node));
+        let api = self.api(node)?;
+        let begun = Instant::now();
+        while api.ready().await {
+            if begun.elapsed() > DONE_WITHIN {
+                return broken(format!("node {node}, which was killed, still answers"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        let data: &Path = &self.directory.join(format!("node{node}-data"));
+        Ok(std::fs::remove_dir_all(data)?)
+    }
+
+    async fn status_of_leader(&self) -> Result<Status, Failed> {
+        let begun = Instant::now();
+        loop {
+            for api in self.apis(&self.nodes) {
+                if let Ok(status) = api.status(false).await
+                    && status.value.leading
+                {
+                    return Ok(status.value);
+                }
+            }
+            if begun.elapsed() > DONE_WITHIN {
+                return broken("no node leads");
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Ends the load, and waits until all voters have the same contents.
+    async fn end(self) -> Result<(WorkDone, Vec<u64>), Failed> {
+        let voters = voters(&self.status_of_leader().await?);
+        let apis = self.apis(&voters);
+        let work = self.load.end().await;
+        let begun = Instant::now();
+        loop {
+            let asked = apis.iter().map(|api| api.status(true));
+            let answers = futures::future::join_all(asked).await;
+            let states: Vec<_> = answers.into_iter().flatten().filter_map(|answer| answer.value.state).collect();
+            if states.len() == voters.len() && states.iter().all(|state| *state == states[0]) {
+                return Ok((work, voters));
+            }
+            if begun.elapsed() > AGREE_WITHIN {
+                return broken(format!("the voters {voters:?} do not come to one state: {states:?}"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+fn voters(status: &Status) -> Vec<u64> {
+    status.members.iter().filter(|member| member.role == Role::Voter).map(|member| member.node_id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::TokenGrant;
+
+    fn work(tokens: &[u64]) -> WorkDone {
+        let now = Instant::now();
+        let at = |ms: u64| now + Duration::from_millis(ms);
+        let grant = |(turn, token): (u64, &u64)| TokenGrant {
+            lock: "a".into(),
+            token: *token,
+            asked: at(10 * turn),
+            granted: at(10 * turn + 1),
+            released: Some(at(10 * turn + 2)),
+        };
+        WorkDone { grants: (0..).zip(tokens).map(grant).collect(), ..WorkDone::default() }
+    }
+
+    #[test]
+    fn a_failure_a_long_pause_and_a_token_that_falls_break_it() {
+        judge(&work(&[5, 7, 9])).unwrap();
+        let failed = WorkDone { failures: vec!["at node 2".into()], ..work(&[5, 7]) };
+        let paused = WorkDone { longest_pause: LONGEST_PAUSE * 2, ..work(&[5, 7]) };
+        for bad in [failed, paused, work(&[5, 9, 7]), work(&[])] {
+            judge(&bad).unwrap_err();
+        }
+    }
+}
