@@ -4,6 +4,7 @@ mod auth;
 mod certs;
 mod hold;
 mod namespaces;
+mod snapshot;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ pub(crate) use auth::{
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
+pub(crate) use snapshot::{Recover, RestoreSnapshot, SaveSnapshot, Snapshot, SnapshotCommand};
 
 /// Without a scheme, so that `--ca` makes them `https`.
 const ENDPOINTS: &str = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003";
@@ -147,6 +149,10 @@ pub(crate) enum Command {
     Auth(Auth),
     /// Show and limit what namespaces use: sessions, lock requests, nodes, bytes, requests
     Namespaces(Namespaces),
+    /// Back up the cluster, look into a backup, and restore a cluster from one
+    Snapshot(Snapshot),
+    /// Make a survivor the only member of a new cluster, when a majority is lost for good
+    Recover(Recover),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  lockkeeper completions bash > /etc/bash_completion.d/lockkeeper")]
     Completions {
@@ -190,6 +196,8 @@ impl Command {
             Self::Certs(_) => "certs",
             Self::Auth(_) => "auth",
             Self::Namespaces(_) => "namespaces",
+            Self::Snapshot(_) => "snapshot",
+            Self::Recover(_) => "recover",
             Self::Completions { .. } => "completions",
         }
     }

@@ -10,8 +10,10 @@ pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod namespaces;
 pub(crate) mod nodes;
+pub(crate) mod recover;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod watch;
 
