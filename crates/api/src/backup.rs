@@ -205,7 +205,9 @@ impl BackupCheck {
         let (length, rest) = pending.split_at(LENGTH_BYTES);
         hash.update(length);
         if length != body_bytes.to_le_bytes() {
-            return Err(BackupError::Altered(format!("its body has {body_bytes} bytes, which is not what its end says")));
+            return Err(BackupError::Altered(format!(
+                "its body has {body_bytes} bytes, which is not what its end says"
+            )));
         }
         if rest[..32] != *hash.finalize() {
             return Err(BackupError::Altered("it does not match its checksum".into()));

@@ -1,6 +1,7 @@
 //! A backup as it comes from a node. The client checks nothing of it: see `lockkeeper_api::backup`.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use lockkeeper_api::backup::SIZE_HEADER;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::Client;
+use crate::endpoints::Endpoints;
 use crate::error::{Error, Tried};
 use crate::tls;
 use crate::transport::{root_cause, without_problem};
@@ -23,6 +25,8 @@ type Pieces = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
 /// A backup that a node sends.
 pub struct BackupDownload {
+    endpoints: Arc<Endpoints>,
+    index: usize,
     endpoint: String,
     size: Option<u64>,
     pieces: Pieces,
@@ -42,7 +46,7 @@ impl BackupDownload {
     /// The next bytes; `None` after the last ones.
     ///
     /// # Errors
-    /// The node has stopped sending, and what came is not whole.
+    /// The node has stopped sending, and what came is not whole. The next backup is asked of another endpoint.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         let why = match timeout(SILENCE, self.pieces.next()).await {
             Ok(None) => return None,
@@ -50,6 +54,7 @@ impl BackupDownload {
             Ok(Some(Err(error))) => root_cause(&error),
             Err(_) => format!("nothing came for {} s", SILENCE.as_secs()),
         };
+        self.endpoints.move_on_from(self.index);
         let why = format!("the backup broke off: {why}");
         Some(Err(Error::Unreachable { tried: vec![Tried { endpoint: self.endpoint.clone(), why }] }))
     }
@@ -102,7 +107,8 @@ impl Client {
         let status = response.status();
         if status.is_success() {
             let size = response.headers().get(SIZE_HEADER).and_then(|size| size.to_str().ok()?.parse().ok());
-            return Begun::Sends(BackupDownload { endpoint, size, pieces: Box::pin(response.bytes_stream()) });
+            let (endpoints, pieces) = (self.context.endpoints.clone(), Box::pin(response.bytes_stream()));
+            return Begun::Sends(BackupDownload { endpoints, index, endpoint, size, pieces });
         }
         let body = response.bytes().await.unwrap_or_default();
         match serde_json::from_slice::<Problem>(&body) {

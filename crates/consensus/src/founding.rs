@@ -5,8 +5,8 @@
 //! with a membership of them all, and a vote in the term of that position, so that the first leader is of a later term.
 //! No founder forms the cluster: it exists, and they elect a leader.
 //!
-//! Members of the old cluster must not mix with the new one, even under the same name and ids. So each founder knows the
-//! directory ids of the others beforehand, and its peers turn away whoever comes with another directory
+//! Members of the old cluster must not mix with the new one, even under the same name and ids. So each founder knows
+//! the directory ids of the others beforehand, and turns away a node that comes with another directory
 //! ([`crate::peer::peer_auth`]).
 
 use std::collections::BTreeMap;
@@ -74,10 +74,7 @@ impl Founding<'_> {
         let voters = members.keys().copied().collect();
         let membership = Membership::new(vec![voters], members)
             .map_err(|error| FoundingError::Config(format!("[peers]: {error}")))?;
-        let meta = SnapshotMeta {
-            last_log_id: Some(id),
-            last_membership: StoredMembership::new(Some(id), membership),
-        };
+        let meta = SnapshotMeta { last_log_id: Some(id), last_membership: StoredMembership::new(Some(id), membership) };
         let sink = snapshots.create(position, &encode_meta(&meta)?).map_err(io::Error::other)?;
         let mut buffered = BufWriter::with_capacity(WRITE_BYTES, sink);
         write_state(&mut buffered)?;

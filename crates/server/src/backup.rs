@@ -22,8 +22,8 @@ use thiserror::Error;
 use crate::config::{Config, ConfigError};
 
 pub use contents::{Contents, inspect};
-pub(crate) use origin::announce;
 pub use origin::Origin;
+pub(crate) use origin::announce;
 pub use recover::{Recovered, recover};
 pub use restore::{Restore, Restored, restore};
 

@@ -7,8 +7,8 @@
 //! library.
 //!
 //! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it; both behind
-//! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`Preparation`] makes
-//! a directory from a backup; [`trace`] checks a system-call trace of a running process against the promise.
+//! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`Preparation`]
+//! makes a directory from a backup; [`trace`] checks a system-call trace of a running process against the promise.
 
 mod ack_watermark;
 mod codec;

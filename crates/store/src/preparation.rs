@@ -1,7 +1,7 @@
 //! A data directory that is prepared before a node uses it, from a backup or from what a survivor has.
 //!
 //! The directory must be empty. A marker lies in it until everything is durable: a node refuses a directory with a
-//! marker, because it might take half of the data for all of it. If the preparation fails, the directory is empty again.
+//! marker, because it might take half of the data for all of it. If the preparation fails, the directory is emptied.
 
 use std::fs;
 use std::io;

@@ -110,8 +110,9 @@ async fn transfer(mut download: BackupDownload, to: &mut impl Write) -> Result<(
     let bar = progress(&download);
     let mut check = BackupCheck::default();
     let endpoint = download.endpoint().to_owned();
-    let not_whole =
-        |error: &dyn std::fmt::Display| Broken::Node(Failure::failed(format!("from {endpoint}: {error}; nothing was saved")));
+    let not_whole = |error: &dyn std::fmt::Display| {
+        Broken::Node(Failure::failed(format!("from {endpoint}: {error}; nothing was saved")))
+    };
     while let Some(piece) = download.next().await {
         let piece = piece.map_err(|error| Broken::Node(error.into()))?;
         check.take(&piece).map_err(|error| not_whole(&error))?;

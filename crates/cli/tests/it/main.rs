@@ -9,6 +9,7 @@ mod commands;
 mod gate;
 mod hold;
 mod lock;
+mod operate;
 mod readme_walk;
 mod support;
 mod trouble;

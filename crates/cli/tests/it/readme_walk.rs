@@ -44,7 +44,7 @@ fn start_dev() -> (DevCluster, Vec<String>) {
 }
 
 /// The shell block under a heading.
-fn block(page: &'static str, heading: &str) -> &'static str {
+pub(crate) fn block(page: &'static str, heading: &str) -> &'static str {
     let after = page.split(heading).nth(1).expect("the page has the heading");
     after.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of bash is below it")
 }
@@ -56,7 +56,7 @@ fn printed(script: &str, endpoints: &[String]) -> String {
 }
 
 /// The same in a directory.
-fn printed_in(directory: &Path, script: &str, endpoints: &[String]) -> String {
+pub(crate) fn printed_in(directory: &Path, script: &str, endpoints: &[String]) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_lockkeeper")).parent().expect("it is in a directory");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("there is a PATH"));
     let output = Command::new("bash")
@@ -94,7 +94,7 @@ fn the_walk_prints_what_the_page_says() {
 }
 
 /// What a block marks is in its output, in this order.
-fn says_what_it_marks(block: &str, printed: &str) {
+pub(crate) fn says_what_it_marks(block: &str, printed: &str) {
     let mut rest = printed;
     for line in block.lines().filter_map(|line| line.strip_prefix(MARK)) {
         let at = rest.find(line).unwrap_or_else(|| panic!("{line:?} is missing, or out of order, in:\n{printed}"));

@@ -11,8 +11,8 @@ use lockkeeper_mutants::mutant;
 use thiserror::Error;
 
 use super::State;
-use crate::ids::{SessionId, Zxid};
 use crate::event::SessionEnd;
+use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
 use crate::reply::Reply;
 

@@ -1,5 +1,5 @@
-//! The origin of a data directory that was not empty when its node first started on it: a file in it, for people and for
-//! the audit log.
+//! The origin of a data directory that was not empty when its node first started on it: a file in it, for people and
+//! for the audit log.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -72,7 +72,10 @@ pub(crate) fn announce(config: &Config, start: u64, audit: &Audit) {
         Err(error) => return tracing::warn!(file = %path.display(), %error, "the origin of the data cannot be read"),
     };
     tracing::info!(
-        how = origin.how, at = origin.at, from = origin.from, from_zxid = origin.from_zxid,
+        how = origin.how,
+        at = origin.at,
+        from = origin.from,
+        from_zxid = origin.from_zxid,
         first_zxid = origin.first_zxid,
         "this data directory was made from the state of another cluster"
     );

@@ -65,9 +65,8 @@ pub async fn recover(config: &Config) -> Result<Recovered, BackupFailure> {
     store.close()?;
     fs::rename(&directory, &kept_as).map_err(BackupFailure::io("rename", &directory))?;
     fs::rename(&made, &directory).map_err(BackupFailure::io("rename", &made))?;
-    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(BackupFailure::io("sync", parent))?;
-    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(BackupFailure::io("sync", parent))?;
     Ok(Recovered { directory, kept_as, origin, sessions_ended, nodes: state.node_count() as u64 })
 }
 
@@ -132,7 +131,8 @@ fn read(config: &Config) -> Result<(Store, u128, State, LogPosition), BackupFail
         }
     });
     let unreadable = unreadable.map_or(Ok(()), |why| Err(io::Error::other(why)));
-    let last = applied.and_then(|last| unreadable.map(|()| last)).map_err(BackupFailure::io("read the log in", directory))?;
+    let last =
+        applied.and_then(|last| unreadable.map(|()| last)).map_err(BackupFailure::io("read the log in", directory))?;
     let term = stored_term(&store).map_err(BackupFailure::io("read the vote in", directory))?;
     let after = LogPosition { term: term.max(last.term), index: last.index };
     state.validate().map_err(|why| BackupFailure::State { file: directory.clone(), why })?;

@@ -135,9 +135,8 @@ mod tests {
     #[test]
     fn directory_ids_differ_wherever_two_clusters_could_meet() {
         let config = Config::new("c", 1);
-        let ids = |hash: u8, config: &Config, attempt, founders: &[u64]| {
-            directories(&[hash; 32], config, attempt, founders)
-        };
+        let ids =
+            |hash: u8, config: &Config, attempt, founders: &[u64]| directories(&[hash; 32], config, attempt, founders);
         let known = ids(1, &config, 1, &[1, 2, 3]);
         assert_eq!(known, ids(1, &config, 1, &[1, 2, 3]), "every founder computes the same");
         assert_ne!(known[&1], known[&2]);

@@ -1,7 +1,8 @@
 //! `/v1/snapshot`: a backup of the whole state, streamed while it is encoded.
 //!
-//! The state is copied in O(1) after a read barrier and encoded on a thread for blocking work, so no write waits for it.
-//! One backup is taken at a time, the thread works at most half of the time, and what the client has not read is bounded.
+//! The state is copied in O(1) after a read barrier and encoded on a thread for blocking work, so no write waits for
+//! it. One backup is taken at a time, the thread works at most half of the time, and what the client has not read is
+//! bounded.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use bytes::Bytes;
 use lockkeeper_api::backup::{BackupWriter, CONTENT_TYPE, Header, SIZE_HEADER};
 use lockkeeper_api::{Code, Problem, ZXID_HEADER};
 use lockkeeper_consensus::LogPosition;
-use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::State;
+use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_node::{Consistency, NodeError};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;

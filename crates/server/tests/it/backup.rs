@@ -37,13 +37,13 @@ impl Old {
     async fn start(nodes: u64) -> Self {
         let cluster = Cluster::start(nodes).await;
         let session = cluster.session(60_000).await;
-        let token = acquire(&cluster, "orders", &session.credential.to_string()).await;
+        let token = acquire(&cluster, "orders", &session.credential).await;
         for path in ["/kept", "/kept/child"] {
-            cluster.post(&format!("/v1/nodes{path}"), None, json!({ "data": "x" })).await.json::<Value>();
+            cluster.post(&format!("/v1/nodes{path}"), None, json!({ "data": { "text": "x" } })).await.json::<Value>();
         }
         let begun = json!({ "fingerprint": "f", "pending_ms": 60_000 });
         let gate: Value = cluster.post("/v1/gates/paid/begin", None, begun).await.json();
-        let done = json!({ "token": gate["token"], "result": "eA==", "keep_ms": 600_000 });
+        let done = json!({ "token": gate["token"], "result": { "text": "paid" }, "keep_ms": 600_000 });
         cluster.post("/v1/gates/paid/finish", None, done).await.json::<Value>();
         let file = cluster.directory.path().join("backup");
         // From any node.
@@ -73,19 +73,19 @@ async fn check_goes_on(new: &Running, old_zxid: u64, session: &SessionOpened, to
     let node: Value = new.get("/v1/nodes/kept/child").await.json();
     assert_eq!(node["path"], "/kept/child", "{node}");
     let gate: Value = new.get("/v1/gates/paid").await.json();
-    assert_eq!((&gate["state"], &gate["result"]), (&json!("done"), &json!("eA==")), "{gate}");
+    assert_eq!((&gate["state"], &gate["result"]), (&json!("done"), &json!({ "text": "paid" })), "{gate}");
     assert!(new.zxid().await >= old_zxid + ZXID_GAP);
     // The holder of before is told that its session is over, and holds nothing.
-    let credential = session.credential.to_string();
-    let id = session.credential.session;
-    new.post(&format!("/v1/sessions/{id}/keepalive"), Some(&credential), json!({})).await.problem(Code::SessionExpired);
-    let released = new.post("/v1/locks/orders/release", Some(&credential), json!({ "token": token })).await;
+    let credential = Some(session.credential.as_str());
+    let keepalive = format!("/v1/sessions/{}/keepalive", session.session_id);
+    new.post(&keepalive, credential, json!({})).await.problem(Code::SessionExpired);
+    let released = new.post("/v1/locks/orders/release", credential, json!({ "token": token })).await;
     released.problem(Code::SessionExpired);
     let verified: Value = new.post("/v1/locks/orders/verify", None, json!({ "token": token })).await.json();
     assert_eq!(verified["held"], false);
     let next = new.session(60_000).await;
-    assert!(next.credential.session > old_zxid + ZXID_GAP);
-    assert!(acquire(new, "orders", &next.credential.to_string()).await > token + ZXID_GAP);
+    assert!(next.session_id > old_zxid + ZXID_GAP);
+    assert!(acquire(new, "orders", &next.credential).await > token + ZXID_GAP);
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn a_new_cluster_goes_on_from_a_backup_behind_a_gap_and_turns_old_members_
     let metrics = old.cluster.nodes[2].get("/metrics").await.text;
     assert!(metrics.contains("\nlockkeeper_last_backup_timestamp_seconds 1"), "the time of the backup");
     // What came after the backup is lost, and what the old cluster issued then is not issued again.
-    let late = acquire(&old.cluster, "late", &session.credential.to_string()).await;
+    let late = acquire(&old.cluster, "late", &session.credential).await;
     let old_zxid = old.cluster.zxid().await;
     let kept = old.stop().await;
 
@@ -213,7 +213,8 @@ async fn a_survivor_becomes_a_cluster_that_the_lost_members_cannot_join() {
     assert_eq!(lost.get("/readyz").await.status, 503);
 
     alone.stop().await.unwrap();
-    let nowhere = Config { storage: lockkeeper_server::config::Storage { directory: kept.path().join("gone"), ..survivor.storage.clone() }, ..survivor };
+    let mut nowhere = survivor;
+    nowhere.storage.directory = kept.path().join("gone");
     assert!(recover(&nowhere).await.unwrap_err().to_string().contains("no data of a node"));
 }
 
@@ -222,7 +223,7 @@ async fn one_backup_is_taken_at_a_time_and_a_client_that_goes_makes_room() {
     let node = Cluster::start(1).await;
     let data = "x".repeat(900_000);
     for at in 0..16 {
-        node.post(&format!("/v1/nodes/large{at}"), None, json!({ "data": data })).await.json::<Value>();
+        node.post(&format!("/v1/nodes/large{at}"), None, json!({ "data": { "text": data } })).await.json::<Value>();
     }
     let unread = node.request(Method::GET, "/v1/snapshot").send().await.unwrap();
     let problem = node.get("/v1/snapshot").await.problem(Code::Overloaded);
