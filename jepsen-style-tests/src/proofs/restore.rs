@@ -1,9 +1,10 @@
-//! P1 across clusters: a cluster restored from a backup, and one recovered from a survivor, never issue a fencing token,
-//! zxid or session id that the cluster before may have issued.
+//! P1 across clusters: a cluster restored from a backup, and one recovered from a survivor, never issue a fencing
+//! token, zxid or session id that the cluster before may have issued.
 //!
-//! A backup is taken by the command under load, the load goes on, all nodes and their data are destroyed, and the backup
-//! is restored to new nodes on new ports. Everything that was acknowledged before the command began is there; a holder
-//! of before is told that its session is over; whatever is issued is new. Then the same from the data of one of three.
+//! A backup is taken by the command under load, the load goes on, all nodes and their data are destroyed, and the
+//! backup is restored to new nodes on new ports. Everything that was acknowledged before the command began is there; a
+//! holder of before is told that its session is over; whatever is issued is new. Then the same from the data of one of
+//! three.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     }
     Ok(format!(
         "{rounds} rounds of a restore and a recovery: all {there} writes acknowledged before are there, the holders of \
-         before are told that their sessions are over, and tokens, zxids and session ids begin at least {gap} further on"
+         before are told that their sessions are over, and tokens, zxids and session ids begin at least {gap} further \
+         on"
     ))
 }
 

@@ -61,7 +61,8 @@ fn the_procedures_of_the_page_bring_a_cluster_back_twice() {
     assert_eq!(restored.matches("--cluster-name-differs").count(), 3);
     let script = format!(
         "trap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n{restored}\n\
-         lockkeeper create /after x\nkill -9 $(jobs -p)\nwait || true\nrm -r data1 data2\nmv alone.toml node3.toml\n{}\n\
+         lockkeeper create /after x\nkill -9 $(jobs -p)\nwait || true\n\
+         rm -r data1 data2\nmv alone.toml node3.toml\n{}\n\
          lockkeeper get /after >after.txt\ncat data3/origin\n",
         here(recover, &addresses)
     );
