@@ -102,9 +102,8 @@ fn body(receiver: mpsc::Receiver<Bytes>, complete: Arc<AtomicBool>) -> Body {
 /// Encodes and sends the backup, and writes its audit record. Blocks.
 fn write_backup(state: &State, position: LogPosition, pieces: Pieces, complete: &AtomicBool) {
     let (context, requester) = (pieces.scope.context.clone(), pieces.scope.requester());
-    let written = encode(&context, state, position, pieces);
+    let written = encode(&context, state, position, pieces, complete);
     if written.is_ok() {
-        complete.store(true, Ordering::Release);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         metrics::gauge!("lockkeeper_last_backup_timestamp_seconds").set(now.as_secs_f64());
     }
@@ -116,7 +115,13 @@ fn write_backup(state: &State, position: LogPosition, pieces: Pieces, complete: 
     context.audit.record(&AuditRecord { event: AuditEvent::BackupTaken { bytes }, requester, outcome });
 }
 
-fn encode(context: &Context, state: &State, position: LogPosition, pieces: Pieces) -> io::Result<u64> {
+fn encode(
+    context: &Context,
+    state: &State,
+    position: LogPosition,
+    pieces: Pieces,
+    complete: &AtomicBool,
+) -> io::Result<u64> {
     let header = Header {
         cluster: context.cluster.clone(),
         node_id: context.node.consensus().status().node,
@@ -128,7 +133,10 @@ fn encode(context: &Context, state: &State, position: LogPosition, pieces: Piece
     };
     let mut writer = BackupWriter::new(&header, pieces)?;
     state.write_snapshot(&mut writer).map_err(io::Error::other)?;
-    Ok(writer.finish()?.sent)
+    let pieces = writer.finish()?;
+    // Before the channel closes.
+    complete.store(true, Ordering::Release);
+    Ok(pieces.sent)
 }
 
 /// Sends what is written to it, in pieces.

@@ -69,6 +69,12 @@ fn new_servers(nodes: u64, directory: &Path) -> Vec<Server> {
     Server::bind_cluster("test", nodes, directory, adjust_for_tests).unwrap()
 }
 
+/// Waits until a node has turned a peer away for this reason.
+async fn rejected(node: &Running, code: &str) {
+    let series = format!("lockkeeper_peer_rejections_total{{code=\"{code}\"}}");
+    eventually(&series, async || node.get("/metrics").await.text.contains(&series)).await;
+}
+
 async fn check_goes_on(new: &Running, old_zxid: u64, session: &SessionOpened, token: u64) {
     let node: Value = new.get("/v1/nodes/kept/child").await.json();
     assert_eq!(node["path"], "/kept/child", "{node}");
@@ -117,11 +123,13 @@ async fn a_new_cluster_goes_on_from_a_backup_behind_a_gap_and_turns_old_members_
     let nodes: Vec<Running> = servers.into_iter().map(spawn).collect();
     let impostor = spawn(Server::bind(impostor).unwrap());
     nodes[0].ready().await;
-    eventually("the old member to be turned away", async || impostor.done.is_finished()).await;
-    let why = impostor.done.await.unwrap().unwrap_err().to_string();
-    assert!(why.contains("was known by data directory"), "{why}");
+    rejected(&nodes[0], "wrong_directory").await;
     check_goes_on(&nodes[0], contents.header.zxid, &session, token).await;
     assert!(contents.header.zxid + ZXID_GAP > late && nodes[0].zxid().await > old_zxid);
+    assert_eq!(impostor.get("/readyz").await.status, 503);
+    let status: Value = impostor.get("/v1/cluster").await.json();
+    assert_eq!((&status["leader"], &status["ready"]), (&Value::Null, &json!(false)), "{status}");
+    impostor.stop().await.unwrap();
 
     // The right node 3 is let in, and agrees.
     let third = spawn(Server::bind(new_config).unwrap());
@@ -206,11 +214,10 @@ async fn a_survivor_becomes_a_cluster_that_the_lost_members_cannot_join() {
     // Node 1 of the old cluster still believes in node 2.
     lost.storage.free_floor_mib = 1;
     let lost = spawn(Server::bind(lost).unwrap());
-    let away = "lockkeeper_peer";
-    eventually("the lost member to knock", async || alone.get("/metrics").await.text.contains(away)).await;
+    rejected(&alone, "unknown_node").await;
     let status: Value = alone.get("/v1/cluster").await.json();
     assert_eq!(status["members"].as_array().unwrap().len(), 1, "{status}");
-    assert_eq!(lost.get("/readyz").await.status, 503);
+    lost.get("/readyz").await.problem(Code::NoLeader);
 
     alone.stop().await.unwrap();
     let mut nowhere = survivor;
