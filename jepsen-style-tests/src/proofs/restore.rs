@@ -98,7 +98,8 @@ async fn restored_from_a_backup(context: &Context, round: u32) -> Result<Trial, 
     let endpoints = old.endpoints().join(",");
     command(&context.binary, &["--endpoints", &endpoints, "snapshot", "save", text(&file)]).await?;
     command(&context.binary, &["snapshot", "verify", text(&file)]).await?;
-    acknowledged(&before, lock(&before.written).len() + WRITES).await?;
+    let so_far = lock(&before.written).len();
+    acknowledged(&before, so_far + WRITES).await?;
     ended(&before, workers).await?;
     destroy(&mut old, &[1, 2, 3]).await?;
     context.log.say(format!("round {round}: backed up under load; all nodes and their data are gone"));
