@@ -86,7 +86,7 @@ impl Cluster {
     /// # Errors
     /// Files or ports cannot be had, or the processes do not become ready.
     pub async fn start(binary: &Path, dir: &Path, options: Options) -> Result<Self, Failed> {
-        let mut cluster = Self::lay_out(binary, dir, options).await?;
+        let mut cluster = Self::laid_out(binary, dir, options).await?;
         for id in cluster.ids() {
             cluster.spawn(id)?;
         }
@@ -94,7 +94,11 @@ impl Cluster {
         Ok(cluster)
     }
 
-    async fn lay_out(binary: &Path, dir: &Path, options: Options) -> Result<Self, Failed> {
+    /// The same without starting the processes.
+    ///
+    /// # Errors
+    /// Files or ports cannot be had.
+    pub async fn laid_out(binary: &Path, dir: &Path, options: Options) -> Result<Self, Failed> {
         let founders = options.nodes;
         let net = match &options.net {
             Some(net) => Arc::clone(net),

@@ -4,6 +4,7 @@
 //! the cluster works inside. Unknown fields in a request are an error; in a reply they are ignored.
 
 pub mod access;
+pub mod backup;
 pub mod call;
 pub mod cluster;
 pub mod credential;

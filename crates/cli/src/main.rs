@@ -108,6 +108,8 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Certs(certs) => commands::certs::run(&common, &certs),
         Command::Auth(auth) => commands::on_runtime(commands::auth::run(&common, &auth)),
         Command::Namespaces(args) => commands::on_runtime(commands::namespaces::run(&common, &args)),
+        Command::Snapshot(snapshot) => commands::snapshot::run(&common, &snapshot),
+        Command::Recover(recover) => commands::recover::run(&common, &recover),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man { directory } => commands::manual_pages::run(&directory),
         Command::Exec(exec) => Err(supervise::helpers::exec(&exec)),

@@ -8,6 +8,7 @@
 //! of sending an acknowledged keepalive.
 
 mod access_token;
+mod backup;
 mod client;
 mod clock;
 mod context;
@@ -30,6 +31,7 @@ mod transport;
 mod watch;
 
 pub use access_token::{AccessToken, AccessTokenError};
+pub use backup::BackupDownload;
 pub use client::Client;
 pub use clock::Moment;
 pub use context::Options;

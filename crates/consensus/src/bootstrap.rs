@@ -44,7 +44,7 @@ pub(crate) async fn bootstrap_when_ready(node: Arc<RaftNode>, guard: Arc<Rollbac
 }
 
 /// The founding members, with their addresses in this node's configuration.
-fn founders(config: &Config) -> BTreeMap<u64, MemberEntry> {
+pub(crate) fn founders(config: &Config) -> BTreeMap<u64, MemberEntry> {
     let addresses = |(node, peer): (&u64, &String)| {
         let (client, zookeeper) = (config.clients.get(node).cloned(), config.zookeeper.get(node).cloned());
         (*node, MemberEntry::from(MemberAddresses { peer: peer.clone(), client, zookeeper }))

@@ -11,6 +11,7 @@ mod config;
 mod consensus;
 mod error;
 mod failure_detector;
+mod founding;
 #[doc(hidden)]
 pub mod fuzzing;
 mod join;
@@ -64,6 +65,7 @@ pub use blocking::{Blocking, BlockingPool, Work, blocking};
 pub use config::Config;
 pub use consensus::{Consensus, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
+pub use founding::{Founding, FoundingError, replay_log, stored_term};
 pub use lockkeeper_store::LogPosition;
 pub use log::codec::{proposal_of, record_of_proposal};
 pub use membership::MemberChange;

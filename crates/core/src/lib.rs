@@ -42,5 +42,8 @@ pub use reply::{Outcome, Refusal, Reply};
 pub use rules::{ForeignNames, Rules};
 pub use snapshot::SnapshotError;
 pub use stat::Stat;
-pub use state::{Access, Applied, LockRequest, LockSummary, LockView, NodeView, Session, Standing, State};
+pub use state::{
+    Access, Applied, LockRequest, LockSummary, LockView, NodeView, SEQUENCE_GAP, Session, Standing, State, ZXID_GAP,
+    ZxidsUsedUp,
+};
 pub use wire::DecodeError;

@@ -55,6 +55,8 @@ mutants! {
     CountForgetfulTables = "count-forgetful-tables",
     /// Restoring a snapshot restarts tokens from the nodes left in the tree.
     ResetTokensAtRestore = "reset-tokens-at-restore",
+    /// A cluster restored from a backup counts on from the backup, without a gap.
+    NoGapInNewCluster = "no-gap-in-new-cluster",
     /// A snapshot omits the record of answered requests.
     ForgetRequestsAtSnapshot = "forget-requests-at-snapshot",
     /// A batch that is sent twice is applied twice.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    Blocking, Consensus, PeerCaller, PeerKind, PeerMemory, ServeError, StartError, Transport, blocking,
+    Blocking, Consensus, LogPosition, PeerCaller, PeerKind, PeerMemory, ServeError, StartError, Transport, blocking,
 };
 use lockkeeper_core::{Actor, FencingToken, LockName, Op, Principals, Reply, SessionId, State, Zxid};
 use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
@@ -387,6 +387,16 @@ impl Node {
             Some((zxid, limit)) => self.engine.state_from(zxid, limit).await,
             None => Ok(self.state()),
         }
+    }
+
+    /// A copy of the state for a backup: it has everything that was acknowledged before this call. With it comes the
+    /// entry of the log that changed it last. O(1); encode it on another thread.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn state_for_backup(&self) -> Result<(State, LogPosition), NodeError> {
+        self.read(Consistency::Linearizable, |_| ()).await?;
+        Ok(self.engine.replica.state_and_position())
     }
 
     /// A checksum of the whole state and the zxid at which it was taken. Computed on another thread, from an O(1) copy.

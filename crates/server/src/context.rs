@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use lockkeeper_consensus::{MemberAddresses, PeerAuth};
 use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -50,6 +51,8 @@ pub(crate) struct Context {
     /// Tasks that go on after the request that began them; a node that shuts down waits for them.
     pub(crate) tasks: TaskTracker,
     pub(crate) admission: Admission,
+    /// A backup takes the one permit.
+    pub(crate) backups: Arc<Semaphore>,
 }
 
 impl Context {
@@ -85,6 +88,7 @@ impl Context {
             stopping,
             tasks: TaskTracker::new(),
             admission: Admission::new(limits),
+            backups: Arc::new(Semaphore::new(1)),
         })
     }
 

@@ -10,6 +10,7 @@
 
 mod admission;
 mod audit;
+pub mod backup;
 mod budget;
 mod calls;
 #[cfg(any(mutants, debug_assertions))]

@@ -208,6 +208,7 @@ impl Server {
         let clock = clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?;
         let audit = Audit::start(config.cluster.node, clock.clone(), audit)
             .map_err(|error| ServeError::Start(format!("the audit log: {error}")))?;
+        crate::backup::announce(&config, opened.incarnation, &audit);
         let settings = (&config, &checked, tls.peers.clone());
         let (node, auth) = start_node(settings, &store, opened, snapshots, clock, &fate).await?;
         let forced_deletions = audit.clone();
@@ -412,7 +413,7 @@ fn clock() -> std::io::Result<Arc<dyn Clock>> {
     Ok(Arc::new(lockkeeper_node::SystemClock::new()))
 }
 
-fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
+pub(crate) fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     let mut consensus =
         lockkeeper_consensus::Config::new(&config.cluster.id, config.cluster.node, checked.peers.clone());
     consensus.role = match config.cluster.role {

@@ -91,6 +91,11 @@ fn describe() {
         Unit::Count,
         "1 while admin.super_digest is set: its user may do everything."
     );
+    describe_gauge!(
+        "lockkeeper_last_backup_timestamp_seconds",
+        Unit::Seconds,
+        "When a client last received a whole backup from this node, in seconds since 1970; none since its start: absent."
+    );
     describe_state();
     describe_replication();
     describe_zookeeper();

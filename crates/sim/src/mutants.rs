@@ -35,6 +35,7 @@ pub fn is_simulated(mutant: Mutant) -> bool {
             | Mutant::SwapReturnedBatches
             | Mutant::CreditAppendEarly
             | Mutant::NoNamespaceBound
+            | Mutant::NoGapInNewCluster
             | Mutant::AllowEverything
             | Mutant::RevokedSessionLives
     )
@@ -109,6 +110,7 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         | Mutant::SwapReturnedBatches
         | Mutant::CreditAppendEarly
         | Mutant::NoNamespaceBound
+        | Mutant::NoGapInNewCluster
         | Mutant::AllowEverything
         | Mutant::RevokedSessionLives => (&[], &[]),
     };

@@ -6,6 +6,8 @@
 //! <dir>/log/floor          the acknowledgement watermark (see ack_watermark.rs)
 //! <dir>/log.new            a log directory being created; never acknowledged anything, so the next open deletes it
 //! <dir>/snapshots/*.snap   snapshot files
+//! <dir>/unfinished         the directory is being prepared (see preparation.rs); a node refuses it
+//! <dir>/origin             how the directory was prepared, if it was; the server's
 //! ```
 
 use std::fs::{self, File};
@@ -31,11 +33,12 @@ impl Layout {
     pub(crate) fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
-    /// Every name below the root that is ours; consensus keeps its files of peers and of its own starts there.
+    /// Every name below the root that is ours; consensus keeps its files of peers and of its own starts there, the
+    /// server the origin of a prepared directory.
     pub(crate) fn names(&self) -> Vec<PathBuf> {
-        let of_consensus = ["peers", "peers.tmp", "starts", "starts.tmp"].map(|name| self.root.join(name));
-        let ours = [self.lock(), self.log(), self.unfinished_log(), self.snapshots()];
-        ours.into_iter().chain(of_consensus).collect()
+        let of_others = ["peers", "peers.tmp", "starts", "starts.tmp", "origin"].map(|name| self.root.join(name));
+        let ours = [self.lock(), self.log(), self.unfinished_log(), self.snapshots(), self.unfinished()];
+        ours.into_iter().chain(of_others).collect()
     }
     pub(crate) fn lock(&self) -> PathBuf {
         self.root.join("lock")
@@ -45,6 +48,9 @@ impl Layout {
     }
     pub(crate) fn unfinished_log(&self) -> PathBuf {
         self.root.join("log.new")
+    }
+    pub(crate) fn unfinished(&self) -> PathBuf {
+        self.root.join("unfinished")
     }
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.root.join("snapshots")

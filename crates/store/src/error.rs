@@ -38,6 +38,15 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A restore or a recovery did not come to its end.
+    #[error(
+        "the preparation of the data directory {dir} from a backup was not finished: empty the directory, and run \
+         the restore again"
+    )]
+    Unfinished {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The directory belongs to another cluster or node.
     #[error(
         "data directory {dir} belongs to node {found_node} of cluster \"{found_cluster}\", but this is node {node} \

@@ -7,8 +7,8 @@
 //! library.
 //!
 //! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it; both behind
-//! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`trace`] checks a
-//! system-call trace of a running process against the promise.
+//! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`Preparation`]
+//! makes a directory from a backup; [`trace`] checks a system-call trace of a running process against the promise.
 
 mod ack_watermark;
 mod codec;
@@ -18,6 +18,7 @@ mod fsync;
 mod log_state;
 mod open;
 mod permissions;
+mod preparation;
 mod queue;
 mod scan;
 mod sled_log;
@@ -33,6 +34,7 @@ mod writer;
 
 pub use error::{FatalError, OpenError, SnapshotError, StoreError, remedy};
 pub use permissions::create_private_file;
+pub use preparation::{Preparation, PreparationError};
 pub use snapshots::{Finished, Snapshot, SnapshotReader, SnapshotStore, SnapshotWriter};
 pub use storage::{LogStorage, SnapshotSink, SnapshotStorage};
 pub use store::Store;

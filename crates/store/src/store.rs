@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::codec::{MAX_META_BYTES, part_key};
+use crate::directory::Layout;
 use crate::error::{FatalError, OpenError, StoreError};
 use crate::fsync::Marks;
 use crate::log_state::{StoreShared, VisibleState, check_size};
@@ -41,6 +42,24 @@ impl Store {
     /// Opens the store below `dir`, or creates it there. Refuses a directory that is in use, belongs to another node,
     /// or has lost anything acknowledged.
     pub fn open(dir: &Path, identity: &Identity, options: Options) -> Result<(Store, Opened), OpenError> {
+        let unfinished = Layout::new(dir).unfinished();
+        if unfinished.try_exists().map_err(OpenError::io("examine", &unfinished))? {
+            return Err(OpenError::Unfinished { dir: dir.to_path_buf() });
+        }
+        Self::open_prepared(dir, identity, options)
+    }
+
+    /// Whether there is a log below `dir`, so that opening it does not create one.
+    pub fn exists(dir: &Path) -> bool {
+        Layout::new(dir).log().is_dir()
+    }
+
+    /// Opens it also while it is being prepared.
+    pub(crate) fn open_prepared(
+        dir: &Path,
+        identity: &Identity,
+        options: Options,
+    ) -> Result<(Store, Opened), OpenError> {
         let ready = crate::open::open(dir, identity, &options)?;
         let (opened, marks) = (ready.opened.clone(), Marks::new(options.trace_marks));
         let marks = marks.map_err(OpenError::io("open", Path::new("/dev/null")))?;

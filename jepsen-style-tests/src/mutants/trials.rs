@@ -72,6 +72,7 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         Mutant::NoGraceForNewLeader => &[EXPIRY],
         Mutant::CountSignsFromArrival | Mutant::IgnoreReportedAges => &[EXPIRY],
         Mutant::ResetTokensAtRestore => &[KILL_ALL_SNAPSHOTS],
+        Mutant::NoGapInNewCluster => const { &[prove(&["restore"])] },
         Mutant::ForgetRequestsAtSnapshot => {
             const { &[with_snapshots(run(&["--workload", "append", "--nemesis", "kill-all", "--time", "60"]))] }
         }
@@ -162,6 +163,7 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SkipReadIndex => &["linearizable", "replayed from the log", "agree with real time"],
         Mutant::ReadIndexWithoutQuorum => &["acknowledged a linearizable read", "the holder was"],
         Mutant::KeepaliveWithoutQuorum => &["acknowledged a keepalive", "the holder was"],
+        Mutant::NoGapInNewCluster => &["was issued again"],
         Mutant::ExpireByDeposedLeader | Mutant::NoGraceForNewLeader => EARLY,
         Mutant::CountSignsFromArrival | Mutant::IgnoreReportedAges => &["after its last sign of life"],
         Mutant::ForgetRequestsAtSnapshot => {

@@ -24,6 +24,7 @@ mod one_queue;
 mod pair;
 mod paused_holder;
 mod recovery;
+mod restore;
 mod revoke;
 mod rollback;
 mod rotate;
@@ -170,6 +171,13 @@ pub const PROOFS: &[Proof] = &[
             next holds (P11)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(late_answers::ROUNDS))),
         run: |context| Box::pin(late_answers::run(context)),
+    },
+    Proof {
+        name: "restore",
+        about: "a backup under load restored to new nodes, and one of three made a cluster: nothing acknowledged is \
+            lost, nothing is issued twice (P1)",
+        limit: |context| minutes(1 + u64::from(context.rounds.unwrap_or(restore::ROUNDS))),
+        run: |context| Box::pin(restore::run(context)),
     },
     Proof {
         name: "expiry",

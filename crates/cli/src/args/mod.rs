@@ -6,6 +6,7 @@ mod hold;
 mod member;
 mod namespaces;
 mod observe;
+mod snapshot;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
 pub(crate) use observe::{Doctor, Top};
+pub(crate) use snapshot::{Recover, RestoreSnapshot, SaveSnapshot, Snapshot, SnapshotCommand};
 
 /// Without a scheme, so that `--ca` makes them `https`.
 const ENDPOINTS: &str = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003";
@@ -176,6 +178,10 @@ pub(crate) enum Command {
     Auth(Auth),
     /// Show and limit what namespaces use: sessions, lock requests, nodes, bytes, requests
     Namespaces(Namespaces),
+    /// Back up the cluster, look into a backup, and restore a cluster from one
+    Snapshot(Snapshot),
+    /// Make a survivor the only member of a new cluster, when a majority is lost for good
+    Recover(Recover),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  lockkeeper completions bash > /etc/bash_completion.d/lockkeeper")]
     Completions {
@@ -230,6 +236,8 @@ impl Command {
             Self::Certs(_) => "certs",
             Self::Auth(_) => "auth",
             Self::Namespaces(_) => "namespaces",
+            Self::Snapshot(_) => "snapshot",
+            Self::Recover(_) => "recover",
             Self::Completions { .. } => "completions",
             Self::Man { .. } => "man",
         }

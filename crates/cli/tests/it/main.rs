@@ -11,6 +11,7 @@ mod gate;
 mod hold;
 mod lock;
 mod members;
+mod operate;
 mod readme_walk;
 mod service_manager;
 mod support;

@@ -181,6 +181,11 @@ fn format_peer(node: u64, known: &KnownPeer) -> String {
     format!("{node} {directory:032x} {start} {} {}", acknowledged.term, acknowledged.index)
 }
 
+/// Writes what a node that has never run knows of its peers; durable on return.
+pub(crate) fn write_peers(directory: &Path, known: &BTreeMap<u64, KnownPeer>) -> io::Result<()> {
+    write_lines(&directory.join("peers"), known.iter().map(|(node, known)| format_peer(*node, known)))
+}
+
 /// `start term last`.
 fn parse_own_start(fields: &[&str]) -> Option<Start> {
     let [start, term, last] = fields else { return None };

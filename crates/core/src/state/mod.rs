@@ -12,6 +12,7 @@ mod gates;
 mod lock_queue;
 mod locks;
 mod namespaces;
+mod new_cluster;
 mod ops;
 mod owned_nodes;
 mod read;
@@ -33,6 +34,7 @@ use crate::ids::{NodeId, SessionId, Zxid};
 use crate::reply::Outcome;
 
 pub use access::{Access, Role, Token};
+pub use new_cluster::{SEQUENCE_GAP, ZXID_GAP, ZxidsUsedUp};
 pub use read::{LockRequest, LockSummary, LockView, NodeView, Standing};
 pub(crate) use session::Remembered;
 pub use session::Session;

@@ -25,7 +25,7 @@ use lockkeeper_core::{
     Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, State, Term, Zxid,
 };
 use lockkeeper_mutants::mutant;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use crate::config::NodeConfig;
@@ -63,6 +63,8 @@ pub(crate) struct Replica {
     pub(crate) time: Arc<Time>,
     pub(crate) tasks: Tasks,
     state: RwLock<State>,
+    /// The entry of the log that changed the state last. Locked only under the state's lock.
+    position: Mutex<LogPosition>,
     pub(crate) watches: Arc<Watches>,
     frontend: OnceLock<Weak<dyn Observer>>,
     forced_deletions: OnceLock<ForcedDeletionHook>,
@@ -88,6 +90,7 @@ impl Replica {
             clock,
             tasks: Tasks::new(fatal),
             state: RwLock::new(State::new()),
+            position: Mutex::new(LogPosition { term: 0, index: 0 }),
             watches: Watches::new(history, config.watch_queue_events, config.max_watches),
             frontend: OnceLock::new(),
             forced_deletions: OnceLock::new(),
@@ -159,6 +162,7 @@ impl Replica {
         let began = self.clock.now();
         let mut state = self.state.write();
         let outcomes = state.apply(Term(entry.position.term), &batch);
+        *self.position.lock() = entry.position;
         self.time.applied(state.clock_ms());
         if batch.origin.node == self.node {
             self.check_start(&state);
@@ -278,6 +282,13 @@ impl Replica {
     pub(crate) fn state_now(&self) -> State {
         self.state.read().clone()
     }
+
+    /// The same, and the entry of the log that changed it last.
+    pub(crate) fn state_and_position(&self) -> (State, LogPosition) {
+        let state = self.state.read();
+        let position = *self.position.lock();
+        (state.clone(), position)
+    }
 }
 
 impl StateMachine for Replica {
@@ -322,6 +333,7 @@ impl StateMachine for Replica {
             let jump = || {
                 let mut state = self.state.write();
                 *state = restored;
+                *self.position.lock() = position;
                 self.time.applied(state.clock_ms());
                 self.skip(&state);
                 self.copies.give(&state);

@@ -1,4 +1,4 @@
-//! The audit log: who changed rights or members, took locks from others, or failed to prove who it is.
+//! The audit log: who changed rights or members, took locks from others or a backup, or failed to prove who it is.
 //!
 //! [`Audit::record`] writes each record to the log, under the target `audit`, and, if `audit.file` names one, to a file
 //! of JSON lines. The log is written before the caller goes on, the file soon after. A record never holds up or fails
@@ -101,6 +101,7 @@ fn log(record: &AuditRecord) {
         lock = field("lock"), path = field("path"), token = field("token"),
         member = field("member"), role = field("role"), peer_address = field("peer_address"), to = field("to"),
         change = field("change"), token_id = field("token_id"),
+        bytes = field("bytes"), how = field("how"), from_zxid = field("from_zxid"), first_zxid = field("first_zxid"),
         method = field("method"), left_out = field("left_out"),
         by = requester.to_string(), request_id = requester.request_id.map(display),
         outcome = outcome.as_str(), zxid = outcome.zxid(), error = outcome.error(),

@@ -64,6 +64,17 @@ pub(crate) enum AuditEvent {
         #[serde(skip_serializing_if = "Option::is_none")]
         token_id: Option<String>,
     },
+    /// A backup of the whole state went to a client.
+    BackupTaken { bytes: u64 },
+    /// This node started for the first time on a data directory that was made from another cluster's state.
+    ClusterBegun {
+        /// `restore` or `recovery`.
+        how: String,
+        /// Where the other cluster was.
+        from_zxid: u64,
+        /// Where this one began.
+        first_zxid: u64,
+    },
     /// A caller showed a proof that proves nothing.
     AuthenticationFailed {
         method: AuthenticationMethod,
@@ -116,6 +127,8 @@ impl AuditEvent {
             Self::MemberRemoved { .. } => "member removed",
             Self::LeadershipTransferred { .. } => "leadership transferred",
             Self::AccessChanged { .. } => "access changed",
+            Self::BackupTaken { .. } => "backup taken",
+            Self::ClusterBegun { .. } => "cluster begun from another cluster's state",
             Self::AuthenticationFailed { .. } => "authentication failed",
         }
     }

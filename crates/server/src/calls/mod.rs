@@ -85,7 +85,7 @@ impl CallScope {
     }
 
     /// The caller for the audit log. The session is named only by calls that have verified its secret.
-    fn requester(&self) -> Requester {
+    pub(crate) fn requester(&self) -> Requester {
         let request_id = self.caller.request.as_ref().map(|request| request.id);
         let ClientAddress(address) = self.from;
         let principals = self.context.node.look(|state| names_in(&self.caller.principals, state));

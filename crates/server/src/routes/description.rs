@@ -14,7 +14,7 @@ use crate::calls::acquire::MAX_WAIT_MS;
 use crate::calls::nodes::MAX_CHILDREN;
 
 /// Stable names, which generated clients call their functions by.
-const OPERATIONS: [(&str, &str, &str); 37] = [
+const OPERATIONS: [(&str, &str, &str); 38] = [
     ("post", "/v1/sessions", "openSession"),
     ("get", "/v1/sessions", "listSessions"),
     ("get", "/v1/sessions/{id}", "getSession"),
@@ -43,6 +43,7 @@ const OPERATIONS: [(&str, &str, &str); 37] = [
     ("post", "/v1/cluster/members/{id}/promote", "promoteMember"),
     ("delete", "/v1/cluster/members/{id}", "removeMember"),
     ("post", "/v1/cluster/transfer", "transferLeadership"),
+    ("get", "/v1/snapshot", "saveSnapshot"),
     ("get", "/v1/access", "getAccess"),
     ("post", "/v1/access", "changeAccess"),
     ("get", "/v1/namespaces", "listNamespaces"),

@@ -1,6 +1,7 @@
 //! The resources of the HTTP API: from a request to a `Call`, and its documentation. What a call does is in `calls`.
 
 mod access;
+mod backup;
 mod cluster;
 mod description;
 mod gates;
@@ -119,6 +120,7 @@ fn documented() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(cluster::promote_member))
         .routes(routes!(cluster::remove_member))
         .routes(routes!(cluster::transfer))
+        .routes(routes!(backup::save))
         .routes(routes!(access::show, access::change))
         .routes(routes!(access::me))
         .routes(routes!(access::namespaces))

@@ -8,6 +8,7 @@ mod audit;
 #[allow(dead_code, reason = "no crate uses all of it")]
 #[path = "../../../tls/tests/it/authority.rs"]
 mod authority;
+mod backup;
 mod bad_input;
 mod cluster;
 mod config;

@@ -19,6 +19,7 @@
 //! batch node=2 incarnation=1 sequence=4 | command | command …        resend
 //! tree /           lock orders      locks prefix=or after=x limit=2  held alice    sessions    remembered alice 7
 //! namespaces       gate key         applied 2        snapshot         (to bytes and back; goes on with what was read)
+//! newcluster                        goes on with what a new cluster makes of the state
 //! ```
 
 use std::collections::BTreeMap;
@@ -169,6 +170,7 @@ impl Stage {
                 format!("  {}\n", render::join(&self.state.reapable(words.number("now").unwrap(), limit)))
             }
             "snapshot" => self.snapshot(),
+            "newcluster" => self.new_cluster(),
             _ => self.single(line),
         };
         self.state.validate().unwrap_or_else(|why| panic!("after '{line}': {why}"));
@@ -298,6 +300,14 @@ impl Stage {
             Some(Ok(reply)) => format!("  {}\n", render::reply(reply)),
             Some(Err(refusal)) => format!("  refused: {refusal}\n"),
         }
+    }
+
+    fn new_cluster(&mut self) -> String {
+        let before = self.state.zxid().0;
+        self.state = self.state.clone().into_new_cluster().unwrap();
+        // Members of the new cluster begin with their first batch.
+        self.sequence = 0;
+        format!("  zxid {}, {} further on\n", self.state.zxid(), self.state.zxid().0 - before)
     }
 
     fn snapshot(&mut self) -> String {

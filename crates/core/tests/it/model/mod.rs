@@ -8,6 +8,7 @@ mod choose;
 mod compare;
 mod gates;
 mod naive;
+mod new_cluster;
 mod nodes;
 mod owners;
 mod queues;
@@ -137,6 +138,9 @@ impl Pair {
         }
         assert_eq!(snapshot(&again), snapshot(&self.state));
         assert_eq!(again.checksum(), self.state.checksum());
+        let new = again.into_new_cluster().unwrap();
+        new.validate().unwrap();
+        compare::states(&new, &self.model.clone().into_new_cluster());
     }
 }
 

@@ -391,7 +391,7 @@ impl Model {
         }
     }
 
-    fn end(&mut self, zxid: u64, session: u64, cause: SessionEnd) -> Result<(), Refusal> {
+    pub(crate) fn end(&mut self, zxid: u64, session: u64, cause: SessionEnd) -> Result<(), Refusal> {
         if self.sessions.remove(&session).is_none() {
             return Err(Refusal::SessionExpired(SessionId(session)));
         }

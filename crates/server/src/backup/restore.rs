@@ -1,0 +1,153 @@
+//! A founding member's data directory from a backup.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use lockkeeper_consensus::{Founding, LogPosition};
+use lockkeeper_core::State;
+use lockkeeper_store::{Identity, Preparation};
+use sha2::{Digest, Sha256};
+
+use super::contents::{self, Backup};
+use super::{BackupFailure, Origin, store_options};
+use crate::config::{Checked, Config, NodeRole};
+use crate::server::node_config;
+
+/// What is to be restored where.
+#[derive(Clone, Debug)]
+pub struct Restore {
+    /// The backup.
+    pub file: PathBuf,
+    /// Whether the new cluster may have another name than the one that the backup is from.
+    pub other_cluster: bool,
+    /// Counts the clusters that are made from one backup under one name; the same on all founding members.
+    pub attempt: u32,
+}
+
+/// What was restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The data directory.
+    pub directory: PathBuf,
+    /// How it was made.
+    pub origin: Origin,
+    /// Sessions that ended.
+    pub sessions_ended: u64,
+    /// Nodes of the tree that stay.
+    pub nodes: u64,
+}
+
+/// Prepares the empty data directory of one founding member of a new cluster.
+///
+/// # Errors
+/// The backup cannot be used, or the directory is not empty, or the configuration does not allow it. Nothing is left
+/// behind then.
+pub async fn restore(config: &Config, ask: &Restore) -> Result<Restored, BackupFailure> {
+    let checked = config.check()?;
+    check_founder(config)?;
+    let Backup { header, sha256, state, .. } = contents::read(&ask.file)?;
+    if header.cluster != config.cluster.id && !ask.other_cluster {
+        return Err(BackupFailure::Refused(format!(
+            "{} is a backup of cluster \"{}\", and the configuration (cluster.id) says \"{}\": take the right backup, \
+             or confirm with --cluster-name-differs that the new cluster has another name",
+            ask.file.display(),
+            header.cluster,
+            config.cluster.id
+        )));
+    }
+    let from_zxid = state.zxid().0;
+    let sessions_ended = state.session_count() as u64;
+    let state = state.into_new_cluster()?;
+    let founders: Vec<u64> = checked.peers.keys().copied().collect();
+    let directories = directories(&sha256, config, ask.attempt, &founders);
+    let after = LogPosition { term: header.log_term, index: header.log_index };
+    let mut origin = Origin::new("restore", &ask.file, &header.cluster, (from_zxid, state.zxid().0));
+    origin.founders = founders;
+    prepare((config, &checked), &directories, after, &state, &origin).await?;
+    Ok(Restored {
+        directory: config.storage.directory.clone(),
+        origin,
+        sessions_ended,
+        nodes: state.node_count() as u64,
+    })
+}
+
+fn check_founder(config: &Config) -> Result<(), BackupFailure> {
+    if config.cluster.role == NodeRole::Front {
+        return Err(BackupFailure::Refused(
+            "cluster.role is \"front\", and a front node founds no cluster: restore on the members of [peers], then \
+             add this node to the new cluster"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// The directory ids of the founders. Each founder computes those of all, so that none accepts a member of another
+/// cluster in the place of one. They differ from those of any other cluster: a member of the old one has a random id,
+/// and another restore has another backup, name, attempt or set of founders.
+fn directories(sha256: &[u8; 32], config: &Config, attempt: u32, founders: &[u64]) -> BTreeMap<u64, u128> {
+    let mut seed = Sha256::new_with_prefix(b"lockkeeper restore\n");
+    seed.update(sha256);
+    seed.update((config.cluster.id.len() as u64).to_le_bytes());
+    seed.update(&config.cluster.id);
+    seed.update(attempt.to_le_bytes());
+    founders.iter().for_each(|node| seed.update(node.to_le_bytes()));
+    let directory = |node: &u64| {
+        let digest = seed.clone().chain_update(b"node").chain_update(node.to_le_bytes()).finalize();
+        (*node, digest.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte)))
+    };
+    founders.iter().map(directory).collect()
+}
+
+/// Makes the data directory of this node, one of the founders, in the empty directory of its configuration.
+pub(super) async fn prepare(
+    (config, checked): (&Config, &Checked),
+    directories: &BTreeMap<u64, u128>,
+    after: LogPosition,
+    state: &State,
+    origin: &Origin,
+) -> Result<(), BackupFailure> {
+    let directory = &config.storage.directory;
+    let own = directories.get(&config.cluster.node).copied().ok_or_else(|| {
+        let node = config.cluster.node;
+        BackupFailure::Refused(format!("[peers] does not list node {node}: only founding members are restored"))
+    })?;
+    let options = store_options(config);
+    let preparation = Preparation::begin(directory)?;
+    let identity = Identity { cluster: config.cluster.id.clone(), node: config.cluster.node, directory: own };
+    let (store, _, snapshots) = preparation.open(&identity, &options)?;
+    let consensus = node_config(config, checked).consensus;
+    let founding = Founding { config: &consensus, after, directories };
+    let write = |to: &mut dyn io::Write| state.write_snapshot(to).map_err(io::Error::other);
+    founding.prepare(directory, &store, &snapshots, write).await?;
+    store.close()?;
+    origin.write(directory)?;
+    preparation.finish()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_ids_differ_wherever_two_clusters_could_meet() {
+        let config = Config::new("c", 1);
+        let ids =
+            |hash: u8, config: &Config, attempt, founders: &[u64]| directories(&[hash; 32], config, attempt, founders);
+        let known = ids(1, &config, 1, &[1, 2, 3]);
+        assert_eq!(known, ids(1, &config, 1, &[1, 2, 3]), "every founder computes the same");
+        assert_ne!(known[&1], known[&2]);
+        let other_name = Config::new("d", 1);
+        for other in [
+            ids(2, &config, 1, &[1, 2, 3]),
+            ids(1, &other_name, 1, &[1, 2, 3]),
+            ids(1, &config, 2, &[1, 2, 3]),
+            ids(1, &config, 1, &[1, 2, 4]),
+        ] {
+            assert_ne!(known[&1], other[&1]);
+        }
+    }
+}
