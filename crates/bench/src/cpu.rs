@@ -23,7 +23,7 @@ pub fn spent_us(pids: &[u32]) -> Result<u64, BenchError> {
 ///
 /// # Errors
 /// The process does not exist or its file cannot be read.
-pub(crate) fn resident_bytes(pid: u32) -> Result<u64, BenchError> {
+pub fn resident_bytes(pid: u32) -> Result<u64, BenchError> {
     let failed = |why: String| BenchError::Process { pid, why };
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|e| failed(e.to_string()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

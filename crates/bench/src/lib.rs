@@ -16,6 +16,7 @@ mod plot;
 mod rate;
 mod run;
 mod stream;
+mod time_charts;
 
 use std::fmt;
 use std::time::Duration;
@@ -24,12 +25,13 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 pub use connection::{Connection, Security};
-pub use cpu::{US_PER_TICK, spent_us};
+pub use cpu::{US_PER_TICK, resident_bytes, spent_us};
 pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
 pub use idle::{IdleMeasured, IdlePlan, ServerCost, run_idle};
 pub use plot::{Figures, PlotError, charts, svg};
 pub use run::{Routes, run, run_with};
 pub use stream::Stream;
+pub use time_charts::{TimeChart, time_charts};
 
 /// Prefix of the load generator's locks.
 pub const LOCK_PREFIX: &str = "lockkeeper-bench";

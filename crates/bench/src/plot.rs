@@ -10,7 +10,7 @@ use crate::{Locks, Measured, Transport};
 
 const WIDTH: u32 = 900;
 const ROW_HEIGHT: u32 = 300;
-const FONT: &str = "sans-serif";
+pub(crate) const FONT: &str = "sans-serif";
 
 /// Why a plot could not be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub struct Figures {
 }
 
 /// Colors of lines, in their order.
-const COLORS: [RGBColor; 7] = [
+pub(crate) const COLORS: [RGBColor; 7] = [
     RGBColor(0x36, 0x55, 0x7a),
     RGBColor(0x2c, 0x7a, 0x3f),
     RGBColor(0xb0, 0x3a, 0x2e),
@@ -163,7 +163,7 @@ fn label(value: &f64) -> String {
     if *value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-fn failed(error: impl std::fmt::Display) -> PlotError {
+pub(crate) fn failed(error: impl std::fmt::Display) -> PlotError {
     PlotError(error.to_string())
 }
 

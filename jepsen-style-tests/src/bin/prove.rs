@@ -27,8 +27,14 @@ struct ProveArguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Seconds of the main phase, for proofs that have one.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400), group = "length")]
     seconds: Option<u64>,
+    /// The same in minutes, such as 2.5.
+    #[arg(long, value_parser = |text: &str| seconds_of(text, 60.0), value_name = "N", group = "length")]
+    minutes: Option<u64>,
+    /// The same in hours, such as 0.5, up to 31 days.
+    #[arg(long, value_parser = |text: &str| seconds_of(text, 3_600.0), value_name = "N", group = "length")]
+    hours: Option<u64>,
     /// Seconds of each of the two calm phases of `failover` (0 leaves them out).
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     calm_seconds: Option<u64>,
@@ -44,6 +50,9 @@ struct ProveArguments {
     /// Where data and logs go; must be on a real disk for `synced`. A directory of the proof's own is made in it.
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     dir: PathBuf,
+    /// Where the report of `soak` goes, in a directory of its own.
+    #[arg(long, default_value = "target/soak")]
+    report: PathBuf,
     /// The server's binary; the one beside this program where it is left out.
     #[arg(long, env = "LOCKKEEPER_BIN")]
     binary: Option<PathBuf>,
@@ -89,9 +98,10 @@ fn prove(proof: &Proof, arguments: &ProveArguments) -> std::io::Result<ExitCode>
         log: RunLog::begin(evidence.path())?,
         seed,
         rounds: arguments.rounds,
-        seconds: arguments.seconds,
+        seconds: arguments.seconds.or(arguments.minutes).or(arguments.hours),
         calm_seconds: arguments.calm_seconds,
         only: arguments.only.clone(),
+        report: arguments.report.clone(),
     };
     context.log.say(format!("{}: {}", proof.name, proof.about));
     context.log.say(format!("seed {seed}, data and logs in {}", context.dir.display()));
@@ -117,6 +127,18 @@ async fn bounded(proof: &Proof, context: &Context) -> ProofResult {
         () = tokio::time::sleep(limit) => Err(Failed::Broken(format!("did not come to an end within {limit:?}"))),
         _ = tokio::signal::ctrl_c() => Err(Failed::CannotRun("interrupted".into())),
     }
+}
+
+/// A length of time in this unit, which may be a fraction.
+fn seconds_of(text: &str, unit_s: f64) -> Result<u64, String> {
+    const MOST_S: f64 = 31.0 * 86_400.0;
+    let seconds = text.parse::<f64>().map_err(|_| "give a number, such as 0.5".to_owned())? * unit_s;
+    // NaN is within no bounds.
+    if !(1.0..=MOST_S).contains(&seconds) {
+        return Err("give at least a second and at most 31 days".into());
+    }
+    // Within these bounds.
+    Ok(seconds.round() as u64)
 }
 
 fn binary_beside_us() -> std::io::Result<PathBuf> {

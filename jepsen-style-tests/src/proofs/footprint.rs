@@ -4,6 +4,7 @@
 
 mod crowds;
 
+use std::fs::Metadata;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -106,21 +107,21 @@ fn footprint(cluster: &mut Cluster) -> Result<Footprint, Failed> {
     for id in cluster.ids() {
         let pid = cluster.process(id).map_or(0, |process| process.pid());
         most.memory_mib = most.memory_mib.max(rss_mib(pid)?);
-        most.disk_mib = most.disk_mib.max(bytes_below(&cluster.data(id)?)?.div_ceil(MIB));
+        most.disk_mib = most.disk_mib.max(sum_below(&cluster.data(id)?, Metadata::len)?.div_ceil(MIB));
     }
     Ok(most)
 }
 
 const MIB: u64 = 1024 * 1024;
 
-/// What the files in a directory and below are long. One that goes meanwhile counts as nothing.
-fn bytes_below(directory: &Path) -> Result<u64, Failed> {
+/// The sum of the sizes of the files in a directory and below. One that goes meanwhile counts as nothing.
+pub(super) fn sum_below(directory: &Path, size: fn(&Metadata) -> u64) -> Result<u64, Failed> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         match entry.metadata() {
-            Ok(found) if found.is_dir() => bytes += bytes_below(&entry.path())?,
-            Ok(found) => bytes += found.len(),
+            Ok(found) if found.is_dir() => bytes += sum_below(&entry.path(), size)?,
+            Ok(found) => bytes += size(&found),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
         }
@@ -146,6 +147,6 @@ mod tests {
         std::fs::create_dir(directory.path().join("log")).unwrap();
         std::fs::write(directory.path().join("log/db"), [0; 300]).unwrap();
         std::fs::write(directory.path().join("identity"), [0; 20]).unwrap();
-        assert_eq!(bytes_below(directory.path()).unwrap(), 320);
+        assert_eq!(sum_below(directory.path(), Metadata::len).unwrap(), 320);
     }
 }

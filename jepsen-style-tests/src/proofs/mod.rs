@@ -30,6 +30,7 @@ mod rollback;
 mod rotate;
 mod semaphore;
 mod sharing;
+mod soak;
 mod socket;
 mod stream_client;
 mod synced;
@@ -67,6 +68,8 @@ pub struct Context {
     pub calm_seconds: Option<u64>,
     /// Classes of `greedy`; all where it is empty.
     pub only: Vec<String>,
+    /// Where the report goes, of a proof that writes one.
+    pub report: PathBuf,
 }
 
 impl Context {
@@ -319,6 +322,13 @@ pub const PROOFS: &[Proof] = &[
             small, and back",
         limit: |context| minutes(10) + Duration::from_secs(context.seconds.unwrap_or(footprint::SECONDS)),
         run: |context| Box::pin(footprint::run(context)),
+    },
+    Proof {
+        name: "soak",
+        about: "a steady load, a node killed every few minutes: disk, memory, open files and threads stay flat, \
+            nothing is lost, no call fails",
+        limit: |context| minutes(10) + soak::length(context),
+        run: |context| Box::pin(soak::run(context)),
     },
     Proof {
         name: "one-queue",

@@ -1,0 +1,225 @@
+//! Hours of steady work, with a node killed every few minutes: what a node takes stays flat, nothing acknowledged is
+//! lost, and no call fails.
+//!
+//! Clients of the library take and give back locks, own and contended ones, count under these, write and delete nodes,
+//! watch, and open and close sessions, each at a fixed pace. One node of the three, drawn by the seed, is only ever
+//! paused; the others are killed, and now and then told to end. The run has four equal quarters with the same faults at
+//! the same offsets (`plan`). The first is the warm-up; in the others disk, memory, open files and threads of each node
+//! must not grow by more than 5 % (`flat`). Samples are judged that were taken while no fault was on and clients were
+//! back at their nodes; all of them are in the report.
+//!
+//! At the end the clients close their sessions. Then every node must have what was acknowledged and nothing else: no
+//! session, no ephemeral node, no watch.
+
+mod faults;
+mod flat;
+mod load;
+mod plan;
+mod report;
+mod samples;
+mod tally;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::seq::SliceRandom as _;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::verdict::{Failed, ProofResult, broken};
+use faults::{Done, Faults};
+use load::{Ledgers, Load, ROOT};
+use plan::Plan;
+use report::{Report, longest, told};
+use samples::{Lives, Measure, NodeSample, NotFlat, Sampling, judge, snapshots};
+use tally::{Tally, Total};
+
+/// Where nobody chose.
+const SECONDS: u64 = 30 * 60;
+/// The default thresholds would give a short run too few snapshots, and a history of events that fills up all the
+/// while.
+const SHORT_RUN: &str = "snapshot_every_mib = 1\nkeep_mib = 1\n[limits]\nwatch_history_events = 1024\n";
+/// What is closed, dropped or left without children is gone by then: locks' directories are removed in the background.
+const EMPTY_WITHIN: Duration = Duration::from_secs(30);
+/// A node's metrics of what must be gone at the end.
+const GONE: [&str; 4] =
+    ["lockkeeper_sessions", "lockkeeper_ephemerals", "lockkeeper_watches", "lockkeeper_lock_waiters"];
+
+/// How long a run takes.
+pub(super) fn length(context: &Context) -> Duration {
+    Duration::from_secs(context.seconds.unwrap_or(SECONDS))
+}
+
+pub(super) async fn run(context: &Context) -> ProofResult {
+    let plan = Plan::of(length(context));
+    if length(context) < plan::SHORTEST {
+        return Err(Failed::CannotRun(format!("a soak takes {} s at least", plan::SHORTEST.as_secs())));
+    }
+    let extra_config = if plan.is_short() { SHORT_RUN } else { "" };
+    let options = Options { extra_config: extra_config.into(), ..Options::default() };
+    let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
+    let nodes = cluster.ids();
+    let (began, lives) = (Instant::now(), Lives::default());
+    let tally = Arc::new(Tally::new(began));
+    for id in &nodes {
+        lives.began(*id, cluster.process(*id).map_or(0, |process| process.pid()));
+    }
+    let load = Load::start(cluster.endpoints(), Arc::clone(&tally), plan.session_life()).await?;
+    let sampling = Sampling::start(&cluster, lives.clone(), Arc::clone(&tally), began, plan.sample_every())?;
+    let victims = victims(context, &nodes);
+    context.log.say(format!(
+        "{} clients for {} s, {} of them warm-up; a fault every {} s; node {} is never ended",
+        load.clients(),
+        plan.length().as_secs(),
+        plan.warm_up().as_secs(),
+        plan.interval().as_secs(),
+        victims[0]
+    ));
+    let mut faults =
+        Faults { cluster: &mut cluster, plan, began, victims, tally: &tally, lives: &lives, log: &context.log };
+    let done = faults.run().await?;
+    let samples = sampling.end();
+    let known = load.end().await?;
+    let (total, rates) = tally.end();
+
+    let mut findings = total.findings();
+    findings.extend(left_behind(&cluster, &known).await?);
+    let (trends, not_flat) = judged(context, &samples, &nodes, plan);
+    findings.extend(not_flat);
+    let figures = figures(&total, &done, &samples, (&nodes, plan), &trends);
+    let report = Report {
+        plan,
+        samples: &samples,
+        rates: &rates,
+        done: &done,
+        nodes: &nodes,
+        figures: &figures,
+        findings: &findings,
+        failures: &total.failures,
+    };
+    let written = told(&report.write(context)?);
+    for failure in &total.failures {
+        context.log.note(failure);
+    }
+    nothing_tried(&done, &samples, &nodes, plan)?;
+    if findings.is_empty() {
+        Ok(format!("{figures}; {written}"))
+    } else {
+        broken(format!("{}; {figures}; {written}", findings.join("; ")))
+    }
+}
+
+/// The node that is never ended, and the others.
+fn victims(context: &Context, nodes: &[u64]) -> [u64; 3] {
+    let mut drawn = nodes.to_vec();
+    drawn.shuffle(&mut context.random(1));
+    std::array::from_fn(|at| drawn.get(at).copied().unwrap_or(1))
+}
+
+fn judged_time(plan: Plan) -> (f64, f64) {
+    (plan.warm_up().as_secs_f64(), plan.length().as_secs_f64())
+}
+
+/// The trends that were found, for the closing line, and what is not flat.
+fn judged(context: &Context, samples: &[NodeSample], nodes: &[u64], plan: Plan) -> (Vec<String>, Vec<String>) {
+    let (mut told, mut findings) = (Vec::new(), Vec::new());
+    for measure in Measure::ALL {
+        let mut of_nodes = Vec::new();
+        for node in nodes {
+            match judge(samples, *node, measure, judged_time(plan)) {
+                Ok(trend) => {
+                    of_nodes.push(format!("{:.1} → {:.1} ({:+.1} %)", trend.first, trend.last, trend.percent()))
+                }
+                Err(NotFlat::Grows(what) | NotFlat::TooFewSamples(what)) => findings.push(what),
+            }
+        }
+        let line = format!("{}: {}", measure.name(), of_nodes.join(", "));
+        context.log.say(&line);
+        told.push(line);
+    }
+    (told, findings)
+}
+
+/// What is not as it was acknowledged, or should have gone with the sessions.
+async fn left_behind(cluster: &Cluster, known: &Ledgers) -> Result<Vec<String>, Failed> {
+    let mut findings = Vec::new();
+    let begun = Instant::now();
+    for name in GONE {
+        while cluster.counter(name).await? > 0.0 && begun.elapsed() < EMPTY_WITHIN {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let left = cluster.counter(name).await?;
+        if left > 0.0 {
+            findings.push(format!("{name} is {left} over all nodes after everything was closed"));
+        }
+    }
+    // Directories of locks are removed at an interval, which changes the state.
+    let lock_directories =
+        || async { cluster.api(1).children_stale("/locks").await.map_or(0, |(names, _)| names.len()) };
+    while lock_directories().await > 0 && begun.elapsed() < EMPTY_WITHIN {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let directories = lock_directories().await;
+    if directories > 0 {
+        findings.push(format!("{directories} directories of locks are left {EMPTY_WITHIN:?} after the last release"));
+    }
+    cluster.agree(Duration::from_secs(20)).await?;
+    for (id, api) in cluster.apis() {
+        for (path, text) in known {
+            let found = match api.get_stale(path).await {
+                Ok(answer) => Some(answer.value.data.as_text().unwrap_or_default().to_owned()),
+                Err(_) => None,
+            };
+            if found != *text {
+                findings.push(format!("node {id} does not have what was acknowledged of {path}"));
+            }
+        }
+        let there = api.children_stale(&format!("{ROOT}/ring")).await.map_or(0, |(names, _)| names.len());
+        let expected = known.iter().filter(|(path, text)| path.contains("/ring/") && text.is_some()).count();
+        if there != expected {
+            findings.push(format!("node {id} has {there} nodes where {expected} were acknowledged"));
+        }
+    }
+    Ok(findings)
+}
+
+/// A run in which nothing happened shows nothing.
+fn nothing_tried(done: &Done, samples: &[NodeSample], nodes: &[u64], plan: Plan) -> Result<(), Failed> {
+    let time = judged_time(plan);
+    if let Some(node) = nodes.iter().find(|node| snapshots(samples, **node, time) == 0) {
+        return Err(Failed::CannotRun(format!("node {node} took no snapshot after the warm-up")));
+    }
+    let purged = |node: u64| samples.iter().filter(move |sample| sample.node == node).filter_map(|s| s.purged_index);
+    if let Some(node) = nodes.iter().find(|node| purged(**node).max() <= purged(**node).min()) {
+        return Err(Failed::CannotRun(format!("node {node} never cut its log")));
+    }
+    if done.kills == 0 { Err(Failed::CannotRun("no node was killed".into())) } else { Ok(()) }
+}
+
+fn figures(
+    total: &Total,
+    done: &Done,
+    samples: &[NodeSample],
+    (nodes, plan): (&[u64], Plan),
+    trends: &[String],
+) -> String {
+    let taken: Vec<String> =
+        nodes.iter().map(|node| snapshots(samples, *node, judged_time(plan)).to_string()).collect();
+    format!(
+        "{:.1} min, {} calls, {} failed, {} grants with rising tokens; {} nodes killed ({} of these faults at a leader), \
+         {} restarted, {} paused; longest call {} in calm, {} beside a fault; snapshots of the nodes after the warm-up \
+         {}; medians of the first and last third after it: {}",
+        plan.length().as_secs_f64() / 60.0,
+        total.calls,
+        total.failed,
+        total.grants,
+        done.kills,
+        done.leaders,
+        done.restarts,
+        done.pauses,
+        longest(total.longest_in_calm),
+        longest(total.longest_beside_fault),
+        taken.join(", "),
+        trends.join("; ")
+    )
+}

@@ -1,0 +1,123 @@
+//! Carries out the faults of the plan, one at a time, and says when their traces are gone.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_client::{Client, Options};
+use nix::sys::signal::Signal;
+
+use super::plan::{FaultKind, Plan, PlannedFault, Victim};
+use super::samples::Lives;
+use super::tally::Tally;
+use crate::cluster::Cluster;
+use crate::log::RunLog;
+use crate::verdict::{Failed, broken};
+
+/// How long a killed node stays down, and a paused one still: longer than an election, shorter than a session lives.
+const DOWN_FOR: Duration = Duration::from_secs(1);
+const PAUSED_FOR: Duration = Duration::from_secs(3);
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Done {
+    pub(super) kills: u32,
+    pub(super) leaders: u32,
+    pub(super) restarts: u32,
+    pub(super) pauses: u32,
+    /// When a fault was on, until its traces were gone; in seconds.
+    pub(super) windows: Vec<(f64, f64)>,
+}
+
+/// What faults are done to, and who is to know.
+pub(super) struct Faults<'a> {
+    pub(super) cluster: &'a mut Cluster,
+    pub(super) plan: Plan,
+    pub(super) began: Instant,
+    /// The node that is never ended, and the two others.
+    pub(super) victims: [u64; 3],
+    pub(super) tally: &'a Tally,
+    pub(super) lives: &'a Lives,
+    pub(super) log: &'a RunLog,
+}
+
+impl Faults<'_> {
+    /// Carries out the whole plan.
+    pub(super) async fn run(&mut self) -> Result<Done, Failed> {
+        let mut done = Done::default();
+        for (at, fault) in self.plan.faults() {
+            // At the end of its interval: calm comes first.
+            let at = at + self.plan.interval() / 2;
+            tokio::time::sleep((self.began + at).saturating_duration_since(Instant::now())).await;
+            let from = self.began.elapsed();
+            self.tally.set_fault(true);
+            self.carry_out(fault, &mut done).await?;
+            tokio::time::sleep(self.plan.settles_within()).await;
+            self.tally.set_fault(false);
+            done.windows.push((from.as_secs_f64(), self.began.elapsed().as_secs_f64()));
+        }
+        let left = (self.began + self.plan.length()).saturating_duration_since(Instant::now());
+        tokio::time::sleep(left).await;
+        Ok(done)
+    }
+
+    async fn carry_out(&mut self, fault: PlannedFault, done: &mut Done) -> Result<(), Failed> {
+        let node = match fault.victim {
+            Victim::Lasting => self.victims[0],
+            Victim::First => self.victims[1],
+            Victim::Second => self.victims[2],
+        };
+        if fault.leading {
+            self.hand_over_to(node).await?;
+        }
+        let (leader, term) = self.cluster.leader().await?;
+        done.leaders += u32::from(leader == node);
+        let role = if leader == node { "the leader" } else { "a follower" };
+        let at = self.began.elapsed().as_secs();
+        self.log.say(format!("at {at} s: {:?} of node {node}, {role} of term {term}", fault.kind));
+        match fault.kind {
+            FaultKind::Kill => {
+                done.kills += 1;
+                self.cluster.kill(node).await?;
+                tokio::time::sleep(DOWN_FOR).await;
+                self.start(node)?;
+            }
+            FaultKind::Terminate => {
+                done.restarts += 1;
+                self.cluster.signal(node, Signal::SIGTERM);
+                let code = self.cluster.ended(node, ENDS_WITHIN).await?;
+                if code != Some(0) {
+                    return broken(format!("node {node} ended with {code:?} after SIGTERM, not with 0"));
+                }
+                self.start(node)?;
+            }
+            FaultKind::Pause => {
+                done.pauses += 1;
+                self.cluster.signal(node, Signal::SIGSTOP);
+                tokio::time::sleep(PAUSED_FOR).await;
+                self.cluster.signal(node, Signal::SIGCONT);
+            }
+        }
+        self.cluster.all_ready().await
+    }
+
+    fn start(&mut self, node: u64) -> Result<(), Failed> {
+        self.cluster.spawn(node)?;
+        if let Some(process) = self.cluster.process(node) {
+            self.lives.began(node, process.pid());
+        }
+        Ok(())
+    }
+
+    /// So that leaders die too. An election may come between; then a follower dies, and what is said is true.
+    async fn hand_over_to(&self, node: u64) -> Result<(), Failed> {
+        if self.cluster.leader().await?.0 == node {
+            return Ok(());
+        }
+        let client = Client::new(self.cluster.endpoints(), Options::default());
+        let client = client.map_err(|error| Failed::CannotRun(error.to_string()))?;
+        if let Err(error) = client.transfer_leadership(Some(node)).await {
+            self.log.say(format!("leadership was not handed to node {node}: {error}"));
+        }
+        Ok(())
+    }
+}
