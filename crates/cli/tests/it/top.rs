@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc;
 use std::thread;
 
@@ -64,8 +64,11 @@ fn the_screen_fits_the_terminal_and_is_given_back() {
     let size = Winsize { ws_row: 8, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = openpty(Some(&size), None).unwrap();
     let output: Stdio = terminal.slave.into();
-    let mut top: Command = dev.command(&["top", "--every", "200ms"]);
-    let mut top = Killed(top.stdout(output).stderr(Stdio::null()).spawn().unwrap());
+    // The command would keep the terminal open, and reading would not end.
+    let mut top = {
+        let mut command = dev.command(&["top", "--every", "200ms"]);
+        Killed(command.stdout(output).stderr(Stdio::null()).spawn().unwrap())
+    };
     let (sender, pieces) = mpsc::channel();
     let mut master = File::from(terminal.master);
     let reader = thread::spawn(move || {
