@@ -39,8 +39,9 @@ const SECONDS: u64 = 30 * 60;
 /// The default thresholds would give a short run too few snapshots, and a history of events that fills up all the
 /// while.
 const SHORT_RUN: &str = "snapshot_every_mib = 1\nkeep_mib = 1\n[limits]\nwatch_history_events = 1024\n";
-/// What is closed, dropped or left without children is gone by then: locks' directories are removed in the background.
-const EMPTY_WITHIN: Duration = Duration::from_secs(30);
+/// By then what is closed or dropped is gone. A lock's directory is removed when it has been empty for ten seconds, then
+/// the one above it, and then the one above that.
+const EMPTY_WITHIN: Duration = Duration::from_secs(90);
 /// A node's metrics of what must be gone at the end.
 const GONE: [&str; 4] =
     ["lockkeeper_sessions", "lockkeeper_ephemerals", "lockkeeper_watches", "lockkeeper_lock_waiters"];
