@@ -39,8 +39,8 @@ const SECONDS: u64 = 30 * 60;
 /// The default thresholds would give a short run too few snapshots, and a history of events that fills up all the
 /// while.
 const SHORT_RUN: &str = "snapshot_every_mib = 1\nkeep_mib = 1\n[limits]\nwatch_history_events = 1024\n";
-/// By then what is closed or dropped is gone. A lock's directory is removed when it has been empty for ten seconds, then
-/// the one above it, and then the one above that.
+/// By then what is closed or dropped is gone. A lock's directory is removed when it has been empty for ten seconds,
+/// then the one above it, and then the one above that.
 const EMPTY_WITHIN: Duration = Duration::from_secs(90);
 /// A node's metrics of what must be gone at the end.
 const GONE: [&str; 4] =
@@ -207,9 +207,9 @@ fn figures(
     let taken: Vec<String> =
         nodes.iter().map(|node| snapshots(samples, *node, judged_time(plan)).to_string()).collect();
     format!(
-        "{:.1} min, {} calls, {} failed, {} grants with rising tokens; {} nodes killed ({} of these faults at a leader), \
-         {} restarted, {} paused; longest call {} in calm, {} beside a fault; snapshots of the nodes after the warm-up \
-         {}; medians of the first and last third after it: {}",
+        "{:.1} min, {} calls, {} failed, {} grants with rising tokens; {} nodes killed ({} of all faults at a leader), \
+         {} restarted, {} paused; longest call {} in calm, {} beside a fault; snapshots of the nodes after the \
+         warm-up {}; medians of the first and last third after it: {}",
         plan.length().as_secs_f64() / 60.0,
         total.calls,
         total.failed,

@@ -2,8 +2,8 @@
 //!
 //! A series is judged in thirds, which the plan of a soak makes alike: the same faults at the same offsets. It *grows*
 //! if the median of the last third lies above that of the first by more than is allowed, and one of two things agrees:
-//! the troughs and the peaks have both risen by more than is allowed; or the robust slope (Theil and Sen) adds more than
-//! is allowed over the whole time, and troughs or peaks have risen too. A sawtooth with few teeth moves a median,
+//! the troughs and the peaks have both risen by more than is allowed; or the robust slope (Theil and Sen) adds more
+//! than is allowed over the whole time, and troughs or peaks have risen too. A sawtooth with few teeth moves a median,
 //! depending on where in a tooth a third ends; its troughs and peaks stay where they are. A leak lifts all of them. A
 //! series that falls does not fail: nothing leaks from it.
 

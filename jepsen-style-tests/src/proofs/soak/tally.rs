@@ -1,5 +1,5 @@
-//! What the clients saw: how often each operation was carried out, how long it took, and what went wrong. Each minute is
-//! summed up when it is over, so that a run of a day takes no more memory than one of an hour.
+//! What the clients saw: how often each operation was carried out, how long it took, and what went wrong. Each minute
+//! is summed up when it is over, so that a run of a day keeps no more measurements than one of an hour.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
