@@ -78,13 +78,15 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     ));
     let mut faults =
         Faults { cluster: &mut cluster, plan, began, victims, tally: &tally, lives: &lives, log: &context.log };
-    let done = faults.run().await?;
+    let (mut findings, mut done) = (Vec::new(), Done::default());
+    or_finding(faults.run(&mut done).await, &mut findings)?;
     let samples = sampling.end();
-    let known = load.end().await?;
+    let known = or_finding(load.end().await, &mut findings)?.unwrap_or_default();
     let (total, rates) = tally.end();
 
-    let mut findings = total.findings();
-    findings.extend(left_behind(&cluster, &known).await?);
+    findings.extend(total.findings());
+    let left = or_finding(left_behind(&cluster, &known).await, &mut findings)?;
+    findings.extend(left.unwrap_or_default());
     let (trends, not_flat) = judged(context, &samples, &nodes, plan);
     findings.extend(not_flat);
     let figures = figures(&total, &done, &samples, (&nodes, plan), &trends);
@@ -102,11 +104,23 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     for failure in &total.failures {
         context.log.note(failure);
     }
-    nothing_tried(&done, &samples, &nodes, plan)?;
     if findings.is_empty() {
+        nothing_tried(&done, &samples, &nodes, plan)?;
         Ok(format!("{figures}; {written}"))
     } else {
         broken(format!("{}; {figures}; {written}", findings.join("; ")))
+    }
+}
+
+/// What is broken becomes a finding, so that there is a report of it. What could not be tried ends the run.
+fn or_finding<T>(result: Result<T, Failed>, findings: &mut Vec<String>) -> Result<Option<T>, Failed> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Failed::Broken(what)) => {
+            findings.push(what);
+            Ok(None)
+        }
+        Err(failed) => Err(failed),
     }
 }
 
