@@ -22,7 +22,7 @@ pub struct PlotError(String);
 pub struct Figures {
     /// The row of the plot.
     pub locks: Locks,
-    /// Name of its line in the legend. At most seven lines differ in color.
+    /// Name of its line in the legend. At most nine lines differ in color.
     pub line: String,
     /// The number of clients, or the rate.
     pub over: f64,
@@ -33,7 +33,7 @@ pub struct Figures {
 }
 
 /// Colors of lines, in their order.
-pub(crate) const COLORS: [RGBColor; 7] = [
+pub(crate) const COLORS: [RGBColor; 9] = [
     RGBColor(0x36, 0x55, 0x7a),
     RGBColor(0x2c, 0x7a, 0x3f),
     RGBColor(0xb0, 0x3a, 0x2e),
@@ -41,6 +41,8 @@ pub(crate) const COLORS: [RGBColor; 7] = [
     RGBColor(0xc7, 0x85, 0x1d),
     RGBColor(0x1f, 0x8a, 0x91),
     RGBColor(0x6b, 0x6b, 0x6b),
+    RGBColor(0xd6, 0x6f, 0xa8),
+    RGBColor(0x8a, 0x6d, 0x1f),
 ];
 
 /// Plots measurements as an SVG document, a line per transport.

@@ -9,6 +9,8 @@ const WIDTH: u32 = 1_000;
 const CHART_HEIGHT: u32 = 190;
 /// More points of a line than this cannot be told apart.
 const MOST_POINTS: usize = 1_500;
+/// The axis of time is so much longer than the lines, for the legend beside them.
+const LEGEND_SHARE: f64 = 0.18;
 
 /// A chart: what is drawn, and its lines by their names.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +63,7 @@ fn draw(
         .margin(6)
         .x_label_area_size(30)
         .y_label_area_size(56)
-        .build_cartesian_2d(0.0..end, 0.0..most)
+        .build_cartesian_2d(0.0..end * (1.0 + LEGEND_SHARE), 0.0..most)
         .map_err(failed)?;
     let shade = |(from, to): &(f64, f64)| Rectangle::new([(*from, 0.0), (*to, most)], COLORS[6].mix(0.15).filled());
     drawn.draw_series(shades.iter().map(shade)).map_err(failed)?;
@@ -85,7 +87,7 @@ fn draw(
     }
     drawn
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.8))
         .label_font((FONT, 11))
         .draw()

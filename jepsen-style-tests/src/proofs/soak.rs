@@ -39,8 +39,9 @@ const SECONDS: u64 = 30 * 60;
 /// The default thresholds would give a short run too few snapshots, and a history of events that fills up all the
 /// while.
 const SHORT_RUN: &str = "snapshot_every_mib = 1\nkeep_mib = 1\n[limits]\nwatch_history_events = 1024\n";
-/// What is closed, dropped or left without children is gone by then: locks' directories are removed in the background.
-const EMPTY_WITHIN: Duration = Duration::from_secs(30);
+/// By then what is closed or dropped is gone. A lock's directory is removed when it has been empty for ten seconds,
+/// then the one above it, and then the one above that.
+const EMPTY_WITHIN: Duration = Duration::from_secs(90);
 /// A node's metrics of what must be gone at the end.
 const GONE: [&str; 4] =
     ["lockkeeper_sessions", "lockkeeper_ephemerals", "lockkeeper_watches", "lockkeeper_lock_waiters"];
@@ -77,13 +78,15 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     ));
     let mut faults =
         Faults { cluster: &mut cluster, plan, began, victims, tally: &tally, lives: &lives, log: &context.log };
-    let done = faults.run().await?;
+    let (mut findings, mut done) = (Vec::new(), Done::default());
+    or_finding(faults.run(&mut done).await, &mut findings)?;
     let samples = sampling.end();
-    let known = load.end().await?;
+    let known = or_finding(load.end().await, &mut findings)?.unwrap_or_default();
     let (total, rates) = tally.end();
 
-    let mut findings = total.findings();
-    findings.extend(left_behind(&cluster, &known).await?);
+    findings.extend(total.findings());
+    let left = or_finding(left_behind(&cluster, &known).await, &mut findings)?;
+    findings.extend(left.unwrap_or_default());
     let (trends, not_flat) = judged(context, &samples, &nodes, plan);
     findings.extend(not_flat);
     let figures = figures(&total, &done, &samples, (&nodes, plan), &trends);
@@ -101,11 +104,23 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     for failure in &total.failures {
         context.log.note(failure);
     }
-    nothing_tried(&done, &samples, &nodes, plan)?;
     if findings.is_empty() {
+        nothing_tried(&done, &samples, &nodes, plan)?;
         Ok(format!("{figures}; {written}"))
     } else {
         broken(format!("{}; {figures}; {written}", findings.join("; ")))
+    }
+}
+
+/// What is broken becomes a finding, so that there is a report of it. What could not be tried ends the run.
+fn or_finding<T>(result: Result<T, Failed>, findings: &mut Vec<String>) -> Result<Option<T>, Failed> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Failed::Broken(what)) => {
+            findings.push(what);
+            Ok(None)
+        }
+        Err(failed) => Err(failed),
     }
 }
 
@@ -206,9 +221,9 @@ fn figures(
     let taken: Vec<String> =
         nodes.iter().map(|node| snapshots(samples, *node, judged_time(plan)).to_string()).collect();
     format!(
-        "{:.1} min, {} calls, {} failed, {} grants with rising tokens; {} nodes killed ({} of these faults at a leader), \
-         {} restarted, {} paused; longest call {} in calm, {} beside a fault; snapshots of the nodes after the warm-up \
-         {}; medians of the first and last third after it: {}",
+        "{:.1} min, {} calls, {} failed, {} grants with rising tokens; {} nodes killed ({} of all faults at a leader), \
+         {} restarted, {} paused; longest call {} in calm, {} beside a fault; snapshots of the nodes after the \
+         warm-up {}; medians of the first and last third after it: {}",
         plan.length().as_secs_f64() / 60.0,
         total.calls,
         total.failed,

@@ -42,22 +42,21 @@ pub(super) struct Faults<'a> {
 
 impl Faults<'_> {
     /// Carries out the whole plan.
-    pub(super) async fn run(&mut self) -> Result<Done, Failed> {
-        let mut done = Done::default();
+    pub(super) async fn run(&mut self, done: &mut Done) -> Result<(), Failed> {
         for (at, fault) in self.plan.faults() {
             // At the end of its interval: calm comes first.
             let at = at + self.plan.interval() / 2;
             tokio::time::sleep((self.began + at).saturating_duration_since(Instant::now())).await;
             let from = self.began.elapsed();
             self.tally.set_fault(true);
-            self.carry_out(fault, &mut done).await?;
+            self.carry_out(fault, done).await?;
             tokio::time::sleep(self.plan.settles_within()).await;
             self.tally.set_fault(false);
             done.windows.push((from.as_secs_f64(), self.began.elapsed().as_secs_f64()));
         }
         let left = (self.began + self.plan.length()).saturating_duration_since(Instant::now());
         tokio::time::sleep(left).await;
-        Ok(done)
+        Ok(())
     }
 
     async fn carry_out(&mut self, fault: PlannedFault, done: &mut Done) -> Result<(), Failed> {

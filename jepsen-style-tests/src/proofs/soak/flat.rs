@@ -1,15 +1,19 @@
 //! Whether a series stays flat, apart from the sawtooth that snapshots, purges and restarts draw.
 //!
 //! A series is judged in thirds, which the plan of a soak makes alike: the same faults at the same offsets. It *grows*
-//! if three things agree: the median of the last third lies above that of the first by more than is allowed, so does
-//! the robust slope (Theil and Sen) over the whole, and the troughs or the peaks have risen with it. A sawtooth with
-//! few teeth moves a median, depending on where in a tooth a third ends; its troughs and peaks stay where they are. A
-//! leak lifts all of them. A series that falls does not fail: nothing leaks from it.
+//! if the median of the last third lies above that of the first by more than is allowed, and one of two things agrees:
+//! the troughs and the peaks have both risen by more than is allowed; or the robust slope (Theil and Sen) adds more
+//! than is allowed over the whole time, and troughs or peaks have risen too. A sawtooth with few teeth moves a median,
+//! depending on where in a tooth a third ends; its troughs and peaks stay where they are. A leak lifts all of them. A
+//! series that falls does not fail: nothing leaks from it.
 
 /// What may come on top, as a share of the value in the first third.
 pub(super) const ALLOWED: f64 = 0.05;
-/// Troughs and peaks are known less exactly than medians: they must have risen by this share of what is allowed.
+/// Troughs and peaks are known less exactly than medians: beside a slope they must have risen by this share of what is
+/// allowed.
 const EDGE_SHARE: f64 = 0.5;
+/// Where troughs end and peaks begin.
+const EDGE: f64 = 0.02;
 /// The slope is taken over so many points, each the median of its part of the series.
 const SLOPE_POINTS: usize = 180;
 /// Fewer points in a third say nothing.
@@ -27,9 +31,9 @@ pub(super) struct Trend {
     pub(super) last: f64,
     /// What the robust slope adds over the whole time.
     pub(super) slope_gain: f64,
-    /// How far the troughs (the lowest tenth) have risen from the first third to the last.
+    /// How far the troughs (the lowest fiftieth) have risen from the first third to the last.
     pub(super) trough_gain: f64,
-    /// The same of the peaks (the highest tenth).
+    /// The same of the peaks (the highest fiftieth).
     pub(super) peak_gain: f64,
     /// What may come on top.
     pub(super) allowed: f64,
@@ -58,16 +62,17 @@ impl Trend {
             first: base,
             last: quantile(last, 0.5),
             slope_gain: slope(&thinned(&judged)) * (to_s - from_s),
-            trough_gain: gain(0.1),
-            peak_gain: gain(0.9),
+            trough_gain: gain(EDGE),
+            peak_gain: gain(1.0 - EDGE),
             allowed: (ALLOWED * base).max(least),
         })
     }
 
     /// Whether the series grows by more than is allowed.
     pub(super) fn grows(&self) -> bool {
-        let edges = self.trough_gain.max(self.peak_gain);
-        self.last - self.first > self.allowed && self.slope_gain > self.allowed && edges > EDGE_SHARE * self.allowed
+        let (lower, higher) = (self.trough_gain.min(self.peak_gain), self.trough_gain.max(self.peak_gain));
+        let slopes_up = self.slope_gain > self.allowed && higher > EDGE_SHARE * self.allowed;
+        self.last - self.first > self.allowed && (lower > self.allowed || slopes_up)
     }
 
     /// From the first third to the last, in percent.
@@ -141,6 +146,7 @@ mod tests {
         assert!(grows(|at| 80.0 * leak(at, 0.1)));
         assert!(grows(|at| 80.0 * leak(at, 0.1) + 2.0 * noise(at)), "under noise");
         assert!(grows(|at| 80.0 * if at > 500.0 { 1.1 } else { 1.0 }), "in one step");
+        assert!(grows(|at| if at < 40.0 { 120.0 } else { 80.0 * leak(at, 0.1) }), "behind an early peak");
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Shorter ones show nothing.
 pub(super) const SHORTEST: Duration = Duration::from_secs(120);
 /// In a long run a fault comes so often.
-const FAULT_EVERY: Duration = Duration::from_secs(150);
+const FAULT_EVERY: Duration = Duration::from_secs(110);
 /// In a short one there are so many faults in a quarter, where each has this much time.
-const FEW_FAULTS: u32 = 3;
+const FEW_FAULTS: u32 = 4;
 const LEAST_TIME: Duration = Duration::from_secs(15);
 const LIVES: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(20));
 const SAMPLE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -51,11 +51,11 @@ const fn planned(kind: FaultKind, victim: Victim, leading: bool) -> PlannedFault
 /// A quarter begins with these, in this order, and repeats them.
 const FAULTS: [PlannedFault; 6] = [
     planned(FaultKind::Kill, Victim::First, true),
-    planned(FaultKind::Kill, Victim::Second, false),
+    planned(FaultKind::Terminate, Victim::Second, false),
     planned(FaultKind::Pause, Victim::Lasting, true),
-    planned(FaultKind::Terminate, Victim::First, false),
     planned(FaultKind::Kill, Victim::Second, true),
     planned(FaultKind::Kill, Victim::First, false),
+    planned(FaultKind::Kill, Victim::Second, false),
 ];
 
 /// See the module's text.
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn a_long_run_has_a_fault_every_few_minutes_and_a_short_one_some() {
-        assert_eq!(minutes(24 * 60).faults().count(), 4 * 144);
-        assert_eq!(minutes(30).faults().count(), 4 * 3);
-        assert_eq!(minutes(15).faults().count(), 4 * 3);
+        assert_eq!(minutes(24 * 60).faults().count(), 4 * 196);
+        assert_eq!(minutes(30).faults().count(), 4 * 4);
+        assert_eq!(minutes(15).faults().count(), 4 * 4);
         assert_eq!(minutes(2).faults().count(), 4 * 2);
         assert_eq!(minutes(0), minutes(2), "never shorter");
     }

@@ -99,7 +99,7 @@ impl Report<'_> {
             "seed": context.seed,
             "seconds": self.plan.length().as_secs_f64(),
             "warm_up_seconds": self.plan.warm_up().as_secs_f64(),
-            "faults": self.done.windows.iter().map(|(from, to)| json!({ "from_s": from, "to_s": to })).collect::<Vec<_>>(),
+            "faults_from_to_seconds": self.done.windows,
             "samples": self.samples,
         })
     }

@@ -78,7 +78,9 @@ impl Measure {
     /// Allowed where a twentieth is less: what the smallest step is.
     fn least(self) -> f64 {
         match self {
-            Self::Disk | Self::Memory => 1.0,
+            // A segment of the log's file.
+            Self::Disk => 0.5,
+            Self::Memory => 1.0,
             Self::OpenFiles => 3.0,
             Self::Threads => 1.0,
         }
@@ -271,7 +273,7 @@ mod tests {
         assert_eq!(growing(&|sample, at| sample.open_files += at / 10), [Measure::OpenFiles]);
         assert_eq!(growing(&|sample, at| sample.threads += at / 100), [Measure::Threads]);
         let others = |sample: &mut NodeSample, at: u64| {
-            sample.calm = at % 2 == 0;
+            sample.calm = at.is_multiple_of(2);
             sample.threads += if sample.calm { 0 } else { at };
         };
         assert_eq!(growing(&others), [], "beside faults nothing is judged");

@@ -1,5 +1,5 @@
-//! What the clients saw: how often each operation was carried out, how long it took, and what went wrong. Each minute is
-//! summed up when it is over, so that a run of a day takes no more memory than one of an hour.
+//! What the clients saw: how often each operation was carried out, how long it took, and what went wrong. Each minute
+//! is summed up when it is over, so that a run of a day keeps no more measurements than one of an hour.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::stats::{Summary, millis};
 
+/// A last part of a minute that is shorter has no rate: the clients are ending.
+const LEAST_PART_S: f64 = 10.0;
 /// So many failures are told in full.
 const TOLD: usize = 50;
 /// A call that no fault touched may take this long: a disk shared by three nodes stalls now and then.
@@ -180,7 +182,10 @@ impl Tally {
     pub(super) fn end(&self) -> (Total, Vec<Rate>) {
         let now = self.began.elapsed();
         self.with(|seen| {
-            seen.sum_up((now.as_secs_f64() - seen.minute as f64 * 60.0).clamp(1.0, 60.0));
+            let seconds = now.as_secs_f64() - seen.minute as f64 * 60.0;
+            if seconds >= LEAST_PART_S {
+                seen.sum_up(seconds.min(60.0));
+            }
             let total = Total {
                 calls: seen.calls,
                 grants: seen.grants,
