@@ -158,8 +158,8 @@ impl MembershipChanges {
         }
     }
 
-    /// Promotes one that votes in a half-done change: in one step to the set of voters that has it, before the change or
-    /// after it. It need not catch up, because that set needs its majority at present as well.
+    /// Promotes a voter of a half-done change: in one step to the set of voters that has it, before the change or after
+    /// it. It need not catch up, because that set needs its majority at present as well.
     async fn return_to_voters(
         &self,
         settled: &StoredMembership,

@@ -41,8 +41,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let (work, voters) = growth.end().await?;
     judge(&work)?;
     Ok(format!(
-        "1, 3, 5, 3 nodes and a voter replaced in {:.0} s under {} lock cycles: no request failed at a node that stays, \
-         the longest pause was {}, tokens rose; the voters are {voters:?}",
+        "1, 3, 5, 3 nodes and a voter replaced in {:.0} s under {} lock cycles: no request failed at a node that \
+         stays, the longest pause was {}, tokens rose; the voters are {voters:?}",
         took.as_secs_f64(),
         work.grants.len(),
         millis(work.longest_pause)
