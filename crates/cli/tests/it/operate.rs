@@ -84,6 +84,10 @@ fn a_backup_that_cannot_be_used_is_refused_in_one_line() {
     let good = std::fs::read(directory.path().join("good")).unwrap();
     let to_stdout = dev.run(&["snapshot", "save", "-"]);
     assert!(to_stdout.status.success() && to_stdout.stdout.starts_with(b"LKBACKUP"), "{:?}", to_stdout.status);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let no_room = dev.command(&["snapshot", "save", "-"]).stdout(full).output().unwrap();
+    assert_eq!(no_room.status.code(), Some(1));
+    assert!(complaint(&no_room).contains("No space left"), "{no_room:?}");
     std::fs::write(directory.path().join("cut"), &good[..good.len() - 9]).unwrap();
     for command in ["verify", "inspect"] {
         let refused = run(&["snapshot", command, "cut"], directory.path());

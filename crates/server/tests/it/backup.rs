@@ -12,6 +12,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
+use crate::{access, audit};
 
 /// A cluster with something of everything, and a backup of it.
 struct Old {
@@ -223,6 +224,29 @@ async fn a_survivor_becomes_a_cluster_that_the_lost_members_cannot_join() {
     let mut nowhere = survivor;
     nowhere.storage.directory = kept.path().join("gone");
     assert!(recover(&nowhere).await.unwrap_err().to_string().contains("no data of a node"));
+}
+
+#[tokio::test]
+async fn a_backup_needs_the_administrators_right_and_is_audited() {
+    let cluster = Cluster::start_with(1, audit::with_file).await;
+    let admin = access::enable(&cluster).await;
+    let reader = json!([{ "resource": "cluster", "rights": ["read"] }]);
+    let reader = access::principal(&cluster, &admin, "reader", reader).await.token.unwrap();
+    let nobody = access::As { node: &cluster, token: None };
+    nobody.get("/v1/snapshot").await.problem(Code::Unauthenticated);
+    access::with(&cluster, &reader).get("/v1/snapshot").await.problem(Code::Forbidden);
+    let backup = cluster.request(Method::GET, "/v1/snapshot").bearer_auth(&admin).send().await.unwrap();
+    let bytes = backup.bytes().await.unwrap().len();
+    eventually("the audit record", async || {
+        let taken = audit_lines(&cluster).into_iter().find(|line| line["event"] == "backup_taken");
+        taken.is_some_and(|line| (&line["bytes"], &line["outcome"]) == (&json!(bytes), &json!("done")))
+    })
+    .await;
+}
+
+fn audit_lines(cluster: &Cluster) -> Vec<Value> {
+    let text = std::fs::read_to_string(cluster.directory.path().join("node1.jsonl")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 #[tokio::test]
