@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// ZooKeeper's permission bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,12 +64,69 @@ pub struct AclEntry {
 impl AclEntry {
     /// Whether it is [`open`](Self::open).
     pub(crate) fn is_open(&self) -> bool {
-        self.permissions == Permissions::ALL && self.scheme == "world" && self.id == "anyone"
+        is_open(self.permissions, &self.scheme, &self.id)
     }
 
     /// `world:anyone` with every permission, the default of a new node.
     pub fn open() -> Self {
         Self { permissions: Permissions::ALL, scheme: "world".into(), id: "anyone".into() }
+    }
+}
+
+fn is_open(permissions: Permissions, scheme: &str, id: &str) -> bool {
+    permissions == Permissions::ALL && scheme == "world" && id == "anyone"
+}
+
+/// The access control list that nearly all nodes share.
+pub(crate) fn open_list() -> Arc<[AclEntry]> {
+    static OPEN: LazyLock<Arc<[AclEntry]>> = LazyLock::new(|| Arc::from([AclEntry::open()]));
+    OPEN.clone()
+}
+
+/// Decodes a list; the one that nearly all nodes share is found without an allocation.
+pub(crate) fn shared<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<[AclEntry]>, D::Error> {
+    from.deserialize_seq(Entries)
+}
+
+/// As [`AclEntry`] is encoded.
+#[derive(Deserialize)]
+struct BorrowedEntry<'a> {
+    permissions: Permissions,
+    scheme: &'a str,
+    id: &'a str,
+}
+
+impl BorrowedEntry<'_> {
+    fn is_open(&self) -> bool {
+        is_open(self.permissions, self.scheme, self.id)
+    }
+}
+
+impl From<BorrowedEntry<'_>> for AclEntry {
+    fn from(entry: BorrowedEntry<'_>) -> Self {
+        Self { permissions: entry.permissions, scheme: entry.scheme.into(), id: entry.id.into() }
+    }
+}
+
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Arc<[AclEntry]>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an access control list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Arc<[AclEntry]>, A::Error> {
+        let Some(first) = entries.next_element::<BorrowedEntry<'_>>()? else { return Ok(Arc::from([])) };
+        let Some(second) = entries.next_element::<BorrowedEntry<'_>>()? else {
+            return Ok(if first.is_open() { open_list() } else { Arc::from([first.into()]) });
+        };
+        let mut all = vec![first.into(), second.into()];
+        while let Some(entry) = entries.next_element::<BorrowedEntry<'_>>()? {
+            all.push(entry.into());
+        }
+        Ok(Arc::from(all))
     }
 }
 

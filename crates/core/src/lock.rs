@@ -46,8 +46,14 @@ impl LockName {
 
     /// The lock whose directory this is, if it lies under [`LOCKS_ROOT`].
     pub fn of_directory(path: &NodePath) -> Option<Self> {
-        let name = path.as_str().strip_prefix(LOCKS_ROOT)?.strip_prefix('/')?;
-        Self::parse(name).ok()
+        Self::text_of_directory(path.as_str()).map(|name| Self(Arc::from(name)))
+    }
+
+    /// The same without a copy. `path` is a valid path, so the text below the root of the locks is a name if there is
+    /// room for requests below it.
+    pub(crate) fn text_of_directory(path: &str) -> Option<&str> {
+        let has_room = path.len() + REQUEST_NAME_BYTES <= crate::limits::MAX_PATH_BYTES;
+        path.strip_prefix(LOCKS_ROOT)?.strip_prefix('/').filter(|_| has_room)
     }
 }
 

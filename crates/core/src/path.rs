@@ -4,7 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use crate::limits::{MAX_PART_BYTES, MAX_PATH_BYTES};
@@ -14,8 +15,8 @@ use crate::limits::{MAX_PART_BYTES, MAX_PATH_BYTES};
 /// Valid: starts with `/`, has no empty part, no `.` or `..` and no character that ZooKeeper refuses
 /// (`PathUtils.validatePath`), and is at most [`MAX_PATH_BYTES`] long with parts of at most [`MAX_PART_BYTES`]
 /// (ZooKeeper programmer's guide, "The ZooKeeper Data Model").
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Arc<str>", into = "Arc<str>")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(into = "Arc<str>")]
 pub struct NodePath(Arc<str>);
 
 /// What is wrong with a path.
@@ -83,6 +84,11 @@ impl NodePath {
     /// The parent's path as text; empty for the root and its children.
     pub(crate) fn directory(&self) -> &str {
         self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
+    }
+
+    /// The text before the slash of a child: the path itself, and empty for the root.
+    pub(crate) fn top(&self) -> &str {
+        if self.is_root() { "" } else { &self.0 }
     }
 
     /// The last part; empty for the root.
@@ -154,12 +160,24 @@ pub(crate) fn check_readable(name: &str) -> Result<(), PathError> {
     }
 }
 
-impl TryFrom<Arc<str>> for NodePath {
-    type Error = PathError;
+/// Copies the text once; `Arc<str>` itself is decoded by way of a string.
+impl<'de> Deserialize<'de> for NodePath {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(Text)
+    }
+}
 
-    fn try_from(path: Arc<str>) -> Result<Self, PathError> {
-        check(&path)?;
-        Ok(Self(path))
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = NodePath;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a path")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<NodePath, E> {
+        NodePath::parse(path).map_err(E::custom)
     }
 }
 

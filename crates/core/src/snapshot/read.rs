@@ -10,7 +10,7 @@ use lockkeeper_mutants::mutant;
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
 use super::{MAGIC, MAX_RECORD_BYTES, OLDEST, SnapshotError, UNRELEASED, VERSION};
 use crate::command::{NodeKind, Origin};
-use crate::ids::SessionId;
+use crate::ids::{FencingToken, SessionId};
 use crate::path::NodePath;
 use crate::reply::Outcome;
 use crate::state::{Applied, Session, State, size};
@@ -114,6 +114,13 @@ enum Part {
     Namespaces,
 }
 
+/// Nodes of one directory that came one after the other. They are added to it together.
+#[derive(Default)]
+struct Siblings {
+    directory: Option<NodePath>,
+    children: Vec<(NodePath, FencingToken, bool)>,
+}
+
 struct Builder {
     head: Head,
     state: State,
@@ -125,6 +132,7 @@ struct Builder {
     access: (AccessRecord, AccessRecord),
     last_session: Option<SessionId>,
     last_path: Option<NodePath>,
+    siblings: Siblings,
     last_namespace: Option<Arc<str>>,
     /// The origin whose outcomes follow, and how many are still to come.
     origin: Option<(Origin, Vec<Outcome>, u64)>,
@@ -145,6 +153,7 @@ impl Builder {
             access: Default::default(),
             last_session: None,
             last_path: None,
+            siblings: Siblings::default(),
             last_namespace: None,
             origin: None,
         }
@@ -277,23 +286,45 @@ impl Builder {
         if (record.kind == NodeKind::Ephemeral) != record.owner.is_some() {
             return Err(damaged(format!("the kind and the owner of {} do not agree", record.path)));
         }
-        match record.path.parent().map(|parent| self.state.tree.get(&parent)) {
-            Some(None) => return Err(damaged(format!("{} has no parent", record.path))),
-            Some(Some(parent)) if parent.is_ephemeral() => {
-                return Err(damaged(format!("{} is the child of an ephemeral", record.path)));
-            }
-            _ => {}
-        }
+        self.enter_directory(&record.path)?;
         if let Some(owner) = record.owner {
             let session = self.state.sessions.get_mut(&owner);
             let session = session.ok_or_else(|| damaged(format!("the session of {} is not there", record.path)))?;
             Arc::make_mut(session).ephemerals.insert(record.path.clone());
         }
-        let acl = self.state.tree.share_acl(&record.acl);
-        let (path, node) = record.into_node(acl);
+        let (path, node) = record.into_node();
+        if self.siblings.directory.is_some() {
+            self.siblings.children.push((path.clone(), node.czxid.into(), node.is_ephemeral()));
+        }
         self.state.tree.place(&path, node);
         self.nodes += 1;
         Ok(())
+    }
+
+    /// Checks the directory of a node, unless the node before was in the same one.
+    fn enter_directory(&mut self, path: &NodePath) -> Result<(), SnapshotError> {
+        let Some(directory) = path.parent_str() else { return Ok(()) };
+        if self.siblings.directory.as_ref().is_some_and(|last| last.as_str() == directory) {
+            return Ok(());
+        }
+        self.add_siblings();
+        let (directory, node) =
+            self.state.tree.nodes.get_key_value(directory).ok_or_else(|| damaged(format!("{path} has no parent")))?;
+        if node.is_ephemeral() {
+            return Err(damaged(format!("{path} is the child of an ephemeral")));
+        }
+        self.siblings.directory = Some(directory.clone());
+        Ok(())
+    }
+
+    /// Adds the last siblings to their directory.
+    fn add_siblings(&mut self) {
+        let Siblings { directory, children } = &mut self.siblings;
+        if let Some(directory) = directory.take() {
+            self.state.tree.adopt(directory.as_str(), |directory| {
+                children.drain(..).for_each(|(path, token, ephemeral)| directory.add(&path, token, ephemeral));
+            });
+        }
     }
 
     fn finish_origin(&mut self) -> Result<(), SnapshotError> {
@@ -314,6 +345,7 @@ impl Builder {
     }
 
     fn finish(mut self) -> Result<State, SnapshotError> {
+        self.add_siblings();
         self.finish_origin()?;
         let found = Head {
             sessions: self.state.sessions.len() as u64,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acl::{AclEntry, Identity};
+use crate::acl::{self, AclEntry, Identity};
 use crate::command::{NodeKind, Origin};
 use crate::data::NodeData;
 use crate::ids::{RequestId, SessionId, Zxid};
@@ -96,6 +96,7 @@ pub(super) struct SessionRecord {
 pub(super) struct NodeRecord {
     pub(super) path: NodePath,
     pub(super) data: NodeData,
+    #[serde(deserialize_with = "acl::shared")]
     pub(super) acl: Arc<[AclEntry]>,
     pub(super) kind: NodeKind,
     pub(super) owner: Option<SessionId>,
@@ -120,30 +121,33 @@ impl NodeRecord {
             owner: node.owner,
             czxid: node.czxid,
             mzxid: node.mzxid,
-            pzxid: node.pzxid,
+            pzxid: node.pzxid(),
             ctime_ms: node.ctime_ms,
             mtime_ms: node.mtime_ms,
             version: node.version,
             aversion: node.aversion,
-            children_made: node.children_made,
-            empty_since_ms: node.empty_since_ms,
+            children_made: node.children_made(),
+            empty_since_ms: node.empty_since_ms(),
         }
     }
 
-    /// The node, still without children; `acl` is the record's, shared where possible.
-    pub(super) fn into_node(self, acl: Arc<[AclEntry]>) -> (NodePath, Node) {
-        let node = Node {
+    /// The node, still without children.
+    pub(super) fn into_node(self) -> (NodePath, Node) {
+        let mut node = Node {
             czxid: self.czxid,
             mzxid: self.mzxid,
-            pzxid: self.pzxid,
             ctime_ms: self.ctime_ms,
             mtime_ms: self.mtime_ms,
             version: self.version,
             aversion: self.aversion,
-            children_made: self.children_made,
-            empty_since_ms: self.empty_since_ms,
-            ..Node::new(self.data, acl, self.kind, self.owner)
+            ..Node::new(self.data, self.acl, self.kind, self.owner)
         };
+        if (self.pzxid, self.children_made, self.empty_since_ms) != (self.czxid, 0, None) {
+            let directory = node.directory_mut();
+            directory.pzxid = self.pzxid;
+            directory.children_made = self.children_made;
+            directory.empty_since_ms = self.empty_since_ms;
+        }
         (self.path, node)
     }
 }

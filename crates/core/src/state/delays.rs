@@ -55,7 +55,7 @@ impl Transaction<'_> {
         // Readers that hold beside the dead one keep holding, so the place is behind the last of them.
         let sequence = match held.form.mode {
             LockMode::Shared => {
-                directory.queue.last_reader_holding().map_or(held.sequence, |last| last.0.max(held.sequence))
+                directory.queue().last_reader_holding().map_or(held.sequence, |last| last.0.max(held.sequence))
             }
             _ => held.sequence,
         };

@@ -46,7 +46,7 @@ impl Tree {
             return Err(bad(format!("there are gates below '{key}', so it can be none itself; choose another key")));
         }
         match GateRecord::decode(&node.data) {
-            Some(record) if node.children.is_empty() => Ok(Some((node, record))),
+            Some(record) if node.children().is_empty() => Ok(Some((node, record))),
             _ => Err(bad(format!("the node {path} was not made by a gate; delete it, or choose another key"))),
         }
     }

@@ -14,9 +14,10 @@ use lockkeeper_mutants::mutant;
 use crate::ids::FencingToken;
 use crate::limits::MAX_PERMITS;
 use crate::lock::{LockMode, NameFamily, family_of, parse_request};
+use crate::path::NodePath;
 
-/// A place in the queue: the sequence, then the name, because hand-made nodes may share a sequence.
-pub(crate) type Place = (u64, Arc<str>);
+/// A place in the queue: the sequence, then the path of the node, because hand-made nodes may share a sequence.
+pub(crate) type Place = (u64, NodePath);
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,12 +148,15 @@ impl PartialEq for Requests {
 }
 
 impl Queue {
+    /// A queue without requests.
+    pub(crate) const EMPTY: Self = Self { requests: Requests::One(None), families: [0; NameFamily::COUNT] };
+
     /// Adds a child, if it is a request.
-    pub(crate) fn insert(&mut self, name: &Arc<str>, token: FencingToken, ephemeral: bool) {
-        if let Some(count) = self.family_count(name, ephemeral) {
+    pub(crate) fn insert(&mut self, child: &NodePath, token: FencingToken, ephemeral: bool) {
+        if let Some(count) = self.family_count(child.name(), ephemeral) {
             *count = count.saturating_add(1);
         }
-        let Some((place, mode)) = place_of(name) else { return };
+        let Some((place, mode)) = place_of(child) else { return };
         let request = QueuedRequest { place, mode, token };
         match &mut self.requests {
             Requests::One(slot @ None) => *slot = Some(request),
@@ -167,18 +171,16 @@ impl Queue {
     }
 
     /// Removes a child, if it is a request.
-    pub(crate) fn remove(&mut self, name: &str, token: FencingToken, ephemeral: bool) {
-        if let Some(count) = self.family_count(name, ephemeral) {
+    pub(crate) fn remove(&mut self, child: &NodePath, token: FencingToken, ephemeral: bool) {
+        if let Some(count) = self.family_count(child.name(), ephemeral) {
             *count = count.saturating_sub(1);
         }
-        let Some((sequence, mode)) = parse_request(name) else { return };
+        let Some((place, mode)) = place_of(child) else { return };
         let is_empty = match &mut self.requests {
-            Requests::One(request) => {
-                request.as_ref().is_some_and(|one| one.place.0 == sequence && *one.place.1 == *name)
-            }
+            Requests::One(request) => request.as_ref().is_some_and(|one| one.place == place),
             Requests::Many(index) => {
                 let index = Arc::make_mut(index);
-                index.remove(QueuedRequest { place: (sequence, Arc::from(name)), mode, token });
+                index.remove(QueuedRequest { place, mode, token });
                 index.places.is_empty()
             }
         };
@@ -297,7 +299,7 @@ impl Queue {
     pub(crate) fn with_token(&self, token: FencingToken) -> impl Iterator<Item = (&Place, LockMode)> {
         let one = self.one().filter(|one| one.token == token).map(|one| (&one.place, one.mode));
         one.into_iter().chain(self.many().into_iter().flat_map(move |index| {
-            let from: (FencingToken, Place) = (token, (0, Arc::from("")));
+            let from: (FencingToken, Place) = (token, (0, NodePath::root()));
             let with = index.tokens.range::<_, (FencingToken, Place)>((Bound::Included(&from), Bound::Unbounded));
             with.take_while(move |(other, _)| *other == token)
                 .filter_map(|(_, place)| Some((place, *index.places.get(place)?)))
@@ -345,8 +347,8 @@ fn kind_of(mode: LockMode) -> u16 {
     mode.permits().unwrap_or(LOCK_KIND)
 }
 
-/// The place of a request, by its name.
-pub(crate) fn place_of(name: &Arc<str>) -> Option<(Place, LockMode)> {
-    let (sequence, mode) = parse_request(name)?;
-    Some(((sequence, name.clone()), mode))
+/// The place of a request, by the name of its node.
+pub(crate) fn place_of(path: &NodePath) -> Option<(Place, LockMode)> {
+    let (sequence, mode) = parse_request(path.name())?;
+    Some(((sequence, path.clone()), mode))
 }

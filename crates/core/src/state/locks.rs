@@ -35,10 +35,10 @@ pub(crate) struct Found {
 impl Tree {
     /// The requests of a lock with this token; hardly ever more than one.
     pub(crate) fn requests(&self, directory: &NodePath, token: FencingToken) -> impl Iterator<Item = Found> {
-        let queue = self.get(directory).map(|node| &node.queue);
+        let queue = self.get(directory).map(|node| node.queue());
         queue.into_iter().flat_map(move |queue| {
             queue.with_token(token).filter_map(|(place, mode)| {
-                let path = directory.child(&place.1).ok()?;
+                let path = place.1.clone();
                 let owner = self.get(&path)?.owner;
                 Some(Found { path, owner, held: queue.blocker(place, mode).is_none() })
             })
@@ -150,7 +150,7 @@ impl Transaction<'_> {
                         return Err(Refusal::NoChildrenForEphemerals(path));
                     }
                     if path == directory {
-                        check_sequence(&path, node.children_made)?;
+                        check_sequence(&path, node.children_made())?;
                         check_kind(lock, node, mode)?;
                         return self.check_names(lock, node, Newcomer::Native);
                     }
@@ -331,7 +331,7 @@ impl Transaction<'_> {
              session instead, or wait for it to expire";
             return Err(Refusal::Forbidden(why.into()));
         }
-        if !self.node(&held.path)?.children.is_empty() {
+        if !self.node(&held.path)?.children().is_empty() {
             return Err(Refusal::NotEmpty(held.path));
         }
         self.remove(&held.path);
@@ -376,7 +376,7 @@ impl Transaction<'_> {
         if self.rules.foreign_names == ForeignNames::Allow || mutant!(ForeignNamesAllowed) {
             return Ok(());
         }
-        let Some(unseen) = directory.queue.unseen_by(newcomer) else { return Ok(()) };
+        let Some(unseen) = directory.queue().unseen_by(newcomer) else { return Ok(()) };
         let detail = format!(
             "its queue has {unseen}, and {newcomer} cannot share it, because the two do not see each other; use one \
              family of names for one lock (docs/zookeeper.md, \"One queue\"), or another lock, or set \
@@ -388,7 +388,7 @@ impl Transaction<'_> {
 
 /// A queue is that of a lock, or of a semaphore with one number of permits.
 pub(crate) fn check_kind(lock: &LockName, directory: &Node, mode: LockMode) -> Result<(), Refusal> {
-    match directory.queue.mismatch(mode) {
+    match directory.queue().mismatch(mode) {
         None => Ok(()),
         Some(detail) => Err(Refusal::LockMismatch { lock: lock.clone().into(), detail: detail.into() }),
     }

@@ -7,6 +7,7 @@ mod access;
 mod apply;
 mod authorise;
 mod bounds;
+mod children;
 mod delays;
 mod gates;
 mod lock_queue;

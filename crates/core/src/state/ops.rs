@@ -166,7 +166,7 @@ impl Transaction<'_> {
         let node = self.node(path)?;
         let forced = self.check_deletion(path, node)?;
         check_version(path, version, node.version)?;
-        if !node.children.is_empty() {
+        if !node.children().is_empty() {
             return Err(Refusal::NotEmpty(path.clone()));
         }
         self.remove(path);
@@ -220,7 +220,7 @@ pub(crate) enum Maker {
 /// The sequence of the next sequential node in a directory.
 fn sequence(path: &NodePath, directory: &Node) -> Result<u64, Refusal> {
     let ends = || {
-        let mut places = directory.queue.iter().map(|(place, _)| place.0);
+        let mut places = directory.queue().iter().map(|(place, _)| place.0);
         Some((places.next()?, places.next_back()?))
     };
     let sequence = if mutant!(GrantOutOfOrder)
@@ -229,7 +229,7 @@ fn sequence(path: &NodePath, directory: &Node) -> Result<u64, Refusal> {
     {
         last
     } else {
-        directory.children_made
+        directory.children_made()
     };
     check_sequence(path, sequence)?;
     Ok(sequence)
@@ -254,7 +254,7 @@ fn check_request(
     if name.keeps_place_of.is_some() {
         return Err(bad(format!("'{text}' reads as a lock delay, which is made only when a holder's session expires")));
     }
-    if directory.queue.with_token(zxid.into()).next().is_some() {
+    if directory.queue().with_token(zxid.into()).next().is_some() {
         // Both grants would carry the same token.
         return Err(bad("one transaction asks for a lock only once"));
     }

@@ -1,7 +1,6 @@
 //! Reads of a state. Nothing here changes the state, and no answer about one node or request scans others.
 
 use std::ops::Bound;
-use std::sync::Arc;
 
 use super::State;
 use super::lock_queue::{Blocker, Place, Queue, place_of};
@@ -136,14 +135,13 @@ impl State {
 impl Tree {
     fn queue_of(&self, path: &NodePath) -> Option<(NodePath, &Queue)> {
         let directory = path.parent()?;
-        let queue = &self.get(&directory)?.queue;
+        let queue = self.get(&directory)?.queue();
         Some((directory, queue))
     }
 
     /// Where a request stands. O(log n).
     pub(crate) fn standing(&self, path: &NodePath) -> Standing {
-        let name: Arc<str> = Arc::from(path.name());
-        let (Some((directory, queue)), Some((place, mode))) = (self.queue_of(path), place_of(&name)) else {
+        let (Some((directory, queue)), Some((place, mode))) = (self.queue_of(path), place_of(path)) else {
             return Standing::Gone;
         };
         match self.get(path) {
@@ -158,9 +156,9 @@ impl Tree {
     }
 
     fn request(&self, directory: &NodePath, queue: &Queue, place: &Place, mode: LockMode) -> Option<LockRequest> {
-        let path = directory.child(&place.1).ok()?;
+        let path = place.1.clone();
         let node = self.get(&path)?;
-        let RequestName { form, keeps_place_of, .. } = parse_name(&place.1)?;
+        let RequestName { form, keeps_place_of, .. } = parse_name(path.name())?;
         Some(LockRequest {
             token: node.czxid.into(),
             sequence: place.0,
@@ -181,11 +179,7 @@ fn standing_of(node: &Node, directory: &NodePath, blocker: Option<Blocker<'_>>) 
     match blocker {
         None => Standing::Holds { token: node.czxid.into() },
         Some(Blocker::AnyHolder) => Standing::Waits { blocker: directory.clone() },
-        Some(Blocker::Request((_, name))) => match directory.child(name) {
-            Ok(blocker) => Standing::Waits { blocker },
-            // Names in a queue are names of nodes: this path was validated when the node was created.
-            Err(_) => Standing::Gone,
-        },
+        Some(Blocker::Request((_, blocker))) => Standing::Waits { blocker: blocker.clone() },
     }
 }
 
@@ -212,17 +206,14 @@ impl State {
     }
 
     /// The names of a node's children, in order.
-    pub fn children(&self, path: &NodePath) -> Option<impl ExactSizeIterator<Item = &Arc<str>> + use<'_>> {
-        Some(self.tree.get(path)?.children.iter())
+    pub fn children(&self, path: &NodePath) -> Option<impl ExactSizeIterator<Item = &str> + use<'_>> {
+        Some(self.tree.get(path)?.children().iter().map(NodePath::name))
     }
 
     /// The names of a node's children that come after `after`, in order; found in O(log n).
-    pub fn children_after(
-        &self,
-        path: &NodePath,
-        after: Option<&str>,
-    ) -> Option<impl Iterator<Item = &Arc<str>> + use<'_>> {
-        Some(self.tree.get(path)?.children.range::<_, str>((beyond(after), Bound::Unbounded)))
+    pub fn children_after(&self, path: &NodePath, after: Option<&str>) -> Option<impl Iterator<Item = &str> + use<'_>> {
+        let after = format!("{}/{}", path.top(), after.unwrap_or_default());
+        Some(self.tree.get(path)?.children().after(after).map(NodePath::name))
     }
 
     /// A live session.
@@ -275,7 +266,7 @@ impl State {
     /// A lock's queue; `None` if the lock has no directory.
     pub fn lock(&self, lock: &LockName) -> Option<LockView<'_>> {
         let directory = lock.directory();
-        let queue = &self.tree.get(&directory)?.queue;
+        let queue = self.tree.get(&directory)?.queue();
         Some(LockView { tree: &self.tree, directory, queue })
     }
 
@@ -293,7 +284,7 @@ impl State {
         };
         let Some(directory) = self.tree.get(&directory) else { return true };
         let room = usize::from(mode.permits().unwrap_or(1));
-        directory.queue.iter().take(room).take_while(|((place, _), _)| *place <= sequence).count() < room
+        directory.queue().iter().take(room).take_while(|((place, _), _)| *place <= sequence).count() < room
     }
 
     /// Whether a lock is held with this token (Chubby's `CheckSequencer`).
@@ -350,15 +341,14 @@ impl State {
 
     fn summary(&self, directory: &NodePath) -> Option<LockSummary> {
         let name = LockName::of_directory(directory)?;
-        let queue = &self.tree.get(directory)?.queue;
+        let queue = self.tree.get(directory)?.queue();
         let holders = queue.holders();
         Some(LockSummary { name, holders, waiters: queue.len() - holders })
     }
 
     fn request_at(&self, path: &NodePath) -> Option<LockRequest> {
         let (directory, queue) = self.tree.queue_of(path)?;
-        let name: Arc<str> = Arc::from(path.name());
-        let (place, mode) = place_of(&name)?;
+        let (place, mode) = place_of(path)?;
         self.tree.request(&directory, queue, &place, mode)
     }
 }

@@ -141,7 +141,7 @@ fn sequences_end_where_ten_digits_end() {
     bench.ask(create("/q", false)).unwrap();
     bench.ask(acquire("l", 1, LockMode::Exclusive)).unwrap();
     for directory in ["/q", "/locks/l"] {
-        bench.state.tree.update(&path(directory), |node| node.children_made = MAX_SEQUENCE);
+        bench.state.tree.update(&path(directory), |node| node.directory_mut().children_made = MAX_SEQUENCE);
     }
     let last = bench.ask(create("/q/n-", true)).unwrap();
     assert!(matches!(last, Reply::Created { path, .. } if path.as_str() == "/q/n-9999999999"));
@@ -161,7 +161,7 @@ fn sequences_rise_past_32_bits() {
     bench.ask(create("/q", false)).unwrap();
     bench.ask(create("/q/n-", true)).unwrap();
     for (count, name) in [(1, "n-0000000001"), (0x7fff_ffff, "n-2147483647"), (0xffff_ffff, "n-4294967295")] {
-        bench.state.tree.update(&path("/q"), |node| node.children_made = count);
+        bench.state.tree.update(&path("/q"), |node| node.directory_mut().children_made = count);
         for (at, name) in [(count, name.to_owned()), (count + 1, format!("n-{:010}", count + 1))] {
             let made = bench.ask(create("/q/n-", true)).unwrap();
             assert!(matches!(made, Reply::Created { path, .. } if path.name() == name), "{at}");
@@ -423,9 +423,9 @@ fn validate_finds_what_is_wrong() {
         |s| s.tree.deadlines.clear(),
         |s| s.tree.queues.clear(),
         |s| s.tree.ephemeral_count += 1,
-        |s| s.tree.update(&path("/locks/l"), |node| node.queue = Default::default()),
-        |s| s.tree.update(&path("/locks/l"), |node| node.children_made = 0),
-        |s| s.tree.update(&path("/c"), |node| node.empty_since_ms = None),
+        |s| s.tree.update(&path("/locks/l"), |node| node.directory_mut().queue = Default::default()),
+        |s| s.tree.update(&path("/locks/l"), |node| node.directory_mut().children_made = 0),
+        |s| s.tree.update(&path("/c"), |node| node.directory_mut().empty_since_ms = None),
         |s| s.tree.delays.clear(),
         |s| s.tree.update(&path("/c"), |node| node.acl = Arc::from([])),
         |s| {
@@ -441,8 +441,10 @@ fn validate_finds_what_is_wrong() {
             let mut twin = s.tree.get(&path(TWIN)).unwrap().clone();
             twin.czxid = Zxid(s.zxid.0);
             let other = path(&TWIN.replace("-lock-", "-extra-lock-"));
-            s.tree.place(&other, twin.clone());
-            s.tree.place(&path(TWIN), twin);
+            for at in [&other, &path(TWIN)] {
+                s.tree.place(at, twin.clone());
+                s.tree.adopt("/locks/l", |directory| directory.add(at, twin.czxid.into(), true));
+            }
             Arc::make_mut(s.sessions.get_mut(&SessionId(1)).unwrap()).ephemerals.insert(other);
         },
         |s| {

@@ -120,7 +120,7 @@ impl Transaction<'_> {
     /// Creates a node; everything has been checked.
     pub(crate) fn create(&mut self, path: &NodePath, mut node: Node) {
         self.changed = true;
-        (node.czxid, node.mzxid, node.pzxid) = (self.zxid, self.zxid, self.zxid);
+        (node.czxid, node.mzxid) = (self.zxid, self.zxid);
         (node.ctime_ms, node.mtime_ms) = (self.clock_ms, self.clock_ms);
         if let Some(owner) = node.owner {
             self.change_session(owner, |session| {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
+use super::children::Children;
 use super::lock_queue::Queue;
 use super::namespaces::Namespaces;
 use super::size;
-use crate::acl::AclEntry;
+use crate::acl::{AclEntry, open_list};
 use crate::command::NodeKind;
 use crate::data::NodeData;
 use crate::ids::{FencingToken, SessionId, Zxid};
@@ -26,18 +27,40 @@ pub(crate) struct Node {
     pub(crate) owner: Option<SessionId>,
     pub(crate) czxid: Zxid,
     pub(crate) mzxid: Zxid,
-    pub(crate) pzxid: Zxid,
     pub(crate) ctime_ms: u64,
     pub(crate) mtime_ms: u64,
     pub(crate) version: i32,
     pub(crate) aversion: i32,
+    /// Only of a node that has had children: most never do, and a million of them take half the memory without it.
+    pub(crate) directory: Option<Box<Directory>>,
+}
+
+/// What a node has because of its children.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Directory {
+    /// The transaction that last created or deleted a child.
+    pub(crate) pzxid: Zxid,
     /// The number of children ever created: the next sequence. It never goes back while the node lives.
     pub(crate) children_made: u64,
     /// When it last lost its last child, if it has had any.
     pub(crate) empty_since_ms: Option<u64>,
-    pub(crate) children: OrdSet<Arc<str>>,
+    pub(crate) children: Children,
     pub(crate) queue: Queue,
 }
+
+impl Directory {
+    const UNUSED: Self =
+        Self { pzxid: Zxid(0), children_made: 0, empty_since_ms: None, children: Children::NONE, queue: Queue::EMPTY };
+
+    /// Adds a child to the children and to the queue.
+    pub(crate) fn add(&mut self, path: &NodePath, token: FencingToken, ephemeral: bool) {
+        self.queue.insert(path, token, ephemeral);
+        self.children.insert(path.clone());
+    }
+}
+
+/// That of all nodes which have never had children.
+static UNUSED_DIRECTORY: Directory = Directory::UNUSED;
 
 impl Node {
     /// A new node.
@@ -54,25 +77,53 @@ impl Node {
             owner,
             czxid: Zxid(0),
             mzxid: Zxid(0),
-            pzxid: Zxid(0),
             ctime_ms: 0,
             mtime_ms: 0,
             version: 0,
             aversion: 0,
-            children_made: 0,
-            empty_since_ms: None,
-            children: OrdSet::new(),
-            queue: Queue::default(),
+            directory: None,
         }
+    }
+
+    fn directory(&self) -> &Directory {
+        self.directory.as_deref().unwrap_or(&UNUSED_DIRECTORY)
+    }
+
+    /// The part that a node has because of its children, to change it.
+    pub(crate) fn directory_mut(&mut self) -> &mut Directory {
+        self.directory.get_or_insert_with(|| Box::new(Directory { pzxid: self.czxid, ..Directory::UNUSED }))
+    }
+
+    /// The transaction that last created or deleted a child; that of its creation if it never had one.
+    pub(crate) fn pzxid(&self) -> Zxid {
+        self.directory.as_ref().map_or(self.czxid, |directory| directory.pzxid)
+    }
+
+    /// See [`Directory::children_made`].
+    pub(crate) fn children_made(&self) -> u64 {
+        self.directory().children_made
+    }
+
+    /// See [`Directory::empty_since_ms`].
+    pub(crate) fn empty_since_ms(&self) -> Option<u64> {
+        self.directory().empty_since_ms
+    }
+
+    pub(crate) fn children(&self) -> &Children {
+        &self.directory().children
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.directory().queue
     }
 
     /// When it may be reaped, if it stays as it is.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        if !self.children.is_empty() {
+        if !self.children().is_empty() {
             return None;
         }
         match self.kind {
-            NodeKind::Container => self.empty_since_ms.map(|since| since.saturating_add(CONTAINER_GRACE_MS)),
+            NodeKind::Container => self.empty_since_ms().map(|since| since.saturating_add(CONTAINER_GRACE_MS)),
             NodeKind::Ttl { ttl_ms } => Some(self.mtime_ms.saturating_add(ttl_ms)),
             NodeKind::Persistent | NodeKind::Ephemeral => None,
         }
@@ -84,16 +135,16 @@ impl Node {
 
     /// The stat that clients see. `cversion` counts creations and deletions, of which only the creations are stored.
     pub(crate) fn stat(&self) -> Stat {
-        let children = self.children.len() as u64;
+        let children = self.children().len() as u64;
         Stat {
             czxid: self.czxid,
             mzxid: self.mzxid,
-            pzxid: self.pzxid,
+            pzxid: self.pzxid(),
             ctime_ms: self.ctime_ms,
             mtime_ms: self.mtime_ms,
             version: self.version,
             // Wraps as ZooKeeper's does; it is never compared.
-            cversion: self.children_made.wrapping_mul(2).wrapping_sub(children) as i32,
+            cversion: self.children_made().wrapping_mul(2).wrapping_sub(children) as i32,
             aversion: self.aversion,
             ephemeral_owner: self.owner,
             data_length: self.data.len() as u32,
@@ -118,15 +169,12 @@ pub(crate) struct Tree {
     pub(crate) bytes: u64,
     /// The namespaces with limits.
     pub(crate) namespaces: Namespaces,
-    /// The access control list that nearly all nodes share.
-    open_acl: Arc<[AclEntry]>,
 }
 
 impl Tree {
     /// A tree with only the root.
     pub(crate) fn new() -> Self {
-        let open_acl: Arc<[AclEntry]> = Arc::from([AclEntry::open()]);
-        let root = Node::new([], open_acl.clone(), NodeKind::Persistent, None);
+        let root = Node::new([], open_list(), NodeKind::Persistent, None);
         Self {
             bytes: size::of_node(&NodePath::root(), &root),
             nodes: OrdMap::unit(NodePath::root(), Arc::new(root)),
@@ -135,7 +183,6 @@ impl Tree {
             queues: OrdSet::new(),
             ephemeral_count: 0,
             namespaces: Namespaces::default(),
-            open_acl,
         }
     }
 
@@ -149,7 +196,7 @@ impl Tree {
 
     /// Shares the list if it is the usual one.
     pub(crate) fn share_acl(&self, acl: &[AclEntry]) -> Arc<[AclEntry]> {
-        if acl == &*self.open_acl { self.open_acl.clone() } else { Arc::from(acl) }
+        if matches!(acl, [only] if only.is_open()) { open_list() } else { Arc::from(acl) }
     }
 
     /// Changes a node and updates the index of deadlines and the size.
@@ -186,20 +233,20 @@ impl Tree {
 
     /// Inserts a node whose parent exists, and counts it there.
     pub(crate) fn attach(&mut self, path: &NodePath, node: Node, zxid: Zxid) {
+        let (token, ephemeral) = (FencingToken::from(node.czxid), node.is_ephemeral());
         self.place(path, node);
-        let Some(parent) = path.parent() else { return };
-        self.update(&parent, |directory| {
+        let Some(parent) = path.parent_str() else { return };
+        self.adopt(parent, |directory| {
+            directory.add(path, token, ephemeral);
             directory.children_made += 1;
             directory.pzxid = zxid;
             directory.empty_since_ms = None;
         });
     }
 
-    /// Inserts a node and everything derived from it: the part of [`attach`](Self::attach) that restoring needs too.
+    /// Inserts a node and what is derived from it, but for its place in its directory.
     pub(crate) fn place(&mut self, path: &NodePath, node: Node) {
-        let token = FencingToken::from(node.czxid);
-        let ephemeral = node.is_ephemeral();
-        self.ephemeral_count += usize::from(ephemeral);
+        self.ephemeral_count += usize::from(node.is_ephemeral());
         self.bytes += size::of_node(path, &node);
         self.namespaces.add(path, &node);
         self.move_deadline(path, None, node.deadline_ms());
@@ -207,16 +254,21 @@ impl Tree {
             // Only a root ever replaces another.
             self.bytes -= size::of_node(path, &root);
         }
-        let Some(parent) = path.parent() else { return };
-        let name: Arc<str> = Arc::from(path.name());
-        let mut queued = false;
-        self.update(&parent, |directory| {
-            directory.queue.insert(&name, token, ephemeral);
-            queued = !directory.queue.is_empty();
-            directory.children.insert(name);
-        });
-        if queued {
-            self.queues.insert(parent);
+    }
+
+    /// Adds children, which have been placed, to their directory, and updates the indexes. The size of a node does not
+    /// depend on its children.
+    pub(crate) fn adopt(&mut self, directory: &str, add: impl FnOnce(&mut Directory)) {
+        let Some((path, node)) = self.nodes.get_key_value_mut(directory) else { return };
+        let (path, node) = (path.clone(), Arc::make_mut(node));
+        let before = (node.deadline_ms(), node.queue().is_empty());
+        add(node.directory_mut());
+        let after = (node.deadline_ms(), node.queue().is_empty());
+        if before.0 != after.0 {
+            self.move_deadline(&path, before.0, after.0);
+        }
+        if before.1 && !after.1 {
+            self.queues.insert(path);
         }
     }
 
@@ -245,18 +297,19 @@ impl Tree {
         let (directory, parent) = self.nodes.get_key_value_mut(of)?;
         let (directory, parent) = (directory.clone(), Arc::make_mut(parent));
         let before = parent.deadline_ms();
-        let mut emptied = !parent.queue.is_empty();
-        if nodes.len() == parent.children.len() {
-            (parent.children, parent.queue) = Default::default();
+        let own = parent.directory_mut();
+        let mut emptied = !own.queue.is_empty();
+        if nodes.len() == own.children.len() {
+            (own.children, own.queue) = Default::default();
         } else {
             for (path, node) in paths.iter().zip(&nodes) {
-                parent.children.remove(path.name());
-                parent.queue.remove(path.name(), FencingToken::from(node.czxid), node.is_ephemeral());
+                own.children.remove(path);
+                own.queue.remove(path, FencingToken::from(node.czxid), node.is_ephemeral());
             }
         }
-        parent.pzxid = zxid;
-        parent.empty_since_ms = parent.children.is_empty().then_some(clock_ms);
-        emptied &= parent.queue.is_empty();
+        own.pzxid = zxid;
+        own.empty_since_ms = own.children.is_empty().then_some(clock_ms);
+        emptied &= own.queue.is_empty();
         let (acl, after) = (parent.acl.clone(), parent.deadline_ms());
         if before != after {
             self.move_deadline(&directory, before, after);

@@ -11,13 +11,12 @@ use super::session::Session;
 use super::size;
 use super::tree::Node;
 use super::{Applied, State};
-use crate::command::NodeKind;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::{
     MAX_BATCHES_IN_FLIGHT, MAX_DATA_BYTES, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS,
     MIN_SESSION_TIMEOUT_MS,
 };
-use crate::lock::{LockName, is_delay, parse_name};
+use crate::lock::{LockName, is_delay, parse_name, sequence_of};
 use crate::path::NodePath;
 
 /// Fails with a message unless the condition holds.
@@ -29,6 +28,32 @@ macro_rules! ensure {
     };
 }
 
+/// What the nodes add up to.
+#[derive(Default)]
+struct Counted<'a> {
+    bytes: u64,
+    children: usize,
+    ephemerals: usize,
+    deadlines: Vec<(u64, &'a NodePath)>,
+}
+
+impl<'a> Counted<'a> {
+    fn add(&mut self, path: &'a NodePath, node: &Node) {
+        self.bytes += size::of_node(path, node);
+        self.children += node.children().len();
+        self.ephemerals += usize::from(node.is_ephemeral());
+        self.deadlines.extend(node.deadline_ms().map(|at_ms| (at_ms, path)));
+    }
+}
+
+/// Each node is known to its parent.
+fn validate_in(directory: &Node, path: &NodePath, node: &Node) -> Result<(), String> {
+    ensure!(!directory.is_ephemeral(), "it is the child of an ephemeral");
+    ensure!(directory.children().contains(path), "its parent does not list it");
+    ensure!(node.czxid <= directory.pzxid(), "it is newer than its parent's pzxid {}", directory.pzxid());
+    Ok(())
+}
+
 impl State {
     /// Checks every invariant.
     ///
@@ -36,36 +61,69 @@ impl State {
     /// Names the first one that does not hold, and where.
     pub fn validate(&self) -> Result<(), String> {
         ensure!(self.tree.contains(&NodePath::root()), "there is no root");
-        let mut children = 0;
-        for (path, node) in &self.tree.nodes {
-            self.validate_place(path, node).map_err(|why| format!("{path}: {why}"))?;
-            self.validate_numbers(node).map_err(|why| format!("{path}: {why}"))?;
-            self.validate_children(path, node).map_err(|why| format!("{path}: {why}"))?;
-            children += node.children.len();
-        }
+        self.validate_nodes()?;
         self.access.validate().map_err(|why| format!("access control: {why}"))?;
         self.validate_namespaces()?;
-        let bytes: u64 = self.tree.nodes.iter().map(|(path, node)| size::of_node(path, node)).sum();
-        ensure!(bytes == self.tree.bytes, "its nodes take {bytes} bytes, not {}", self.tree.bytes);
         let bytes: u64 = self.sessions().map(|(_, session)| size::of_session(session)).sum();
         ensure!(bytes == self.session_bytes, "its sessions take {bytes} bytes, not {}", self.session_bytes);
         let bytes: u64 = self.sessions().map(|(_, session)| session.memory.bytes()).sum();
         ensure!(bytes == self.remembered_bytes, "its replies take {bytes} bytes, not {}", self.remembered_bytes);
-        ensure!(children + 1 == self.tree.nodes.len(), "{} nodes, but {children} children", self.tree.nodes.len());
-        self.validate_indexes()?;
         for (id, session) in self.sessions() {
             self.validate_session(id, session).map_err(|why| format!("session {id}: {why}"))?;
         }
         self.validate_origins()
     }
 
-    /// Each node has its parent, and its owner knows it.
-    fn validate_place(&self, path: &NodePath, node: &Node) -> Result<(), String> {
-        if let Some(parent) = path.parent() {
-            let directory = self.tree.get(&parent).ok_or("it has no parent")?;
-            ensure!(!directory.is_ephemeral(), "it is the child of an ephemeral");
-            ensure!(directory.children.contains(path.name()), "its parent does not list it");
+    /// Looks at each node once: a start with a million nodes waits for it.
+    fn validate_nodes(&self) -> Result<(), String> {
+        let mut counted = Counted::default();
+        let mut queues = self.tree.queues.iter();
+        // Siblings mostly come one after the other.
+        let mut last: Option<(&str, &Node)> = None;
+        for (path, node) in &self.tree.nodes {
+            let named = |why: String| format!("{path}: {why}");
+            if let Some(parent) = path.parent_str() {
+                let directory = match last.filter(|(of, _)| *of == parent) {
+                    Some((_, directory)) => directory,
+                    None => self.tree.nodes.get(parent).ok_or_else(|| named("it has no parent".into()))?,
+                };
+                last = Some((parent, directory));
+                validate_in(directory, path, node).map_err(named)?;
+            }
+            self.validate_owner(path, node).map_err(named)?;
+            self.validate_numbers(node).map_err(named)?;
+            self.validate_children(path, node).map_err(named)?;
+            if !node.queue().is_empty() {
+                let next = queues.next();
+                ensure!(next == Some(path), "the next queue is {next:?} instead of {path}");
+            }
+            counted.add(path, node);
         }
+        if let Some(empty) = queues.next() {
+            return Err(format!("{empty} is said to have a queue"));
+        }
+        self.validate_counts(counted)
+    }
+
+    fn validate_counts(&self, counted: Counted<'_>) -> Result<(), String> {
+        let Counted { bytes, children, ephemerals, mut deadlines } = counted;
+        let tree = &self.tree;
+        ensure!(bytes == tree.bytes, "its nodes take {bytes} bytes, not {}", tree.bytes);
+        // Each node but the root is the child of its parent, so no more children than these are listed.
+        ensure!(children + 1 == tree.nodes.len(), "{} nodes, but {children} children", tree.nodes.len());
+        ensure!(ephemerals == tree.ephemeral_count, "{} ephemerals, not {ephemerals}", tree.ephemeral_count);
+        deadlines.sort_unstable();
+        let kept = |index: &OrdSet<(u64, NodePath)>, counted: &[(u64, &NodePath)]| {
+            index.iter().map(|(at_ms, path)| (*at_ms, path)).eq(counted.iter().copied())
+        };
+        ensure!(kept(&tree.deadlines, &deadlines), "deadlines {:?} instead of {deadlines:?}", tree.deadlines);
+        deadlines.retain(|(_, path)| is_delay(path.name()));
+        ensure!(kept(&tree.delays, &deadlines), "delays {:?} instead of {deadlines:?}", tree.delays);
+        Ok(())
+    }
+
+    /// The owner of an ephemeral knows it.
+    fn validate_owner(&self, path: &NodePath, node: &Node) -> Result<(), String> {
         ensure!(node.is_ephemeral() == node.owner.is_some(), "kind {:?}, owner {:?}", node.kind, node.owner);
         if let Some(owner) = node.owner {
             let session = self.session(owner).ok_or_else(|| format!("its session {owner} is gone"))?;
@@ -77,7 +135,8 @@ impl State {
 
     fn validate_numbers(&self, node: &Node) -> Result<(), String> {
         ensure!(node.czxid <= node.mzxid && node.mzxid <= self.zxid, "czxid {}, mzxid {}", node.czxid, node.mzxid);
-        ensure!(node.czxid <= node.pzxid && node.pzxid <= self.zxid, "czxid {}, pzxid {}", node.czxid, node.pzxid);
+        let pzxid = node.pzxid();
+        ensure!(node.czxid <= pzxid && pzxid <= self.zxid, "czxid {}, pzxid {pzxid}", node.czxid);
         ensure!(
             node.ctime_ms <= node.mtime_ms && node.mtime_ms <= self.clock_ms,
             "times {} {}",
@@ -91,36 +150,34 @@ impl State {
     }
 
     fn validate_children(&self, path: &NodePath, node: &Node) -> Result<(), String> {
-        let made = node.children_made;
-        ensure!(node.children.len() as u64 <= made, "{} children, but {made} made", node.children.len());
-        match node.empty_since_ms {
-            Some(since) => ensure!(
-                node.children.is_empty() && made > 0 && since <= self.clock_ms,
-                "said to be empty since {since}"
-            ),
-            None => ensure!(made == 0 || !node.children.is_empty(), "not known since when it is empty"),
+        let (made, children) = (node.children_made(), node.children());
+        ensure!(children.len() as u64 <= made, "{} children, but {made} made", children.len());
+        match node.empty_since_ms() {
+            Some(since) => {
+                ensure!(children.is_empty() && made > 0 && since <= self.clock_ms, "said to be empty since {since}")
+            }
+            None => ensure!(made == 0 || !children.is_empty(), "not known since when it is empty"),
         }
         let mut queue = Queue::default();
-        for name in &node.children {
-            let child = path.child(name).map_err(|e| format!("child {name}: {e}"))?;
-            let child = self.tree.get(&child).ok_or_else(|| format!("child {name} is not there"))?;
-            ensure!(child.czxid <= node.pzxid, "child {name} is newer than pzxid {}", node.pzxid);
-            queue.insert(name, child.czxid.into(), child.is_ephemeral());
+        // Only names that end in a sequence count in a queue.
+        for at in children.iter().filter(|at| sequence_of(at.name()).is_some()) {
+            let child = self.tree.get(at).ok_or_else(|| format!("child {at} is not there"))?;
+            queue.insert(at, child.czxid.into(), child.is_ephemeral());
         }
-        ensure!(queue == node.queue, "its queue is {:?}, its children make {queue:?}", node.queue);
-        if LockName::of_directory(path).is_some() {
-            self.validate_lock(path, node)?;
+        ensure!(queue == *node.queue(), "its queue is {:?}, its children make {queue:?}", node.queue());
+        if LockName::text_of_directory(path.as_str()).is_some() {
+            self.validate_lock(node)?;
         }
         Ok(())
     }
 
     /// In a lock's queue the counter gives the sequences, so tokens rise with them (promises P1 and P2).
-    fn validate_lock(&self, path: &NodePath, node: &Node) -> Result<(), String> {
+    fn validate_lock(&self, node: &Node) -> Result<(), String> {
         let mut last = FencingToken(0);
-        for ((sequence, name), mode) in node.queue.iter() {
-            let child = self.tree.get(&path.child(name).map_err(|e| e.to_string())?).ok_or("a request is not there")?;
-            ensure!(*sequence < node.children_made, "{name} has a sequence that was never given");
-            ensure!(node.queue.mismatch(mode).is_none(), "{name} stands in a queue of another kind");
+        for ((sequence, path), mode) in node.queue().iter() {
+            let (name, child) = (path.name(), self.tree.get(path).ok_or("a request is not there")?);
+            ensure!(*sequence < node.children_made(), "{name} has a sequence that was never given");
+            ensure!(node.queue().mismatch(mode).is_none(), "{name} stands in a queue of another kind");
             if is_delay(name) {
                 // It has the sequence of an older request, and holds nothing.
                 ensure!(child.owner.is_none() && child.deadline_ms().is_some(), "the delay {name} never ends");
@@ -137,26 +194,11 @@ impl State {
     fn validate_requests(&self, session: &Session) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         for path in &session.ephemerals {
-            let Some(directory) = path.parent().filter(|directory| LockName::of_directory(directory).is_some()) else {
-                continue;
-            };
+            let is_lock = |directory: &&str| LockName::text_of_directory(directory).is_some();
+            let Some(directory) = path.parent_str().filter(is_lock) else { continue };
             let Some(node) = self.tree.get(path).filter(|_| parse_name(path.name()).is_some()) else { continue };
             ensure!(seen.insert((directory, node.czxid)), "{path} shares its token with another in the same queue");
         }
-        Ok(())
-    }
-
-    fn validate_indexes(&self) -> Result<(), String> {
-        let nodes = || self.tree.nodes.iter();
-        let deadlines: OrdSet<_> =
-            nodes().filter_map(|(path, node)| Some((node.deadline_ms()?, path.clone()))).collect();
-        ensure!(deadlines == self.tree.deadlines, "deadlines {:?} instead of {deadlines:?}", self.tree.deadlines);
-        let delays: OrdSet<_> = deadlines.iter().filter(|(_, path)| is_delay(path.name())).cloned().collect();
-        ensure!(delays == self.tree.delays, "delays {:?} instead of {delays:?}", self.tree.delays);
-        let queues: OrdSet<_> = nodes().filter(|(_, n)| !n.queue.is_empty()).map(|(path, _)| path.clone()).collect();
-        ensure!(queues == self.tree.queues, "queues {:?} instead of {queues:?}", self.tree.queues);
-        let ephemerals = nodes().filter(|(_, node)| node.kind == NodeKind::Ephemeral).count();
-        ensure!(ephemerals == self.tree.ephemeral_count, "{} ephemerals, not {ephemerals}", self.tree.ephemeral_count);
         Ok(())
     }
 

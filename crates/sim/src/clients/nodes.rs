@@ -123,7 +123,7 @@ impl Client {
     async fn look_at_members(&mut self, home: NodePath) {
         let look = move |state: &State| -> Option<Vec<(String, Option<u64>)>> {
             let names = state.children(&home)?;
-            let owner = |name: &std::sync::Arc<str>| {
+            let owner = |name: &str| {
                 let path = home.child(name).ok()?;
                 state.get(&path)?.stat.ephemeral_owner.map(|session| session.0)
             };
