@@ -55,10 +55,13 @@ impl State {
         }
         // New members count their starts and batches from the beginning.
         self.origins = OrdMap::new();
-        let directories = self.tree.nodes.iter().filter(|(_, node)| node.children_made > 0);
+        let directories = self.tree.nodes.iter().filter(|(_, node)| node.children_made() > 0);
         let directories: Vec<NodePath> = directories.map(|(path, _)| path.clone()).collect();
         for directory in &directories {
-            self.tree.update(directory, |node| node.children_made = node.children_made.saturating_add(SEQUENCE_GAP));
+            self.tree.update(directory, |node| {
+                let made = &mut node.directory_mut().children_made;
+                *made = made.saturating_add(SEQUENCE_GAP);
+            });
         }
         Ok(self)
     }
@@ -152,11 +155,12 @@ mod tests {
     fn sequences_that_are_used_up_stay_used_up() {
         let mut old = State::new();
         old.tree.update(&NodePath::root(), |root| {
+            let root = root.directory_mut();
             (root.children_made, root.empty_since_ms) = (u64::MAX - 1, Some(0));
         });
         let new = old.into_new_cluster().unwrap();
         new.validate().unwrap();
-        assert_eq!(new.tree.get(&NodePath::root()).unwrap().children_made, u64::MAX);
+        assert_eq!(new.tree.get(&NodePath::root()).unwrap().children_made(), u64::MAX);
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl<'a> LockView<'a> {
 
     /// When the first request that waits entered the queue, by the replicated clock; `None` if none waits.
     pub fn waiting_since_ms(&self) -> Option<u64> {
-        self.tree.waiting_since_ms(&self.directory, self.queue)
+        self.tree.waiting_since_ms(self.queue)
     }
 }
 
@@ -150,9 +150,9 @@ impl Tree {
         }
     }
 
-    fn waiting_since_ms(&self, directory: &NodePath, queue: &Queue) -> Option<u64> {
-        let (_, name) = queue.first_waiter()?;
-        Some(self.get(&directory.child(name).ok()?)?.ctime_ms)
+    fn waiting_since_ms(&self, queue: &Queue) -> Option<u64> {
+        let (_, path) = queue.first_waiter()?;
+        Some(self.get(path)?.ctime_ms)
     }
 
     fn request(&self, directory: &NodePath, queue: &Queue, place: &Place, mode: LockMode) -> Option<LockRequest> {
@@ -334,7 +334,7 @@ impl State {
         let queues = self.tree.queues.range::<_, str>((Bound::Included(below.as_str()), Bound::Unbounded));
         let of_locks = queues.take_while(move |path| path.as_str().starts_with(&below));
         of_locks.filter_map(|path| {
-            let since_ms = self.tree.waiting_since_ms(path, &self.tree.get(path)?.queue)?;
+            let since_ms = self.tree.waiting_since_ms(self.tree.get(path)?.queue())?;
             Some((namespace_of(path)?, since_ms))
         })
     }
