@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn the_bytes_of_format_1_stay_what_they_are() {
         let bytes = backup(b"body");
-        assert_eq!(&bytes[..16], b"LKBACKUP\x01\0\0\0\x6f\0\0\0");
+        assert_eq!(&bytes[..16], b"LKBACKUP\x01\0\0\0\x69\0\0\0");
         let json = br#"{"cluster":"c","node_id":3,"version":"0.1.0","zxid":7,"time_ms":1700000000000,"log_term":2,"log_index":9}"#;
         assert_eq!(&bytes[16..16 + json.len()], json);
         assert_eq!(&bytes[16 + json.len()..][..12], b"body\x04\0\0\0\0\0\0\0");
