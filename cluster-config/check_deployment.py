@@ -25,7 +25,8 @@ VARIANTS = {"lockkeeper.yaml": {}, "lockkeeper-tls.yaml": {"tls": {"enabled": Tr
 HOSTS = ["localhost", "127.0.0.1", "lockkeeper.lockkeeper.svc"]
 ORDER = ["configmap", "services", "disruption", "statefulset"]
 HEADER = """\
-# Rendered from cluster-config/kubernetes/chart{values}; `scripts/check deploy` compares. Change the chart, then:
+# Rendered from cluster-config/kubernetes/chart{values}; `scripts/check deploy` compares.
+# Change the chart, then:
 #   target/deploy-tools/bin/python cluster-config/check_deployment.py --write
 # It is for the namespace lockkeeper: docs/deploy.md, "Kubernetes".
 """

@@ -77,6 +77,16 @@ pub(crate) fn print_error(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(&line));
 }
 
+/// The text of an error without the endpoints that were tried, for a line that names the endpoint.
+pub(crate) fn why(error: &Error) -> String {
+    match error {
+        Error::Unreachable { tried } | Error::Tls { tried } => {
+            tried.iter().map(|tried| tried.why.as_str()).collect::<Vec<_>>().join("; ")
+        }
+        other => other.to_string(),
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (code, remedy) = match &error {

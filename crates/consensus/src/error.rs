@@ -92,6 +92,15 @@ pub enum ChangeError {
         /// The role that it has.
         role: MemberRole,
     },
+    /// It may or may not have been done: look at the membership, then decide.
+    #[error("the outcome is not known: {0}")]
+    Unknown(String),
+    /// Consensus has failed on this node, and the process must end.
+    #[error("consensus has stopped on this node: {0}")]
+    Fatal(String),
+    /// This node is shutting down.
+    #[error("this node is shutting down")]
+    ShuttingDown,
     /// The membership is not the one that the caller has seen; nothing was changed.
     #[error(
         "the membership has changed since it was looked at (version {expected}; now it is {now}): nothing was done; \
@@ -103,15 +112,6 @@ pub enum ChangeError {
         /// The present version.
         now: u64,
     },
-    /// It may or may not have been done: look at the membership, then decide.
-    #[error("the outcome is not known: {0}")]
-    Unknown(String),
-    /// Consensus has failed on this node, and the process must end.
-    #[error("consensus has stopped on this node: {0}")]
-    Fatal(String),
-    /// This node is shutting down.
-    #[error("this node is shutting down")]
-    ShuttingDown,
 }
 
 /// Why a peer's call was rejected; the peer sees it as [`crate::TransportError::Rejected`]. It was not acted on.

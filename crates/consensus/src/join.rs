@@ -3,9 +3,8 @@
 //! A node that joins has no list of peers. It asks at the addresses that its configuration names who the members are,
 //! until it has the membership itself: in its log or its snapshot, from which it takes the addresses from then on. A
 //! node that was stopped before that asks again when it starts. A member answers only if the joining node is a member
-//! already, so the question is repeated until an operator has added it. The answer is a hint about addresses and
-//! nothing else: each peer proves its identity as always, and a directory that is not fresh is admitted only by a
-//! majority of the voters.
+//! already, so the question is repeated until an operator has added it. The answer gives addresses, and the voters of
+//! whom a majority must admit a directory that is not fresh. Each peer proves its identity as always.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::application::StateMachine;
 use crate::error::{BarrierError, ChangeError};
-use crate::peer::peer_auth::CODE_WRONG_CLUSTER;
+use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
+use crate::peer::peer_auth::{CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY};
 use crate::peer::peers::Peers;
 use crate::peer::transport::{PeerKind, TransportError};
 use crate::peer::wire::{self, Command, MembersReply};
@@ -232,6 +233,15 @@ impl MembershipChanges {
                 Err(ChangeError::Refused(format!(
                     "a node of another cluster answers at {address} ({detail}); give the peer address of a node that \
                      has this cluster's id in its configuration"
+                )))
+            }
+            // Members that asked it would take themselves for nodes that have lost their data, and end.
+            Err(TransportError::Rejected { code, detail })
+                if [CODE_DIRECTORY_CHANGED, CODE_WRONG_DIRECTORY].contains(&code.as_str()) =>
+            {
+                Err(ChangeError::Refused(format!(
+                    "a node of an earlier cluster of this name answers at {address} ({detail}); stop it and remove its \
+                     data"
                 )))
             }
             _ => Ok(()),

@@ -1,8 +1,10 @@
 //! Metrics of the process and of its build, under the names that Prometheus' own client libraries use.
 
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, UNIX_EPOCH};
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+use nix::time::{ClockId, clock_gettime};
 
 use crate::exposition::{Exposition, Kind};
 
@@ -16,26 +18,26 @@ struct Process {
     threads: f64,
     resident_bytes: f64,
     virtual_bytes: f64,
-    started_unix_s: f64,
+    /// From the boot of the machine to its start.
+    started_after_boot_s: Option<f64>,
 }
 
 impl Process {
-    /// From the texts of `/proc/PID/status`, `/proc/PID/stat` and `/proc/stat`. What is missing is 0.
-    fn parse(status: &str, stat: &str, system: &str) -> Self {
-        let field = |text: &str, name: &str| -> f64 {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
+    /// From the texts of `/proc/PID/status` and `/proc/PID/stat`. A size or count that is missing is 0.
+    fn parse(status: &str, stat: &str) -> Self {
+        let field = |name: &str| -> f64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
             let word = line.and_then(|rest| rest.split_whitespace().next());
             word.and_then(|word| word.parse().ok()).unwrap_or_default()
         };
         // The program's name is in parentheses and may contain any character. The 20th field after it is the start.
         let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let started_ticks = behind_name.split_whitespace().nth(19).and_then(|word| word.parse::<f64>().ok());
-        let booted_unix_s = field(system, "btime ");
         Self {
-            threads: field(status, "Threads:"),
-            resident_bytes: field(status, "VmRSS:") * 1024.0,
-            virtual_bytes: field(status, "VmSize:") * 1024.0,
-            started_unix_s: started_ticks.map_or(0.0, |ticks| booted_unix_s + ticks / TICKS_PER_SECOND),
+            threads: field("Threads:"),
+            resident_bytes: field("VmRSS:") * 1024.0,
+            virtual_bytes: field("VmSize:") * 1024.0,
+            started_after_boot_s: started_ticks.map(|ticks| ticks / TICKS_PER_SECOND),
         }
     }
 }
@@ -47,7 +49,7 @@ pub(crate) fn add(text: &mut Exposition) {
     let build = [("version", env!("CARGO_PKG_VERSION")), ("features", features), ("profile", profile)];
     text.set_all("lockkeeper_build_info", Kind::Gauge, "1; its labels name the build.", [(build.to_vec(), 1.0)]);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"), &read("/proc/stat"));
+    let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"));
     let (counter, gauge) = (Kind::Counter, Kind::Gauge);
     text.set("process_cpu_seconds_total", counter, "User and system CPU time.", cpu_time().as_secs_f64());
     text.set("process_resident_memory_bytes", gauge, "Resident memory.", process.resident_bytes);
@@ -56,7 +58,20 @@ pub(crate) fn add(text: &mut Exposition) {
     text.set("process_open_fds", gauge, "Open files, connections included.", open_files());
     let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
     text.set("process_max_fds", gauge, "Limit on open files.", most as f64);
-    text.set("process_start_time_seconds", gauge, "Start, in seconds since 1970.", process.started_unix_s);
+    if let Some(started_unix_s) = started_unix_s(&process) {
+        text.set("process_start_time_seconds", gauge, "Start, in seconds since 1970.", started_unix_s);
+    }
+}
+
+/// When this process started, by the wall clock at the first call, so that a clock that is set later does not move it.
+/// The time of the boot, in `/proc/stat`, is of no use: `ProcSubset=pid` in a service's unit hides that file.
+fn started_unix_s(process: &Process) -> Option<f64> {
+    static STARTED_UNIX_S: OnceLock<Option<f64>> = OnceLock::new();
+    *STARTED_UNIX_S.get_or_init(|| {
+        let since_boot = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?);
+        let age_s = since_boot.as_secs_f64() - process.started_after_boot_s?;
+        Some(UNIX_EPOCH.elapsed().ok()?.as_secs_f64() - age_s)
+    })
 }
 
 fn cpu_time() -> Duration {
@@ -86,11 +101,15 @@ mod tests {
     fn what_proc_says_is_read() {
         let status = "Name:\tx\nVmSize:\t    2000 kB\nVmRSS:\t    1000 kB\nThreads:\t7\n";
         let stat = "12 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 7 0 4200 99 98\n";
-        let process = Process::parse(status, stat, "cpu 1 2\nbtime 1000\n");
-        let expected =
-            Process { threads: 7.0, resident_bytes: 1_024_000.0, virtual_bytes: 2_048_000.0, started_unix_s: 1042.0 };
+        let process = Process::parse(status, stat);
+        let expected = Process {
+            threads: 7.0,
+            resident_bytes: 1_024_000.0,
+            virtual_bytes: 2_048_000.0,
+            started_after_boot_s: Some(42.0),
+        };
         assert_eq!(process, expected);
-        assert_eq!(Process::parse("", "", ""), Process::default());
+        assert_eq!(Process::parse("", ""), Process::default());
     }
 
     #[test]
@@ -100,9 +119,10 @@ mod tests {
         assert!(before >= 1.0 && open_files() > 0.0);
         drop(file);
         let read = |path: &str| std::fs::read_to_string(path).unwrap();
-        let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"), &read("/proc/stat"));
+        let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"));
         assert!(process.threads >= 1.0 && process.resident_bytes > 1e6, "{process:?}");
-        let now_unix_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
-        assert!((now_unix_s - process.started_unix_s).abs() < 86_400.0, "{process:?} at {now_unix_s}");
+        let started_unix_s = started_unix_s(&process).unwrap();
+        let age_s = UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - started_unix_s;
+        assert!((-1.0..86_400.0).contains(&age_s), "{process:?} started at {started_unix_s}");
     }
 }

@@ -3,13 +3,13 @@
 //! The directory must be empty. A marker lies in it until everything is durable: a node refuses a directory with a
 //! marker, because it might take half of the data for all of it. If the preparation fails, the directory is emptied.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::directory::{self, Layout};
 use crate::error::{OpenError, SnapshotError};
-use crate::permissions::create_private_file;
 use crate::snapshots::SnapshotStore;
 use crate::store::Store;
 use crate::types::{Identity, Opened, Options};
@@ -68,7 +68,9 @@ impl Preparation {
         }
         let preparation = Preparation { layout, made, finished: false };
         let marker = preparation.layout.unfinished();
-        let written = create_private_file(&marker).and_then(|file| file.sync_all());
+        // Two at a time would take each other's files away.
+        let written =
+            File::options().write(true).create_new(true).mode(0o600).open(&marker).and_then(|file| file.sync_all());
         written.and_then(|()| directory::sync_directory(dir)).map_err(OpenError::io("create", &marker))?;
         Ok(preparation)
     }

@@ -22,15 +22,17 @@ mod tally;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockkeeper_api::Code;
 use rand::seq::SliceRandom as _;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
+use crate::http::{Api, Failure};
 use crate::verdict::{Failed, ProofResult, broken};
-use faults::{Done, Faults};
+use faults::{FaultCounts, Faults};
 use load::{Ledgers, Load, ROOT};
 use plan::Plan;
-use report::{Report, longest, told};
+use report::{Report, longest, report_line};
 use samples::{Lives, Measure, NodeSample, NotFlat, Sampling, judge, snapshots};
 use tally::{Tally, Total};
 
@@ -78,8 +80,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     ));
     let mut faults =
         Faults { cluster: &mut cluster, plan, began, victims, tally: &tally, lives: &lives, log: &context.log };
-    let (mut findings, mut done) = (Vec::new(), Done::default());
-    or_finding(faults.run(&mut done).await, &mut findings)?;
+    let (mut findings, mut counts) = (Vec::new(), FaultCounts::default());
+    or_finding(faults.run(&mut counts).await, &mut findings)?;
     let samples = sampling.end();
     let known = or_finding(load.end().await, &mut findings)?.unwrap_or_default();
     let (total, rates) = tally.end();
@@ -89,23 +91,23 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     findings.extend(left.unwrap_or_default());
     let (trends, not_flat) = judged(context, &samples, &nodes, plan);
     findings.extend(not_flat);
-    let figures = figures(&total, &done, &samples, (&nodes, plan), &trends);
+    let figures = figures(&total, &counts, &samples, (&nodes, plan), &trends);
     let report = Report {
         plan,
         samples: &samples,
         rates: &rates,
-        done: &done,
+        counts: &counts,
         nodes: &nodes,
         figures: &figures,
         findings: &findings,
         failures: &total.failures,
     };
-    let written = told(&report.write(context)?);
+    let written = report_line(&report.write(context)?);
     for failure in &total.failures {
         context.log.note(failure);
     }
     if findings.is_empty() {
-        nothing_tried(&done, &samples, &nodes, plan)?;
+        check_coverage(&counts, &samples, &nodes, plan)?;
         Ok(format!("{figures}; {written}"))
     } else {
         broken(format!("{}; {figures}; {written}", findings.join("; ")))
@@ -137,7 +139,7 @@ fn judged_time(plan: Plan) -> (f64, f64) {
 
 /// The trends that were found, for the closing line, and what is not flat.
 fn judged(context: &Context, samples: &[NodeSample], nodes: &[u64], plan: Plan) -> (Vec<String>, Vec<String>) {
-    let (mut told, mut findings) = (Vec::new(), Vec::new());
+    let (mut trends, mut findings) = (Vec::new(), Vec::new());
     for measure in Measure::ALL {
         let mut of_nodes = Vec::new();
         for node in nodes {
@@ -150,9 +152,9 @@ fn judged(context: &Context, samples: &[NodeSample], nodes: &[u64], plan: Plan) 
         }
         let line = format!("{}: {}", measure.name(), of_nodes.join(", "));
         context.log.say(&line);
-        told.push(line);
+        trends.push(line);
     }
-    (told, findings)
+    (trends, findings)
 }
 
 /// What is not as it was acknowledged, or should have gone with the sessions.
@@ -169,37 +171,64 @@ async fn left_behind(cluster: &Cluster, known: &Ledgers) -> Result<Vec<String>, 
         }
     }
     // Directories of locks are removed at an interval, which changes the state.
-    let lock_directories =
-        || async { cluster.api(1).children_stale("/locks").await.map_or(0, |(names, _)| names.len()) };
-    while lock_directories().await > 0 && begun.elapsed() < EMPTY_WITHIN {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    let directories = lock_directories().await;
-    if directories > 0 {
-        findings.push(format!("{directories} directories of locks are left {EMPTY_WITHIN:?} after the last release"));
+    loop {
+        match child_count(&cluster.api(1), "/locks").await {
+            Ok(0) => break,
+            Ok(_) if begun.elapsed() < EMPTY_WITHIN => tokio::time::sleep(Duration::from_millis(100)).await,
+            Ok(left) => {
+                findings.push(format!("{left} directories of locks are left {EMPTY_WITHIN:?} after the last release"));
+                break;
+            }
+            Err(failure) => {
+                findings.push(format!("node 1 does not say which directories of locks are left: {failure}"));
+                break;
+            }
+        }
     }
     cluster.agree(Duration::from_secs(20)).await?;
     for (id, api) in cluster.apis() {
         for (path, text) in known {
-            let found = match api.get_stale(path).await {
-                Ok(answer) => Some(answer.value.data.as_text().unwrap_or_default().to_owned()),
-                Err(_) => None,
-            };
-            if found != *text {
-                findings.push(format!("node {id} does not have what was acknowledged of {path}"));
+            match text_of(&api, path).await {
+                Ok(found) if found == *text => {}
+                Ok(_) => findings.push(format!("node {id} does not have what was acknowledged of {path}")),
+                Err(failure) => findings.push(format!("node {id} does not say what it has of {path}: {failure}")),
             }
         }
-        let there = api.children_stale(&format!("{ROOT}/ring")).await.map_or(0, |(names, _)| names.len());
         let expected = known.iter().filter(|(path, text)| path.contains("/ring/") && text.is_some()).count();
-        if there != expected {
-            findings.push(format!("node {id} has {there} nodes where {expected} were acknowledged"));
+        match child_count(&api, &format!("{ROOT}/ring")).await {
+            Ok(there) if there == expected => {}
+            Ok(there) => {
+                findings.push(format!("node {id} has {there} nodes where {expected} were acknowledged"));
+            }
+            Err(failure) => findings.push(format!("node {id} does not list the nodes of {ROOT}/ring: {failure}")),
         }
     }
     Ok(findings)
 }
 
-/// A run in which nothing happened shows nothing.
-fn nothing_tried(done: &Done, samples: &[NodeSample], nodes: &[u64], plan: Plan) -> Result<(), Failed> {
+/// What a call found, or nothing if the node is not there. Every other failure stays one: it does not show that
+/// something is gone.
+fn if_there<T>(called: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match called {
+        Ok(found) => Ok(Some(found)),
+        Err(failure) if failure.code() == Some(Code::NoNode) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// How many children a replica has of a node; 0 if it does not have the node.
+async fn child_count(api: &Api, path: &str) -> Result<usize, Failure> {
+    Ok(if_there(api.children_stale(path).await)?.map_or(0, |(names, _)| names.len()))
+}
+
+/// The text that a replica has of a node; `None` if it does not have the node.
+async fn text_of(api: &Api, path: &str) -> Result<Option<String>, Failure> {
+    let found = if_there(api.get_stale(path).await)?;
+    Ok(found.map(|answer| answer.value.data.as_text().unwrap_or_default().to_owned()))
+}
+
+/// A run in which nothing happened shows nothing: each kind of fault that is planned must have been carried out.
+fn check_coverage(counts: &FaultCounts, samples: &[NodeSample], nodes: &[u64], plan: Plan) -> Result<(), Failed> {
     let time = judged_time(plan);
     if let Some(node) = nodes.iter().find(|node| snapshots(samples, **node, time) == 0) {
         return Err(Failed::CannotRun(format!("node {node} took no snapshot after the warm-up")));
@@ -208,12 +237,15 @@ fn nothing_tried(done: &Done, samples: &[NodeSample], nodes: &[u64], plan: Plan)
     if let Some(node) = nodes.iter().find(|node| purged(**node).max() <= purged(**node).min()) {
         return Err(Failed::CannotRun(format!("node {node} never cut its log")));
     }
-    if done.kills == 0 { Err(Failed::CannotRun("no node was killed".into())) } else { Ok(()) }
+    match counts.missing(plan) {
+        Some(what) => Err(Failed::CannotRun(format!("{what}, although the plan has that"))),
+        None => Ok(()),
+    }
 }
 
 fn figures(
     total: &Total,
-    done: &Done,
+    counts: &FaultCounts,
     samples: &[NodeSample],
     (nodes, plan): (&[u64], Plan),
     trends: &[String],
@@ -228,10 +260,10 @@ fn figures(
         total.calls,
         total.failed,
         total.grants,
-        done.kills,
-        done.leaders,
-        done.restarts,
-        done.pauses,
+        counts.kills,
+        counts.leaders,
+        counts.restarts,
+        counts.pauses,
         longest(total.longest_in_calm),
         longest(total.longest_beside_fault),
         taken.join(", "),

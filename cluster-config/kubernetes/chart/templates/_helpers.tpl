@@ -30,7 +30,8 @@ zookeeper = "{{ $host }}:{{ $values.zookeeperPort }}"
 client = "0.0.0.0:7001"
 peer = "0.0.0.0:7101"
 {{- if not $values.tls.enabled }}
-# The network of the pods is trusted, and the network policy keeps others off the peers' port.
+# Only for a network of pods that is trusted: the network policy protects the peers' port alone, and every pod can
+# reach the clients' ports.
 insecure = ["client", "peer"{{ if $values.zookeeperPort }}, "zookeeper"{{ end }}]
 {{- end }}
 {{- if $values.zookeeperPort }}

@@ -8,8 +8,8 @@ use clap::Args as ClapArgs;
 /// `doctor`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each check has a verdict: ok, skipped (does not apply or cannot be told), warning (see to it), PROBLEM (it does not
-work, or is about to stop), and for the last two a remedy. The cluster's checks ask all members that the endpoints
+Each check has a verdict: ok, skipped (does not apply or cannot be determined), warning (see to it), PROBLEM (it does
+not work, or is about to stop), and for the last two a remedy. The cluster's checks ask all members that the endpoints
 name, and compare checksums of their states at one zxid. They need the right to read the cluster. Nothing is changed; to
 measure the disk, a few pages are written to a file without a name in the data directory.
 
@@ -20,7 +20,7 @@ Examples:
   lockkeeper doctor --config node1.toml               # this node's machine, and its cluster
   lockkeeper doctor --config node1.toml --local       # before the first start")]
 pub(crate) struct Doctor {
-    /// Also check this node's configuration and machine; without --endpoints, its [peers] are asked
+    /// Also check this node's configuration and machine; without --endpoints, its peers are asked
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Check the machine only, and do not ask the cluster

@@ -1,5 +1,6 @@
 //! `snapshot` and `recover`: backups, and a new cluster from one or from a survivor.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs, Subcommand};
@@ -67,8 +68,10 @@ Run it with the same file for each member of [peers], and start the nodes then: 
 meanwhile. storage.directory must be empty or not there.
 
 The new cluster never issues a fencing token, zxid or session id that the old one may have issued after the backup: it
-begins 4,398,046,511,104 (2^42) further on, as much as 100,000 changes a second are in 500 days. All sessions are over:
-their locks and ephemeral nodes are gone. No member of the old cluster can join the new one.
+begins 4,398,046,511,104 (2^42) further on, as much as 100,000 changes a second are in 500 days. If another cluster was
+begun from the same history before, by a restore or a recovery, count up --attempt: each attempt begins one such gap
+further on. All sessions are over: their locks and ephemeral nodes are gone. No member of the old cluster can join the
+new one.
 
 Examples:
   lockkeeper snapshot restore backup.lkb --config node1.toml
@@ -77,16 +80,16 @@ pub(crate) struct RestoreSnapshot {
     /// The backup
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The configuration of the node, one of the members in its [peers]
+    /// The configuration of the node, one of the members in its section peers
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// Confirm that the new cluster (cluster.id) has another name than the one that the backup is of
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) cluster_name_differs: bool,
-    /// Counts the clusters of one name that you make from one backup, so that their members cannot mix; the same for
-    /// all members
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) attempt: u32,
+    /// Counts the clusters ever begun from this history, by restore or recover: no two of them may issue the same
+    /// numbers; the same for all members
+    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
+    pub(crate) attempt: NonZeroU32,
 }
 
 /// `recover`
@@ -111,6 +114,10 @@ pub(crate) struct Recover {
     /// The configuration of the survivor
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
+    /// Counts the clusters ever begun from this history, by restore or recover: no two of them may issue the same
+    /// numbers
+    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
+    pub(crate) attempt: NonZeroU32,
     /// The cluster's name, instead of typing it when asked; for scripts
     #[arg(long, value_name = "NAME")]
     pub(crate) yes_cluster: Option<String>,

@@ -13,18 +13,21 @@ use crate::output::{escaped, print_json, print_line};
 pub(crate) fn run(common: &Common, args: &Recover) -> Result<u8, Failure> {
     let (config, _) = Config::load(&args.config).map_err(|e| Failure::new(EXIT_USAGE, e.to_string()))?;
     confirm(&config, args)?;
-    let recovered = super::runtime()?.block_on(backup::recover(&config))?;
+    let recovered = super::runtime()?.block_on(backup::recover(&config, args.attempt))?;
     if common.json {
         return print_json(&recovered.origin).map(|()| EXIT_OK);
     }
     print_line(&format!(
         "recovered {} nodes into {}: the new cluster begins at zxid {} (the old one was seen at {}), {} sessions are \
-         over\nthe data of before is kept in {}\nstart node {}, then add members with new ids and empty directories",
+         over; a client of the old cluster may take itself for a holder until {} after the last keepalive that was \
+         acknowledged\nthe data of before is kept in {}\nstart node {}, then add members with new ids and empty \
+         directories",
         recovered.nodes,
         recovered.directory.display(),
         recovered.origin.first_zxid,
         recovered.origin.from_zxid,
         recovered.sessions_ended,
+        humantime::format_duration(std::time::Duration::from_millis(recovered.longest_timeout_ms)),
         recovered.kept_as.display(),
         config.cluster.node
     ))

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lockkeeper_api::backup::{BackupCheck, Header};
@@ -201,15 +202,18 @@ fn restore(common: &Common, args: &RestoreSnapshot) -> Result<u8, Failure> {
         return print_json(&restored.origin).map(|()| EXIT_OK);
     }
     let founders: Vec<String> = restored.origin.founders.iter().map(u64::to_string).collect();
+    let longest = Duration::from_millis(restored.longest_timeout_ms);
     print_line(&format!(
         "restored {} nodes into {}: the new cluster begins at zxid {} (the backup is at {}), {} sessions are over\n\
-         restore the same file on each of the members {}, then start them",
+         restore the same file on each of the members {}, then start them; a client of the old cluster may take \
+         itself for a holder until {} after the last keepalive that was acknowledged",
         restored.nodes,
         restored.directory.display(),
         restored.origin.first_zxid,
         restored.origin.from_zxid,
         restored.sessions_ended,
-        founders.join(", ")
+        founders.join(", "),
+        humantime::format_duration(longest)
     ))
     .map(|()| EXIT_OK)
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{client, member};
 use crate::args::{Common, Status};
-use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure};
+use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure, why};
 use crate::output::{number, print_json, print_line, print_table, table};
 
 /// One endpoint in `--json`.
@@ -114,7 +114,7 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
     print_table(&table)?;
     match answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).filter(|status| status.leading).max_by_key(term)
     {
-        Some(leader) => member::summary(leader).iter().try_for_each(|line| print_line(line))?,
+        Some(leader) => summary(leader).iter().try_for_each(|line| print_line(line))?,
         None => {
             print_line("no leader answers: the cluster makes no changes, or the leader cannot be reached from here")?
         }
@@ -123,6 +123,12 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
         status.alarms.iter().for_each(|alarm| eprintln!("alarm at {endpoint}: {alarm}"));
     }
     Ok(())
+}
+
+/// What the members together amount to, by the leader's status; and a second line while a change of the voters is half
+/// done, with the commands that finish it.
+pub(crate) fn summary(leader: &NodeStatus) -> Vec<String> {
+    member::summary(leader)
 }
 
 fn role(status: &NodeStatus) -> String {
@@ -160,16 +166,6 @@ fn state(status: &NodeStatus) -> String {
 
 fn numbers(status: &NodeStatus, which: impl Fn(&Member) -> bool) -> Vec<String> {
     status.members.iter().filter(|member| which(member)).map(|member| member.node_id.to_string()).collect()
-}
-
-/// The error without the endpoint, which starts the line.
-fn why(error: &Error) -> String {
-    match error {
-        Error::Unreachable { tried } | Error::Tls { tried } => {
-            tried.iter().map(|t| t.why.as_str()).collect::<Vec<_>>().join("; ")
-        }
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_api::cluster::{Role, Status};
-use lockkeeper_client::Error;
+use lockkeeper_api::cluster::{Member, Role, Status};
 
 use super::local::{judge_expiry, left};
 use super::survey::{Answer, Survey};
 use super::{Check, Verdict};
+use crate::commands::status::summary;
+use crate::failure::why;
 
 /// A wall clock that is off by more is wrong, as in the alert LockkeeperClockSkew.
 const MOST_SKEW_MS: f64 = 10_000.0;
@@ -30,7 +31,7 @@ pub(crate) fn judge(survey: &Survey) -> Vec<Check> {
         alike("builds", survey, |answer| answer.metrics.labels("lockkeeper_build_info").map(str::to_owned)),
         ready(survey),
         leader(survey),
-        quorum(best),
+        quorum(survey, best),
         in_step(best),
         turned_away(survey),
         alarms(survey),
@@ -39,16 +40,6 @@ pub(crate) fn judge(survey: &Survey) -> Vec<Check> {
         certificates(survey),
         reloads(survey),
     ]
-}
-
-/// The text of an error without the endpoint, which is named before it.
-fn why(error: &Error) -> String {
-    match error {
-        Error::Unreachable { tried } | Error::Tls { tried } => {
-            tried.iter().map(|tried| tried.why.as_str()).collect::<Vec<_>>().join("; ")
-        }
-        other => other.to_string(),
-    }
 }
 
 fn failures(survey: &Survey, of_named: bool) -> Vec<String> {
@@ -94,7 +85,8 @@ fn members(survey: &Survey, best: &Status) -> Check {
         .map(u64::to_string)
         .collect();
     if !missing.is_empty() {
-        let remedy = "start it, or repair the network to it; if its data are lost, replace it (docs/running.md)";
+        let remedy =
+            "start it, or repair the network to it; if its data are lost, replace it (docs/operate.md#replace-a-node)";
         return Check::problem(name, missing.join("; "), remedy);
     }
     if !strangers.is_empty() {
@@ -162,27 +154,73 @@ fn leader(survey: &Survey) -> Check {
     Check::warning("leader", found, "look again after an election; if it stays, check the network between the members")
 }
 
-/// How many voters may still be lost.
-fn quorum(best: &Status) -> Check {
+/// How many voters may still be lost, as the leader says.
+fn quorum(survey: &Survey, best: &Status) -> Check {
     let name = "quorum";
+    let voters: Vec<u64> = voters(best).map(|member| member.node_id).collect();
     if !best.leading {
-        return Check::skipped(name, "only the leader knows, and it does not answer");
+        let answered = survey.members();
+        let answering = voters.iter().filter(|voter| answered.contains_key(*voter)).count();
+        let found = format!(
+            "only the leader knows, and it does not answer; {answering} of {} voters answer, {} are needed",
+            voters.len(),
+            majority(&voters)
+        );
+        return Check::skipped(name, found);
     }
-    let voters: Vec<_> = best.members.iter().filter(|member| member.role == Role::Voter).collect();
-    let in_step = voters.iter().filter(|member| member.synced == Some(true)).count();
-    let needed = voters.len() / 2 + 1;
-    let found = format!("{in_step} of {} voters are in step, {needed} are needed", voters.len());
-    match in_step.checked_sub(needed) {
-        None => Check::problem(name, found, "start the missing voters (docs/monitoring.md#lockkeepernoquorum)"),
-        Some(0) if voters.len() <= 2 => {
-            Check::warning(name, format!("{found}: no loss can be survived"), "run three voters, or five")
-        }
-        Some(0) => {
+    let spare = match best.failure_tolerance {
+        Some(spare @ 1..) => spare,
+        // The leader also says 0 when there is no majority any more, and nothing if its version is an older one.
+        other => match counted_spare(best, &voters) {
+            Ok(counted) => other.unwrap_or(counted),
+            Err(found) => {
+                let remedy = "start the missing voters (docs/monitoring.md#lockkeepernoquorum)";
+                return Check::problem(name, found, remedy);
+            }
+        },
+    };
+    let mut lines = summary(&Status { failure_tolerance: Some(spare), ..best.clone() }).into_iter();
+    let found = lines.next().unwrap_or_default();
+    if let Some(half_done) = lines.next() {
+        let (what, remedy) = half_done.split_once(": ").unwrap_or((half_done.as_str(), "finish it or take it back"));
+        return Check::warning(name, format!("{found}; {what}"), remedy);
+    }
+    match spare {
+        0 if voters.len() <= 2 => Check::warning(name, found, "run three voters, or five"),
+        0 => {
             let remedy = "bring back the missing voter (docs/monitoring.md#lockkeepernextlossisanoutage)";
-            Check::warning(name, format!("{found}: the next loss is an outage"), remedy)
+            Check::warning(name, found, remedy)
         }
-        Some(spare) => Check::ok(name, format!("{found}: {spare} may be lost")),
+        _ => Check::ok(name, found),
     }
+}
+
+fn voters(status: &Status) -> impl Iterator<Item = &Member> {
+    status.members.iter().filter(|member| member.role == Role::Voter)
+}
+
+fn majority(voters: &[u64]) -> usize {
+    voters.len() / 2 + 1
+}
+
+/// How many voters in step there are beyond a majority; or that there is none. While a change of the voters is half
+/// done, those before it and those after it need one each.
+fn counted_spare(leader: &Status, voters: &[u64]) -> Result<u64, String> {
+    let in_step: BTreeSet<u64> =
+        leader.members.iter().filter(|member| member.synced == Some(true)).map(|member| member.node_id).collect();
+    let spare_of = |voters: &[u64]| {
+        let (present, needed) = (voters.iter().filter(|voter| in_step.contains(*voter)).count(), majority(voters));
+        match present.checked_sub(needed) {
+            Some(spare) => Ok(spare as u64),
+            None => Err(format!("{present} of {} voters are in step, {needed} are needed", voters.len())),
+        }
+    };
+    let sets: Vec<&[u64]> = match leader.joint_voters.as_slice() {
+        [] => vec![voters],
+        joint => joint.iter().map(Vec::as_slice).collect(),
+    };
+    let spares: Vec<u64> = sets.into_iter().map(spare_of).collect::<Result<_, String>>()?;
+    Ok(spares.into_iter().min().unwrap_or_default())
 }
 
 fn in_step(best: &Status) -> Check {

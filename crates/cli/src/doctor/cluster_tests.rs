@@ -3,9 +3,9 @@
 use lockkeeper_client::{Endpoint, Error, Tried};
 use serde_json::{Value, json};
 
-use super::Verdict;
 use super::cluster::judge;
 use super::survey::{Answer, Survey};
+use super::{Check, Verdict};
 use crate::scrape::Metrics;
 
 /// Three members in order; node 1 leads.
@@ -18,6 +18,7 @@ fn healthy(node: u64) -> Value {
         "cluster": "c", "node_id": node, "version": "1.0.0", "term": 3, "leader": 1, "leading": node == 1,
         "role": "voter", "ready": true, "last_log_index": 10, "applied_index": 10, "zxid": 9, "sessions": 0,
         "nodes": 1, "watches": 0, "lock_waiters": 0, "members": [member(1), member(2), member(3)],
+        "failure_tolerance": (node == 1).then_some(1),
     })
 }
 
@@ -114,7 +115,8 @@ fn each_trouble_of_a_member_turns_its_check() {
         (
             |node, status, _| {
                 if node == 1 {
-                    status["members"][2]["synced"] = false.into()
+                    status["members"][2]["synced"] = false.into();
+                    status["failure_tolerance"] = 0.into();
                 }
             },
             &[("quorum", Warning), ("followers", Warning)],
@@ -124,15 +126,56 @@ fn each_trouble_of_a_member_turns_its_check() {
                 if node == 1 {
                     status["members"][1]["synced"] = false.into();
                     status["members"][2]["synced"] = false.into();
+                    status["failure_tolerance"] = 0.into();
                 }
             },
             &[("quorum", Problem), ("followers", Warning)],
         ),
         (
-            |_, status, _| drop(status["members"].as_array_mut().map(|members| members.pop())),
+            |node, status, _| {
+                status["members"].as_array_mut().unwrap().pop();
+                if node == 1 {
+                    status["failure_tolerance"] = 0.into()
+                }
+            },
             &[("members", Warning), ("quorum", Warning)],
         ),
     ]);
+}
+
+/// The check of the quorum, after a change of what the leader answers.
+fn quorum(change: impl Fn(&mut Value)) -> Check {
+    let survey = survey(|node, status, _| {
+        if node == 1 {
+            change(status)
+        }
+    });
+    judge(&survey).into_iter().find(|check| check.check == "quorum").unwrap()
+}
+
+#[test]
+fn the_leader_says_how_many_may_be_lost() {
+    let healthy = quorum(|_| {});
+    assert_eq!(healthy.found, "3 voters, all in step: one more may be lost");
+    let older_version = quorum(|status| status["failure_tolerance"] = Value::Null);
+    assert_eq!(older_version, healthy, "what it does not say is counted");
+    let half_done = quorum(|status| {
+        status["joint_voters"] = json!([[1, 2], [1, 2, 3]]);
+        status["failure_tolerance"] = 0.into();
+    });
+    assert_eq!(half_done.verdict, Verdict::Warning);
+    assert!(half_done.found.contains("half done, from 1, 2 to 1, 2, 3"), "{half_done:?}");
+    assert!(
+        half_done.remedy.as_ref().unwrap().starts_with("`lockkeeper member promote 3` finishes it"),
+        "{half_done:?}"
+    );
+    let one_set_lacks_it = quorum(|status| {
+        status["joint_voters"] = json!([[1, 2], [1, 2, 3]]);
+        status["failure_tolerance"] = 0.into();
+        status["members"][1]["synced"] = false.into();
+    });
+    assert_eq!(one_set_lacks_it.verdict, Verdict::Problem);
+    assert_eq!(one_set_lacks_it.found, "1 of 2 voters are in step, 2 are needed");
 }
 
 #[test]

@@ -31,7 +31,7 @@ const SPACE: &str = "free space";
 pub(crate) struct Syncs {
     /// How long each sync took.
     pub(crate) took: Vec<Duration>,
-    /// Whether the disk is none, but memory.
+    /// Whether the directory is on tmpfs.
     pub(crate) is_memory: bool,
 }
 

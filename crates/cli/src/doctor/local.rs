@@ -20,8 +20,10 @@ const OPEN_FILES: &str = "open files";
 const KEYS: &str = "private keys";
 const CERTIFICATES: &str = "certificates";
 
-/// Permissions of group and others.
+/// What a data directory grants nobody but its owner: anything to group and others.
 const FOREIGN: u32 = 0o077;
+/// The same for a private key, which its group may read: root is its owner where only the node's group may use it.
+const FOREIGN_TO_KEY: u32 = 0o037;
 /// A directory that many share, such as `/tmp`.
 const STICKY: u32 = 0o1000;
 const DAY_S: i64 = 86_400;
@@ -206,13 +208,18 @@ fn private_keys(keys: &[PathBuf]) -> Check {
     if keys.is_empty() {
         return Check::skipped(KEYS, "no listener has TLS");
     }
-    let is_open = |key: &&PathBuf| fs::metadata(key).is_ok_and(|found| found.mode() & FOREIGN != 0);
-    let open: Vec<String> = keys.iter().filter(is_open).map(|key| key.display().to_string()).collect();
+    let open = |key: &PathBuf| {
+        let mode = fs::metadata(key).ok()?.mode() & 0o7777;
+        (mode & FOREIGN_TO_KEY != 0).then(|| format!("{} (mode {mode:o})", key.display()))
+    };
+    let open: Vec<String> = keys.iter().filter_map(open).collect();
     if open.is_empty() {
-        return Check::ok(KEYS, format!("{} are readable by their owner only", keys.len()));
+        return Check::ok(KEYS, format!("{} are readable by their owner and group only", keys.len()));
     }
-    let found = format!("other users of this machine may read {}", open.join(", "));
-    Check::warning(KEYS, found, "chmod 600 it; if others may have read it, renew the certificate with a new key")
+    let found = format!("open to other users of this machine: {}", open.join(", "));
+    let remedy = "chmod 600 it, or 640 if its group is the node's own; if others may have read it, renew the \
+                  certificate with a new key";
+    Check::warning(KEYS, found, remedy)
 }
 
 #[cfg(test)]
@@ -284,7 +291,12 @@ mod tests {
             fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
             private_keys(std::slice::from_ref(&key)).verdict
         };
-        assert_eq!((verdict(0o600), verdict(0o640)), (Verdict::Ok, Verdict::Warning));
+        for mode in [0o400, 0o440, 0o600, 0o640] {
+            assert_eq!(verdict(mode), Verdict::Ok, "{mode:o}");
+        }
+        for mode in [0o604, 0o644, 0o650, 0o660, 0o602] {
+            assert_eq!(verdict(mode), Verdict::Warning, "{mode:o}");
+        }
         assert_eq!(private_keys(&[]).verdict, Verdict::Skipped);
     }
 }

@@ -5,6 +5,7 @@ use lockkeeper_api::locks::Locks;
 use serde::Serialize;
 
 use crate::doctor::survey::{Answer, Survey};
+use crate::scrape::Metrics;
 
 /// One refresh.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -29,7 +30,7 @@ pub(crate) struct Frame {
     pub(crate) errors: Vec<String>,
 }
 
-/// Per second; `None` where it cannot be told, as right after a restart.
+/// Per second; `None` where it cannot be determined, as right after a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
     pub(crate) grants: Option<f64>,
@@ -102,16 +103,22 @@ fn cluster_clock_ms(survey: &Survey) -> Option<u64> {
     clocks.reduce(f64::max).filter(|clock| *clock > 0.0).map(|clock| (clock * 1000.0) as u64)
 }
 
-/// How much a counter of a member has risen in a second, since the survey before or since the member started.
+/// How much a counter of a member has risen in a second, since the survey before or since the member started. `None`
+/// if the metrics of that time are missing.
 fn rate(answer: &Answer, before: Option<&Answer>, counter: &str) -> Option<f64> {
-    let now = answer.metrics.sum(counter).unwrap_or_default();
+    let now = value(answer, counter)?;
     let (then, then_s) = match before {
-        Some(before) => (before.metrics.sum(counter).unwrap_or_default(), before.asked_unix_s),
-        None => (0.0, answer.metrics.largest("process_start_time_seconds")?),
+        Some(before) => (value(before, counter)?, before.asked_unix_s),
+        None => (0.0, answer.metrics.largest("process_start_time_seconds").filter(|started| *started > 0.0)?),
     };
     let passed_s = answer.asked_unix_s - then_s;
     // A counter that has fallen is that of a member that has started again.
     (passed_s > 0.0 && now >= then).then(|| (now - then) / passed_s)
+}
+
+/// The value of a counter, which a member shows only once it has counted something; `None` without any metrics.
+fn value(answer: &Answer, counter: &str) -> Option<f64> {
+    (answer.metrics != Metrics::default()).then(|| answer.metrics.sum(counter).unwrap_or_default())
 }
 
 fn earlier<'a>(before: Option<&'a Survey>, answer: &Answer) -> Option<&'a Answer> {
@@ -192,7 +199,6 @@ pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::scrape::Metrics;
 
     pub(crate) fn answer(node: u64, asked_unix_s: f64, metrics: &str) -> Answer {
         let status = json!({
@@ -234,9 +240,16 @@ pub(crate) mod tests {
         assert_eq!(frame(now.clone(), Some(&before)), Some(3.0));
         let restarted = answer(1, 110.0, "lockkeeper_lock_releases_total 5\n");
         assert_eq!(frame(restarted, Some(&before)), None);
-        assert_eq!(frame(now, None), None, "nobody knows since when it counts");
+        assert_eq!(frame(now.clone(), None), None, "nobody knows since when it counts");
         let since_start = "process_start_time_seconds 90\nlockkeeper_lock_releases_total 40\n";
         assert_eq!(frame(answer(1, 110.0, since_start), None), Some(2.0));
+        let unknown_start = "process_start_time_seconds 0\nlockkeeper_lock_releases_total 40\n";
+        assert_eq!(frame(answer(1, 110.0, unknown_start), None), None);
+        let no_metrics = Survey { answers: vec![answer(1, 100.0, "")] };
+        assert_eq!(frame(now, Some(&no_metrics)), None, "it did not count from 0");
+        assert_eq!(frame(answer(1, 110.0, ""), Some(&no_metrics)), None);
+        let nothing_yet = Survey { answers: vec![answer(1, 100.0, "process_threads 9\n")] };
+        assert_eq!(frame(answer(1, 110.0, "process_threads 9\n"), Some(&nothing_yet)), Some(0.0));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::log::codec::{self, invalid};
 use crate::membership::MemberChange;
 use crate::peer::call_order::Ticket;
 use crate::peer::directory_claim::DirectoryClaim;
+use crate::peer::validation::MAX_INDEX;
 use crate::raft_types::{LogId, TypeConfig, Vote};
 use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberRole, Members};
 
@@ -174,7 +175,11 @@ impl KnownMembers {
     pub(crate) fn check(&self) -> Result<(), String> {
         let fits = |(node, address): &(u64, String)| *node != 0 && (1..=MAX_ADDRESS_BYTES).contains(&address.len());
         let known = |voter: &u64| self.peers.iter().any(|(node, _)| node == voter);
-        if self.peers.len() > MAX_MEMBERS || !self.peers.iter().all(fits) || !self.voters.iter().all(known) {
+        if self.version > MAX_INDEX
+            || self.peers.len() > MAX_MEMBERS
+            || !self.peers.iter().all(fits)
+            || !self.voters.iter().all(known)
+        {
             return Err(format!("node {} names members that no cluster has", self.node));
         }
         Ok(())

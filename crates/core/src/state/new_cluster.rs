@@ -2,9 +2,13 @@
 //! the loss of a majority.
 //!
 //! The old cluster may have gone on after the copy was taken. So the new one leaves a gap behind everything that it
-//! counts: it never issues a zxid, fencing token or session id that the old one may have issued, nor the number of a
-//! sequential node in a directory that both know. The sessions of the old cluster are over; their clients learn that
-//! from the same answer as for any session that has expired.
+//! counts: it never issues a zxid, fencing token or session id that the old one may have issued. The number of a
+//! sequential node comes again only if the old cluster made more than [`SEQUENCE_GAP`] in one directory after the copy.
+//! Two new clusters from the same history must not share numbers either: each has another *attempt*, and as many gaps.
+//! The sessions of the old cluster are over; their clients learn that from the same answer as for any session that has
+//! expired.
+
+use std::num::NonZeroU32;
 
 use imbl::OrdMap;
 use lockkeeper_mutants::mutant;
@@ -27,8 +31,8 @@ const MAX_FIRST_ZXID: u64 = i64::MAX as u64 - ZXID_GAP;
 /// A copy from which no new cluster can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "its zxid is {0}; a new cluster begins {ZXID_GAP} further on, and no more than {MAX_FIRST_ZXID} leaves room for \
-     fencing tokens, which are at most {max}",
+    "its zxid is {0}; a new cluster begins {ZXID_GAP} further on for each attempt, and no more than {MAX_FIRST_ZXID} \
+     leaves room for fencing tokens, which are at most {max}",
     max = i64::MAX
 )]
 pub struct ZxidsUsedUp(pub u64);
@@ -38,12 +42,15 @@ impl State {
     /// begin, and everything ephemeral goes. Persistent nodes, finished gates, access control, namespaces and the
     /// clock stay.
     ///
-    /// The same state gives the same result on every founding member.
+    /// The same state and attempt give the same result on every founding member. Attempts count from 1, one for each
+    /// cluster that was ever begun from this history.
     ///
     /// # Errors
     /// The zxid is too high to leave the gap.
-    pub fn into_new_cluster(mut self) -> Result<Self, ZxidsUsedUp> {
-        let first = self.zxid.0.checked_add(ZXID_GAP).filter(|first| *first <= MAX_FIRST_ZXID);
+    pub fn into_new_cluster(mut self, attempt: NonZeroU32) -> Result<Self, ZxidsUsedUp> {
+        let attempt = u64::from(attempt.get());
+        let gap = ZXID_GAP.checked_mul(attempt);
+        let first = gap.and_then(|gap| self.zxid.0.checked_add(gap)).filter(|first| *first <= MAX_FIRST_ZXID);
         let first = first.ok_or(ZxidsUsedUp(self.zxid.0))?;
         if !mutant!(NoGapInNewCluster) {
             // A transaction takes the zxid after this one.
@@ -60,7 +67,7 @@ impl State {
         for directory in &directories {
             self.tree.update(directory, |node| {
                 let made = &mut node.directory_mut().children_made;
-                *made = made.saturating_add(SEQUENCE_GAP);
+                *made = made.saturating_add(SEQUENCE_GAP.saturating_mul(attempt));
             });
         }
         Ok(self)
@@ -117,7 +124,7 @@ mod tests {
         let mut old = State::new();
         applied(&mut old, 1, vec![open(), open(), acquire(1, "l", 0), acquire(2, "l", 0)]);
         let before = old.zxid().0;
-        let mut new = old.clone().into_new_cluster().unwrap();
+        let mut new = old.clone().into_new_cluster(NonZeroU32::MIN).unwrap();
         new.validate().unwrap();
         assert_eq!((new.zxid().0, new.clock_ms()), (before + ZXID_GAP, old.clock_ms()));
         assert_eq!((new.session_count(), new.ephemeral_count()), (0, 0));
@@ -136,7 +143,7 @@ mod tests {
     fn only_a_holder_leaves_a_lock_delay_behind() {
         let mut old = State::new();
         applied(&mut old, 1, vec![open(), open(), acquire(2, "l", 500), acquire(1, "l", 500)]);
-        let new = old.into_new_cluster().unwrap();
+        let new = old.into_new_cluster(NonZeroU32::MIN).unwrap();
         new.validate().unwrap();
         let queue: Vec<_> = new.lock(&LockName::parse("l").unwrap()).unwrap().requests().collect();
         assert_eq!(queue.len(), 1, "{queue:?}");
@@ -145,9 +152,9 @@ mod tests {
 
     #[test]
     fn the_gap_never_overflows() {
-        assert_eq!(at(MAX_FIRST_ZXID - ZXID_GAP).into_new_cluster().unwrap().zxid().0, MAX_FIRST_ZXID);
+        assert_eq!(at(MAX_FIRST_ZXID - ZXID_GAP).into_new_cluster(NonZeroU32::MIN).unwrap().zxid().0, MAX_FIRST_ZXID);
         for zxid in [MAX_FIRST_ZXID - ZXID_GAP + 1, MAX_FIRST_ZXID, i64::MAX as u64, u64::MAX] {
-            assert_eq!(at(zxid).into_new_cluster(), Err(ZxidsUsedUp(zxid)));
+            assert_eq!(at(zxid).into_new_cluster(NonZeroU32::MIN), Err(ZxidsUsedUp(zxid)));
         }
     }
 
@@ -158,14 +165,29 @@ mod tests {
             let root = root.directory_mut();
             (root.children_made, root.empty_since_ms) = (u64::MAX - 1, Some(0));
         });
-        let new = old.into_new_cluster().unwrap();
+        let new = old.into_new_cluster(NonZeroU32::MIN).unwrap();
         new.validate().unwrap();
         assert_eq!(new.tree.get(&NodePath::root()).unwrap().children_made(), u64::MAX);
     }
 
     #[test]
     fn a_second_restore_moves_on_from_the_first() {
-        let once = State::new().into_new_cluster().unwrap();
-        assert_eq!(once.into_new_cluster().unwrap().zxid().0, 2 * ZXID_GAP);
+        let once = State::new().into_new_cluster(NonZeroU32::MIN).unwrap();
+        assert_eq!(once.into_new_cluster(NonZeroU32::MIN).unwrap().zxid().0, 2 * ZXID_GAP);
+    }
+
+    #[test]
+    fn two_attempts_from_one_copy_share_no_number() {
+        let mut old = State::new();
+        applied(&mut old, 1, vec![open(), acquire(1, "l", 0)]);
+        let two = NonZeroU32::new(2).unwrap();
+        let (one, mut other) =
+            (old.clone().into_new_cluster(NonZeroU32::MIN).unwrap(), old.into_new_cluster(two).unwrap());
+        assert_eq!(other.zxid().0, one.zxid().0 + ZXID_GAP);
+        applied(&mut other, 1, vec![open()]);
+        let session = other.sessions().next().unwrap().0;
+        applied(&mut other, 2, vec![acquire(session.0, "l", 0)]);
+        let request = other.held_by(session).next().unwrap();
+        assert!(request.path.as_str().ends_with("-lock-0002097153"), "{}", request.path);
     }
 }

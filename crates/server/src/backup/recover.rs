@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -16,7 +17,7 @@ use lockkeeper_consensus::{LogPosition, replay_log, stored_term};
 use lockkeeper_core::{Batch, State, Term};
 use lockkeeper_store::{Identity, SnapshotStore, Store};
 
-use super::restore::prepare;
+use super::restore::{longest_timeout_ms, prepare};
 use super::{BackupFailure, Origin, store_options};
 use crate::config::{Config, NodeRole};
 
@@ -31,30 +32,30 @@ pub struct Recovered {
     pub origin: Origin,
     /// Sessions that ended.
     pub sessions_ended: u64,
+    /// The longest timeout of these.
+    pub longest_timeout_ms: u64,
     /// Nodes of the tree that stay.
     pub nodes: u64,
 }
 
-/// Makes the stopped node of this configuration the only member of a new cluster with its data.
+/// Makes the stopped node of this configuration the only member of a new cluster with its data. Attempts count the
+/// clusters that were ever begun from this history, restores included.
 ///
 /// # Errors
 /// The data directory is in use, is not this node's or is damaged, or the configuration does not allow it.
-pub async fn recover(config: &Config) -> Result<Recovered, BackupFailure> {
+pub async fn recover(config: &Config, attempt: NonZeroU32) -> Result<Recovered, BackupFailure> {
     let checked = config.check()?;
     check_alone(config, checked.peers.keys().copied().collect())?;
     let directory = config.storage.directory.clone();
     let (made, kept_as) = (beside(&directory, "recovered")?, beside(&directory, &kept_name())?);
     if !Store::exists(&directory) {
-        let hint = match Store::exists(&made) {
-            true => format!("; an earlier recovery got as far as {}: rename it to that", made.display()),
-            false => String::new(),
-        };
-        let what = format!("there is no data of a node in storage.directory, {}{hint}", directory.display());
+        let what = format!("there is no data of a node in storage.directory, {}", directory.display());
         return Err(BackupFailure::Refused(what));
     }
     let (store, opened, state, after) = read(config)?;
     let (from_zxid, sessions_ended) = (state.zxid().0, state.session_count() as u64);
-    let state = state.into_new_cluster()?;
+    let longest_timeout_ms = longest_timeout_ms(&state);
+    let state = state.into_new_cluster(attempt)?;
     let mut origin = Origin::new("recovery", &kept_as, &config.cluster.id, (from_zxid, state.zxid().0));
     origin.founders = vec![config.cluster.node];
     let mut new = config.clone();
@@ -63,11 +64,26 @@ pub async fn recover(config: &Config) -> Result<Recovered, BackupFailure> {
     prepare((&new, &checked), &directories, after, &state, &origin).await?;
     // Until here no node could start on it. Closed, because sled writes to files by their names.
     store.close()?;
-    fs::rename(&directory, &kept_as).map_err(BackupFailure::io("rename", &directory))?;
-    fs::rename(&made, &directory).map_err(BackupFailure::io("rename", &made))?;
+    // In one step: without a directory of that name, a node that was started now would form an empty cluster.
+    exchange(&directory, &made).map_err(BackupFailure::io("exchange with the new directory", &directory))?;
+    fs::rename(&made, &kept_as).map_err(BackupFailure::io("rename", &made))?;
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(BackupFailure::io("sync", parent))?;
-    Ok(Recovered { directory, kept_as, origin, sessions_ended, nodes: state.node_count() as u64 })
+    let nodes = state.node_count() as u64;
+    Ok(Recovered { directory, kept_as, origin, sessions_ended, longest_timeout_ms, nodes })
+}
+
+/// Lets two directories change names.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).map_err(io::Error::from)
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn exchange(one: &Path, _: &Path) -> io::Result<()> {
+    let what = format!("this system cannot exchange the names of two directories, {} and another", one.display());
+    Err(io::Error::new(io::ErrorKind::Unsupported, what))
 }
 
 fn check_alone(config: &Config, peers: Vec<u64>) -> Result<(), BackupFailure> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use lockkeeper_consensus::{Founding, LogPosition};
@@ -21,8 +22,9 @@ pub struct Restore {
     pub file: PathBuf,
     /// Whether the new cluster may have another name than the one that the backup is from.
     pub other_cluster: bool,
-    /// Counts the clusters that are made from one backup under one name; the same on all founding members.
-    pub attempt: u32,
+    /// Counts the clusters that were ever begun from one history, recoveries included; the same on all founding
+    /// members.
+    pub attempt: NonZeroU32,
 }
 
 /// What was restored.
@@ -34,6 +36,8 @@ pub struct Restored {
     pub origin: Origin,
     /// Sessions that ended.
     pub sessions_ended: u64,
+    /// The longest timeout of these.
+    pub longest_timeout_ms: u64,
     /// Nodes of the tree that stay.
     pub nodes: u64,
 }
@@ -58,9 +62,10 @@ pub async fn restore(config: &Config, ask: &Restore) -> Result<Restored, BackupF
     }
     let from_zxid = state.zxid().0;
     let sessions_ended = state.session_count() as u64;
-    let state = state.into_new_cluster()?;
+    let longest_timeout_ms = longest_timeout_ms(&state);
+    let state = state.into_new_cluster(ask.attempt)?;
     let founders: Vec<u64> = checked.peers.keys().copied().collect();
-    let directories = directories(&sha256, config, ask.attempt, &founders);
+    let directories = directories(&sha256, state.checksum(), &checked.peers, config, ask.attempt);
     let after = LogPosition { term: header.log_term, index: header.log_index };
     let mut origin = Origin::new("restore", &ask.file, &header.cluster, (from_zxid, state.zxid().0));
     origin.founders = founders;
@@ -69,8 +74,14 @@ pub async fn restore(config: &Config, ask: &Restore) -> Result<Restored, BackupF
         directory: config.storage.directory.clone(),
         origin,
         sessions_ended,
+        longest_timeout_ms,
         nodes: state.node_count() as u64,
     })
+}
+
+/// The longest timeout of all sessions: for so long a client may take itself for the holder.
+pub(super) fn longest_timeout_ms(state: &State) -> u64 {
+    state.sessions().map(|(_, session)| u64::from(session.timeout_ms)).max().unwrap_or_default()
 }
 
 fn check_founder(config: &Config) -> Result<(), BackupFailure> {
@@ -86,19 +97,31 @@ fn check_founder(config: &Config) -> Result<(), BackupFailure> {
 
 /// The directory ids of the founders. Each founder computes those of all, so that none accepts a member of another
 /// cluster in the place of one. They differ from those of any other cluster: a member of the old one has a random id,
-/// and another restore has another backup, name, attempt or set of founders.
-fn directories(sha256: &[u8; 32], config: &Config, attempt: u32, founders: &[u64]) -> BTreeMap<u64, u128> {
+/// and another restore has another backup, name, attempt or set of founders. Founders that would begin with different
+/// states or memberships, as with two versions of the program, turn each other away as well.
+fn directories(
+    sha256: &[u8; 32],
+    checksum: u64,
+    founders: &BTreeMap<u64, String>,
+    config: &Config,
+    attempt: NonZeroU32,
+) -> BTreeMap<u64, u128> {
     let mut seed = Sha256::new_with_prefix(b"lockkeeper restore\n");
     seed.update(sha256);
     seed.update((config.cluster.id.len() as u64).to_le_bytes());
     seed.update(&config.cluster.id);
-    seed.update(attempt.to_le_bytes());
-    founders.iter().for_each(|node| seed.update(node.to_le_bytes()));
+    seed.update(attempt.get().to_le_bytes());
+    seed.update(checksum.to_le_bytes());
+    for (node, address) in founders {
+        seed.update(node.to_le_bytes());
+        seed.update((address.len() as u64).to_le_bytes());
+        seed.update(address);
+    }
     let directory = |node: &u64| {
         let digest = seed.clone().chain_update(b"node").chain_update(node.to_le_bytes()).finalize();
         (*node, digest.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte)))
     };
-    founders.iter().map(directory).collect()
+    founders.keys().map(directory).collect()
 }
 
 /// Makes the data directory of this node, one of the founders, in the empty directory of its configuration.
@@ -135,17 +158,22 @@ mod tests {
     #[test]
     fn directory_ids_differ_wherever_two_clusters_could_meet() {
         let config = Config::new("c", 1);
-        let ids =
-            |hash: u8, config: &Config, attempt, founders: &[u64]| directories(&[hash; 32], config, attempt, founders);
-        let known = ids(1, &config, 1, &[1, 2, 3]);
-        assert_eq!(known, ids(1, &config, 1, &[1, 2, 3]), "every founder computes the same");
+        let ids = |hash: u8, checksum, config: &Config, attempt, founders: &[(u64, &str)]| {
+            let founders = founders.iter().map(|(node, address)| (*node, (*address).to_owned())).collect();
+            directories(&[hash; 32], checksum, &founders, config, NonZeroU32::new(attempt).unwrap())
+        };
+        let founders = [(1, "a:1"), (2, "b:1"), (3, "c:1")];
+        let known = ids(1, 7, &config, 1, &founders);
+        assert_eq!(known, ids(1, 7, &config, 1, &founders), "every founder computes the same");
         assert_ne!(known[&1], known[&2]);
         let other_name = Config::new("d", 1);
         for other in [
-            ids(2, &config, 1, &[1, 2, 3]),
-            ids(1, &other_name, 1, &[1, 2, 3]),
-            ids(1, &config, 2, &[1, 2, 3]),
-            ids(1, &config, 1, &[1, 2, 4]),
+            ids(2, 7, &config, 1, &founders),
+            ids(1, 8, &config, 1, &founders),
+            ids(1, 7, &other_name, 1, &founders),
+            ids(1, 7, &config, 2, &founders),
+            ids(1, 7, &config, 1, &[(1, "a:1"), (2, "b:1"), (4, "c:1")]),
+            ids(1, 7, &config, 1, &[(1, "a:1"), (2, "b:2"), (3, "c:1")]),
         ] {
             assert_ne!(known[&1], other[&1]);
         }

@@ -11,7 +11,7 @@ use lockkeeper_consensus::{
 };
 use lockkeeper_core::Zxid;
 use lockkeeper_core::access::{Need, Resource, Rights};
-use lockkeeper_node::{Consistency, NodeError};
+use lockkeeper_node::{Bound, Consistency, NodeError};
 
 use super::{Answered, CallScope, record};
 use crate::audit::AuditEvent;
@@ -21,6 +21,8 @@ use crate::reply::Reply;
 
 /// Held while a checksum is computed.
 static CHECKSUM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Places for callers that wait for a zxid or for their turn.
+static CHECKSUMS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(16);
 /// Longest wait of a checksum for a zxid.
 const WAIT_FOR_ZXID: Duration = Duration::from_secs(2);
 
@@ -63,6 +65,10 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
     context.node.look(|state| state.check_right(&scope.caller.principals, &need)).map_err(NodeError::Refused)?;
     let state = match query.checksum {
         Some(true) => {
+            // Each copy of the state stays until its checksum is computed: their number is bounded.
+            let _place = CHECKSUMS
+                .try_acquire()
+                .map_err(|_| NodeError::Overloaded { bound: Bound::Copies, retry_after_ms: 1_000 })?;
             let from = query.checksum_from.map(|from| (Zxid(from), WAIT_FOR_ZXID));
             let state = context.node.state_from(from).await?;
             // However many clients ask, at most one processor computes checksums.

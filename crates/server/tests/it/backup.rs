@@ -53,7 +53,7 @@ impl Old {
     }
 
     fn ask(&self) -> Restore {
-        Restore { file: self.file.clone(), other_cluster: false, attempt: 1 }
+        Restore { file: self.file.clone(), other_cluster: false, attempt: std::num::NonZeroU32::MIN }
     }
 
     /// Stops all nodes; their data stays as long as the directory.
@@ -203,10 +203,10 @@ async fn a_survivor_becomes_a_cluster_that_the_lost_members_cannot_join() {
     let servers = new_servers(2, kept.path());
     let (mut survivor, mut lost) = (servers[1].config().clone(), servers[0].config().clone());
     drop(servers);
-    let why = recover(&survivor).await.unwrap_err().to_string();
+    let why = recover(&survivor, std::num::NonZeroU32::MIN).await.unwrap_err().to_string();
     assert!(why.contains("[peers] must list node 2 alone"), "{why}");
     survivor.peers.remove("1");
-    let recovered = recover(&survivor).await.unwrap();
+    let recovered = recover(&survivor, std::num::NonZeroU32::MIN).await.unwrap();
     assert_eq!((recovered.origin.how.as_str(), recovered.sessions_ended), ("recovery", 1));
     assert!(recovered.kept_as.starts_with(&configs) && recovered.kept_as.join("log").is_dir());
 
@@ -224,7 +224,7 @@ async fn a_survivor_becomes_a_cluster_that_the_lost_members_cannot_join() {
     alone.stop().await.unwrap();
     let mut nowhere = survivor;
     nowhere.storage.directory = kept.path().join("gone");
-    assert!(recover(&nowhere).await.unwrap_err().to_string().contains("no data of a node"));
+    assert!(recover(&nowhere, std::num::NonZeroU32::MIN).await.unwrap_err().to_string().contains("no data of a node"));
 }
 
 #[tokio::test]

@@ -17,15 +17,30 @@ const DOWN_FOR: Duration = Duration::from_secs(1);
 const PAUSED_FOR: Duration = Duration::from_secs(3);
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
-/// What was done.
+/// How many faults there were of each kind, and when.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Done {
+pub(super) struct FaultCounts {
     pub(super) kills: u32,
+    /// Of all faults, those whose victim led.
     pub(super) leaders: u32,
     pub(super) restarts: u32,
     pub(super) pauses: u32,
     /// When a fault was on, until its traces were gone; in seconds.
     pub(super) windows: Vec<(f64, f64)>,
+}
+
+impl FaultCounts {
+    /// What the plan has and what was never done.
+    pub(super) fn missing(&self, plan: Plan) -> Option<&'static str> {
+        let planned = |which: fn(&PlannedFault) -> bool| plan.faults().any(|(_, fault)| which(&fault));
+        let wanted = [
+            ("no node was killed", self.kills, planned(|fault| fault.kind == FaultKind::Kill)),
+            ("no node was restarted", self.restarts, planned(|fault| fault.kind == FaultKind::Terminate)),
+            ("no node was paused", self.pauses, planned(|fault| fault.kind == FaultKind::Pause)),
+            ("no fault was at a leader", self.leaders, planned(|fault| fault.leading)),
+        ];
+        wanted.into_iter().find(|(_, count, is_planned)| *count == 0 && *is_planned).map(|(what, ..)| what)
+    }
 }
 
 /// What faults are done to, and who is to know.
@@ -42,24 +57,24 @@ pub(super) struct Faults<'a> {
 
 impl Faults<'_> {
     /// Carries out the whole plan.
-    pub(super) async fn run(&mut self, done: &mut Done) -> Result<(), Failed> {
+    pub(super) async fn run(&mut self, counts: &mut FaultCounts) -> Result<(), Failed> {
         for (at, fault) in self.plan.faults() {
             // At the end of its interval: calm comes first.
             let at = at + self.plan.interval() / 2;
             tokio::time::sleep((self.began + at).saturating_duration_since(Instant::now())).await;
             let from = self.began.elapsed();
             self.tally.set_fault(true);
-            self.carry_out(fault, done).await?;
+            self.carry_out(fault, counts).await?;
             tokio::time::sleep(self.plan.settles_within()).await;
             self.tally.set_fault(false);
-            done.windows.push((from.as_secs_f64(), self.began.elapsed().as_secs_f64()));
+            counts.windows.push((from.as_secs_f64(), self.began.elapsed().as_secs_f64()));
         }
         let left = (self.began + self.plan.length()).saturating_duration_since(Instant::now());
         tokio::time::sleep(left).await;
         Ok(())
     }
 
-    async fn carry_out(&mut self, fault: PlannedFault, done: &mut Done) -> Result<(), Failed> {
+    async fn carry_out(&mut self, fault: PlannedFault, counts: &mut FaultCounts) -> Result<(), Failed> {
         let node = match fault.victim {
             Victim::Lasting => self.victims[0],
             Victim::First => self.victims[1],
@@ -69,19 +84,19 @@ impl Faults<'_> {
             self.hand_over_to(node).await?;
         }
         let (leader, term) = self.cluster.leader().await?;
-        done.leaders += u32::from(leader == node);
+        counts.leaders += u32::from(leader == node);
         let role = if leader == node { "the leader" } else { "a follower" };
         let at = self.began.elapsed().as_secs();
         self.log.say(format!("at {at} s: {:?} of node {node}, {role} of term {term}", fault.kind));
         match fault.kind {
             FaultKind::Kill => {
-                done.kills += 1;
+                counts.kills += 1;
                 self.cluster.kill(node).await?;
                 tokio::time::sleep(DOWN_FOR).await;
                 self.start(node)?;
             }
             FaultKind::Terminate => {
-                done.restarts += 1;
+                counts.restarts += 1;
                 self.cluster.signal(node, Signal::SIGTERM);
                 let code = self.cluster.ended(node, ENDS_WITHIN).await?;
                 if code != Some(0) {
@@ -90,7 +105,7 @@ impl Faults<'_> {
                 self.start(node)?;
             }
             FaultKind::Pause => {
-                done.pauses += 1;
+                counts.pauses += 1;
                 self.cluster.signal(node, Signal::SIGSTOP);
                 tokio::time::sleep(PAUSED_FOR).await;
                 self.cluster.signal(node, Signal::SIGCONT);
@@ -118,5 +133,26 @@ impl Faults<'_> {
             self.log.say(format!("leadership was not handed to node {node}: {error}"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_planned_kind_of_fault_is_wanted() {
+        let (long, short) = (Plan::of(Duration::from_secs(3_600)), Plan::of(Duration::from_secs(120)));
+        let all = FaultCounts { kills: 1, leaders: 1, restarts: 1, pauses: 1, windows: Vec::new() };
+        assert_eq!(all.missing(long), None);
+        for (counts, what) in [
+            (FaultCounts { kills: 0, ..all.clone() }, "killed"),
+            (FaultCounts { restarts: 0, ..all.clone() }, "restarted"),
+            (FaultCounts { pauses: 0, ..all.clone() }, "paused"),
+            (FaultCounts { leaders: 0, ..all.clone() }, "leader"),
+        ] {
+            assert!(counts.missing(long).is_some_and(|missing| missing.contains(what)), "{counts:?}");
+        }
+        assert_eq!(FaultCounts { pauses: 0, ..all }.missing(short), None, "two faults a quarter, and none is a pause");
     }
 }

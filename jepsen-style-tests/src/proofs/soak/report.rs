@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lockkeeper_bench::{TimeChart, time_charts};
 use serde_json::json;
 
-use super::faults::Done;
+use super::faults::FaultCounts;
 use super::plan::Plan;
 use super::samples::{Measure, NodeSample};
 use super::tally::{Rate, operations};
@@ -20,7 +20,7 @@ pub(super) struct Report<'a> {
     pub(super) plan: Plan,
     pub(super) samples: &'a [NodeSample],
     pub(super) rates: &'a [Rate],
-    pub(super) done: &'a Done,
+    pub(super) counts: &'a FaultCounts,
     pub(super) nodes: &'a [u64],
     /// Figures of the closing line.
     pub(super) figures: &'a str,
@@ -99,7 +99,7 @@ impl Report<'_> {
             "seed": context.seed,
             "seconds": self.plan.length().as_secs_f64(),
             "warm_up_seconds": self.plan.warm_up().as_secs_f64(),
-            "faults_from_to_seconds": self.done.windows,
+            "faults_from_to_seconds": self.counts.windows,
             "samples": self.samples,
         })
     }
@@ -121,7 +121,7 @@ impl Report<'_> {
         charts.push(by_node("CPU seconds since the process began", &|sample| Some(sample.cpu_seconds)));
         charts.push(self.by_operation("operations a second", &|rate| rate.took.count as f64 / rate.seconds));
         charts.push(self.by_operation("p99, ms", &|rate| rate.took.p99.as_secs_f64() * 1e3));
-        let shades: Vec<_> = self.done.windows.iter().map(|(from, to)| (minutes(*from), minutes(*to))).collect();
+        let shades: Vec<_> = self.counts.windows.iter().map(|(from, to)| (minutes(*from), minutes(*to))).collect();
         let end = minutes(self.plan.length().as_secs_f64());
         time_charts(&charts, ("minutes", end), &shades, &[minutes(self.plan.warm_up().as_secs_f64())])
     }
@@ -136,8 +136,8 @@ impl Report<'_> {
     }
 }
 
-/// What a directory is called in a closing line.
-pub(super) fn told(directory: &Path) -> String {
+/// The part of the closing line that names the report.
+pub(super) fn report_line(directory: &Path) -> String {
     format!("report in {}", directory.display())
 }
 

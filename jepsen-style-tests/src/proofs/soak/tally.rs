@@ -11,8 +11,8 @@ use crate::stats::{Summary, millis};
 
 /// A last part of a minute that is shorter has no rate: the clients are ending.
 const LEAST_PART_S: f64 = 10.0;
-/// So many failures are told in full.
-const TOLD: usize = 50;
+/// So many failures are kept in full; more are only counted.
+const MOST_FAILURES_KEPT: usize = 50;
 /// A call that no fault touched may take this long: a disk shared by three nodes stalls now and then.
 const LONGEST_IN_CALM: Duration = Duration::from_secs(5);
 /// Beside a fault: what a client of the library keeps trying for, and an attempt that began before that.
@@ -150,7 +150,7 @@ impl Tally {
         let at = self.began.elapsed().as_secs_f64();
         self.with(|seen| {
             seen.failed += 1;
-            if seen.failures.len() < TOLD {
+            if seen.failures.len() < MOST_FAILURES_KEPT {
                 seen.failures.push(format!("at {at:.1} s: {what}"));
             }
         });

@@ -304,7 +304,7 @@ impl Stage {
 
     fn new_cluster(&mut self) -> String {
         let before = self.state.zxid().0;
-        self.state = self.state.clone().into_new_cluster().unwrap();
+        self.state = self.state.clone().into_new_cluster(std::num::NonZeroU32::MIN).unwrap();
         // Members of the new cluster begin with their first batch.
         self.sequence = 0;
         format!("  zxid {}, {} further on\n", self.state.zxid(), self.state.zxid().0 - before)

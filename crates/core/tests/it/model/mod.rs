@@ -138,7 +138,7 @@ impl Pair {
         }
         assert_eq!(snapshot(&again), snapshot(&self.state));
         assert_eq!(again.checksum(), self.state.checksum());
-        let new = again.into_new_cluster().unwrap();
+        let new = again.into_new_cluster(std::num::NonZeroU32::MIN).unwrap();
         new.validate().unwrap();
         compare::states(&new, &self.model.clone().into_new_cluster());
     }
