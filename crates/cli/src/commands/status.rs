@@ -6,7 +6,8 @@ use lockkeeper_api::cluster::{Member, Role, Status as NodeStatus};
 use lockkeeper_client::{Endpoint, Error};
 use serde::Serialize;
 
-use super::{client, member};
+use super::client;
+use super::member::summary;
 use crate::args::{Common, Status};
 use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure, why};
 use crate::output::{number, print_json, print_line, print_table, table};
@@ -123,12 +124,6 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
         status.alarms.iter().for_each(|alarm| eprintln!("alarm at {endpoint}: {alarm}"));
     }
     Ok(())
-}
-
-/// What the members together amount to, by the leader's status; and a second line while a change of the voters is half
-/// done, with the commands that finish it.
-pub(crate) fn summary(leader: &NodeStatus) -> Vec<String> {
-    member::summary(leader)
 }
 
 fn role(status: &NodeStatus) -> String {

@@ -7,7 +7,7 @@ use lockkeeper_api::cluster::{Member, Role, Status};
 use super::local::{judge_expiry, left};
 use super::survey::{Answer, Survey};
 use super::{Check, Verdict};
-use crate::commands::status::summary;
+use crate::commands::member::summary;
 use crate::failure::why;
 
 /// A wall clock that is off by more is wrong, as in the alert LockkeeperClockSkew.

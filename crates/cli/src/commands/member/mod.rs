@@ -8,7 +8,7 @@ mod catch_up;
 mod newcomer;
 mod view;
 
-pub(super) use self::view::summary;
+pub(crate) use self::view::summary;
 
 use std::time::Duration;
 

@@ -147,7 +147,8 @@ impl View {
     }
 }
 
-/// What the members together amount to, by the leader's status.
+/// What the members together amount to, by the leader's status; and a second line while a change of the voters is half
+/// done, with the commands that finish it.
 pub(crate) fn summary(leader: &Status) -> Vec<String> {
     let voters: Vec<&Member> = leader.members.iter().filter(|member| member.role == Role::Voter).collect();
     let in_step = voters.iter().filter(|voter| voter.synced == Some(true)).count();
