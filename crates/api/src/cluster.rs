@@ -45,6 +45,9 @@ pub struct Member {
     /// copies of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turned_away: Option<String>,
+    /// The feature level that this node knows it to support; left out if the two have not met since either started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_level: Option<u32>,
 }
 
 /// `GET /v1/cluster?checksum=`: the cluster as this node sees it.
@@ -116,6 +119,10 @@ pub struct Status {
     /// On the leader: how many more voters may be lost while the others go on. At 0 the next loss is an outage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_tolerance: Option<u64>,
+    /// The cluster's feature level: what all its members' programs can read. The leader raises it once every member
+    /// supports a higher one. It never falls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_level: Option<u32>,
 }
 
 /// The state of one replica in a few digits.

@@ -48,6 +48,8 @@ pub struct Config {
     pub propose_timeout_ms: u64,
     /// How long a shutdown waits for another node to take over.
     pub transfer_timeout_ms: u64,
+    /// The feature level that this node announces to the others; from 1.
+    pub feature_level: u32,
     /// Elect at once when the leader's process is found dead or does not answer, instead of after the election timeout.
     pub fast_path: bool,
 }
@@ -74,6 +76,7 @@ impl Config {
             max_proposal_bytes: 32 * 1024 * 1024,
             propose_timeout_ms: 5_000,
             transfer_timeout_ms: 1_000,
+            feature_level: 1,
             fast_path: true,
         }
     }
@@ -127,6 +130,9 @@ impl Config {
         }
         if self.snapshot_every_bytes == 0 {
             return Err("snapshot_every_bytes must not be 0".into());
+        }
+        if self.feature_level == 0 {
+            return Err("feature_level must be at least 1".into());
         }
         if self.max_proposal_bytes == 0 || self.max_proposal_bytes > 32 * 1024 * 1024 {
             return Err("max_proposal_bytes must lie between 1 and 33554432".into());

@@ -20,6 +20,7 @@ use crate::log::codec;
 use crate::log::compaction::{LogCompactor, LogLimits};
 use crate::log::log_store::LogStore;
 use crate::membership::{MemberChange, MembershipChanges};
+use crate::peer::announced_levels::AnnouncedLevels;
 use crate::peer::call_order::CallOrder;
 use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::{DirectoryClaim, PeerMemory, STARTS_KEPT, Start, StartId};
@@ -94,7 +95,7 @@ impl Consensus {
         let claim = claim(&opened, parts.boot, &*snapshots, &*memory)?;
         let configured = config.peers.keys().copied().collect();
         let (guard, wanted) = RollbackGuard::new((config.node, claim), memory, fatal.clone(), configured, fresh);
-        let peers = Peers::new(config.node, transport, guard);
+        let peers = Peers::new(config.node, transport, guard, AnnouncedLevels::new(config.feature_level));
         let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
         let log = {
             let (place_of_log, fatal) = (place.clone(), fatal.clone());
@@ -218,7 +219,7 @@ impl Consensus {
 
     /// The state of things.
     pub fn status(&self) -> ConsensusStatus {
-        status_of(self.node(), &self.handler().peers.guard)
+        status_of(self.node(), &self.handler().peers)
     }
 
     /// Has this node take a snapshot of its applied state now, if it has applied anything. Returns before the snapshot

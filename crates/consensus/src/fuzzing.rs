@@ -5,6 +5,7 @@ use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest, VoteRequest, VoteResponse};
 use openraft::vote::{RaftLeaderId, RaftVote};
 
+use crate::peer::announced_levels;
 use crate::peer::directory_claim::DirectoryClaim;
 use crate::peer::validation::{Validator, check_clocks};
 use crate::peer::wire::{
@@ -48,8 +49,8 @@ pub fn decode_any(bytes: &[u8]) {
         10 => drop(wire::decode::<MembersReply>(body)),
         11 => drop(wire::decode::<TransferReply>(body)),
         12 => drop(wire::decode::<ReadIndexReply>(body)),
-        13 => drop(wire::decode::<ClaimReply>(body)),
-        16 => drop(wire::decode::<DirectoryClaim>(body).is_ok_and(|claim| claim.is_well_formed())),
+        13 => drop(announced_levels::decode::<ClaimReply>(body)),
+        16 => drop(announced_levels::decode::<DirectoryClaim>(body).is_ok_and(|(claim, _)| claim.is_well_formed())),
         14 => drop(crate::log::codec::decode_vote(body)),
         _ => drop(crate::log::codec::decode_committed(body)),
     }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::*;
+use crate::peer::announced_levels::AnnouncedLevels;
 use crate::peer::directory_claim::{DirectoryClaim, Start, StartId};
 use crate::peer::peer_auth::{PeerBook, PeerIdentity};
 use crate::peer::rollback_guard::RollbackGuard;
@@ -80,7 +81,7 @@ impl ProbedPair {
             probes: AtomicUsize::default(),
             reconnects: AtomicUsize::default(),
         });
-        Self { peers: Peers::new(1, leader.clone(), guard), leader, _directory: directory }
+        Self { peers: Peers::new(1, leader.clone(), guard, AnnouncedLevels::new(1)), leader, _directory: directory }
     }
 
     /// Probes until the end, for at most a minute. Also gives the milliseconds until then.

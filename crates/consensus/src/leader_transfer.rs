@@ -66,7 +66,7 @@ impl LeaderTransfer {
         let mut leadership = self.node.leadership.clone();
         let mut going = BTreeSet::new();
         loop {
-            let status = status_of(&self.node, &self.peers.guard);
+            let status = status_of(&self.node, &self.peers);
             if !status.leading {
                 return Ok(status.leader.filter(|leader| *leader != own));
             }
@@ -102,7 +102,7 @@ impl LeaderTransfer {
     /// The target: `None` when this node leads already as asked.
     fn choose(&self, to: Option<u64>) -> Result<Option<u64>, ChangeError> {
         let own = self.node.config.node;
-        let status = status_of(&self.node, &self.peers.guard);
+        let status = status_of(&self.node, &self.peers);
         if !status.leading {
             return Err(ChangeError::NoLeader);
         }

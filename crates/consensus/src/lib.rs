@@ -30,6 +30,7 @@ mod openraft_suite_tests;
 mod own_role;
 /// Everything between two nodes: calls and their bytes, authentication, and validation of messages.
 mod peer {
+    pub(crate) mod announced_levels;
     pub(crate) mod append_pipeline;
     pub(crate) mod call_frame;
     pub(crate) mod call_order;

@@ -18,7 +18,7 @@ use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
 use crate::peer::peer_auth::{CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY};
 use crate::peer::peers::Peers;
 use crate::peer::transport::{PeerKind, TransportError};
-use crate::peer::wire::{self, Command, MembersReply};
+use crate::peer::wire::{self, Command, FirstMembersReply, MembersReply};
 use crate::raft_node::RaftNode;
 use crate::raft_types::{LogId, StoredMembership, TypeConfig};
 use crate::read_index::ReadRounds;
@@ -28,6 +28,8 @@ use crate::status_publisher::{CAUGHT_UP_ENTRIES, is_caught_up, members_of, statu
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a promotion waits for a learner to catch up: well within the time of a change.
 const PROMOTE_PATIENCE: Duration = Duration::from_secs(3);
+/// The feature level of programs of version 0.1.
+const FIRST_LEVEL: u32 = 1;
 const PROMOTE_POLL: Duration = Duration::from_millis(20);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
@@ -83,9 +85,36 @@ impl MembershipChanges {
         if leads.leading {
             return self.change_here(change, if_version).await;
         }
+        if leads.leader.and_then(|leader| self.peers.levels.of(leader)) == Some(FIRST_LEVEL) {
+            return self.change_at_first_level(change, if_version, leads.leader).await;
+        }
         let command = Command::Change { change, if_version };
         let reply: MembersReply = forward(&self.node, &self.peers, leads.leader, &command).await?;
         reply
+    }
+
+    /// Has a leader at the first feature level change the membership, as programs of version 0.1 ask for it.
+    async fn change_at_first_level(
+        &self,
+        change: MemberChange,
+        if_version: Option<u64>,
+        leader: Option<u64>,
+    ) -> Result<Members, ChangeError> {
+        if if_version.is_some() {
+            return Err(ChangeError::Refused(
+                "the leader is at feature level 1, at which a membership has no version: upgrade the leader's node \
+                 (or raise its cluster.max_feature_level), hand the leadership to an upgraded node, or leave the \
+                 version out"
+                    .into(),
+            ));
+        }
+        let command = match change {
+            MemberChange::Add { node, addresses, role } => Command::AddMember { node, addresses, role },
+            MemberChange::Promote { node } => Command::Promote { node },
+            MemberChange::Remove { node } => Command::Remove { node },
+        };
+        let reply: FirstMembersReply = forward(&self.node, &self.peers, leader, &command).await?;
+        reply.map(|(voters, learners, fronts)| Members { voters, learners, fronts, ..Members::default() })
     }
 
     /// On the leader.
@@ -264,7 +293,7 @@ impl MembershipChanges {
         }
         let began = Instant::now();
         loop {
-            let status = status_of(&self.node, &self.peers.guard);
+            let status = status_of(&self.node, &self.peers);
             if !status.leading {
                 return Err(ChangeError::NoLeader);
             }

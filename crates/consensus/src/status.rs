@@ -157,6 +157,9 @@ pub struct ConsensusStatus {
     pub not_admitted_because: Option<String>,
     /// Peers that this node rejects because their data directories lack what they acknowledged, and why.
     pub turned_away: BTreeMap<u64, String>,
+    /// The feature level that each node announced to this one in its present start: the highest that it supports and
+    /// that its operator allows. Includes this node's own.
+    pub feature_levels: BTreeMap<u64, u32>,
 }
 
 impl ConsensusStatus {
@@ -186,6 +189,17 @@ impl ConsensusStatus {
         let all = [self.members.voters.keys().copied().collect()];
         let sets = if self.members.joint.is_empty() { &all[..] } else { &self.members.joint[..] };
         sets.iter().map(spare).min().filter(|_| self.leading)
+    }
+
+    /// On the leader: the highest feature level that every member supports, if all members are synced.
+    pub fn common_feature_level(&self) -> Option<u32> {
+        let members = || self.members.all().map(|(node, _)| *node);
+        let synced = |node: u64| node == self.node || self.followers.get(&node).is_some_and(|it| it.synced);
+        if !self.leading || !members().all(synced) {
+            return None;
+        }
+        // A member that has announced none is one that this node has not met.
+        members().map(|node| self.feature_levels.get(&node).copied()).min().flatten()
     }
 
     fn synced_among<T>(&self, members: &BTreeMap<u64, T>) -> usize {

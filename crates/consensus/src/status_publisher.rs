@@ -15,7 +15,6 @@ use crate::application::FatalHook;
 use crate::application::Timekeeper;
 use crate::own_role;
 use crate::peer::peers::Peers;
-use crate::peer::rollback_guard::RollbackGuard;
 use crate::raft_node::RaftNode;
 use crate::raft_types::{LogId, StoredMembership, position_of};
 use crate::state_machine::Raft;
@@ -132,9 +131,9 @@ pub(crate) fn is_caught_up(matched: u64, last: u64) -> bool {
 
 /// The status as openraft's metrics and the rollback guard give it. A follower that has not answered for the lease may
 /// be dead, however good its log.
-pub(crate) fn status_of(node: &RaftNode, guard: &RollbackGuard) -> ConsensusStatus {
+pub(crate) fn status_of(node: &RaftNode, peers: &Peers) -> ConsensusStatus {
     let (own, lease) = (node.config.node, Duration::from_millis(node.config.election_timeout_max_ms));
-    let turned_away = guard.turned_away();
+    let turned_away = peers.guard.turned_away();
     let metrics = node.raft.metrics().borrow_watched().clone();
     let last = metrics.last_log_index.unwrap_or(0);
     let heard = metrics.heartbeat.unwrap_or_default();
@@ -168,7 +167,8 @@ pub(crate) fn status_of(node: &RaftNode, guard: &RollbackGuard) -> ConsensusStat
             .map(|(id, matched)| (*id, follower(id, matched)))
             .collect(),
         members: members_of(&metrics.membership_config),
-        not_admitted_because: guard.not_admitted_because(),
+        not_admitted_because: peers.guard.not_admitted_because(),
+        feature_levels: peers.levels.all(own),
         turned_away: turned_away.clone(),
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::{AccessOp, Resource};
 use crate::acl::{AclEntry, Principals};
 use crate::data::NodeData;
+use crate::feature::FeatureLevel;
 use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
@@ -121,6 +122,12 @@ pub enum Command {
     RecordTokenUses {
         /// Their ids; at most [`MAX_BULK`](crate::limits::MAX_BULK).
         tokens: Vec<Arc<str>>,
+    },
+    /// Raises the cluster's feature level. Has no effect on a higher one. Takes no zxid: what clients see stays as it
+    /// is.
+    RaiseFeatureLevel {
+        /// The level, which every member supports.
+        level: FeatureLevel,
     },
 }
 

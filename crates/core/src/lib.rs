@@ -11,6 +11,7 @@ mod blob;
 pub mod command;
 mod data;
 pub mod event;
+mod feature;
 pub mod gate;
 pub mod ids;
 pub mod limits;
@@ -33,6 +34,7 @@ pub use command::{
 };
 pub use data::NodeData;
 pub use event::{Event, NodeEventKind, SessionEnd};
+pub use feature::FeatureLevel;
 pub use gate::{GateKey, GateStanding};
 pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 pub use lock::{LockMode, LockName};

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::acl::Permissions;
 use crate::event::Event;
+use crate::feature::FeatureLevel;
 use crate::gate::{GateKey, GateStanding};
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::namespace::NamespaceBound;
@@ -104,6 +105,8 @@ pub enum Reply {
     },
     /// Access control is as the caller wanted it.
     AccessChanged,
+    /// The feature level of the cluster.
+    FeatureLevel(FeatureLevel),
 }
 
 /// Why a command was refused. Deterministic: every replica refuses it alike.

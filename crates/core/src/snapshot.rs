@@ -4,7 +4,7 @@
 //! Layout: magic, format version (u32), records, CRC32C (u32) of everything before it; numbers are little-endian. A
 //! record is its length (u32) and that many bytes of postcard. The order of records is fixed: head, sessions (each
 //! followed by its identity, its namespace, and by the replies it remembers, oldest first), nodes in order of their
-//! paths, origins (each followed by its outcomes), access control, namespaces, end.
+//! paths, origins (each followed by its outcomes), access control, namespaces, feature level, end.
 //!
 //! Derived data is not written: children, queues, deadlines and the sessions' ephemerals follow from the nodes.
 
@@ -18,10 +18,14 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::feature::FeatureLevel;
+
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
-/// The newest format: a namespace has limits, or a token was used.
-const VERSION: u32 = 8;
+/// The newest format: the feature level is not the first one.
+const VERSION: u32 = 9;
+/// The format where a namespace has limits or a token was used, and there is nothing newer.
+const NAMESPACES: u32 = 8;
 /// The format where there is something of access control, and nothing newer.
 const ACCESS: u32 = 7;
 /// The oldest format that this program reads, and writes where there is nothing that needs a newer one.
@@ -49,6 +53,12 @@ pub enum SnapshotError {
     /// A later program wrote it.
     #[error("the snapshot has format version {0}, this program reads version {VERSION}: upgrade this node")]
     Version(u32),
+    /// A later program raised the cluster's feature level.
+    #[error(
+        "the snapshot has feature level {0}, this program supports level {max}: upgrade this node",
+        max = FeatureLevel::LATEST
+    )]
+    FeatureLevel(FeatureLevel),
     /// It ends too early.
     #[error("the snapshot is cut off after {0} bytes; fetch it again from another node")]
     Truncated(u64),

@@ -1,12 +1,18 @@
 //! The encoding of a batch in the log: one version byte, then postcard. The bytes of a version never change their
 //! meaning, because logs outlive the programs that wrote them.
+//!
+//! A batch is written in the oldest version that has everything in it. So a batch that needs a newer one may be
+//! proposed only when the cluster's feature level says that every member reads it.
 
 use thiserror::Error;
 
-use crate::command::Batch;
+use crate::command::{Batch, Command};
+use crate::feature::FeatureLevel;
 
-/// The version that this program writes.
-const VERSION: u8 = 5;
+/// The newest version: the batch raises the feature level.
+const VERSION: u8 = 6;
+/// The version of all other batches.
+const OLDEST: u8 = 5;
 /// The last version of unreleased programs; no longer read.
 const UNRELEASED: u8 = 4;
 
@@ -25,9 +31,18 @@ pub enum DecodeError {
     /// A later program wrote it.
     #[error("the batch has format version {0}, this program reads {VERSION}: upgrade this node")]
     Version(u8),
+    /// A later program raised the cluster's feature level.
+    #[error(
+        "the batch raises the cluster's feature level to {0}, this program supports level {max}: upgrade this node",
+        max = FeatureLevel::LATEST
+    )]
+    FeatureLevel(FeatureLevel),
     /// The bytes are damaged, or never were a batch.
     #[error("the batch is damaged: {0}")]
     Damaged(postcard::Error),
+    /// The version that the bytes name does not have what is in them.
+    #[error("the batch is damaged: it has contents that format version {0} does not have")]
+    Contents(u8),
     /// More bytes follow the batch.
     #[error("{0} bytes follow the batch")]
     Trailing(usize),
@@ -38,7 +53,20 @@ impl Batch {
     pub fn encode(&self) -> Vec<u8> {
         // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
         // result would be an empty vector, which no reader accepts as a batch.
-        postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
+        postcard::to_extend(self, vec![self.version()]).unwrap_or_default()
+    }
+
+    fn version(&self) -> u8 {
+        if self.raised_to().is_some() { VERSION } else { OLDEST }
+    }
+
+    /// The level to which this batch raises the feature level, if it does.
+    fn raised_to(&self) -> Option<FeatureLevel> {
+        let level = |command: &Command| match command {
+            Command::RaiseFeatureLevel { level } => Some(*level),
+            _ => None,
+        };
+        self.commands.iter().filter_map(level).max()
     }
 
     /// Decodes what [`encode`](Self::encode) wrote.
@@ -48,13 +76,20 @@ impl Batch {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
         match *version {
-            VERSION => {}
+            OLDEST..=VERSION => {}
             1..=UNRELEASED => return Err(DecodeError::Unreleased),
             other => return Err(DecodeError::Version(other)),
         }
-        let (batch, rest) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
+        let (batch, rest): (Self, _) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
         if !rest.is_empty() {
             return Err(DecodeError::Trailing(rest.len()));
+        }
+        if let Some(level) = batch.raised_to().filter(|level| *level > FeatureLevel::LATEST) {
+            return Err(DecodeError::FeatureLevel(level));
+        }
+        // Programs that know only an older version refuse what it does not have, so this one must as well.
+        if batch.version() > *version {
+            return Err(DecodeError::Contents(*version));
         }
         Ok(batch)
     }
@@ -230,6 +265,19 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_version_6_stay_what_they_are() {
+        let raise = |level| Batch { commands: vec![Command::RaiseFeatureLevel { level }], ..batch(vec![]) };
+        let mut bytes = raise(FeatureLevel(2)).encode();
+        assert_eq!(bytes, [6, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 9, 2]);
+        assert_eq!(Batch::decode(&bytes), Ok(raise(FeatureLevel(2))));
+        bytes[0] = 5;
+        assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(5)));
+        let later = FeatureLevel(FeatureLevel::LATEST.0 + 1);
+        let error = Batch::decode(&raise(later).encode()).unwrap_err();
+        assert!(error == DecodeError::FeatureLevel(later) && error.to_string().contains("upgrade this node"));
+    }
+
+    #[test]
     fn what_is_no_batch_is_refused() {
         let bytes = batch(vec![create("/a").into()]).encode();
         assert_eq!(Batch::decode(&[]), Err(DecodeError::Empty));
@@ -250,7 +298,7 @@ mod tests {
     /// At two bytes a level, 100,000 levels would overflow the stack of every node that reads the entry.
     #[test]
     fn nesting_is_bounded_when_read() {
-        let mut bytes = vec![VERSION, 1, 2, 3, 2, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0];
+        let mut bytes = vec![OLDEST, 1, 2, 3, 2, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0];
         bytes.extend([6, 1].repeat(100_000));
         assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
     }

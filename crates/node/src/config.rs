@@ -1,12 +1,13 @@
 //! The settings of a node, checked once.
 
-use lockkeeper_core::Rules;
 use lockkeeper_core::limits::{MAX_BATCHES_IN_FLIGHT, MAX_SESSION_TIMEOUT_MS};
+use lockkeeper_core::{FeatureLevel, Rules};
 
 /// Settings. [`NodeConfig::new`] has the defaults of a server.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Settings of consensus, with the node's id and its peers.
+    /// Settings of consensus, with the node's id and its peers. [`NodeConfig::new`] sets its feature level to the
+    /// latest one that this program supports.
     pub consensus: lockkeeper_consensus::Config,
     /// How long a request waits for an outcome (a lock request: beyond the time it waits for the lock).
     pub request_timeout_ms: u64,
@@ -55,7 +56,8 @@ pub struct NodeConfig {
 
 impl NodeConfig {
     /// The defaults.
-    pub fn new(consensus: lockkeeper_consensus::Config) -> Self {
+    pub fn new(mut consensus: lockkeeper_consensus::Config) -> Self {
+        consensus.feature_level = FeatureLevel::LATEST.0;
         Self {
             consensus,
             request_timeout_ms: 10_000,
@@ -109,6 +111,13 @@ impl NodeConfig {
             return Err(format!(
                 "max_batches_in_flight is from 1 to {MAX_BATCHES_IN_FLIGHT}; it is {}",
                 self.max_batches_in_flight
+            ));
+        }
+        if self.consensus.feature_level > FeatureLevel::LATEST.0 {
+            return Err(format!(
+                "feature_level is at most {}, the latest that this program supports; it is {}",
+                FeatureLevel::LATEST,
+                self.consensus.feature_level
             ));
         }
         if self.session_tick_ms > 500 {

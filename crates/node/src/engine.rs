@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::error::{Bound, NodeError};
+use crate::feature_level;
 use crate::log::inflight::Done;
 use crate::log::proposer::Proposer;
 use crate::log::read_barrier::ReadBarrier;
@@ -67,6 +68,7 @@ impl Engine {
         leader_tasks.start(&config, proposer.clone());
         let _ = slot.0.set(leader_tasks.clone());
         let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), leader_tasks);
+        feature_level::start(replica.clone(), replication.clone(), proposer.clone());
         start_bookmarks(&config, replica.clone());
         start_clock_watch(replica.clone());
         let origin = Origin { node: NodeId(config.consensus.node), incarnation, sequence: 0 };

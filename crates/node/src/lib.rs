@@ -16,6 +16,7 @@ mod backoff;
 mod config;
 mod engine;
 mod error;
+mod feature_level;
 /// The lock service: requests that wait for a lock at this node, and those that are cancelled.
 mod locks {
     pub(crate) mod acquire;

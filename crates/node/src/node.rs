@@ -358,6 +358,7 @@ impl Node {
         NodeStatus {
             consensus,
             zxid: state.zxid(),
+            feature_level: state.feature_level(),
             sessions: state.session_count(),
             nodes: state.node_count(),
             ephemerals: state.ephemeral_count(),

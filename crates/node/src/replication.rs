@@ -16,6 +16,8 @@ pub(crate) trait Replication: Send + Sync + 'static {
     fn leadership(&self) -> watch::Receiver<Leadership>;
     fn members(&self) -> watch::Receiver<Members>;
     async fn call_service(&self, to: u64, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError>;
+    /// On the leader: the highest feature level that every member supports, if all members are synced.
+    fn common_feature_level(&self) -> Option<u32>;
 }
 
 #[async_trait]
@@ -42,5 +44,9 @@ impl Replication for Consensus {
 
     async fn call_service(&self, to: u64, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
         Consensus::call_service(self, to, body, deadline).await
+    }
+
+    fn common_feature_level(&self) -> Option<u32> {
+        self.status().common_feature_level()
     }
 }

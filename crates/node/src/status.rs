@@ -1,7 +1,7 @@
 //! The status of a node, as plain values.
 
 use lockkeeper_consensus::ConsensusStatus;
-use lockkeeper_core::Zxid;
+use lockkeeper_core::{FeatureLevel, Zxid};
 
 /// The status of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub struct NodeStatus {
     pub consensus: ConsensusStatus,
     /// The last transaction applied here.
     pub zxid: Zxid,
+    /// The feature level of the cluster, as far as applied here.
+    pub feature_level: FeatureLevel,
     /// Live sessions.
     pub sessions: usize,
     /// Nodes in the tree, with the root.

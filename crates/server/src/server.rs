@@ -431,6 +431,9 @@ pub(crate) fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     consensus.snapshot_every_bytes = config.storage.snapshot_every_mib << 20;
     consensus.keep_bytes = config.storage.keep_mib << 20;
     let mut node = NodeConfig::new(consensus);
+    if let Some(most) = config.cluster.max_feature_level {
+        node.consensus.feature_level = most;
+    }
     node.reap_every_ms = config.timing.reap_interval_ms;
     node.max_sessions = config.limits.sessions;
     node.rules.max_ephemerals_per_session = config.limits.ephemerals_per_session;

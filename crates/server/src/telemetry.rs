@@ -321,6 +321,16 @@ fn describe_replication() {
         "At the leader: front nodes that answer and whose log lacks little. 0 at other nodes."
     );
     describe_gauge!("lockkeeper_is_front", Unit::Count, "1 if this node is a front node.");
+    describe_gauge!(
+        "lockkeeper_feature_level",
+        Unit::Count,
+        "The cluster's feature level, as far as applied here: what the programs of all members can read."
+    );
+    describe_gauge!(
+        "lockkeeper_supported_feature_level",
+        Unit::Count,
+        "The highest feature level that this node supports and cluster.max_feature_level allows."
+    );
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
     describe_gauge!(
         "lockkeeper_clock_skew_ms",
@@ -388,6 +398,9 @@ pub(crate) fn set_gauges(context: &crate::context::Context) {
     set("lockkeeper_fronts", members.fronts.len() as u64);
     set("lockkeeper_synced_fronts", status.consensus.synced_fronts() as u64);
     set("lockkeeper_is_front", u64::from(members.fronts.contains_key(&status.consensus.node)));
+    set("lockkeeper_feature_level", status.feature_level.0.into());
+    let supported = status.consensus.feature_levels.get(&status.consensus.node);
+    set("lockkeeper_supported_feature_level", supported.copied().unwrap_or_default().into());
     set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
     set("lockkeeper_purged_log_index", status.consensus.purged.map_or(0, |purged| purged.index));
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());

@@ -40,7 +40,7 @@ fn run_blocks(dev: &Dev, headings: &[&str]) {
 #[test]
 fn the_page_replaces_a_node_grows_shrinks_and_hands_over() {
     let dev = Dev::start(3, &[]);
-    run_blocks(&dev, &["### Look at the members"]);
+    run_blocks(&dev, &["### Look at the members", "## Upgrade"]);
     kill(dev.pids[2], Signal::SIGKILL).unwrap();
     let blocks = ["### Replace a node", "### From three to five", "### From five to three", "### Hand over leadership"];
     run_blocks(&dev, &blocks);

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::vote::RaftLeaderId;
 use tokio::sync::{Notify, mpsc};
@@ -12,12 +13,14 @@ use crate::application::StateMachine;
 use crate::blocking::{Blocking, blocking};
 use crate::bootstrap::bootstrap_when_ready;
 use crate::error::ServeError;
+use crate::peer::announced_levels;
 use crate::peer::directory_claim::DirectoryClaim;
 use crate::peer::peer_auth::PeerCaller;
 use crate::peer::peers::Peers;
 use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, MALFORMED, Wanted};
+use crate::peer::rpc_handler::malformed;
 use crate::peer::transport::{PeerKind, TransportError};
-use crate::peer::wire::{self, ClaimReply};
+use crate::peer::wire::ClaimReply;
 use crate::raft_node::RaftNode;
 use crate::raft_types::LogId;
 
@@ -88,15 +91,16 @@ impl ClaimExchange {
                 now.notified().await;
                 continue;
             }
-            let outcome = match wire::encode(&guard.claim) {
+            let outcome = match self.peers.levels.encode(&guard.claim) {
                 Ok(body) => self.peers.call(peer, PeerKind::Admission, body, CLAIM_DEADLINE).await,
                 Err(error) => Err(TransportError::Unreachable(error.to_string())),
             };
-            let outcome = outcome
-                .and_then(|body| wire::decode(&body).map_err(|error| TransportError::Garbled(error.to_string())));
+            let outcome = outcome.and_then(|body| {
+                announced_levels::decode(&body).map_err(|error| TransportError::Garbled(error.to_string()))
+            });
             let judged = {
-                let guard = guard.clone();
-                blocking(&*self.blocking, move || Ok(guard.answered(peer, outcome))).await
+                let peers = self.peers.clone();
+                blocking(&*self.blocking, move || Ok(take_answer(&peers, peer, outcome))).await
             };
             if judged.unwrap_or(false) {
                 pause = PAUSE_MIN;
@@ -110,12 +114,12 @@ impl ClaimExchange {
         }
     }
 
-    /// Answers a peer's claim.
+    /// Answers a peer's claim, behind which it announces a feature level.
     pub(crate) async fn answer_claim(
         &self,
         caller: PeerCaller,
-        claim: DirectoryClaim,
-    ) -> Result<ClaimReply, ServeError> {
+        (claim, level): (DirectoryClaim, u32),
+    ) -> Result<Bytes, ServeError> {
         let guard = &self.peers.guard;
         if !claim.is_well_formed() || claim.start() != caller.start {
             return Err(ServeError::new("malformed", format!("the claim {MALFORMED}")));
@@ -130,9 +134,11 @@ impl ClaimExchange {
             .map_err(|error| ServeError::new(CODE_NOT_ADMITTED, error.to_string()))?
             .map_err(|no| ServeError::new(no.code, no.detail))?;
         guard.accepted(caller);
+        self.peers.levels.note(caller.node, caller.start, level);
         let formed = self.node.raft.is_initialized().await.unwrap_or(true);
         let role = self.node.config.role;
-        Ok(ClaimReply { claim: guard.claim.clone(), formed, role, voters: self.voters() })
+        let reply = ClaimReply { claim: guard.claim.clone(), formed, role, voters: self.voters() };
+        self.peers.levels.encode(&reply).map_err(malformed)
     }
 
     /// Saves now and then what peers have acknowledged.
@@ -155,4 +161,15 @@ impl ClaimExchange {
             tracing::warn!(%error, "cannot write down what peers have acknowledged; check the disk");
         }
     }
+}
+
+/// Judges the answer to a claim, behind which the peer announces a feature level; returns whether the two have found
+/// each other in order now.
+fn take_answer(peers: &Peers, peer: u64, outcome: Result<(ClaimReply, u32), TransportError>) -> bool {
+    let announced = outcome.as_ref().ok().map(|(reply, level)| (reply.claim.start(), *level));
+    let complete = peers.guard.answered(peer, outcome.map(|(reply, _)| reply));
+    if let Some((start, level)) = announced.filter(|_| complete) {
+        peers.levels.note(peer, start, level);
+    }
+    complete
 }

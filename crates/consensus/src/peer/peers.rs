@@ -8,6 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::peer::announced_levels::AnnouncedLevels;
 use crate::peer::call_order::Sequences;
 use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
 use crate::peer::directory_claim::condemns;
@@ -24,6 +25,7 @@ pub(crate) struct Peers {
     pub(crate) node: u64,
     transport: Arc<dyn Transport>,
     pub(crate) guard: Arc<RollbackGuard>,
+    pub(crate) levels: Arc<AnnouncedLevels>,
     /// Of the calls whose order matters.
     pub(crate) sequences: Sequences,
     /// Rejections already logged, by peer and code: once each, not once per heartbeat.
@@ -41,11 +43,17 @@ const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(30);
 const TRANSIENT_CODES: [&str; 4] = ["not_ready", "not_leading", CODE_GOING_DOWN, "stopped"];
 
 impl Peers {
-    pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, guard: Arc<RollbackGuard>) -> Peers {
+    pub(crate) fn new(
+        node: u64,
+        transport: Arc<dyn Transport>,
+        guard: Arc<RollbackGuard>,
+        levels: AnnouncedLevels,
+    ) -> Peers {
         Peers {
             node,
             transport,
             guard,
+            levels: Arc::new(levels),
             sequences: Sequences::default(),
             logged: Arc::default(),
             refusals_logged: Arc::default(),
@@ -92,6 +100,7 @@ impl Peers {
     pub(crate) fn forget(&self, node: u64) {
         self.transport.forget(node);
         self.guard.forget(node);
+        self.levels.forget(node);
         self.logged.lock().retain(|(peer, _)| *peer != node);
     }
 

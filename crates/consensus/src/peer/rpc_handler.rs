@@ -21,6 +21,7 @@ use crate::failure_detector::hold;
 use crate::leader_transfer::LeaderTransfer;
 use crate::log::log_store::LogStore;
 use crate::membership::{MemberChange, MembershipChanges};
+use crate::peer::announced_levels;
 use crate::peer::call_order::{CallOrder, in_turn};
 use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::Acknowledged;
@@ -43,7 +44,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 type Answer = Result<Bytes, ServeError>;
 
-fn malformed(error: io::Error) -> ServeError {
+pub(crate) fn malformed(error: io::Error) -> ServeError {
     ServeError::new("malformed", error.to_string())
 }
 
@@ -125,8 +126,8 @@ impl RpcHandler {
         }
         match kind {
             PeerKind::Admission => {
-                let claim = wire::decode(&body).map_err(malformed)?;
-                answer(&self.claims.answer_claim(caller, claim).await?)
+                let claim = announced_levels::decode(&body).map_err(malformed)?;
+                self.claims.answer_claim(caller, claim).await
             }
             // A node that joins exchanges no claims before it knows its peers. What it gets here are addresses.
             PeerKind::Members => answer(&KnownMembers::of(self.node.config.node, &self.node.members.borrow())),

@@ -1,6 +1,7 @@
 //! The bodies of peer calls and answers, with their encoding. Bodies come from outside, so decoding refuses what it
 //! does not understand.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -31,6 +32,14 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> io::Result<Bytes> {
 pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> io::Result<T> {
     match body.split_first() {
         Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(|_| invalid("peer message")),
+        _ => Err(invalid("peer message")),
+    }
+}
+
+/// As [`decode`], with what follows the message.
+pub(crate) fn decode_head<T: DeserializeOwned>(body: &[u8]) -> io::Result<(T, &[u8])> {
+    match body.split_first() {
+        Some((&VERSION, rest)) => postcard::take_from_bytes(rest).map_err(|_| invalid("peer message")),
         _ => Err(invalid("peer message")),
     }
 }
@@ -128,7 +137,7 @@ pub(crate) enum Command {
         payload: Bytes,
         ticket: Ticket,
     },
-    /// As a node of version 0.1 sends it. So are the next two.
+    /// As a node of version 0.1 sends and takes it. So are the next two.
     AddMember {
         node: u64,
         addresses: MemberAddresses,
@@ -189,6 +198,9 @@ impl KnownMembers {
 /// (term, index), or why not.
 pub(crate) type ProposeReply = Result<(u64, u64), ProposeError>;
 pub(crate) type MembersReply = Result<Members, ChangeError>;
+/// As a node of version 0.1 sends it: voters, learners, front nodes.
+pub(crate) type FirstMembersReply = Result<(Addresses, Addresses, Addresses), ChangeError>;
+type Addresses = BTreeMap<u64, MemberAddresses>;
 pub(crate) type TransferReply = Result<u64, ChangeError>;
 /// (term, index), or why not.
 pub(crate) type ReadIndexReply = Result<(u64, u64), BarrierError>;

@@ -10,6 +10,7 @@ use lockkeeper_mutants::mutant;
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
 use super::{MAGIC, MAX_RECORD_BYTES, OLDEST, SnapshotError, UNRELEASED, VERSION};
 use crate::command::{NodeKind, Origin};
+use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, SessionId};
 use crate::path::NodePath;
 use crate::reply::Outcome;
@@ -112,6 +113,7 @@ enum Part {
     Origins,
     Access,
     Namespaces,
+    FeatureLevel,
 }
 
 /// Nodes of one directory that came one after the other. They are added to it together.
@@ -173,6 +175,7 @@ impl Builder {
             | Record::Token { .. }
             | Record::UsedToken { .. } => Part::Access,
             Record::Namespace { .. } => Part::Namespaces,
+            Record::FeatureLevel(_) => Part::FeatureLevel,
         };
         if part < self.part {
             return Err(damaged("its records are out of order"));
@@ -199,6 +202,16 @@ impl Builder {
                 }
                 self.last_namespace = Some(name.clone());
                 self.state.restore_namespace(name, namespace);
+                Ok(())
+            }
+            Record::FeatureLevel(level) => {
+                if level > FeatureLevel::LATEST {
+                    return Err(SnapshotError::FeatureLevel(level));
+                }
+                if level <= self.state.feature_level {
+                    return Err(damaged(format!("it raises the feature level to {level}")));
+                }
+                self.state.feature_level = level;
                 Ok(())
             }
             Record::Node(node) => self.node(node),

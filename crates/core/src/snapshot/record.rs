@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::acl::{self, AclEntry, Identity};
 use crate::command::{NodeKind, Origin};
 use crate::data::NodeData;
+use crate::feature::FeatureLevel;
 use crate::ids::{RequestId, SessionId, Zxid};
 use crate::namespace::Namespace;
 use crate::path::NodePath;
@@ -56,6 +57,8 @@ pub(super) enum Record {
         name: Arc<str>,
         namespace: Arc<Namespace>,
     },
+    /// Absent at the first level.
+    FeatureLevel(FeatureLevel),
 }
 
 /// The first record: how far the state had come, and how many records of each kind follow.

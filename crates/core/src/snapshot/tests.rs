@@ -45,6 +45,38 @@ fn the_bytes_of_version_6_stay_what_they_are() {
 }
 
 #[test]
+fn the_feature_level_is_kept_and_needs_version_9() {
+    let mut raised = state();
+    let level = FeatureLevel::LATEST;
+    let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 2 };
+    let outcomes = raised.apply(
+        Term(1),
+        &Batch::consecutive(
+            origin,
+            5,
+            vec![
+                Command::RaiseFeatureLevel { level: FeatureLevel(1) },
+                Command::RaiseFeatureLevel { level },
+                Command::RaiseFeatureLevel { level: FeatureLevel(1) },
+            ],
+        ),
+    );
+    let levels = [FeatureLevel(1), level, level];
+    assert!(outcomes.iter().map(|outcome| &outcome.reply).eq(&levels.map(|level| Ok(Reply::FeatureLevel(level)))));
+    assert_eq!((raised.zxid(), raised.checksum()), (state().zxid(), state().checksum()));
+    let mut bytes = Vec::new();
+    raised.write_snapshot(&mut bytes).unwrap();
+    assert_eq!(bytes[8], 9);
+    assert_eq!(read(&bytes).unwrap(), raised);
+
+    raised.feature_level = FeatureLevel(level.0 + 1);
+    bytes.clear();
+    raised.write_snapshot(&mut bytes).unwrap();
+    let error = read(&bytes).unwrap_err();
+    assert!(matches!(error, SnapshotError::FeatureLevel(_)) && error.to_string().contains("upgrade this node"));
+}
+
+#[test]
 fn every_truncation_is_noticed() {
     let bytes = bytes();
     for cut in 0..bytes.len() {

@@ -7,7 +7,8 @@ use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{ACCESS, MAGIC, OLDEST, SnapshotError, VERSION};
+use super::{ACCESS, MAGIC, NAMESPACES, OLDEST, SnapshotError, VERSION};
+use crate::feature::FeatureLevel;
 use crate::ids::SessionId;
 use crate::namespace::Namespace;
 use crate::state::{Access, Session, State};
@@ -38,6 +39,9 @@ impl State {
         }
         access_records(&self.access).try_for_each(|record| writer.record(&record))?;
         namespace_records(self).try_for_each(|record| writer.record(&record))?;
+        if self.feature_level > FeatureLevel::FIRST {
+            writer.record(&Record::FeatureLevel(self.feature_level))?;
+        }
         writer.record(&Record::End)?;
         let crc = writer.crc;
         writer.bytes(&crc.to_le_bytes())?;
@@ -46,8 +50,8 @@ impl State {
     }
 
     /// A checksum of everything that the zxid determines: the tree and the sessions. Two nodes at the same zxid have
-    /// the same one. The clock, the origins and the remembered replies are not part of it, because commands that
-    /// change nothing move them too.
+    /// the same one. The clock, the origins, the remembered replies and the feature level are not part of it,
+    /// because they change without a zxid.
     ///
     /// The first 8 bytes of a SHA-256. The time grows with the state: call it on a clone, outside of any lock.
     pub fn checksum(&self) -> u64 {
@@ -75,8 +79,10 @@ impl State {
     /// refusals, of which a later program may have new ones.
     fn format(&self) -> u32 {
         let has_namespaces = self.has_namespaces() || self.sessions().any(|(_, session)| session.namespace.is_some());
-        if has_namespaces || self.access.tokens().any(|(_, token)| token.last_used_ms.is_some()) {
+        if self.feature_level > FeatureLevel::FIRST {
             VERSION
+        } else if has_namespaces || self.access.tokens().any(|(_, token)| token.last_used_ms.is_some()) {
+            NAMESPACES
         } else if self.has_access_control() {
             ACCESS
         } else {

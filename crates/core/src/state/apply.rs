@@ -11,6 +11,7 @@ use super::{Applied, State};
 use crate::acl::Principals;
 use crate::command::{Actor, Batch, Command, GateOp, LockOp, Op, Origin};
 use crate::event::{Event, SessionEnd};
+use crate::feature::FeatureLevel;
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
     MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_EXPIRED_EPHEMERALS, MAX_IDENTITIES, MAX_LABEL_BYTES,
@@ -89,6 +90,17 @@ impl State {
             Command::Reap { paths } => self.reap(paths),
             Command::Do { actor, op } => self.perform(actor, rules, op),
             Command::AttachSession { session } => self.transact(|t| t.attach_session(*session)),
+            Command::RaiseFeatureLevel { level } => self.raise_feature_level(*level),
+        }
+    }
+
+    fn raise_feature_level(&mut self, level: FeatureLevel) -> Outcome {
+        self.feature_level = self.feature_level.max(level);
+        Outcome {
+            zxid: self.zxid,
+            reply: Ok(Reply::FeatureLevel(self.feature_level)),
+            changed: false,
+            events: Vec::new(),
         }
     }
 

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use crate::command::Origin;
+use crate::feature::FeatureLevel;
 use crate::ids::{NodeId, SessionId, Zxid};
 use crate::reply::Outcome;
 
@@ -55,6 +56,7 @@ pub struct State {
     pub(crate) access: Access,
     /// The last batches of each node, oldest first: at least one, at most `MAX_BATCHES_IN_FLIGHT`.
     pub(crate) origins: OrdMap<NodeId, Arc<[Applied]>>,
+    pub(crate) feature_level: FeatureLevel,
 }
 
 /// A batch that was applied, and its outcomes.
@@ -84,6 +86,7 @@ impl State {
             remembered_bytes: 0,
             access: Access::default(),
             origins: OrdMap::new(),
+            feature_level: FeatureLevel::FIRST,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::access::without_hash;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::data::NodeData;
+use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
 use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name, parse_request};
 use crate::namespace::namespace_of;
@@ -197,6 +198,11 @@ impl State {
     /// The replicated clock, in milliseconds since 1970.
     pub fn clock_ms(&self) -> u64 {
         self.clock_ms
+    }
+
+    /// The feature level of the cluster.
+    pub fn feature_level(&self) -> FeatureLevel {
+        self.feature_level
     }
 
     /// The node at a path.

@@ -286,7 +286,7 @@ fn frees_resources(command: &Command) -> bool {
             )
         ),
         // The node's own as well, but it can wait.
-        Command::RecordTokenUses { .. } => false,
+        Command::RecordTokenUses { .. } | Command::RaiseFeatureLevel { .. } => false,
         Command::OpenSession { .. } | Command::OpenSessionAs { .. } | Command::AttachSession { .. } => false,
     }
 }

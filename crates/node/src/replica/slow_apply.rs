@@ -63,6 +63,7 @@ fn kind_of(command: &Command) -> &'static str {
         Command::Reap { .. } => "reap",
         Command::AttachSession { .. } => "attach-session",
         Command::RecordTokenUses { .. } => "record-token-uses",
+        Command::RaiseFeatureLevel { .. } => "raise-feature-level",
         Command::Do { op, .. } => match op {
             Op::Node(NodeOp::Create { .. }) => "create",
             Op::Node(NodeOp::Delete { .. }) => "delete",

@@ -36,6 +36,10 @@ impl Replication for OtherLeader {
         self.members.subscribe()
     }
 
+    fn common_feature_level(&self) -> Option<u32> {
+        None
+    }
+
     async fn call_service(&self, _: u64, body: Bytes, _: Duration) -> Result<Bytes, TransportError> {
         let Ok(SessionMessage::Keepalives(group)) = postcard::from_bytes(&body) else {
             return Err(TransportError::Garbled("no keepalives".into()));

@@ -44,6 +44,10 @@ impl Replication for Quorum {
         self.members.subscribe()
     }
 
+    fn common_feature_level(&self) -> Option<u32> {
+        None
+    }
+
     async fn call_service(&self, _: u64, _: Bytes, _: Duration) -> Result<Bytes, TransportError> {
         Err(TransportError::Refused)
     }

@@ -53,6 +53,10 @@ impl Replication for FixedLeadership {
         self.members.subscribe()
     }
 
+    fn common_feature_level(&self) -> Option<u32> {
+        None
+    }
+
     async fn call_service(&self, to: u64, body: Bytes, _: Duration) -> Result<Bytes, TransportError> {
         let cut = [to, self.node].iter().any(|node| self.net.cut.lock().contains(node));
         if self.net.slow.lock().contains(&to) {

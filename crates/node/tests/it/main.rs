@@ -4,6 +4,7 @@
 
 mod common;
 mod faults;
+mod feature_levels;
 mod herd;
 mod in_order;
 mod locks;

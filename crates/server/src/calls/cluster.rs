@@ -48,6 +48,7 @@ fn members_out(context: &Context, members: &Members, status: Option<&ConsensusSt
                 answered_ms_ago: follower.and_then(|follower| follower.answered_ms_ago),
                 synced: follower.map(|follower| follower.synced),
                 turned_away: status.and_then(|status| status.turned_away.get(node_id).cloned()),
+                feature_level: status.and_then(|status| status.feature_levels.get(node_id).copied()),
             }
         })
         .collect()
@@ -111,6 +112,7 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
         membership_version: consensus.members.version,
         joint_voters: consensus.members.joint.iter().map(|voters| voters.iter().copied().collect()).collect(),
         failure_tolerance: consensus.failure_tolerance().map(|more| more as u64),
+        feature_level: Some(status.feature_level.0),
     };
     Ok(Reply::ok(status.zxid, Answer::Cluster(Box::new(body))))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use lockkeeper_core::FeatureLevel;
 use lockkeeper_core::limits::{
     MAX_DATA_BYTES, MAX_EPHEMERALS_PER_SESSION, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
@@ -111,6 +112,8 @@ impl Config {
             let rule = "must be 1 to 64 of the characters a-z A-Z 0-9 - _ .";
             return Err(refuse("cluster.id", format!("{id:?}"), rule));
         }
+        let latest = FeatureLevel::LATEST.0;
+        within("cluster.max_feature_level", self.cluster.max_feature_level.unwrap_or(latest), 1, latest)?;
         within("cluster.node", self.cluster.node, 1, u64::from(u32::MAX))
     }
 

@@ -87,6 +87,10 @@ pub struct ClusterSection {
     /// addresses from the replicated membership.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub join: Vec<String>,
+    /// The highest feature level that this node takes part in; without it, the latest that this program supports. While
+    /// any member holds it back, the cluster does not raise its level, and programs of the level before can come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_feature_level: Option<u32>,
 }
 
 /// The role of a node.
@@ -473,7 +477,13 @@ impl Config {
     /// A node with every default; set the fields to change it.
     pub fn new(cluster: impl Into<String>, node: u64) -> Self {
         Self {
-            cluster: ClusterSection { id: cluster.into(), node, role: NodeRole::Member, join: Vec::new() },
+            cluster: ClusterSection {
+                id: cluster.into(),
+                node,
+                role: NodeRole::Member,
+                join: Vec::new(),
+                max_feature_level: None,
+            },
             peers: BTreeMap::new(),
             listen: Listen::default(),
             tls: Tls::default(),

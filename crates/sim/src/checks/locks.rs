@@ -205,6 +205,7 @@ impl Locks {
             | Command::OpenSessionAs { .. }
             | Command::AttachSession { .. }
             | Command::RecordTokenUses { .. }
+            | Command::RaiseFeatureLevel { .. }
             | Command::Reap { .. } => false,
             Command::Do { actor: Actor { session, .. }, op } => match op {
                 Op::Lock(

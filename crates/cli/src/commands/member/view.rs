@@ -147,8 +147,8 @@ impl View {
     }
 }
 
-/// What the members together amount to, by the leader's status; and a second line while a change of the voters is half
-/// done, with the commands that finish it.
+/// What the members together amount to, by the leader's status; with another line while a change of the voters is half
+/// done, which has the commands that finish it, and one while the feature level can rise.
 pub(crate) fn summary(leader: &Status) -> Vec<String> {
     let voters: Vec<&Member> = leader.members.iter().filter(|member| member.role == Role::Voter).collect();
     let in_step = voters.iter().filter(|voter| voter.synced == Some(true)).count();
@@ -164,7 +164,27 @@ pub(crate) fn summary(leader: &Status) -> Vec<String> {
         Some(more) => format!("{more} more may be lost"),
     };
     let half_done = half_done(&leader.joint_voters);
-    [format!("{count}: {margin}")].into_iter().chain(half_done).collect()
+    [format!("{count}: {margin}")].into_iter().chain(half_done).chain(feature_level(leader)).collect()
+}
+
+/// What the cluster's feature level waits for, while a member supports a higher one.
+fn feature_level(leader: &Status) -> Option<String> {
+    let present = leader.feature_level?;
+    let highest = leader.members.iter().filter_map(|member| member.feature_level).max()?;
+    if highest <= present {
+        return None;
+    }
+    let held_back = leader.members.iter().filter(|member| member.feature_level.is_none_or(|level| level <= present));
+    let held_back: Vec<String> = held_back.map(|member| member.node_id.to_string()).collect();
+    Some(match held_back.join(", ") {
+        nodes if nodes.is_empty() => {
+            format!("feature level {present}: the leader raises it once all members have been in step for 5 s")
+        }
+        nodes => format!(
+            "feature level {present}: held back by node {nodes}; upgrade its program, raise its \
+             cluster.max_feature_level, or start it"
+        ),
+    })
 }
 
 /// A change of the voters that the leader before did not finish.
@@ -270,6 +290,22 @@ mod tests {
         let one_dead = told(&[(1, true), (2, true), (3, false)], 0);
         assert_eq!(one_dead, "3 voters, 2 of them in step: the loss of one more is an outage");
         assert_eq!(told(&[(1, true)], 0), "1 voter: the loss of one more is an outage");
+    }
+
+    #[test]
+    fn the_summary_says_what_a_higher_feature_level_waits_for() {
+        let mut status = view(&[(1, true), (2, true), (3, true)]).status;
+        let mut told = |levels: [Option<u32>; 3]| {
+            status.feature_level = Some(1);
+            status.members.iter_mut().zip(levels).for_each(|(member, level)| member.feature_level = level);
+            summary(&status).get(1).cloned()
+        };
+        assert_eq!(told([Some(1), Some(1), None]), None);
+        let held_back = told([Some(2), Some(1), None]).unwrap();
+        assert!(held_back.contains("feature level 1: held back by node 2, 3;"), "{held_back}");
+        assert!(told([Some(2); 3]).unwrap().contains("raises it once all members"));
+        status.feature_level = Some(2);
+        assert_eq!(summary(&status).len(), 1);
     }
 
     #[test]

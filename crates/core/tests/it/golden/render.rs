@@ -38,6 +38,7 @@ pub(crate) fn reply(reply: &Reply) -> String {
         Reply::Gate(standing) => gate(standing),
         Reply::GateSettled => "gate settled".into(),
         Reply::AccessChanged => "access control changed".into(),
+        Reply::FeatureLevel(level) => format!("feature level {level}"),
         Reply::SessionAttached { attachment, timeout_ms } => {
             format!("attached as {attachment}, timeout {timeout_ms} ms")
         }

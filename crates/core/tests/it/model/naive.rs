@@ -184,8 +184,11 @@ impl Model {
 
     fn command(&mut self, entry_term: u64, command: &Command) -> Answer {
         match command {
-            Command::OpenSessionAs { .. } | Command::EndUnauthorised { .. } | Command::RecordTokenUses { .. } => {
-                panic!("access control is no part of this model")
+            Command::OpenSessionAs { .. }
+            | Command::EndUnauthorised { .. }
+            | Command::RecordTokenUses { .. }
+            | Command::RaiseFeatureLevel { .. } => {
+                panic!("access control and feature levels are no part of this model")
             }
             Command::OpenSession { secret_hash, timeout_ms, label } => {
                 if label.len() > MAX_LABEL_BYTES {

@@ -32,7 +32,7 @@ pub(crate) struct Cluster {
     pub(crate) members: BTreeMap<u64, Member>,
     pub(crate) fatal: Arc<Mutex<Vec<String>>>,
     peers: BTreeMap<u64, String>,
-    change: fn(&mut NodeConfig),
+    pub(crate) change: fn(&mut NodeConfig),
     dir: tempfile::TempDir,
 }
 

@@ -1,0 +1,73 @@
+//! The leader raises the cluster's feature level ([`lockkeeper_core::FeatureLevel`]) once every member supports a
+//! higher one.
+//!
+//! It must never raise the level beyond what each member's present program can read: such a member would be out of the
+//! cluster until it is upgraded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{Command, FeatureLevel};
+
+use crate::log::proposer::Proposer;
+use crate::replica::Replica;
+use crate::replication::Replication;
+
+/// How often the leader compares the levels.
+const COMPARE_EVERY: Duration = Duration::from_secs(1);
+/// How long all members must be synced and support a level before it is raised: a node that was upgraded a moment ago
+/// and fails can still go back to its old program.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Starts the task. It does nothing while another node leads.
+pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, proposer: Proposer) {
+    let tasks = replica.tasks.clone();
+    tasks.spawn_vital("raising of the feature level", async move {
+        let clock = replica.clock.clone();
+        let mut supported = Supported::default();
+        loop {
+            clock.sleep_until(clock.now() + COMPARE_EVERY).await;
+            let present = replica.state().feature_level();
+            let common = replication.common_feature_level().map(FeatureLevel);
+            let Some(level) = supported.note(common.filter(|level| *level > present), clock.now()) else { continue };
+            // If the outcome is unknown, the next comparison finds the level raised or proposes it again.
+            if proposer.propose(Command::RaiseFeatureLevel { level }).await.is_ok() {
+                tracing::info!(from = present.0, to = level.0, "the cluster's feature level is raised");
+            }
+        }
+    });
+}
+
+/// The level beyond the present one that all members support, and since when.
+#[derive(Default)]
+struct Supported(Option<(FeatureLevel, Duration)>);
+
+impl Supported {
+    /// Notes the level that all members support at this time. Returns it once they have supported it for long enough.
+    fn note(&mut self, level: Option<FeatureLevel>, now: Duration) -> Option<FeatureLevel> {
+        let since = self.0.filter(|(known, _)| Some(*known) == level).map_or(now, |(_, since)| since);
+        self.0 = level.map(|level| (level, since));
+        level.filter(|_| now >= since + WAIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_due_when_all_have_supported_it_without_a_break() {
+        let (second, third) = (Some(FeatureLevel(2)), Some(FeatureLevel(3)));
+        let mut supported = Supported::default();
+        let mut at = |seconds, level| supported.note(level, Duration::from_secs(seconds));
+        assert_eq!(at(0, second), None);
+        assert_eq!(at(4, second), None);
+        assert_eq!(at(5, None), None, "a member is missing");
+        assert_eq!(at(6, second), None);
+        assert_eq!(at(10, second), None);
+        assert_eq!(at(11, second), second);
+        assert_eq!(at(12, second), second, "until it is raised");
+        assert_eq!(at(13, third), None, "another level begins anew");
+        assert_eq!(at(18, third), third);
+    }
+}
