@@ -258,6 +258,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Starts nodes with this program from now on.
+    pub fn use_binary(&mut self, binary: &Path) {
+        self.binary = binary.to_path_buf();
+    }
+
     /// The process of a node, if it was not killed.
     pub fn process(&mut self, id: u64) -> Option<&mut Process> {
         self.nodes.get_mut(&id)?.process.as_mut()

@@ -224,9 +224,9 @@ impl Api {
         response.text().await.map_err(|error| Failure::Unknown(chain(&error)))
     }
 
-    /// Has leadership handed to the most advanced follower.
-    pub async fn transfer_leadership(&self) -> Called<Transferred> {
-        self.send(call(Method::POST, "/v1/cluster/transfer".into()), Some(&Transfer { to: None })).await
+    /// Has leadership handed to a node, or to the most advanced follower.
+    pub async fn transfer_leadership(&self, to: Option<u64>) -> Called<Transferred> {
+        self.send(call(Method::POST, "/v1/cluster/transfer".into()), Some(&Transfer { to })).await
     }
 
     /// Adds a node as a learner.

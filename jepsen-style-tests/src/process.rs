@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::verdict::{Failed, broken};
+
 /// A running child.
 #[derive(Debug)]
 pub struct Process {
@@ -97,6 +99,19 @@ impl Drop for Process {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Runs a program to its end, which must be a success.
+pub(crate) async fn run_command(program: &Path, arguments: &[&str]) -> Result<(), Failed> {
+    let words = arguments.join(" ");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let output = tokio::task::spawn_blocking(move || command.output()).await.map_err(io::Error::other)??;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    broken(format!("{} {words} fails: {}", program.display(), why.trim()))
 }
 
 /// The directory of this program and of the others of its build.

@@ -56,6 +56,9 @@ struct ProveArguments {
     /// The server's binary; the one beside this program where it is left out.
     #[arg(long, env = "LOCKKEEPER_BIN")]
     binary: Option<PathBuf>,
+    /// The server's binary of the release before, for `rolling-upgrade`.
+    #[arg(long, env = "LOCKKEEPER_PREVIOUS_BIN")]
+    previous: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -94,6 +97,7 @@ fn prove(proof: &Proof, arguments: &ProveArguments) -> std::io::Result<ExitCode>
     let seed = arguments.seed.unwrap_or_else(rand::random);
     let context = Context {
         binary: binary.canonicalize()?,
+        previous: arguments.previous.as_ref().map(|path| path.canonicalize()).transpose()?,
         dir: evidence.path().to_path_buf(),
         log: RunLog::begin(evidence.path())?,
         seed,

@@ -2,7 +2,6 @@
 //! all under load. Each step is a block of `docs/operate.md`, run as it is printed there, but for the ports. At nodes
 //! that stay no request may fail, no pause be longer than after the death of a leader, and tokens must rise throughout.
 
-mod load;
 mod page;
 
 use std::os::unix::fs::symlink;
@@ -12,15 +11,13 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::cluster::{Role, Status};
 
 use super::Context;
+use super::lock_load::{LockLoad, WorkDone};
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, new_client};
 use crate::stats::millis;
 use crate::verdict::{Failed, ProofResult, broken};
-use load::{Load, WorkDone};
 use page::{Page, RunningBlock};
 
-/// As in `rotate`: the longest pause at a node that stays.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// The load goes on for so long between two steps.
 const BETWEEN: Duration = Duration::from_millis(500);
 const DONE_WITHIN: Duration = Duration::from_secs(90);
@@ -39,7 +36,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     growth.step("### Replace a node", &[6]).await?;
     let took = begun.elapsed();
     let (work, voters) = growth.end().await?;
-    judge(&work)?;
+    work.judge()?;
     Ok(format!(
         "1, 3, 5, 3 nodes and a voter replaced in {:.0} s under {} lock cycles: no request failed at a node that \
          stays, the longest pause was {}, tokens rose; the voters are {voters:?}",
@@ -47,21 +44,6 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         work.grants.len(),
         millis(work.longest_pause)
     ))
-}
-
-/// What must hold of the load.
-fn judge(work: &WorkDone) -> Result<(), Failed> {
-    if let Some(first) = work.failures.first() {
-        return broken(format!("{} requests failed at nodes that stay, the first one {first}", work.failures.len()));
-    }
-    if work.longest_pause > LONGEST_PAUSE {
-        let pause = millis(work.longest_pause);
-        return broken(format!("a client was held up for {pause}, longer than {}", millis(LONGEST_PAUSE)));
-    }
-    if work.grants.is_empty() {
-        return broken("no lock was taken: there was no load");
-    }
-    crate::tokens::check(&work.grants).map_err(Failed::Broken)
 }
 
 /// The cluster as it grows.
@@ -74,7 +56,7 @@ struct Growth<'a> {
     /// The steps, whose processes are the other nodes.
     blocks: Vec<RunningBlock>,
     nodes: Vec<u64>,
-    load: Load,
+    load: LockLoad,
 }
 
 impl<'a> Growth<'a> {
@@ -84,7 +66,7 @@ impl<'a> Growth<'a> {
         std::fs::create_dir_all(&directory)?;
         symlink(std::path::absolute(&context.binary)?, directory.join("lockkeeper"))?;
         let page = Page::with_free_ports()?;
-        let load = Load::start(cluster.api(1)).await?;
+        let load = LockLoad::start(cluster.api(1)).await?;
         Ok(Self { context, page, directory, cluster, blocks: Vec::new(), nodes: vec![1], load })
     }
 
@@ -173,33 +155,4 @@ impl<'a> Growth<'a> {
 
 fn voters(status: &Status) -> Vec<u64> {
     status.members.iter().filter(|member| member.role == Role::Voter).map(|member| member.node_id).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tokens::TokenGrant;
-
-    fn work(tokens: &[u64]) -> WorkDone {
-        let now = Instant::now();
-        let at = |ms: u64| now + Duration::from_millis(ms);
-        let grant = |(turn, token): (u64, &u64)| TokenGrant {
-            lock: "a".into(),
-            token: *token,
-            asked: at(10 * turn),
-            granted: at(10 * turn + 1),
-            released: Some(at(10 * turn + 2)),
-        };
-        WorkDone { grants: (0..).zip(tokens).map(grant).collect(), ..WorkDone::default() }
-    }
-
-    #[test]
-    fn a_failure_a_long_pause_and_a_token_that_falls_break_it() {
-        judge(&work(&[5, 7, 9])).unwrap();
-        let failed = WorkDone { failures: vec!["at node 2".into()], ..work(&[5, 7]) };
-        let paused = WorkDone { longest_pause: LONGEST_PAUSE * 2, ..work(&[5, 7]) };
-        for bad in [failed, paused, work(&[5, 9, 7]), work(&[])] {
-            judge(&bad).unwrap_err();
-        }
-    }
 }

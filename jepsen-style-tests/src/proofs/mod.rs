@@ -2,6 +2,7 @@
 //! [`ProofResult`].
 
 mod access;
+mod catch_up;
 mod crowd;
 mod expiry;
 mod failover;
@@ -16,6 +17,7 @@ mod kills;
 mod late_answers;
 mod lock_cycles;
 mod lock_delay;
+mod lock_load;
 mod lost_writes;
 mod members;
 mod minority;
@@ -27,11 +29,13 @@ mod recovery;
 mod restore;
 mod revoke;
 mod rollback;
+mod rolling_upgrade;
 mod rotate;
 mod semaphore;
 mod sharing;
 mod soak;
 mod socket;
+mod steady_clients;
 mod stream_client;
 mod synced;
 mod tenants;
@@ -54,6 +58,8 @@ use crate::verdict::{Failed, ProofResult, broken};
 pub struct Context {
     /// The `lockkeeper` binary.
     pub binary: PathBuf,
+    /// That of the release before, if there is one.
+    pub previous: Option<PathBuf>,
     /// Where evidence, data and logs go.
     pub dir: PathBuf,
     /// Says what happens.
@@ -315,6 +321,20 @@ pub const PROOFS: &[Proof] = &[
             failed request, tokens rise (P1, P10)",
         limit: |_| minutes(6),
         run: |context| Box::pin(members::run(context)),
+    },
+    Proof {
+        name: "catch-up",
+        about: "100,000 nodes: a backup is taken and a learner gets the snapshot: p99 of acquires stays within 1.5 \
+            times, none fails",
+        limit: |context| minutes(4 + u64::from(context.rounds.unwrap_or(catch_up::ROUNDS))),
+        run: |context| Box::pin(catch_up::run(context)),
+    },
+    Proof {
+        name: "rolling-upgrade",
+        about: "the release before is replaced node by node under load: no failed request, then the feature level \
+            rises, and the old program refuses",
+        limit: |_| minutes(4),
+        run: |context| Box::pin(rolling_upgrade::run(context)),
     },
     Proof {
         name: "footprint",

@@ -7,8 +7,7 @@
 //! three.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use uuid::Uuid;
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
+use crate::process::run_command;
 use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 1;
@@ -96,8 +96,8 @@ async fn restored_from_a_backup(context: &Context, round: u32) -> Result<Trial, 
     acknowledged(&before, WRITES).await?;
     let (begun, file) = (Instant::now(), dir.join("backup.lkb"));
     let endpoints = old.endpoints().join(",");
-    command(&context.binary, &["--endpoints", &endpoints, "snapshot", "save", text(&file)]).await?;
-    command(&context.binary, &["snapshot", "verify", text(&file)]).await?;
+    run_command(&context.binary, &["--endpoints", &endpoints, "snapshot", "save", text(&file)]).await?;
+    run_command(&context.binary, &["snapshot", "verify", text(&file)]).await?;
     let so_far = lock(&before.written).len();
     acknowledged(&before, so_far + WRITES).await?;
     ended(&before, workers).await?;
@@ -107,7 +107,7 @@ async fn restored_from_a_backup(context: &Context, round: u32) -> Result<Trial, 
     let mut new = Cluster::laid_out(&context.binary, &dir.join("new"), Options::default()).await?;
     for id in new.ids() {
         let config = new.directory(id).join("config.toml");
-        command(&context.binary, &["snapshot", "restore", text(&file), "--config", text(&config)]).await?;
+        run_command(&context.binary, &["snapshot", "restore", text(&file), "--config", text(&config)]).await?;
         new.spawn(id)?;
     }
     new.all_ready().await?;
@@ -137,11 +137,11 @@ async fn recovered_from_a_survivor(context: &Context, round: u32) -> Result<Tria
 
     let config = cluster.directory(survivor).join("config.toml");
     let recover = ["recover", "--from-survivor", "--config", text(&config), "--yes-cluster", "prove"];
-    if command(&context.binary, &recover).await.is_ok() {
+    if run_command(&context.binary, &recover).await.is_ok() {
         return broken("a node was made the only member although its configuration lists others");
     }
     alone(&config, &lost)?;
-    command(&context.binary, &recover).await?;
+    run_command(&context.binary, &recover).await?;
     lost.iter().for_each(|id| cluster.forget_node(*id));
     cluster.spawn(survivor)?;
     cluster.all_ready().await?;
@@ -273,17 +273,4 @@ fn alone(config: &Path, lost: &[u64]) -> Result<(), Failed> {
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
-}
-
-/// Runs the command line, which must succeed.
-async fn command(binary: &Path, arguments: &[&str]) -> Result<(), Failed> {
-    let (binary, arguments): (PathBuf, Vec<String>) =
-        (binary.to_path_buf(), arguments.iter().map(|argument| (*argument).to_owned()).collect());
-    let words = arguments.join(" ");
-    let run = tokio::task::spawn_blocking(move || Command::new(binary).args(arguments).output());
-    let output = run.await.map_err(std::io::Error::other)??;
-    if output.status.success() {
-        return Ok(());
-    }
-    broken(format!("lockkeeper {words} fails: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }

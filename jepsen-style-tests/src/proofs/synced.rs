@@ -151,7 +151,7 @@ async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
         let in_step = |member: &Member| other(member) && member.synced == Some(true);
         let status = cluster.api(leader).status(false).await;
         if status.is_ok_and(|status| status.value.members.iter().any(in_step)) {
-            match cluster.api(leader).transfer_leadership().await {
+            match cluster.api(leader).transfer_leadership(None).await {
                 Ok(_) => break leader,
                 // A stall made it late; or nobody is in step any more, or it does not lead any more.
                 Err(Failure::Unknown(_) | Failure::NotDone(_)) => {}

@@ -5,7 +5,6 @@
 //! back must be carried out all the same, and each limit must have been met. As a control the same flood goes on
 //! without limits: there the other tenant must be slower than that, or nothing was tried.
 
-mod calm;
 mod flood;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,11 +14,11 @@ use lockkeeper_api::access::{AccessChange, NamespaceLimits, Resource, Right};
 
 use super::Context;
 use super::access::{Administrator, enable, rule, with_token};
+use super::steady_clients::SteadyClients;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, client_builder};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, ProofResult, broken};
-use calm::CalmTenant;
 use flood::{Flood, FloodClass};
 
 /// How long each class floods, and how long the calm before it is.
@@ -44,7 +43,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     enable(&mut cluster, || Ok(client_builder())).await?;
     let administrator = Administrator::at(cluster.api(1));
     let noisy = tenant(&cluster, &administrator, NOISY).await?;
-    let calm = CalmTenant::start(tenant(&cluster, &administrator, CALM).await?).await?;
+    let calm = SteadyClients::start(tenant(&cluster, &administrator, CALM).await?, CALM).await?;
     calm.window(window).await;
 
     let mut findings = Vec::new();
@@ -132,7 +131,7 @@ struct Trial {
 impl Trial {
     async fn of(
         cluster: &Cluster,
-        (calm, noisy): (&CalmTenant, &[Api]),
+        (calm, noisy): (&SteadyClients, &[Api]),
         class: FloodClass,
         window: Duration,
     ) -> Result<Self, Failed> {

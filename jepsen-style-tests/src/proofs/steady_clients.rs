@@ -1,4 +1,4 @@
-//! The calm tenant: a few clients that take and give back locks of their own, at a steady pace over all nodes.
+//! A few clients that take and give back locks of their own, at a steady pace over all nodes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::locks::Acquire;
 use tokio::task::JoinSet;
 
-use super::CALM;
 use crate::http::Api;
 use crate::verdict::Failed;
 
@@ -25,21 +24,22 @@ pub(super) struct Samples {
 }
 
 /// See the module's text.
-pub(super) struct CalmTenant {
+pub(super) struct SteadyClients {
     samples: Arc<Mutex<Samples>>,
     stop: Arc<AtomicBool>,
     clients: JoinSet<()>,
 }
 
-impl CalmTenant {
-    pub(super) async fn start(apis: Vec<Api>) -> Result<Self, Failed> {
+impl SteadyClients {
+    /// Begins, with locks whose names begin with `prefix`.
+    pub(super) async fn start(apis: Vec<Api>, prefix: &str) -> Result<Self, Failed> {
         let (samples, stop) = (Arc::<Mutex<Samples>>::default(), Arc::<AtomicBool>::default());
         let mut clients = JoinSet::new();
         for (number, api) in apis.iter().cycle().take(CLIENTS).enumerate() {
-            let opened = api.open_session(SESSION_TIMEOUT_MS, CALM).await;
-            let opened = opened.map_err(|why| Failed::Broken(format!("the calm tenant gets no session: {why}")))?;
+            let opened = api.open_session(SESSION_TIMEOUT_MS, prefix).await;
+            let opened = opened.map_err(|why| Failed::Broken(format!("no session: {why}")))?;
             let credential = opened.value.credential;
-            clients.spawn(work(api.clone(), credential, format!("{CALM}/{number}"), samples.clone(), stop.clone()));
+            clients.spawn(work(api.clone(), credential, format!("{prefix}/{number}"), samples.clone(), stop.clone()));
         }
         Ok(Self { samples, stop, clients })
     }
@@ -51,7 +51,8 @@ impl CalmTenant {
         self.take()
     }
 
-    fn take(&self) -> Samples {
+    /// What was seen since the last time.
+    pub(super) fn take(&self) -> Samples {
         std::mem::take(&mut *self.samples.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -75,7 +76,7 @@ async fn work(api: Api, credential: String, lock: String, samples: Arc<Mutex<Sam
         {
             let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
             samples.took.push(took);
-            samples.failures.extend(failed.map(|(call, why)| format!("the calm tenant's {call} failed: {why}")));
+            samples.failures.extend(failed.map(|(call, why)| format!("a steady client's {call} failed: {why}")));
         }
         tokio::time::sleep(EVERY).await;
     }

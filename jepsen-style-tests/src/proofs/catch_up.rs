@@ -1,0 +1,148 @@
+//! A cluster with 100,000 nodes in its tree takes in a new learner again and again: the leader makes a snapshot and
+//! sends it, while another node encodes a backup of the same state. Steady clients take and give back locks at all
+//! voters meanwhile. By their 99th percentile, acquires may take at most half as long again as in the calm before, and
+//! none may fail.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::nodes::Create;
+
+use super::Context;
+use super::steady_clients::{Samples, SteadyClients};
+use crate::cluster::{Cluster, Options};
+use crate::http::{Api, Failure};
+use crate::net::{Endpoint, Listener};
+use crate::process::run_command;
+use crate::stats::{Summary, millis};
+use crate::verdict::{Failed, ProofResult, broken};
+
+/// Learners that join, one after the other.
+pub(super) const ROUNDS: u32 = 5;
+const NODES: usize = 100_000;
+/// Nodes made in one transaction.
+const AT_ONCE: usize = 500;
+/// Bytes of each node's data.
+const DATA_BYTES: usize = 200;
+/// The calm before each learner, and the least time that is looked at while it joins.
+const WINDOW: Duration = Duration::from_secs(6);
+const SYNCED_WITHIN: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+const MOST_TIMES: f64 = 1.5;
+const TREE: &str = "/catch-up";
+
+pub(super) async fn run(context: &Context) -> ProofResult {
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let voters: Vec<Api> = cluster.apis().into_iter().map(|(_, api)| api).collect();
+    fill(&voters[0]).await?;
+    let steady = SteadyClients::start(voters, "steady").await?;
+    steady.window(WINDOW).await;
+    let (mut calm, mut joining) = (Vec::new(), Samples::default());
+    let mut joined = Vec::new();
+    for round in 0..context.rounds.unwrap_or(ROUNDS) {
+        let before = steady.window(WINDOW).await;
+        calm.extend(before.took);
+        joining.failures.extend(before.failures);
+        let took = join(context, &mut cluster).await?;
+        let meanwhile = steady.take();
+        joining.took.extend(meanwhile.took);
+        joining.failures.extend(meanwhile.failures);
+        context.log.say(format!("learner {} was in step after {}", round + 1, millis(took)));
+        joined.push(took);
+    }
+    joining.failures.extend(steady.end().await);
+    judge(&calm, &joining, &joined)
+}
+
+fn judge(calm: &[Duration], joining: &Samples, joined: &[Duration]) -> ProofResult {
+    if let Some(first) = joining.failures.first() {
+        return broken(format!("{} requests failed, the first one: {first}", joining.failures.len()));
+    }
+    let (Some(before), Some(during)) = (Summary::of(calm), Summary::of(&joining.took)) else {
+        return broken("no lock was taken: there was no load");
+    };
+    let longest = joined.iter().max().copied().unwrap_or_default();
+    let figures = format!(
+        "acquires in calm {before}, {} learners join and backups are taken: {during}, p99 {:.2} times; a learner was \
+         in step within {}",
+        joined.len(),
+        during.p99.as_secs_f64() / before.p99.as_secs_f64().max(f64::MIN_POSITIVE),
+        millis(longest)
+    );
+    match during.p99 <= before.p99.mul_f64(MOST_TIMES) {
+        true => Ok(figures),
+        false => broken(figures),
+    }
+}
+
+/// Makes the tree.
+async fn fill(api: &Api) -> Result<(), Failed> {
+    let setup = |failure: Failure| Failed::Broken(format!("the tree cannot be made: {failure}"));
+    let session = api.open_session(60_000, "fill").await.map_err(setup)?.value;
+    api.create(TREE, &Create::default(), None).await.map_err(setup)?;
+    let data = "x".repeat(DATA_BYTES);
+    for from in (0..NODES).step_by(AT_ONCE) {
+        let create = |node: usize| serde_json::json!({ "op": "create", "path": format!("{TREE}/{node}"), "data": { "text": data } });
+        let operations: Vec<_> = (from..from + AT_ONCE).map(create).collect();
+        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(setup)?;
+    }
+    api.close_session(&session.credential).await.map_err(setup).map(drop)
+}
+
+/// A learner with an empty directory joins until it is in step, while another node gives a backup; then it is removed.
+async fn join(context: &Context, cluster: &mut Cluster) -> Result<Duration, Failed> {
+    let failed = |failure: Failure| Failed::Broken(format!("the members cannot be changed: {failure}"));
+    let learner = cluster.prepare_node(None).await?;
+    let (leader, _) = cluster.leader_among(&[1, 2, 3], SYNCED_WITHIN).await?;
+    let follower = (1..=3).find(|node| *node != leader).unwrap_or(leader);
+    let address = cluster.net().address(Endpoint::Node(leader), learner, Listener::Peer).to_string();
+    let backup = context.dir.join(format!("{learner}.lkb"));
+    cluster.spawn(learner)?;
+    let begun = Instant::now();
+    cluster.api(leader).add_member(learner, &address).await.map_err(failed)?;
+    let (leading, other) = (cluster.api(leader), cluster.api(follower));
+    let (took, saved) = tokio::join!(synced(&leading, learner, begun), save(context, other.base(), &backup));
+    saved?;
+    let took = took?;
+    tokio::time::sleep(WINDOW.saturating_sub(begun.elapsed())).await;
+    cluster.api(leader).remove_member(learner).await.map_err(failed)?;
+    cluster.kill(learner).await?;
+    cluster.forget_node(learner);
+    Ok(took)
+}
+
+async fn save(context: &Context, endpoint: &str, file: &Path) -> Result<(), Failed> {
+    run_command(&context.binary, &["--endpoints", endpoint, "snapshot", "save", &file.display().to_string()]).await
+}
+
+/// Waits until the leader counts a member as synced; returns how long it took.
+async fn synced(leader: &Api, node: u64, begun: Instant) -> Result<Duration, Failed> {
+    while begun.elapsed() < SYNCED_WITHIN {
+        if let Ok(status) = leader.status(false).await {
+            let known = status.value.members.iter().find(|member| member.node_id == node);
+            if known.is_some_and(|member| member.synced == Some(true)) {
+                return Ok(begun.elapsed());
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    broken(format!("learner {node} is not in step within {SYNCED_WITHIN:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_and_a_higher_percentile_break_it() {
+        let ms = |n: u64| vec![Duration::from_millis(n); 200];
+        let samples = |n, failures: &[&str]| Samples {
+            took: ms(n),
+            failures: failures.iter().map(|failure| (*failure).to_owned()).collect(),
+        };
+        judge(&ms(10), &samples(15, &[]), &[]).unwrap();
+        for bad in [samples(16, &[]), samples(10, &["release"]), Samples::default()] {
+            judge(&ms(10), &bad, &[]).unwrap_err();
+        }
+    }
+}
