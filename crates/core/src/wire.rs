@@ -4,9 +4,14 @@
 use thiserror::Error;
 
 use crate::command::Batch;
+use crate::trace_context::TraceContext;
 
 /// The version that this program writes.
 const VERSION: u8 = 5;
+/// The version of a batch that carries a trace: version 5, and the trace after it.
+const TRACED: u8 = 6;
+/// The bytes of a trace at the end of a batch of that version.
+const TRACE_BYTES: usize = 26;
 /// The last version of unreleased programs; no longer read.
 const UNRELEASED: u8 = 4;
 
@@ -23,7 +28,7 @@ pub enum DecodeError {
     )]
     Unreleased,
     /// A later program wrote it.
-    #[error("the batch has format version {0}, this program reads {VERSION}: upgrade this node")]
+    #[error("the batch has format version {0}, this program reads up to {TRACED}: upgrade this node")]
     Version(u8),
     /// The bytes are damaged, or never were a batch.
     #[error("the batch is damaged: {0}")]
@@ -38,7 +43,21 @@ impl Batch {
     pub fn encode(&self) -> Vec<u8> {
         // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
         // result would be an empty vector, which no reader accepts as a batch.
-        postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
+        match &self.trace {
+            None => postcard::to_extend(self, vec![VERSION]).unwrap_or_default(),
+            Some(_) => postcard::to_extend(self, vec![TRACED])
+                .and_then(|body| postcard::to_extend(&self.trace, body))
+                .unwrap_or_default(),
+        }
+    }
+
+    /// The trace that an encoded batch carries, without decoding the batch: its bytes are the last ones.
+    pub fn trace_in(bytes: &[u8]) -> Option<TraceContext> {
+        if *bytes.first()? != TRACED {
+            return None;
+        }
+        let (_, last) = bytes.split_at_checked(bytes.len().checked_sub(TRACE_BYTES)?)?;
+        postcard::from_bytes::<Option<TraceContext>>(last).ok()?
     }
 
     /// Decodes what [`encode`](Self::encode) wrote.
@@ -48,11 +67,14 @@ impl Batch {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
         match *version {
-            VERSION => {}
+            VERSION | TRACED => {}
             1..=UNRELEASED => return Err(DecodeError::Unreleased),
             other => return Err(DecodeError::Version(other)),
         }
-        let (batch, rest) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
+        let (mut batch, mut rest) = postcard::take_from_bytes::<Self>(body).map_err(DecodeError::Damaged)?;
+        if *version == TRACED {
+            (batch.trace, rest) = postcard::take_from_bytes(rest).map_err(DecodeError::Damaged)?;
+        }
         if !rest.is_empty() {
             return Err(DecodeError::Trailing(rest.len()));
         }
@@ -72,7 +94,7 @@ mod tests {
         let origin = Origin { node: NodeId(1), incarnation: 2, sequence: 3 };
         let rules =
             Rules { max_ephemerals_per_session: 300, max_state_bytes: 1 << 20, foreign_names: ForeignNames::Refuse };
-        Batch { origin, follows: 2, clock_ms: 4, rules, commands }
+        Batch { origin, follows: 2, clock_ms: 4, rules, commands, trace: None }
     }
 
     fn create(path: &str) -> NodeOp {
@@ -104,6 +126,24 @@ mod tests {
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
             assert_eq!(batch(vec![op.into()]).encode(), expected);
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_version_6_are_those_of_5_and_the_trace() {
+        let plain = batch(vec![create("/a").into()]);
+        let trace = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
+        let traced = Batch { trace: Some(trace), ..plain.clone() };
+        let expected = [&[6], &plain.encode()[1..], &[1], &[7; 16], &[8; 8], &[1]].concat();
+        assert_eq!(traced.encode(), expected);
+        assert_eq!(Batch::decode(&expected), Ok(traced));
+        assert_eq!(Batch::trace_in(&expected), Some(trace));
+        assert_eq!(Batch::trace_in(&plain.encode()), None);
+        let cut = &expected[..expected.len() - 1];
+        assert!(matches!(Batch::decode(cut), Err(DecodeError::Damaged(_))));
+        assert_eq!(Batch::decode(&[&expected[..], &[0]].concat()), Err(DecodeError::Trailing(1)));
+        for bytes in [&[][..], &[6], &expected[..20]] {
+            assert_eq!(Batch::trace_in(bytes), None, "{bytes:?}");
         }
     }
 
