@@ -33,6 +33,9 @@ pub struct NodeConfig {
     pub max_sessions: usize,
     /// Bounds on the replicated state for what this node proposes.
     pub rules: Rules,
+    /// Whether this node's batches carry the traces of their requests to the other nodes. All members must be able to
+    /// read such batches.
+    pub traces_in_log: bool,
     /// Most watches at this node.
     pub max_watches: usize,
     /// How many events a watch may be behind before it is cut off.
@@ -70,6 +73,7 @@ impl NodeConfig {
             max_wait_ms: u64::from(MAX_SESSION_TIMEOUT_MS),
             max_sessions: 1_000_000,
             rules: Rules::default(),
+            traces_in_log: false,
             max_watches: 65_536,
             watch_queue_events: 1024,
             history_events: 32_768,
