@@ -32,3 +32,5 @@ pub const REQUEST_ID_HEADER: &str = "lockkeeper-request-id";
 /// Header of a mutation: request ids whose answers the client has received, separated by commas; the session forgets
 /// them.
 pub const ACKNOWLEDGE_HEADER: &str = "lockkeeper-acknowledge";
+/// In the answer to the handshake of a session stream: the node records traces, and takes those of requests.
+pub const TRACES_HEADER: &str = "lockkeeper-traces";

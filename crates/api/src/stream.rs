@@ -45,6 +45,10 @@ pub struct StreamRequest {
     /// Earlier requests whose answers the client has received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledge: Vec<Uuid>,
+    /// The caller's span, as the header `traceparent` of W3C Trace Context has it. Only for a server that sent
+    /// [`TRACES_HEADER`](crate::TRACES_HEADER); a malformed one counts as none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// The call.
     pub call: Call,
 }

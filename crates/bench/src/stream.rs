@@ -81,7 +81,7 @@ impl Stream {
     async fn send(&mut self, call: Call) -> Result<u64, String> {
         self.last_id += 1;
         let id = self.last_id;
-        let request = StreamRequest { id, request_id: None, acknowledge: Vec::new(), call };
+        let request = StreamRequest { id, request_id: None, acknowledge: Vec::new(), traceparent: None, call };
         let text = serde_json::to_string(&FromClient::Request(request)).map_err(|e| e.to_string())?;
         self.socket.feed(Message::text(text)).await.map_err(lost)?;
         Ok(id)

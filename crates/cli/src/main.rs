@@ -21,7 +21,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
-use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure};
+use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure, print_error};
+use lockkeeper_server::CommandTrace;
 
 /// A node allocates for each message. With the system's allocator this took a fifth of its CPU time.
 #[global_allocator]
@@ -42,12 +43,26 @@ fn run() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let prefix = args.command.name().to_owned();
+    // Ends, and is sent, after the command.
+    let _trace = trace_of(&args.command);
     match command(args) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             failure.print(&prefix);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// The trace of a command that calls a cluster, if the environment names a collector. A command never fails for it.
+fn trace_of(command: &Command) -> Option<CommandTrace> {
+    match command {
+        Command::Serve(_) | Command::Dev(_) | Command::Bench(_) | Command::Certs(_) | Command::Recover(_) => None,
+        Command::Completions { .. } | Command::Man { .. } | Command::Exec(_) | Command::Guard { .. } => None,
+        _ => CommandTrace::from_environment(command.name()).unwrap_or_else(|error| {
+            print_error(&format!("lockkeeper: warning: {error}; the command is not traced"));
+            None
+        }),
     }
 }
 

@@ -27,6 +27,8 @@ mod session;
 mod sse;
 mod stream;
 mod tls;
+#[cfg_attr(not(feature = "otlp"), path = "without_traces.rs")]
+mod traces;
 mod transport;
 mod watch;
 

@@ -10,6 +10,7 @@ use lockkeeper_api::{Call, Code};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::traces::{self, TraceHeaders};
 
 /// Longest answer that the client reads.
 pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -42,6 +43,8 @@ pub(crate) struct RequestSpec {
     pub(crate) as_session: bool,
     /// Whether its body is too long for a stream.
     pub(crate) large: bool,
+    /// The trace of the caller.
+    pub(crate) trace: Option<Arc<TraceHeaders>>,
 }
 
 /// Without the body, which may be a secret of the application.
@@ -64,7 +67,15 @@ impl RequestSpec {
             _ => call.body().ok().flatten().map_or(0, |body| body.len()),
         };
         let large = bytes > MAX_STREAMED_BODY_BYTES;
-        Self { call: Arc::new(call), retry, wait, wait_until: Instant::now() + wait, as_session: true, large }
+        Self {
+            call: Arc::new(call),
+            retry,
+            wait,
+            wait_until: Instant::now() + wait,
+            as_session: true,
+            large,
+            trace: traces::current(),
+        }
     }
 
     pub(crate) fn read(call: Call) -> Self {

@@ -80,6 +80,12 @@ impl Context {
                 }
             }
         }
+        if let Some(trace) = &spec.trace {
+            request = request.header("traceparent", &trace.traceparent);
+            if !trace.tracestate.is_empty() {
+                request = request.header("tracestate", &trace.tracestate);
+            }
+        }
         Ok(request)
     }
 

@@ -55,10 +55,27 @@ pub trait StateMachine: Send + Sync + 'static {
     /// that cannot be read would end every node, at every start.
     fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String>;
 
+    /// An entry with this payload is being written to this node's disk. The guard is dropped once it is durable, or has
+    /// failed. For traces.
+    fn writing(&self, payload: &[u8]) -> Option<StepGuard> {
+        let _ = payload;
+        None
+    }
+
+    /// This node, which leads, replicates an entry with this payload. The guard is dropped once it is committed and
+    /// applied here, or has failed. For traces.
+    fn replicating(&self, payload: &[u8]) -> Option<StepGuard> {
+        let _ = payload;
+        None
+    }
+
     /// Reads a snapshot that covers the log up to `position`, at start and when one has been received, without changing
     /// anything. Calling the result replaces the state. This may block.
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String>;
 }
+
+/// Dropped when a step of an entry's way is over; see [`StateMachine::writing`].
+pub type StepGuard = Box<dyn Send>;
 
 /// A snapshot that has been read; calling it replaces the state. See [`StateMachine::restore`].
 pub type Restored = Box<dyn FnOnce() + Send>;

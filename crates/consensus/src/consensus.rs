@@ -100,7 +100,8 @@ impl Consensus {
         let log = {
             let (place_of_log, fatal) = (place.clone(), fatal.clone());
             let open = move || LogStore::new(store, covered, place_of_log, fatal).map_err(std::io::Error::other);
-            blocking(&*place, open).await.map_err(|error| StartError::Stored(error.to_string()))?
+            let log = blocking(&*place, open).await.map_err(|error| StartError::Stored(error.to_string()))?;
+            log.followed_by(machine.clone())
         };
         let busy = LogLimits { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);

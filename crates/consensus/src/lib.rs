@@ -60,7 +60,7 @@ mod status_publisher;
 
 pub use application::{
     ClockReport, Committed, FatalHook, MAX_CLOCK_MS, PeerService, Restored, ServiceError, SnapshotEncoder,
-    StateMachine, Timekeeper,
+    StateMachine, StepGuard, Timekeeper,
 };
 pub use blocking::{Blocking, BlockingPool, Work, blocking};
 pub use config::Config;

@@ -76,6 +76,7 @@ impl Proposer {
             self.peers.refused(from, PeerKind::Propose, "proposal", &why);
             return Err(ProposeError::Unreadable(why));
         }
+        let _step = self.machine.replicating(&payload);
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(self.node.propose_timeout(), self.write(term, payload)) => outcome,
             () = self.node.term_over(term) => {

@@ -13,6 +13,7 @@ use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
 use crate::path::{NodePath, PathError};
 use crate::rules::Rules;
+use crate::trace_context::TraceContext;
 
 /// Commands of one node, applied in order as one log entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,13 +29,16 @@ pub struct Batch {
     pub rules: Rules,
     /// The commands. Each has its own outcome.
     pub commands: Vec<Command>,
+    /// The span of the node that proposed the batch, if it is recorded. The state ignores it; `wire.rs` encodes it.
+    #[serde(skip)]
+    pub trace: Option<TraceContext>,
 }
 
 impl Batch {
     /// A batch that follows the one with the sequence before its own, with the default bounds.
     pub fn consecutive(origin: Origin, clock_ms: u64, commands: Vec<Command>) -> Self {
         let follows = origin.sequence.saturating_sub(1);
-        Self { origin, follows, clock_ms, rules: Rules::default(), commands }
+        Self { origin, follows, clock_ms, rules: Rules::default(), commands, trace: None }
     }
 }
 

@@ -8,7 +8,7 @@
 //! | level | adds |
 //! |---|---|
 //! | 1 | batch format 5; snapshot formats 6 to 8; peer messages 4 |
-//! | 2 | batch format 6 with [`Command::RaiseFeatureLevel`](crate::Command::RaiseFeatureLevel); snapshot format 9 |
+//! | 2 | batch format 6: [`Command::RaiseFeatureLevel`](crate::Command::RaiseFeatureLevel), traces; snapshot format 9; changes of members by version |
 //!
 //! A level is never changed once a release has it: what comes next gets the next one.
 

@@ -25,6 +25,7 @@ pub mod rules;
 pub mod snapshot;
 pub mod stat;
 pub mod state;
+mod trace_context;
 pub mod wire;
 
 pub use access::{AccessOp, Need, Resource, Rights, Rule};
@@ -48,4 +49,5 @@ pub use state::{
     Access, Applied, LockRequest, LockSummary, LockView, NodeView, SEQUENCE_GAP, Session, Standing, State, ZXID_GAP,
     ZxidsUsedUp,
 };
+pub use trace_context::TraceContext;
 pub use wire::DecodeError;

@@ -8,8 +8,10 @@ use thiserror::Error;
 
 use crate::command::{Batch, Command};
 use crate::feature::FeatureLevel;
+use crate::trace_context::TraceContext;
 
-/// The newest version: the batch raises the feature level.
+/// The newest version: the batch raises the feature level or carries a trace. The trace, if any, comes before the rest,
+/// which is as in the version before.
 const VERSION: u8 = 6;
 /// The version of all other batches.
 const OLDEST: u8 = 5;
@@ -29,7 +31,7 @@ pub enum DecodeError {
     )]
     Unreleased,
     /// A later program wrote it.
-    #[error("the batch has format version {0}, this program reads {VERSION}: upgrade this node")]
+    #[error("the batch has format version {0}, this program reads up to {VERSION}: upgrade this node")]
     Version(u8),
     /// A later program raised the cluster's feature level.
     #[error(
@@ -53,11 +55,13 @@ impl Batch {
     pub fn encode(&self) -> Vec<u8> {
         // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
         // result would be an empty vector, which no reader accepts as a batch.
-        postcard::to_extend(self, vec![self.version()]).unwrap_or_default()
+        let bytes = vec![self.version()];
+        let before = if self.version() == OLDEST { Ok(bytes) } else { postcard::to_extend(&self.trace, bytes) };
+        before.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
     }
 
     fn version(&self) -> u8 {
-        if self.raised_to().is_some() { VERSION } else { OLDEST }
+        if self.trace.is_some() || self.raised_to().is_some() { VERSION } else { OLDEST }
     }
 
     /// The level to which this batch raises the feature level, if it does.
@@ -67,6 +71,12 @@ impl Batch {
             _ => None,
         };
         self.commands.iter().filter_map(level).max()
+    }
+
+    /// The trace that an encoded batch carries, without decoding the batch.
+    pub fn trace_in(bytes: &[u8]) -> Option<TraceContext> {
+        let (&VERSION, rest) = bytes.split_first()? else { return None };
+        postcard::take_from_bytes::<Option<TraceContext>>(rest).ok()?.0
     }
 
     /// Decodes what [`encode`](Self::encode) wrote.
@@ -80,7 +90,12 @@ impl Batch {
             1..=UNRELEASED => return Err(DecodeError::Unreleased),
             other => return Err(DecodeError::Version(other)),
         }
-        let (batch, rest): (Self, _) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
+        let (trace, body) = match *version {
+            OLDEST => (None, body),
+            _ => postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?,
+        };
+        let (mut batch, rest): (Self, _) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
+        batch.trace = trace;
         if !rest.is_empty() {
             return Err(DecodeError::Trailing(rest.len()));
         }
@@ -107,7 +122,7 @@ mod tests {
         let origin = Origin { node: NodeId(1), incarnation: 2, sequence: 3 };
         let rules =
             Rules { max_ephemerals_per_session: 300, max_state_bytes: 1 << 20, foreign_names: ForeignNames::Refuse };
-        Batch { origin, follows: 2, clock_ms: 4, rules, commands }
+        Batch { origin, follows: 2, clock_ms: 4, rules, commands, trace: None }
     }
 
     fn create(path: &str) -> NodeOp {
@@ -139,6 +154,24 @@ mod tests {
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
             assert_eq!(batch(vec![op.into()]).encode(), expected);
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_version_6_are_a_trace_and_those_of_5() {
+        let plain = batch(vec![create("/a").into()]);
+        let trace = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
+        let traced = Batch { trace: Some(trace), ..plain.clone() };
+        let expected = [&[6, 1][..], &[7; 16], &[8; 8], &[1], &plain.encode()[1..]].concat();
+        assert_eq!(traced.encode(), expected);
+        assert_eq!(Batch::decode(&expected), Ok(traced));
+        assert_eq!(Batch::trace_in(&expected), Some(trace));
+        assert_eq!(Batch::trace_in(&plain.encode()), None);
+        let cut = &expected[..expected.len() - 1];
+        assert!(matches!(Batch::decode(cut), Err(DecodeError::Damaged(_))));
+        assert_eq!(Batch::decode(&[&expected[..], &[0]].concat()), Err(DecodeError::Trailing(1)));
+        for bytes in [&[][..], &[6], &[6, 0, 1], &expected[..20]] {
+            assert_eq!(Batch::trace_in(bytes), None, "{bytes:?}");
         }
     }
 
@@ -265,12 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_version_6_stay_what_they_are() {
+    fn the_bytes_of_a_raised_feature_level_stay_what_they_are() {
         let raise = |level| Batch { commands: vec![Command::RaiseFeatureLevel { level }], ..batch(vec![]) };
         let mut bytes = raise(FeatureLevel(2)).encode();
-        assert_eq!(bytes, [6, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 9, 2]);
+        assert_eq!(bytes, [6, 0, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 9, 2]);
         assert_eq!(Batch::decode(&bytes), Ok(raise(FeatureLevel(2))));
-        bytes[0] = 5;
+        bytes.splice(..2, [5]);
         assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(5)));
         let later = FeatureLevel(FeatureLevel::LATEST.0 + 1);
         let error = Batch::decode(&raise(later).encode()).unwrap_err();

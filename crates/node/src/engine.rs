@@ -106,10 +106,11 @@ impl Engine {
             Some(credential) => Some(self.delegate_keepalive(credential.session, self.authorise(credential).await?)),
             None => None,
         };
+        let trace = caller.trace;
         let actor = caller.into_actor();
         self.refuse_without_right(&actor, &op).await?;
         self.refuse_when_full(&actor, &op).await?;
-        let done = self.proposer.propose(Command::Do { actor, op }).await?;
+        let done = self.proposer.propose_traced(Command::Do { actor, op }, trace).await?;
         reply_of(done)
     }
 
@@ -327,7 +328,8 @@ fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, r
     let vital = replica.clone();
     let mut leadership = replication.leadership();
     let announcing = async move {
-        let payload = Bytes::from(Batch { origin, follows: 0, clock_ms: 0, rules, commands: Vec::new() }.encode());
+        let batch = Batch { origin, follows: 0, clock_ms: 0, rules, commands: Vec::new(), trace: None };
+        let payload = Bytes::from(batch.encode());
         let named = || Replica::start_named(&replica.state(), origin.node).is_some_and(|it| it >= origin.incarnation);
         while !named() {
             if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {

@@ -56,6 +56,7 @@ mod status;
 mod tasks;
 mod time;
 mod token_uses;
+mod traces;
 mod watches;
 
 #[doc(hidden)]
@@ -100,5 +101,6 @@ pub use request::{
 pub use sessions::session_events::{SessionEvent, SessionEvents};
 pub use status::NodeStatus;
 pub use time::clock::{Clock, SystemClock};
+pub use traces::{TraceSink, TraceSpan, TraceValue};
 pub use watches::history::WatchEvent;
 pub use watches::{WatchItem, WatchSpec, WatchStream};

@@ -26,6 +26,7 @@ use crate::sessions::leader_tasks::PeerServiceSlot;
 use crate::sessions::session_events::SessionEvents;
 use crate::status::{NodeStatus, not_ready_because};
 use crate::time::clock::Clock;
+use crate::traces::{TraceSink, Traces};
 use crate::watches::{WatchSpec, WatchStream};
 
 /// The parts from which a node is made.
@@ -52,6 +53,8 @@ pub struct Parts {
     pub random: Box<dyn RngCore + Send>,
     /// Called once, with one line, when this node cannot go on; the process must end.
     pub fatal: Arc<dyn Fn(String) + Send + Sync>,
+    /// Records the spans of traced requests.
+    pub traces: Option<Arc<dyn TraceSink>>,
 }
 
 /// Handle of a node; cheap to clone.
@@ -70,7 +73,13 @@ impl Node {
     pub async fn start(parts: Parts) -> Result<Self, StartError> {
         parts.config.validate().map_err(StartError::Config)?;
         let incarnation = parts.opened.incarnation;
-        let replica = Replica::new(&parts.config, incarnation, parts.clock.clone(), parts.fatal.clone());
+        let replica = Replica::traced(
+            &parts.config,
+            incarnation,
+            parts.clock.clone(),
+            parts.fatal.clone(),
+            Traces::new(parts.traces),
+        );
         let slot = Arc::new(PeerServiceSlot::default());
         let consensus = Consensus::start(lockkeeper_consensus::Parts {
             config: parts.config.consensus.clone(),

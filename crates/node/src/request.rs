@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::{
-    Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, State, Zxid,
+    Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, State,
+    TraceContext, Zxid,
 };
 
 use crate::locks::presence::Presence;
@@ -46,12 +47,14 @@ pub struct Caller {
     pub may_force: bool,
     /// Reports that the caller of a lock request has disconnected, where the request is not dropped at once.
     pub presence: Presence,
+    /// The span of the request, if it is recorded.
+    pub trace: Option<TraceContext>,
 }
 
 impl Caller {
     /// The actor of a command. The credential must have been checked.
     pub(crate) fn into_actor(self) -> Actor {
-        let Self { credential, request, principals, may_force, presence: _ } = self;
+        let Self { credential, request, principals, may_force, presence: _, trace: _ } = self;
         let session = credential.map(|credential| credential.session);
         Actor { session, request, attachment: None, principals, may_force }
     }

@@ -18,6 +18,7 @@ use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
 use crate::http::origin::Origins;
 use crate::jwt::Jwt;
+use crate::otlp::Otlp;
 use crate::principals::SuperUser;
 use crate::queue_age::QueueAge;
 
@@ -38,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) super_user: SuperUser,
     /// JWTs as credentials, if the configuration has an issuer.
     pub(crate) jwt: Option<Arc<Jwt>>,
+    /// Traces, if the configuration has a collector.
+    pub(crate) otlp: Option<Arc<Otlp>>,
     pub(crate) timing: Timing,
     pub(crate) header_bytes: usize,
     pub(crate) body: BodyBounds,
@@ -60,7 +63,7 @@ impl Context {
         (config, checked): (&Config, &Checked),
         node: Node,
         (auth, jwt): (PeerAuth, Option<Arc<Jwt>>),
-        audit: Arc<Audit>,
+        (audit, otlp): (Arc<Audit>, Option<Arc<Otlp>>),
         openapi: Bytes,
         stopping: CancellationToken,
     ) -> Arc<Self> {
@@ -75,6 +78,7 @@ impl Context {
             admin: config.admin.clone(),
             super_user: SuperUser::new(&config.admin),
             jwt,
+            otlp,
             timing: config.timing.clone(),
             header_bytes: limits.header_bytes,
             body: BodyBounds {

@@ -14,7 +14,7 @@ use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQU
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
-use lockkeeper_node::{Caller, Consistency, Credential, NodeError, Presence};
+use lockkeeper_node::{Caller, Consistency, Credential, NodeError};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -325,7 +325,15 @@ fn scope(
         Some(at_work) => at_work.clone(),
         None => context.admission.enter(admission::address_of(Some(&from)), None)?,
     };
-    Ok(CallScope { context: context.clone(), caller, expires, at_work, from, undecided: None })
+    Ok(CallScope {
+        context: context.clone(),
+        caller,
+        expires,
+        at_work,
+        from,
+        undecided: None,
+        span: parts.extensions.get().cloned(),
+    })
 }
 
 impl FromRequestParts<Arc<Context>> for Identified {
@@ -414,7 +422,7 @@ fn caller_of(parts: &Parts, context: &Context) -> Result<(Caller, Option<Instant
     };
     let (principals, expires) = principals_of(parts, context)?;
     let may_force = context.admin.allow_force_release;
-    Ok((Caller { credential, request, principals, may_force, presence: Presence::default() }, expires))
+    Ok((Caller { credential, request, principals, may_force, ..Caller::default() }, expires))
 }
 
 fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h HeaderValue>, Failure> {

@@ -33,6 +33,11 @@ mod jwt;
 pub mod local;
 mod log_lines;
 mod middleware;
+#[cfg(feature = "otlp")]
+mod otlp;
+#[cfg(not(feature = "otlp"))]
+#[path = "without_otlp.rs"]
+mod otlp;
 mod peer;
 mod principals;
 mod process_metrics;
@@ -51,6 +56,7 @@ mod zookeeper;
 pub use config::{Config, ConfigError};
 pub use error::ServeError;
 pub use http::limits::OpenFiles;
+pub use otlp::CommandTrace;
 pub use server::{Server, check_config, open_files, run};
 
 /// The description of the API as JSON, as `/openapi.json` serves it.

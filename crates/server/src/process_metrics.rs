@@ -44,7 +44,12 @@ impl Process {
 
 /// Adds the metrics of this process and of its build. Reads some files of `/proc`.
 pub(crate) fn add(text: &mut Exposition) {
-    let features = if cfg!(feature = "jwt") { "jwt" } else { "" };
+    let features = match (cfg!(feature = "jwt"), cfg!(feature = "otlp")) {
+        (false, false) => "",
+        (true, false) => "jwt",
+        (false, true) => "otlp",
+        (true, true) => "jwt,otlp",
+    };
     let profile = if cfg!(debug_assertions) { "test" } else { "release" };
     let build = [("version", env!("CARGO_PKG_VERSION")), ("features", features), ("profile", profile)];
     text.set_all("lockkeeper_build_info", Kind::Gauge, "1; its labels name the build.", [(build.to_vec(), 1.0)]);

@@ -33,6 +33,7 @@ use crate::http::limits::{OpenFiles, raise_open_files};
 use crate::http::listener::{Bound, Keys, Policy, accept};
 use crate::jwt::Jwt;
 use crate::middleware::ClientFront;
+use crate::otlp::Otlp;
 use crate::peer::PeerFront;
 use crate::service_manager::ServiceManager;
 use crate::tls::{TlsListener, TlsListeners};
@@ -69,6 +70,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
 pub fn check_config(config: &Config) -> Result<(), ServeError> {
     config.check()?;
     Jwt::open(config)?;
+    Otlp::open(config)?;
     TlsListeners::open(config).map(drop)
 }
 
@@ -82,6 +84,7 @@ pub struct Server {
     zookeeper: ZooKeeperPorts,
     tls: TlsListeners,
     jwt: Option<Arc<Jwt>>,
+    otlp: Option<Arc<Otlp>>,
     audit: Option<AuditFile>,
     service_manager: ServiceManager,
 }
@@ -122,12 +125,13 @@ impl Server {
     pub fn bind(config: Config) -> Result<Self, ServeError> {
         let checked = config.check()?;
         let (tls, jwt, audit) = (TlsListeners::open(&config)?, Jwt::open(&config)?, open_audit_file(&config)?);
+        let otlp = Otlp::open(&config)?;
         let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
         let zookeeper = ZooKeeperPorts::bind(&checked)?;
         let service_manager = ServiceManager::default();
-        Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit, service_manager })
+        Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, otlp, audit, service_manager })
     }
 
     /// Binds two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests.
@@ -158,9 +162,10 @@ impl Server {
             adjust(&mut config);
             let checked = config.check()?;
             let (tls, jwt, audit) = (TlsListeners::open(&config)?, Jwt::open(&config)?, open_audit_file(&config)?);
+            let otlp = Otlp::open(&config)?;
             let zookeeper = ZooKeeperPorts::bind(&checked)?;
             let service_manager = ServiceManager::default();
-            Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, audit, service_manager })
+            Ok(Self { config, checked, client, peer, zookeeper, tls, jwt, otlp, audit, service_manager })
         };
         ports.into_iter().map(server).collect()
     }
@@ -195,7 +200,7 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { config, checked, client, peer, zookeeper, tls, jwt, audit, service_manager } = self;
+        let Self { config, checked, client, peer, zookeeper, tls, jwt, otlp, audit, service_manager } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let (connections, for_zookeeper) = connections_that_fit(&config, !zookeeper.is_empty());
@@ -209,7 +214,8 @@ impl Server {
         let audit = Audit::start(config.cluster.node, clock.clone(), audit)
             .map_err(|error| ServeError::Start(format!("the audit log: {error}")))?;
         crate::backup::announce(&config, opened.incarnation, &audit);
-        let settings = (&config, &checked, tls.peers.clone());
+        otlp.iter().for_each(|otlp| otlp.start());
+        let settings = (&config, &checked, tls.peers.clone(), otlp.as_ref());
         let (node, auth) = start_node(settings, &store, opened, snapshots, clock, &fate).await?;
         let forced_deletions = audit.clone();
         node.on_forced_deletion(Box::new(move |deletion, state| {
@@ -220,7 +226,8 @@ impl Server {
         let peers_stop = CancellationToken::new();
         let openapi = Bytes::from(crate::openapi());
         let proofs = (auth, jwt.clone());
-        let context = Context::new((&config, &checked), node.clone(), proofs, audit.clone(), openapi, stopping.clone());
+        let records = (audit.clone(), otlp.clone());
+        let context = Context::new((&config, &checked), node.clone(), proofs, records, openapi, stopping.clone());
         let listen =
             |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;
@@ -278,6 +285,9 @@ impl Server {
         drop(context);
         if timeout(LAST_WORDS, audit.flush()).await.is_err() {
             tracing::warn!("records are not in the audit file yet, because the disk does not answer; the log has them");
+        }
+        if let Some(otlp) = otlp {
+            otlp.flush().await;
         }
         close_store(store).await?;
         tracing::info!("stopped");
@@ -369,7 +379,7 @@ async fn open_store(config: &Config, fate: &Fate) -> Result<(Store, Opened, Snap
 }
 
 async fn start_node(
-    (config, checked, tls): (&Config, &Checked, Option<PeerTls>),
+    (config, checked, tls, otlp): (&Config, &Checked, Option<PeerTls>, Option<&Arc<Otlp>>),
     store: &Store,
     opened: Opened,
     snapshots: SnapshotStore,
@@ -402,6 +412,7 @@ async fn start_node(
         clock,
         random: Box::new(OsRng.unwrap_err()),
         fatal: Arc::new(move |why| sealing.seal(why)),
+        traces: otlp.map(Otlp::sink),
     };
     let node = Node::start(parts).await.map_err(|error| ServeError::Start(error.to_string()))?;
     Ok((node, PeerAuth::new(book)))

@@ -232,6 +232,12 @@ fn describe_state() {
         Unit::Count,
         "Audit records that could not be written to audit.file; the log has them."
     );
+    describe_counter!("lockkeeper_spans_sent_total", Unit::Count, "Spans that the collector of [otlp] has taken.");
+    describe_counter!(
+        "lockkeeper_spans_dropped_total",
+        Unit::Count,
+        "Spans that were dropped, by reason: queue_full, not_sent, rejected, shutdown."
+    );
     describe_counter!(
         "lockkeeper_log_lines_left_out_total",
         Unit::Count,

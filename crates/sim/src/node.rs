@@ -55,6 +55,7 @@ impl Boot {
         config.consensus.peers = self.peers;
         config.consensus.role = self.role;
         let parts = Parts {
+            traces: None,
             config,
             store: Arc::new(self.disk.clone()),
             opened,

@@ -36,6 +36,9 @@ Exit codes:
   123  outcome unknown: the change may or may not have taken place
 The commands that run CMD (lock, semaphore, elect, gate) have more; see `lockkeeper lock --help`.
 
+Where OTEL_EXPORTER_OTLP_ENDPOINT names a collector of OpenTelemetry, a program that was built with the feature otlp
+sends it the trace of the command, below the span that TRACEPARENT names.
+
 To try a cluster on this machine:  lockkeeper dev";
 
 const HEALTH: &str = "\

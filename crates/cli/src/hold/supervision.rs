@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use lockkeeper_client::{Moment, Session, safety_margin};
+use lockkeeper_server::CommandTrace;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -72,7 +73,8 @@ pub(super) async fn supervise<H: Hold>(
         return Ok(End::Lost("it was lost before CMD started".into()));
     }
     let stdout = if hold.output_limit().is_some() { Stdio::piped() } else { Stdio::inherit() };
-    let variables = hold.variables(held);
+    let mut variables = hold.variables(held);
+    variables.extend(CommandTrace::traceparent().map(|traceparent| ("TRACEPARENT", traceparent)));
     let mut command = Supervised::start(hold.command(), &args.command, &variables, kill_at + guard_slack, stdout)?;
     *capture = start_capture(&mut command, hold.output_limit())?;
     let mut taken = pin!(hold.revoked(session, held));

@@ -5,6 +5,9 @@
 
 mod access;
 mod certs;
+#[allow(dead_code, reason = "no crate uses all of it")]
+#[path = "../../../server/tests/it/collector.rs"]
+mod collector;
 mod commands;
 mod doctor;
 mod gate;
@@ -12,6 +15,7 @@ mod hold;
 mod lock;
 mod members;
 mod operate;
+mod otlp;
 mod readme_walk;
 mod service_manager;
 mod support;

@@ -16,6 +16,7 @@ use super::lock_loss::session_lost;
 use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
+use crate::traces;
 
 /// How a long wait is split into calls. A call lasts `overlap + renew_after + overlap`, which must be shorter than
 /// `piece` by as much as a busy machine may be late.
@@ -39,7 +40,7 @@ const RENEWAL_TIMING: RenewalTiming = RenewalTiming {
 
 /// Acquires the lock; `None` if the wait ended before that.
 pub(crate) async fn acquire(session: &Session, request: &LockRequest, wait: Wait) -> Result<Option<Grant>, Error> {
-    acquire_in_pieces(session, request, wait, RENEWAL_TIMING).await
+    traces::acquire(&request.first, acquire_in_pieces(session, request, wait, RENEWAL_TIMING)).await
 }
 
 async fn acquire_in_pieces(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
 use futures::{Sink, SinkExt, StreamExt};
-use lockkeeper_api::{Code, Problem, SESSION_HEADER};
+use lockkeeper_api::{Code, Problem, SESSION_HEADER, TRACES_HEADER};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
@@ -42,6 +42,8 @@ pub(super) type Socket = WebSocketStream<Connection>;
 pub(super) struct OpenedStream {
     pub(super) index: usize,
     pub(super) socket: Box<Socket>,
+    /// Whether the node takes the traces of requests.
+    pub(super) traces: bool,
     /// When the handshake was begun.
     pub(super) sent: Moment,
     /// The grants that guards watched then.
@@ -152,13 +154,13 @@ async fn connect_one(stream: &StreamHandle, index: usize) -> (usize, Result<Open
     let (watched, sent) = (stream.loss_reports.watched(), Moment::now());
     let limit = context.options.attempt_timeout;
     let outcome = match timeout(limit, connect_to(context, context.endpoints.at(index))).await {
-        Ok(outcome) => outcome.map(|socket| OpenedStream { index, socket, sent, watched }),
+        Ok(outcome) => outcome.map(|(socket, traces)| OpenedStream { index, socket, traces, sent, watched }),
         Err(_) => Err(ConnectFailure::Now(format!("no stream within {} ms", limit.as_millis()))),
     };
     (index, outcome)
 }
 
-async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<Box<Socket>, ConnectFailure> {
+async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<(Box<Socket>, bool), ConnectFailure> {
     let now = |why: String| ConnectFailure::Now(why);
     let request = request(context, endpoint).map_err(now)?;
     let connecting = TcpStream::connect(endpoint.authority());
@@ -172,7 +174,7 @@ async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<Box<Socket
         .max_message_size(Some(MAX_ANSWER_BYTES))
         .max_frame_size(Some(MAX_ANSWER_BYTES));
     match client_async_with_config(request, connection, Some(config)).await {
-        Ok((socket, _)) => Ok(Box::new(socket)),
+        Ok((socket, response)) => Ok((Box::new(socket), response.headers().contains_key(TRACES_HEADER))),
         Err(WsError::Http(response)) => Err(refusal(&response)),
         Err(WsError::Io(error)) => match tls::rejection(&error) {
             Some(why) => Err(ConnectFailure::Tls(why)),

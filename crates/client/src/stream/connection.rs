@@ -73,6 +73,8 @@ pub(super) struct StreamConnection<'a> {
     pinged: bool,
     /// The server's reason for closing the stream.
     goodbye: Option<Box<Problem>>,
+    /// Whether the server takes the traces of requests.
+    traces: bool,
 }
 
 impl<'a> StreamConnection<'a> {
@@ -83,7 +85,7 @@ impl<'a> StreamConnection<'a> {
         generation: u64,
         leader_move: &'a mut LeaderMove,
     ) -> Self {
-        let OpenedStream { index, socket, sent, watched } = opened;
+        let OpenedStream { index, socket, traces, sent, watched } = opened;
         let (sink, source) = (*socket).split();
         {
             let mut guard = stream.inner.lock();
@@ -109,6 +111,7 @@ impl<'a> StreamConnection<'a> {
             last_received: Instant::now(),
             pinged: false,
             goodbye: None,
+            traces,
         }
     }
 
@@ -211,7 +214,7 @@ impl<'a> StreamConnection<'a> {
                         (Some(identity), Some(_)) => identity.acknowledgements.take(usize::MAX),
                         _ => Vec::new(),
                     };
-                    let text = frames::request(id, request, &done);
+                    let text = frames::request(id, request, &done, self.traces);
                     if let Err(error) = text {
                         let request = inner.pending.remove(id);
                         drop(guard);

@@ -19,6 +19,8 @@ struct BorrowedRequest<'a> {
     request_id: Option<Uuid>,
     #[serde(skip_serializing_if = "<[Uuid]>::is_empty")]
     acknowledge: &'a [Uuid],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
     call: &'a Call,
 }
 
@@ -37,14 +39,17 @@ fn text(message: &FromClient<'_>) -> Result<String, Error> {
     serde_json::to_string(message).map_err(unencodable)
 }
 
-/// Encodes a request under that id.
+/// Encodes a request under that id; `traces` is whether the server takes its trace.
 pub(super) fn request(
     id: u64,
     request: &super::pending::PendingRequest,
     acknowledge: &[Uuid],
+    traces: bool,
 ) -> Result<String, Error> {
     let (request_id, call) = (request.request_id, request.spec.call());
-    text(&FromClient::Request(BorrowedRequest { id, request_id, acknowledge, call: &call }))
+    let trace = request.spec.trace.as_ref().filter(|_| traces);
+    let traceparent = trace.map(|trace| trace.traceparent.as_str());
+    text(&FromClient::Request(BorrowedRequest { id, request_id, acknowledge, traceparent, call: &call }))
 }
 
 pub(super) fn cancel(id: u64) -> Result<String, Error> {
@@ -116,7 +121,7 @@ mod tests {
             ever_sent: false,
             outcome_unknown: false,
         };
-        let written = request(7, &asked, &[id]).unwrap();
+        let written = request(7, &asked, &[id], true).unwrap();
         let stream::FromClient::Request(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
         assert_eq!((read.id, read.call), (7, call));
         assert_eq!((read.request_id, read.acknowledge), (Some(id), vec![id]));

@@ -14,11 +14,11 @@ use lockkeeper_mutants::mutant;
 use lockkeeper_store::{Done, LogPosition, LogStorage, Record, StoreError};
 use openraft::raft::AppendEntriesRequest;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
-use openraft::{OptionalSend, RaftLogReader};
+use openraft::{EntryPayload, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::application::FatalHook;
+use crate::application::{FatalHook, StateMachine};
 use crate::blocking::{Blocking, blocking};
 use crate::log::codec;
 use crate::log::log_size::LogSize;
@@ -40,6 +40,8 @@ pub(crate) struct LogStore {
     agreed: Arc<Mutex<Option<LogPosition>>>,
     blocking: Arc<dyn Blocking>,
     fatal: FatalHook,
+    /// Follows the writing of entries.
+    machine: Option<Arc<dyn StateMachine>>,
 }
 
 impl LogStore {
@@ -59,7 +61,12 @@ impl LogStore {
         let durable = bounds.last.map_or(0, |last| last.index);
         let committed = bounds.purged.map_or(0, |purged| purged.index).max(covered);
         let (committed, durable) = (Arc::new(committed.into()), Arc::new(durable.into()));
-        Ok(LogStore { store, size, committed, durable, agreed: Arc::default(), blocking, fatal })
+        Ok(LogStore { store, size, committed, durable, agreed: Arc::default(), blocking, fatal, machine: None })
+    }
+
+    /// Has the machine follow the writing of entries.
+    pub(crate) fn followed_by(self, machine: Arc<dyn StateMachine>) -> Self {
+        Self { machine: Some(machine), ..self }
     }
 
     /// How many bytes of the log lie where, as it grows and is truncated.
@@ -273,13 +280,21 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let records = entries.into_iter().map(|entry| codec::record_of(&entry)).collect::<io::Result<Vec<Record>>>()?;
+        let mut steps = Vec::new();
+        let record = |entry: Entry| {
+            if let (Some(machine), EntryPayload::Normal(stamped)) = (&self.machine, &entry.payload) {
+                steps.extend(machine.writing(&stamped.payload));
+            }
+            codec::record_of(&entry)
+        };
+        let records = entries.into_iter().map(record).collect::<io::Result<Vec<Record>>>()?;
         let (durable, last) = (self.durable.clone(), records.last().map_or(0, |last| last.position.index));
         {
             let mut size = self.size.lock();
             records.iter().for_each(|record| size.push(record.position.index, record.payload.len()));
         }
         let complete = move |result: Result<(), StoreError>| {
+            drop(steps);
             if result.is_ok() {
                 durable.fetch_max(last, Ordering::AcqRel);
             }
@@ -382,6 +397,7 @@ mod tests {
         let log = LogStore {
             store: Arc::new(StuckDisk(Mutex::new(answers))),
             size: Arc::default(),
+            machine: None,
             committed: Arc::new(2.into()),
             durable: Arc::default(),
             agreed: Arc::default(),

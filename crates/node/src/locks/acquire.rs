@@ -10,9 +10,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
     Actor, Command, FencingToken, IfHolding, LockName, LockOp, NodePath, Principals, Refusal, Reply, SessionId,
-    Standing, State, Zxid,
+    Standing, State, TraceContext, Zxid,
 };
 use lockkeeper_mutants::mutant;
 use tokio::sync::oneshot;
@@ -24,6 +25,7 @@ use crate::locks::presence::PresenceGuard;
 use crate::locks::waiters::WaiterGuard;
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
 use crate::sessions::lifecycle::unexpected;
+use crate::traces::TraceSpan;
 
 /// Most holders that a refusal names.
 const MAX_HOLDERS_NAMED: usize = 32;
@@ -39,6 +41,7 @@ struct QueuedRequest {
     token: FencingToken,
     /// When it was made: a sign of life of its session.
     asked_ms: u64,
+    trace: Option<TraceContext>,
 }
 
 /// How a request stood when it was checked.
@@ -46,8 +49,9 @@ enum RequestStatus {
     /// With the versions of its nodes.
     Holds(At<Vec<i32>>),
     Gone,
-    /// It waits for the lock of this number first.
-    Waits(usize, WaiterGuard),
+    /// It waits for the lock of this number first, behind the request with this token. The token is read only for a
+    /// request that is traced.
+    Waits(usize, WaiterGuard, Option<FencingToken>),
 }
 
 impl Engine {
@@ -68,8 +72,8 @@ impl Engine {
         let permit =
             self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded(Bound::LockRequests))?;
         let mut guard = RequestGuard::new(self, permit, credential.session, ask.locks.clone(), on_cancelled);
-        let actor = caller.into_actor();
-        let acquired = self.enter_and_wait(&mut guard, credential.session, actor, &ask, began + wait).await;
+        let (trace, actor) = (caller.trace, caller.into_actor());
+        let acquired = self.enter_and_wait(&mut guard, (credential.session, actor, trace), &ask, began + wait).await;
         if is_settled(&acquired, &ask) {
             guard.disarm();
         }
@@ -84,8 +88,7 @@ impl Engine {
     async fn enter_and_wait(
         self: &Arc<Self>,
         guard: &mut RequestGuard,
-        session: SessionId,
-        actor: Actor,
+        (session, actor, trace): (SessionId, Actor, Option<TraceContext>),
         ask: &Acquire,
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
@@ -99,7 +102,7 @@ impl Engine {
         };
         let op = op.into();
         self.refuse_when_full(&actor, &op).await?;
-        let done = guard.enter(Command::Do { actor, op }).await?;
+        let done = guard.enter(Command::Do { actor, op }, trace).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {
             // A repeated request, part of which is gone.
@@ -110,7 +113,7 @@ impl Engine {
             entered => entered?,
         };
         let Reply::Queued { paths, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
-        let queued = QueuedRequest { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms };
+        let queued = QueuedRequest { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms, trace };
         // Another node may be cancelling a request that was made before. Claiming it first decides between the two.
         if !fresh && !guard.claim(token).await.map_err(after_entry)? {
             if queued.locks.len() > 1 {
@@ -127,6 +130,32 @@ impl Engine {
         queued: &QueuedRequest,
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
+        let mut span = None;
+        let acquired = self.wait_in_queue(guard, queued, until, &mut span).await;
+        if let Some(mut span) = span {
+            span.set("lockkeeper.outcome", outcome_of(&acquired).into());
+        }
+        acquired
+    }
+
+    /// The span of a wait, with a link to the request ahead. Without an outcome, the caller went away.
+    fn begin_wait(&self, queued: &QueuedRequest, blocker: Option<FencingToken>) -> Option<Box<dyn TraceSpan>> {
+        let link = blocker.and_then(|blocker| self.replica.traces.of_request(blocker));
+        let mut span = self.replica.traces.begin("lockkeeper.wait", queued.trace?, link.as_slice())?;
+        span.set("lockkeeper.token", queued.token.0.into());
+        if let Some(FencingToken(blocker)) = blocker {
+            span.set("lockkeeper.blocker.token", blocker.into());
+        }
+        Some(span)
+    }
+
+    async fn wait_in_queue(
+        self: &Arc<Self>,
+        guard: &mut RequestGuard,
+        queued: &QueuedRequest,
+        until: Duration,
+        span: &mut Option<Box<dyn TraceSpan>>,
+    ) -> Result<At<Acquired>, NodeError> {
         // The entry, or the claim, has just been applied here: so far this replica is not behind.
         let mut is_confirmed = true;
         loop {
@@ -141,7 +170,12 @@ impl Engine {
                     continue;
                 }
                 RequestStatus::Gone => return self.gone(queued),
-                RequestStatus::Waits(missing, waiting) => (missing, waiting),
+                RequestStatus::Waits(missing, waiting, blocker) => {
+                    if span.is_none() {
+                        *span = self.begin_wait(queued, blocker);
+                    }
+                    (missing, waiting)
+                }
             };
             if mutant!(RegisterWaiterLate) {
                 let clock = &self.replica.clock;
@@ -177,7 +211,13 @@ impl Engine {
             let version = |path| state.get(path).map_or(0, |node| node.stat.version);
             return RequestStatus::Holds(At { value: queued.paths.iter().map(version).collect(), zxid: state.zxid() });
         };
-        RequestStatus::Waits(number, self.replica.waiters.register(queued.paths.clone(), number, blocker))
+        // Waiters for a permit wait for their directory, which is no request.
+        let token = queued.trace.and_then(|_| {
+            let node = state.get(&blocker).filter(|_| parse_request(blocker.name()).is_some())?;
+            Some(FencingToken(node.stat.czxid.0))
+        });
+        let waiter = self.replica.waiters.register(queued.paths.clone(), number, blocker);
+        RequestStatus::Waits(number, waiter, token)
     }
 
     /// Its turn has come. If another call claimed the request meanwhile, it may be cancelling it: claim it before the
@@ -273,6 +313,16 @@ impl Engine {
     }
 }
 
+/// The outcome of a wait, as its span has it.
+fn outcome_of(acquired: &Result<At<Acquired>, NodeError>) -> &'static str {
+    match acquired {
+        Ok(At { value: Acquired::Held(_), .. }) => "granted",
+        Ok(At { value: Acquired::Busy { .. }, .. }) => "timed_out",
+        Ok(At { value: Acquired::Gone, .. }) | Err(NodeError::Refused(_)) => "refused",
+        Err(_) => "unknown",
+    }
+}
+
 /// Once a request stands in the queue, an error no longer means that nothing changed.
 fn after_entry(error: NodeError) -> NodeError {
     match error {
@@ -299,7 +349,7 @@ fn is_settled(acquired: &Result<At<Acquired>, NodeError>, ask: &Acquire) -> bool
 
 /// The answer to a request that did not get the lock.
 fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
-    let own = lockkeeper_core::lock::parse_request(path.name()).map_or(u64::MAX, |(sequence, _)| sequence);
+    let own = parse_request(path.name()).map_or(u64::MAX, |(sequence, _)| sequence);
     let lock = lock.clone();
     let Some(view) = state.lock(&lock) else { return Acquired::Busy { lock, holders: Vec::new(), ahead: 0 } };
     let holders = view

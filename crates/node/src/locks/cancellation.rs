@@ -13,7 +13,9 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{Actor, Command, FencingToken, IfHolding, LockName, LockOp, Outcome, Refusal, Reply, SessionId};
+use lockkeeper_core::{
+    Actor, Command, FencingToken, IfHolding, LockName, LockOp, Outcome, Refusal, Reply, SessionId, TraceContext,
+};
 use lockkeeper_mutants::mutant;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -75,8 +77,8 @@ impl RequestGuard {
     }
 
     /// Enters the queues.
-    pub(crate) async fn enter(&mut self, command: Command) -> Result<Done, NodeError> {
-        self.progress = Progress::Entering(self.engine.proposer.submit(command)?);
+    pub(crate) async fn enter(&mut self, command: Command, trace: Option<TraceContext>) -> Result<Done, NodeError> {
+        self.progress = Progress::Entering(self.engine.proposer.submit_traced(command, trace)?);
         let done = self.outcome().await?;
         self.progress = match queued_under(&done.outcome) {
             Some(token) if done.fresh() => Progress::Owned(token, new_versions(&self.locks)),

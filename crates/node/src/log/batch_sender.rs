@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{Batch, NodeId, Origin, Refusal, Rules, State};
+use lockkeeper_core::{Batch, FeatureLevel, NodeId, Origin, Refusal, Rules, State, TraceContext};
 use lockkeeper_mutants::mutant;
 use tokio::sync::watch;
 
@@ -26,9 +26,13 @@ use crate::log::inflight::Pending;
 use crate::log::queue::CommandQueue;
 use crate::replica::Replica;
 use crate::replication::Replication;
+use crate::traces::TraceSpan;
 
 /// An attempt that has no answer yet: the batch's sequence, and the answer to come.
 type Attempt = BoxFuture<'static, (u64, Result<(), ProposeError>)>;
+
+/// Most links of a batch's span.
+const MAX_LINKS: usize = 32;
 
 /// See the module's text.
 pub(crate) struct BatchSender {
@@ -188,9 +192,11 @@ impl BatchSender {
         let origin = self.take_origin();
         metrics::histogram!("lockkeeper_batches_in_flight").record(self.open.len() as f64);
         metrics::histogram!("lockkeeper_batch_commands").record(pending.len() as f64);
-        let payload = encode(origin, follows, self.rules, &pending);
+        let span = self.begin_span(origin, &pending);
+        let trace = span.as_ref().map(|span| span.context()).filter(|_| self.log_carries_traces());
+        let payload = encode(origin, follows, self.rules, &pending, trace);
         let commands = pending.len();
-        self.replica.inflight.begin(origin, pending);
+        self.replica.inflight.begin(origin, pending, span);
         let mut batch = OpenBatch {
             sequence: origin.sequence,
             follows,
@@ -203,6 +209,22 @@ impl BatchSender {
         };
         attempt(&mut batch, &self.replication, &self.answers);
         self.open.push_back(batch);
+    }
+
+    /// Whether all members can read a batch with a trace.
+    fn log_carries_traces(&self) -> bool {
+        self.replica.state().feature_level() >= FeatureLevel(2)
+    }
+
+    /// The span of a batch, if it has a request that is recorded: below the first of them, with links to the others.
+    fn begin_span(&self, origin: Origin, pending: &[Pending]) -> Option<Box<dyn TraceSpan>> {
+        let mut traced = pending.iter().filter_map(|one| one.trace);
+        let parent = traced.next()?;
+        let others = traced.take(MAX_LINKS).collect::<Vec<_>>();
+        let mut span = self.replica.traces.begin("lockkeeper.propose", parent, &others)?;
+        span.set("lockkeeper.batch.sequence", origin.sequence.into());
+        span.set("lockkeeper.batch.commands", (pending.len() as u64).into());
+        Some(span)
     }
 
     /// A sequence is never used for other contents, even if the first batch is certainly not in the log.
@@ -320,7 +342,7 @@ impl BatchSender {
     async fn fence(&mut self, backoff: &mut Backoff, went_down: &str) {
         let Some(follows) = self.open.front().map(|batch| batch.follows) else { return };
         let origin = self.take_origin();
-        let payload = encode(origin, follows, self.rules, &[]);
+        let payload = encode(origin, follows, self.rules, &[], None);
         loop {
             match self.replication.propose(payload.clone()).await {
                 // The barrier brings this replica up to what was committed before it.
@@ -364,10 +386,16 @@ async fn leader_changed(leadership: &mut watch::Receiver<Leadership>, sent_under
     }
 }
 
-pub(crate) fn encode(origin: Origin, follows: u64, rules: Rules, pending: &[Pending]) -> Bytes {
+pub(crate) fn encode(
+    origin: Origin,
+    follows: u64,
+    rules: Rules,
+    pending: &[Pending],
+    trace: Option<TraceContext>,
+) -> Bytes {
     let commands = pending.iter().map(|one| one.command.clone()).collect();
     // The leader stamps the entry; the stamp replaces this field when the entry is applied.
-    Bytes::from(Batch { origin, follows, clock_ms: 0, rules, commands }.encode())
+    Bytes::from(Batch { origin, follows, clock_ms: 0, rules, commands, trace }.encode())
 }
 
 fn fail_all(pending: Vec<Pending>, error: &ProposeError) {

@@ -8,11 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use lockkeeper_core::{Command, Origin, Outcome};
+use lockkeeper_core::{Command, Origin, Outcome, TraceContext};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::NodeError;
+use crate::traces::TraceSpan;
 
 /// A command that has been decided.
 #[derive(Clone, Debug)]
@@ -95,6 +96,8 @@ pub(crate) struct Pending {
     pub(crate) nodes: usize,
     pub(crate) stage: Stage,
     pub(crate) answer: Answer,
+    /// The span of the request that it is for, if it is recorded.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl Pending {
@@ -103,14 +106,15 @@ impl Pending {
     }
 }
 
-#[derive(Debug)]
 struct InflightBatch {
     origin: Origin,
     pending: Vec<Pending>,
+    /// Ends once all callers have been answered.
+    span: Option<Box<dyn TraceSpan>>,
 }
 
 /// The batches on their way, in the order of their sequences.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Inflight {
     batches: Mutex<VecDeque<InflightBatch>>,
     progress: Arc<Notify>,
@@ -120,8 +124,8 @@ pub(crate) struct Inflight {
 
 impl Inflight {
     /// A batch goes out, after those that are on their way.
-    pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>) {
-        self.batches.lock().push_back(InflightBatch { origin, pending });
+    pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>, span: Option<Box<dyn TraceSpan>>) {
+        self.batches.lock().push_back(InflightBatch { origin, pending, span });
     }
 
     /// Takes back the commands of this batch and of every later one, a list for each batch. Batches whose callers are
@@ -169,19 +173,24 @@ impl Inflight {
     pub(crate) fn complete(&self, origin: Origin) -> Option<Completions> {
         let mut batches = self.batches.lock();
         let index = batches.iter().position(|batch| batch.origin == origin)?;
-        let pending = batches.remove(index)?.pending.into_iter();
-        Some(Completions { pending, progress: self.progress.clone() })
+        let InflightBatch { pending, span, .. } = batches.remove(index)?;
+        Some(Completions { pending: pending.into_iter(), progress: self.progress.clone(), _span: span })
     }
 }
 
 /// A batch whose callers are being answered.
-#[derive(Debug)]
 pub(crate) struct Completions {
     pending: std::vec::IntoIter<Pending>,
     progress: Arc<Notify>,
+    _span: Option<Box<dyn TraceSpan>>,
 }
 
 impl Completions {
+    /// The trace of the next caller's request, if it is recorded.
+    pub(crate) fn next_trace(&self) -> Option<TraceContext> {
+        self.pending.as_slice().first()?.trace
+    }
+
     /// Answers the next caller.
     pub(crate) fn resolve_next(&mut self, done: Done) {
         let one = self.pending.next();

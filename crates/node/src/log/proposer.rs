@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{AccessOp, Actor, Command, GateOp, LockName, LockOp, NodeOp, Op, Principals, Refusal};
+use lockkeeper_core::{
+    AccessOp, Actor, Command, GateOp, LockName, LockOp, NodeOp, Op, Principals, Refusal, TraceContext,
+};
 use tokio::sync::oneshot;
 
 use crate::config::NodeConfig;
@@ -69,8 +71,13 @@ impl Proposer {
 
     /// Submits a command. Never waits.
     pub(crate) fn submit(&self, command: Command) -> Result<Submission, NodeError> {
+        self.submit_traced(command, None)
+    }
+
+    /// The same for a request whose span is recorded.
+    pub(crate) fn submit_traced(&self, command: Command, trace: Option<TraceContext>) -> Result<Submission, NodeError> {
         let (sender, reply) = oneshot::channel();
-        let stage = self.hand_over(command, Answer::Awaited(sender))?;
+        let stage = self.hand_over(command, Answer::Awaited(sender), trace)?;
         Ok(Submission { stage, reply })
     }
 
@@ -82,10 +89,10 @@ impl Proposer {
         command: Command,
         tell: impl FnOnce(Completion) + Send + 'static,
     ) -> Result<Stage, NodeError> {
-        self.hand_over(command, Answer::InOrder(Box::new(tell)))
+        self.hand_over(command, Answer::InOrder(Box::new(tell)), None)
     }
 
-    fn hand_over(&self, command: Command, answer: Answer) -> Result<Stage, NodeError> {
+    fn hand_over(&self, command: Command, answer: Answer, trace: Option<TraceContext>) -> Result<Stage, NodeError> {
         let bytes = bytes_of(&command);
         if bytes > self.max_command_bytes {
             let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
@@ -94,7 +101,7 @@ impl Proposer {
         let stage = Stage::default();
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let nodes = self.nodes_of(&command);
-        let pushed = self.queue.push(Pending { command, bytes, nodes, stage: stage.clone(), answer });
+        let pushed = self.queue.push(Pending { command, bytes, nodes, stage: stage.clone(), answer, trace });
         if pushed.is_err() {
             self.unanswered.fetch_sub(1, Ordering::SeqCst);
         }
@@ -121,7 +128,12 @@ impl Proposer {
 
     /// Submits a command and waits for its outcome, for as long as a request may take.
     pub(crate) async fn propose(&self, command: Command) -> Completion {
-        let mut submission = self.submit(command)?;
+        self.propose_traced(command, None).await
+    }
+
+    /// The same for a request whose span is recorded.
+    pub(crate) async fn propose_traced(&self, command: Command, trace: Option<TraceContext>) -> Completion {
+        let mut submission = self.submit_traced(command, trace)?;
         self.await_outcome(&mut submission).await
     }
 

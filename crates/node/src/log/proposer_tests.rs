@@ -320,7 +320,13 @@ async fn what_follows_a_batch_that_was_never_taken_is_sent_anew() {
     let (mut first, mut second) = two_in_flight(&order, &proposer).await;
     let mut third = proposer.submit(make(true)).expect("taken");
     // The first is applied once there is something in the log.
-    order.log.lock().push(encode(Origin { node: NodeId(9), incarnation: 1, sequence: 1 }, 0, Rules::default(), &[]));
+    order.log.lock().push(encode(
+        Origin { node: NodeId(9), incarnation: 1, sequence: 1 },
+        0,
+        Rules::default(),
+        &[],
+        None,
+    ));
     let made = [made(&mut first).await, made(&mut second).await, made(&mut third).await];
     assert_eq!(made, ["/x0000000000", "/x0000000001", "/x0000000002"]);
     order.apply_from(0);
@@ -347,7 +353,7 @@ async fn a_batch_in_whose_place_another_came_is_sent_anew() {
     until(|| order.attempts.lock().len() == 1).await;
     // As if a batch of this node that was given up had been in the log all the same.
     let lost = Origin { node: NodeId(1), incarnation: 7, sequence: 9 };
-    order.replica.apply(&[order.entry(&encode(lost, 0, Rules::default(), &[]))]);
+    order.replica.apply(&[order.entry(&encode(lost, 0, Rules::default(), &[], None))]);
     order.leadership.send_modify(|leadership| *leadership = Leadership { term: 2, leader: Some(3), leading: false });
     assert_eq!(made(&mut first).await, "/x0000000000");
     assert!(sequences(&order).contains(&(10, 9)), "{:?}", sequences(&order));

@@ -15,7 +15,14 @@ fn write(number: i32) -> NodeOp {
 
 fn pending(actor: Actor, op: impl Into<Op>) -> Pending {
     let answer = Answer::InOrder(Box::new(|_| {}));
-    Pending { command: Command::Do { actor, op: op.into() }, bytes: 100, nodes: 1, stage: Stage::default(), answer }
+    Pending {
+        command: Command::Do { actor, op: op.into() },
+        bytes: 100,
+        nodes: 1,
+        stage: Stage::default(),
+        answer,
+        trace: None,
+    }
 }
 
 /// Session and number of each command, in the order in which they are taken.

@@ -19,10 +19,11 @@ use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 
-use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine};
+use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine, StepGuard};
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, State, Term, Zxid,
+    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, State, Term,
+    TraceContext, Zxid,
 };
 use lockkeeper_mutants::mutant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -30,7 +31,7 @@ use tokio::sync::watch;
 
 use crate::config::NodeConfig;
 use crate::locks::waiters::Waiters;
-use crate::log::inflight::{Done, Inflight};
+use crate::log::inflight::{Completions, Done, Inflight};
 use crate::replica::copies::Copies;
 use crate::replica::slow_apply::SlowApply;
 use crate::replica::state_size::StateSize;
@@ -40,6 +41,7 @@ use crate::sessions::session_events::SessionEventRegistry;
 use crate::tasks::{FatalHook, Tasks};
 use crate::time::Time;
 use crate::time::clock::Clock;
+use crate::traces::{TraceSpan, Traces};
 use crate::watches::Watches;
 use crate::watches::history::History;
 
@@ -75,12 +77,24 @@ pub(crate) struct Replica {
     slow_apply: SlowApply,
     pub(crate) state_size: StateSize,
     pub(crate) copies: Copies,
+    pub(crate) traces: Traces,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
 
 impl Replica {
+    #[cfg(test)]
     pub(crate) fn new(config: &NodeConfig, start: u64, clock: Arc<dyn Clock>, fatal: FatalHook) -> Arc<Self> {
+        Self::traced(config, start, clock, fatal, Traces::default())
+    }
+
+    pub(crate) fn traced(
+        config: &NodeConfig,
+        start: u64,
+        clock: Arc<dyn Clock>,
+        fatal: FatalHook,
+        traces: Traces,
+    ) -> Arc<Self> {
         let history = History::new(config.history_events, config.history_bytes);
         Arc::new(Self {
             node: NodeId(config.consensus.node),
@@ -100,6 +114,7 @@ impl Replica {
             slow_apply: SlowApply::default(),
             state_size: StateSize::new(config.rules.max_state_bytes),
             copies: Copies::default(),
+            traces,
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
@@ -159,6 +174,7 @@ impl Replica {
             Err(error) => panic!("it cannot be read: {error}"),
         };
         batch.clock_ms = entry.clock_ms;
+        let span = self.begin_step("lockkeeper.apply", batch.trace);
         let began = self.clock.now();
         let mut state = self.state.write();
         let outcomes = state.apply(Term(entry.position.term), &batch);
@@ -171,11 +187,20 @@ impl Replica {
         self.copies.give(&state);
         let (zxid, delay_end_ms, bytes) = (state.zxid(), state.next_delay_end_ms(), state.bytes());
         drop(state);
+        if let Some(mut span) = span {
+            span.set("lockkeeper.zxid", zxid.0.into());
+            span.set("lockkeeper.log.index", entry.position.index.into());
+        }
         self.publish(zxid, delay_end_ms);
         let took = self.clock.now() - began;
         metrics::histogram!("lockkeeper_apply_seconds").record(took.as_secs_f64());
         self.slow_apply.record(&batch, took, self.clock.now());
         self.state_size.record(bytes);
+    }
+
+    /// The span of a step of a batch on this node.
+    fn begin_step(&self, name: &'static str, batch: Option<TraceContext>) -> Option<Box<dyn TraceSpan>> {
+        self.traces.begin(name, batch?, &[])
     }
 
     /// The highest start of this node's data directory that the state names.
@@ -222,6 +247,7 @@ impl Replica {
             self.report_forced_deletions(state, batch, &outcomes);
         }
         for outcome in outcomes {
+            self.note_trace(&outcome, completions.as_ref().and_then(Completions::next_trace).or(batch.trace));
             self.for_each_observer(|observer| observer.deliver(state, &outcome.events));
             if let Some(completions) = &mut completions {
                 completions.resolve_next(Done::from_log(outcome));
@@ -229,6 +255,13 @@ impl Replica {
         }
         if let Some(completions) = completions {
             completions.finish();
+        }
+    }
+
+    /// Remembers the trace of a lock request: its own where it was made at this node, otherwise that of its batch.
+    fn note_trace(&self, outcome: &Outcome, trace: Option<TraceContext>) {
+        if let (Some(trace), Ok(Reply::Queued { token, .. })) = (trace, &outcome.reply) {
+            self.traces.note_request(*token, trace);
         }
     }
 
@@ -318,6 +351,14 @@ impl StateMachine for Replica {
             return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
         }
         check_origin(self.state.read().last_batch(batch.origin.node), batch.origin)
+    }
+
+    fn writing(&self, payload: &[u8]) -> Option<StepGuard> {
+        Some(Box::new(self.begin_step("lockkeeper.append", Batch::trace_in(payload))?))
+    }
+
+    fn replicating(&self, payload: &[u8]) -> Option<StepGuard> {
+        Some(Box::new(self.begin_step("lockkeeper.replicate", Batch::trace_in(payload))?))
     }
 
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {

@@ -28,6 +28,7 @@ use crate::context::Context;
 use crate::extract::session_required;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
+use crate::otlp::RequestSpan;
 use crate::principals::names_in;
 use crate::rate_limits::{Turn, charges_of_call};
 use crate::reply::Reply;
@@ -51,6 +52,8 @@ pub(crate) struct CallScope {
     pub(crate) from: ClientAddress,
     /// For a lock request that can be cancelled: dropped once nothing of the request is left, or sent [`Undecided`].
     pub(crate) undecided: Option<oneshot::Sender<Undecided>>,
+    /// The span of the request, if it is recorded.
+    pub(crate) span: Option<RequestSpan>,
 }
 
 impl CallScope {
@@ -93,7 +96,20 @@ impl CallScope {
     }
 
     /// Carries out a call when it is the turn of its namespace.
-    pub(crate) fn dispatch(self, call: Call) -> BoxFuture<'static, Answered> {
+    pub(crate) fn dispatch(mut self, call: Call) -> BoxFuture<'static, Answered> {
+        let Some(span) = self.span.take() else { return self.dispatch_in_turn(call) };
+        span.describe(&call, self.caller.credential.map(|credential| credential.session.0));
+        self.caller.trace = Some(span.context());
+        let work = self.dispatch_in_turn(call);
+        async move {
+            let answered = work.await;
+            span.answered(&answered);
+            answered
+        }
+        .boxed()
+    }
+
+    fn dispatch_in_turn(self, call: Call) -> BoxFuture<'static, Answered> {
         let charges = self.context.node.look(|state| charges_of_call(state, &self.caller.principals, &call));
         let turn = self.context.admission.rate_limits.turn(&charges);
         if turn == Turn::Now {

@@ -6,6 +6,7 @@
 mod auth;
 mod check;
 mod load;
+mod otlp;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -16,9 +17,10 @@ use serde::{Deserialize, Serialize};
 pub use auth::{Auth, JwtSection};
 pub use check::Checked;
 pub(crate) use check::host_and_port;
-#[cfg(feature = "jwt")]
+#[cfg(any(feature = "jwt", feature = "otlp"))]
 pub(crate) use check::refuse;
 pub use load::ConfigError;
+pub use otlp::OtlpSection;
 pub use tls::{ListenerName, ListenerTls, PeerListenerTls, Tls};
 
 /// The whole configuration of one node.
@@ -52,6 +54,9 @@ pub struct Config {
     /// The audit log.
     #[serde(default)]
     pub audit: AuditSection,
+    /// Traces. Without the section nothing is traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otlp: Option<OtlpSection>,
     /// Credentials that others issue.
     #[serde(default)]
     pub auth: Auth,
@@ -491,6 +496,7 @@ impl Config {
             timing: Timing::default(),
             limits: Limits::default(),
             log: Log::default(),
+            otlp: None,
             audit: AuditSection::default(),
             auth: Auth::default(),
             admin: Admin::default(),

@@ -2,9 +2,9 @@
 //! document.
 
 use axum::extract::Request;
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use lockkeeper_api::Problem;
+use lockkeeper_api::{Problem, TRACES_HEADER};
 
 use crate::admission::Lane;
 use crate::calls::{CallScope, check_owner};
@@ -41,5 +41,10 @@ pub(super) async fn stream(
     let principals = caller.principals;
     let lane = Lane::default();
     let session = Session { context, from, principals, has_authorization, expires, credential, timeout_ms, lane };
-    Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, session_events, socket, read)))
+    let traces = session.context.otlp.is_some();
+    let mut response = upgrade.accept(move |socket, read| crate::stream::serve(session, session_events, socket, read));
+    if traces {
+        response.headers_mut().insert(TRACES_HEADER, HeaderValue::from_static("1"));
+    }
+    Ok(response)
 }

@@ -28,6 +28,8 @@ pub(super) struct Request<'m> {
     pub(super) request_id: Option<Uuid>,
     #[serde(default)]
     pub(super) acknowledge: Vec<Uuid>,
+    #[serde(default)]
+    pub(super) traceparent: Option<String>,
     #[serde(borrow)]
     pub(super) call: &'m RawValue,
 }
@@ -86,7 +88,9 @@ mod tests {
     fn whatever_a_client_can_say_is_understood() {
         let call = Call::VerifyLock { name: "a\"b".into(), body: Token { token: 7 } };
         let (request_id, acknowledge) = (Some(Uuid::from_u128(7)), vec![Uuid::from_u128(8)]);
-        let asked = StreamRequest { id: 1, request_id, acknowledge, call: call.clone() };
+        let traceparent = Some("00-0af7".to_owned());
+        let asked =
+            StreamRequest { id: 1, request_id, acknowledge, traceparent: traceparent.clone(), call: call.clone() };
         let watch = Watch { id: 2, path: "/a".into(), recursive: true, from: Some(9) };
         for message in [
             FromClient::Request(asked),
@@ -100,6 +104,7 @@ mod tests {
                 Incoming::Request(request) => {
                     assert_eq!((request.id, request.request_id), (1, Some(Uuid::from_u128(7))));
                     assert_eq!(request.acknowledge, [Uuid::from_u128(8)]);
+                    assert_eq!(request.traceparent, traceparent);
                     assert_eq!(parse_call(request.call).unwrap(), call);
                 }
                 Incoming::Cancel(number) => assert_eq!(number, 3),

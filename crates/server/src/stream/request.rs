@@ -26,6 +26,7 @@ use crate::calls::CallScope;
 use crate::extract::Room;
 use crate::failure::Failure;
 use crate::middleware;
+use crate::otlp::RequestSpan;
 
 /// Longest time for a cancelled request to leave its queue; then the answer is an unknown outcome.
 const LONGEST_WITHDRAWAL: Duration = Duration::from_secs(10);
@@ -190,7 +191,10 @@ pub(super) fn begin(session: &Arc<Session>, request: &Request<'_>) -> Begun {
         // The room for the message went with its last byte; the request keeps its own until it is answered.
         let mut room = Room::new(&session.context.admission, address_of(Some(&session.from)));
         room.fit(request.call.get().len())?;
-        Ok(begin_call(session, id, caller, (parse_call(request.call)?, room.into_taken())))
+        let call = parse_call(request.call)?;
+        let otlp = session.context.otlp.as_ref();
+        let span = otlp.and_then(|otlp| otlp.stream_request(call.route(), request.traceparent.as_deref()));
+        Ok(begin_call(session, id, caller, (call, span, room.into_taken())))
     });
     begun.unwrap_or_else(|failure| {
         let open = Open::new(OnStreamEnd::Carried, async move { refused(id, &failure, Effect::None) });
@@ -239,22 +243,28 @@ fn caller(session: &Session, request: &Request<'_>) -> Result<Caller, Failure> {
         principals: session.principals.clone(),
         may_force: session.context.admin.allow_force_release,
         presence: Presence::default(),
+        trace: None,
     })
 }
 
-fn begin_call(session: &Arc<Session>, id: u64, caller: Caller, (call, room): (Call, Option<Taken>)) -> Begun {
+fn begin_call(
+    session: &Arc<Session>,
+    id: u64,
+    caller: Caller,
+    (call, span, room): (Call, Option<RequestSpan>, Option<Taken>),
+) -> Begun {
     let wait_ms = match &call {
         Call::AcquireLock { body, .. } => body.wait_ms,
         _ => {
             let releasing = Releasing::by(&call);
-            let work = carry_out(session.clone(), id, (caller, call, None), (room, releasing.clone()));
+            let work = carry_out(session.clone(), id, (caller, call, span, None), (room, releasing.clone()));
             return Begun { open: Open::new(OnStreamEnd::Carried, work), releasing };
         }
     };
     let kind = if wait_ms > 0 { OnStreamEnd::Waits } else { OnStreamEnd::Dropped };
     let presence = caller.presence.clone();
     let (undecided, given_up) = oneshot::channel();
-    let (work, cancel) = abortable(carry_out(session.clone(), id, (caller, call, Some(undecided)), (room, None)));
+    let (work, cancel) = abortable(carry_out(session.clone(), id, (caller, call, span, Some(undecided)), (room, None)));
     let work = async move {
         // An aborted call has been dropped by then, and its lock request is being withdrawn.
         let ended = work.await;
@@ -304,7 +314,7 @@ async fn withdrawn(given_up: oneshot::Receiver<Undecided>) -> Failure {
 async fn carry_out(
     session: Arc<Session>,
     id: u64,
-    (caller, call, undecided): (Caller, Call, Option<oneshot::Sender<Undecided>>),
+    (caller, call, span, undecided): (Caller, Call, Option<RequestSpan>, Option<oneshot::Sender<Undecided>>),
     (room, releasing): (Option<Taken>, Option<Releasing>),
 ) -> Finished {
     let (method, route) = call.route();
@@ -318,12 +328,20 @@ async fn carry_out(
                 if let Some(room) = room {
                     at_work.keep(room);
                 }
-                CallScope { context, caller, expires, at_work, from, undecided }.dispatch(call)
+                let span = span.clone();
+                CallScope { context, caller, expires, at_work, from, undecided, span }.dispatch(call)
             }
             None => async { Err(Failure::new(Code::Internal, "a call without a place; please report this")) }.boxed(),
         }
     });
-    match done.await {
+    let done = done.await;
+    if let Some(span) = span {
+        match &done {
+            Ok(reply) => span.end(reply.status.as_u16(), None),
+            Err(failure) => span.end(failure.status(), Some(failure.code())),
+        }
+    }
+    match done {
         Ok(reply) => {
             let effect = Effect::of(Some(&reply.body), releasing);
             let zxid = reply.zxid.map(|zxid| zxid.0);

@@ -11,6 +11,8 @@ mod authority;
 mod backup;
 mod bad_input;
 mod cluster;
+#[cfg(feature = "otlp")]
+mod collector;
 mod config;
 mod fronts;
 mod gates;
@@ -27,6 +29,8 @@ mod nodes;
 mod observe;
 mod openapi;
 mod origins;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod peer_link;
 mod peer_tls;
 mod peers;

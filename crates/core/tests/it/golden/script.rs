@@ -199,7 +199,10 @@ impl Stage {
             sequence: words.number("sequence").unwrap(),
         };
         let follows = words.number("follows").unwrap_or(origin.sequence.saturating_sub(1));
-        self.apply(Term(1), Batch { origin, follows, clock_ms: self.clock_ms, rules: self.rules, commands })
+        self.apply(
+            Term(1),
+            Batch { origin, follows, clock_ms: self.clock_ms, rules: self.rules, commands, trace: None },
+        )
     }
 
     /// Applies what a log would hand over: the bytes of the batch, read back.

@@ -65,6 +65,7 @@ impl Cluster {
         let directory = DataDirectory::open(&self.directory(id), id, &self.peers, hook.clone());
         let DataDirectory { store, opened, snapshots, book, start, .. } = directory;
         let node = Node::start(Parts {
+            traces: None,
             config,
             store: Arc::new(store.clone()),
             opened,
