@@ -62,7 +62,7 @@ pub use application::{
     ClockReport, Committed, FatalHook, MAX_CLOCK_MS, PeerService, Restored, ServiceError, SnapshotEncoder,
     StateMachine, StepGuard, Timekeeper,
 };
-pub use blocking::{Blocking, BlockingPool, Work, blocking};
+pub use blocking::{Blocking, BlockingPool, Work, blocking, blocking_in_background, with_low_priority};
 pub use config::Config;
 pub use consensus::{Consensus, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};

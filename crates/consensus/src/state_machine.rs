@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::application::{Committed, Restored, SnapshotEncoder, StateMachine};
-use crate::blocking::{Blocking, blocking};
+use crate::blocking::{Blocking, blocking, blocking_in_background};
 use crate::log::codec::invalid;
 use crate::raft_types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, position_of};
 
@@ -293,7 +293,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let encoder = self.encoder.lock().take().ok_or_else(|| io::Error::other("a snapshot builder builds once"))?;
         let (meta, snapshots) = (self.meta.clone(), self.snapshots.clone());
         let started = Instant::now();
-        let kept = blocking(&*self.blocking, move || {
+        let kept = blocking_in_background(&*self.blocking, move || {
             let writer = snapshots.create(covered(&meta), &encode_meta(&meta)?).map_err(io::Error::other)?;
             let mut buffered = BufWriter::with_capacity(COPY_BUFFER_BYTES, writer);
             encoder(&mut buffered)?;

@@ -15,7 +15,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use lockkeeper_api::backup::{BackupWriter, CONTENT_TYPE, Header, SIZE_HEADER};
 use lockkeeper_api::{Code, Problem, ZXID_HEADER};
-use lockkeeper_consensus::LogPosition;
+use lockkeeper_consensus::{LogPosition, with_low_priority};
 use lockkeeper_core::State;
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_node::{Consistency, NodeError};
@@ -72,7 +72,7 @@ pub(super) async fn save(Reader(scope): Reader) -> Result<Response, Failure> {
     let finished = complete.clone();
     context.tasks.spawn_blocking(move || {
         let _until_the_end = (turn, waiting);
-        write_backup(&state, position, pieces, &finished);
+        with_low_priority(|| write_backup(&state, position, pieces, &finished));
     });
     let mut response = Response::new(body(receiver, complete));
     let headers = response.headers_mut();
