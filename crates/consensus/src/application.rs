@@ -55,6 +55,13 @@ pub trait StateMachine: Send + Sync + 'static {
     /// that cannot be read would end every node, at every start.
     fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String>;
 
+    /// The feature level to which the payload raises that of the cluster. The leader appends it only when every member
+    /// announces that level.
+    fn raises_level_to(&self, payload: &[u8]) -> Option<u32> {
+        let _ = payload;
+        None
+    }
+
     /// An entry with this payload is being written to this node's disk. The guard is dropped once it is durable, or has
     /// failed. For traces.
     fn writing(&self, payload: &[u8]) -> Option<StepGuard> {

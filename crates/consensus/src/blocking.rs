@@ -17,7 +17,7 @@ pub trait Blocking: Send + Sync + 'static {
     /// Does the work, even if the caller stops waiting once it has begun. An error: it was not done, or not completely.
     async fn run(&self, work: Work) -> io::Result<()>;
 
-    /// As [`run`](Self::run), for work that takes long and that no request waits for.
+    /// As [`run`](Self::run), for work that takes long and may take longer on a busy machine.
     async fn run_in_background(&self, work: Work) -> io::Result<()> {
         self.run(work).await
     }
@@ -44,17 +44,25 @@ const NICE: i32 = 10;
 
 /// Does the work on a thread of low priority, so that encoding a large state takes no processor from requests where
 /// there are few. The priority of a thread can be lowered and not raised again, so the thread is for this work alone.
+/// Where there is no thread to be had, this one does the work.
 pub fn with_low_priority<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let work = Mutex::new(Some(work));
+    let take = || work.lock().take().map(|work| work());
     let low = || {
         // On Linux this is the thread alone. Where it is not allowed, the work is done at the ordinary priority.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::nice(NICE);
-        work()
+        take()
     };
-    match std::thread::scope(|scope| scope.spawn(low).join()) {
-        Ok(done) => done,
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
+    let done = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("background".into()).spawn_scoped(scope, low);
+        match thread.map(|thread| thread.join()) {
+            Ok(Ok(done)) => done,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => take(),
+        }
+    });
+    done.unwrap_or_else(|| unreachable!("the work is taken once"))
 }
 
 /// Does `work` there and returns its result.

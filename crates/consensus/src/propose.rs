@@ -21,6 +21,7 @@ use crate::peer::validation;
 use crate::peer::wire::{self, Command, ProposeReply};
 use crate::raft_node::RaftNode;
 use crate::raft_types::{Stamped, position_of};
+use crate::status_publisher::status_of;
 
 /// Takes proposals of this node and, while it leads, of its peers.
 pub(crate) struct Proposer {
@@ -76,6 +77,7 @@ impl Proposer {
             self.peers.refused(from, PeerKind::Propose, "proposal", &why);
             return Err(ProposeError::Unreadable(why));
         }
+        self.check_level(&payload)?;
         let _step = self.machine.replicating(&payload);
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(self.node.propose_timeout(), self.write(term, payload)) => outcome,
@@ -89,6 +91,16 @@ impl Proposer {
                 self.node.config.propose_timeout_ms
             )))
         })
+    }
+
+    /// Refuses to raise the feature level beyond the reach of a member. The node that proposed it has checked that as
+    /// well, but its batch may come late: members may have gone back to an older program meanwhile.
+    fn check_level(&self, payload: &[u8]) -> Result<(), ProposeError> {
+        let Some(level) = self.machine.raises_level_to(payload) else { return Ok(()) };
+        if status_of(&self.node, &self.peers).common_feature_level().is_some_and(|common| common >= level) {
+            return Ok(());
+        }
+        Err(ProposeError::Unreadable(format!("not every member supports feature level {level} at the moment")))
     }
 
     async fn write(&self, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {

@@ -293,16 +293,16 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let encoder = self.encoder.lock().take().ok_or_else(|| io::Error::other("a snapshot builder builds once"))?;
         let (meta, snapshots) = (self.meta.clone(), self.snapshots.clone());
         let started = Instant::now();
-        let kept = blocking_in_background(&*self.blocking, move || {
+        let writer = blocking_in_background(&*self.blocking, move || {
             let writer = snapshots.create(covered(&meta), &encode_meta(&meta)?).map_err(io::Error::other)?;
             let mut buffered = BufWriter::with_capacity(COPY_BUFFER_BYTES, writer);
             encoder(&mut buffered)?;
-            let writer = buffered.into_inner().map_err(|error| error.into_error())?;
-            match writer.finish().map_err(io::Error::other)? {
-                Finished::Installed(snapshot) | Finished::Superseded(snapshot) => Ok(snapshot),
-            }
+            buffered.into_inner().map_err(|error| error.into_error())
         })
         .await?;
+        // At the ordinary priority: the installation of a received snapshot waits for this.
+        let finish = move || writer.finish().map_err(io::Error::other);
+        let (Finished::Installed(kept) | Finished::Superseded(kept)) = blocking(&*self.blocking, finish).await?;
         metrics::histogram!("lockkeeper_snapshot_seconds").record(started.elapsed().as_secs_f64());
         Ok(openraft::Snapshot { meta: decode_meta(&kept.meta)?, snapshot: SnapshotData::Stored(kept) })
     }

@@ -227,6 +227,26 @@ mod tests {
     }
 
     #[test]
+    fn the_common_feature_level_is_that_of_the_member_with_the_lowest() {
+        let cluster = |levels: &[(u64, u32)], synced: &[u64]| {
+            let mut status = led(&[1, 2, 3], &[], synced);
+            status.members.learners.insert(4, MemberAddresses::default());
+            status.members.fronts.insert(5, MemberAddresses::default());
+            status.feature_levels = levels.iter().copied().collect();
+            status
+        };
+        let all = [2, 3, 4, 5];
+        let common = |levels: &[(u64, u32)], synced: &[u64]| cluster(levels, synced).common_feature_level();
+        assert_eq!(common(&[(1, 3), (2, 2), (3, 3), (4, 3), (5, 3)], &all), Some(2));
+        assert_eq!(common(&[(1, 3), (2, 3), (3, 3), (4, 1), (5, 3)], &all), Some(1), "a learner");
+        assert_eq!(common(&[(1, 3), (2, 3), (3, 3), (4, 3), (5, 1)], &all), Some(1), "a front node");
+        assert_eq!(common(&[(1, 3), (2, 3), (4, 3), (5, 3)], &all), None, "a member that was never met");
+        assert_eq!(common(&[(1, 2), (2, 2), (3, 2), (4, 2), (5, 2)], &[2, 3, 5]), None, "a member that is not in step");
+        let follower = ConsensusStatus { leading: false, ..cluster(&[(1, 2), (2, 2), (3, 2), (4, 2), (5, 2)], &all) };
+        assert_eq!(follower.common_feature_level(), None);
+    }
+
+    #[test]
     fn the_failure_tolerance_counts_voters_in_step_beyond_a_majority() {
         for (voters, synced, tolerated) in [
             (&[1][..], &[][..], 0),

@@ -8,7 +8,7 @@
 //! | level | adds |
 //! |---|---|
 //! | 1 | batch format 5; snapshot formats 6 to 8; peer messages 4 |
-//! | 2 | batch format 6: [`RaiseFeatureLevel`](crate::Command), traces; snapshot format 9; `if_version` |
+//! | 2 | batch format 6: [`RaiseFeatureLevel`](crate::Command), traces; snapshot format 9 |
 //!
 //! A level is never changed once a release has it: what comes next gets the next one.
 

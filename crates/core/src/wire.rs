@@ -50,6 +50,13 @@ pub enum DecodeError {
     Trailing(usize),
 }
 
+impl DecodeError {
+    /// Whether a later program wrote the batch.
+    pub fn is_too_new(&self) -> bool {
+        matches!(self, Self::Version(_) | Self::FeatureLevel(_))
+    }
+}
+
 impl Batch {
     /// Encodes this batch for the log and for other nodes.
     pub fn encode(&self) -> Vec<u8> {
@@ -65,7 +72,7 @@ impl Batch {
     }
 
     /// The level to which this batch raises the feature level, if it does.
-    fn raised_to(&self) -> Option<FeatureLevel> {
+    pub fn raised_to(&self) -> Option<FeatureLevel> {
         let level = |command: &Command| match command {
             Command::RaiseFeatureLevel { level } => Some(*level),
             _ => None,

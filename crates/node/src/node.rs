@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    Blocking, Consensus, LogPosition, PeerCaller, PeerKind, PeerMemory, ServeError, StartError, Transport,
-    blocking_in_background,
+    Blocking, Consensus, LogPosition, PeerCaller, PeerKind, PeerMemory, ServeError, StartError, Transport, blocking,
 };
 use lockkeeper_core::{Actor, FencingToken, LockName, Op, Principals, Reply, SessionId, State, Zxid};
 use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
@@ -418,7 +417,7 @@ impl Node {
     /// The same of a copy.
     pub async fn checksum_of(&self, state: State) -> (Zxid, String) {
         let zxid = state.zxid();
-        let checksum = blocking_in_background(&*self.blocking, move || Ok(format!("{:016x}", state.checksum()))).await;
+        let checksum = blocking(&*self.blocking, move || Ok(format!("{:016x}", state.checksum()))).await;
         (zxid, checksum.unwrap_or_else(|error| format!("not computed: {error}")))
     }
 

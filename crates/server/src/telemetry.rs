@@ -335,7 +335,7 @@ fn describe_replication() {
     describe_gauge!(
         "lockkeeper_supported_feature_level",
         Unit::Count,
-        "The highest feature level that this node supports and cluster.max_feature_level allows."
+        "The highest feature level that this node announces: what it supports, and cluster.max_feature_level allows."
     );
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
     describe_gauge!(

@@ -1,11 +1,19 @@
 //! A cluster of the release before is upgraded node by node under load, the leader last, as docs/operate.md says. In a
-//! mixed cluster no request may fail, and members are changed through both programs. Once all nodes are upgraded, the
-//! feature level rises; from then on the old program must refuse the data, and say what to do.
+//! mixed cluster no request may fail, members are changed through both programs, and the feature level stays where it
+//! is. Once all nodes are upgraded it rises; from then on the old program must refuse the data, and say what to do.
+//!
+//! Two kinds of clients: some ask each node themselves, and leave a node before it is stopped; others use the client
+//! library with all endpoints, and nobody tells them anything.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lockkeeper_api::cluster::Status;
+use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
 use nix::sys::signal::Signal;
+use tokio::task::JoinHandle;
 
 use super::Context;
 use super::lock_load::LockLoad;
@@ -17,6 +25,9 @@ use crate::verdict::{Failed, ProofResult, broken};
 
 /// The load goes on for so long between two steps.
 const BETWEEN: Duration = Duration::from_secs(1);
+/// The leader waits for 5 s, and compares each second.
+const STAYS_FOR: Duration = Duration::from_secs(9);
+const LIBRARY_EVERY: Duration = Duration::from_millis(5);
 const STOPS_WITHIN: Duration = Duration::from_secs(15);
 const RAISED_WITHIN: Duration = Duration::from_secs(30);
 const REFUSES_WITHIN: Duration = Duration::from_secs(30);
@@ -35,16 +46,18 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     upgrade.replace(followers[0], &context.binary).await?;
     upgrade.change_members_through(followers[0]).await?;
     upgrade.replace(followers[1], &context.binary).await?;
-    upgrade.is_at_first_level().await?;
+    upgrade.level_stays(leader).await?;
+    upgrade.hand_over(leader).await?;
     upgrade.replace(leader, &context.binary).await?;
     let raised = upgrade.level_rises().await?;
     upgrade.is_refused(followers[0], previous).await?;
-    let work = upgrade.load.end().await;
+    let (work, cycles) = (upgrade.load.end().await, upgrade.library.end().await?);
     upgrade.cluster.agree(AGREE_WITHIN).await?;
     work.judge()?;
     Ok(format!(
-        "3 nodes upgraded under {} lock cycles: no request failed, the longest pause was {}, tokens rose; the feature \
-         level rose to 2 in {:.1} s; the old program refused",
+        "3 nodes upgraded under {} lock cycles and {cycles} of the client library: no request failed, the longest \
+         pause was {}, tokens rose; the feature level stayed at 1 beside an old node and rose to 2 in {:.1} s; the old \
+         program refused",
         work.grants.len(),
         millis(work.longest_pause),
         raised.as_secs_f64()
@@ -55,6 +68,7 @@ struct Upgrade<'a> {
     context: &'a Context,
     cluster: Cluster,
     load: LockLoad,
+    library: LibraryClients,
 }
 
 impl<'a> Upgrade<'a> {
@@ -62,11 +76,12 @@ impl<'a> Upgrade<'a> {
         let cluster = Cluster::start(previous, &context.dir, Options::default()).await?;
         let load = LockLoad::start(cluster.api(1)).await?;
         load.use_nodes(apis_but(&cluster, 0)).await;
+        let library = LibraryClients::start(&cluster.endpoints()).await?;
         tokio::time::sleep(BETWEEN).await;
-        Ok(Self { context, cluster, load })
+        Ok(Self { context, cluster, load, library })
     }
 
-    /// Stops a node as a service manager does, and starts it with another program. Its clients are elsewhere meanwhile.
+    /// Stops a node as a service manager does, and starts it with another program.
     async fn replace(&mut self, node: u64, binary: &Path) -> Result<(), Failed> {
         self.context.log.say(format!("node {node} is upgraded"));
         self.load.use_nodes(apis_but(&self.cluster, node)).await;
@@ -94,9 +109,22 @@ impl<'a> Upgrade<'a> {
         let old = self.cluster.ids().into_iter().find(|id| *id != upgraded && *id != leader);
         let Some(old) = old else { return broken("there is no second node of the old program") };
         self.add_and_remove(upgraded, 7).await?;
-        let done = self.cluster.api(old).transfer_leadership(Some(upgraded)).await;
-        done.map_err(|failure| Failed::Broken(format!("the leadership does not go to node {upgraded}: {failure}")))?;
-        self.add_and_remove(old, 8).await
+        self.hand_over(upgraded).await?;
+        self.add_and_remove(old, 8).await?;
+        self.hand_over(leader).await
+    }
+
+    /// Has a node lead.
+    async fn hand_over(&self, node: u64) -> Result<(), Failed> {
+        let (leader, _) = self.cluster.leader().await?;
+        if leader != node {
+            let done = self.cluster.api(leader).transfer_leadership(Some(node)).await;
+            done.map_err(|failure| Failed::Broken(format!("the leadership does not go to node {node}: {failure}")))?;
+        }
+        match self.cluster.leader().await? {
+            (now, _) if now == node => Ok(()),
+            (other, _) => broken(format!("node {other} leads, and not node {node}, to which it was handed over")),
+        }
     }
 
     /// Adds a learner that never runs, and removes it.
@@ -111,13 +139,28 @@ impl<'a> Upgrade<'a> {
         Ok(())
     }
 
-    async fn is_at_first_level(&self) -> Result<(), Failed> {
-        for status in self.cluster.statuses(false).await {
-            if let Some(level) = status.feature_level.filter(|level| *level != 1) {
-                return broken(format!("node {} is at feature level {level} in a mixed cluster", status.node_id));
+    /// One node still runs the old program, an upgraded one leads, and all are in step for longer than it takes to raise
+    /// the level: it must stay.
+    async fn level_stays(&self, old: u64) -> Result<(), Failed> {
+        let Some(upgraded) = self.cluster.ids().into_iter().find(|id| *id != old) else { return Ok(()) };
+        self.hand_over(upgraded).await?;
+        let (begun, mut in_step) = (Instant::now(), 0_u32);
+        while begun.elapsed() < STAYS_FOR {
+            let statuses = self.cluster.statuses(false).await;
+            let levels: Vec<Option<u32>> = statuses.iter().map(|status| status.feature_level).collect();
+            if levels.iter().any(|level| level.is_some_and(|level| level != 1)) {
+                return broken(format!("the feature level rose beside an old node: {levels:?}"));
             }
+            let all_synced = |status: &Status| status.members.iter().all(|member| member.synced == Some(true));
+            let leads =
+                statuses.iter().any(|status| status.node_id == upgraded && status.leading && all_synced(status));
+            in_step += u32::from(leads && levels.iter().flatten().count() == 2);
+            tokio::time::sleep(POLL).await;
         }
-        Ok(())
+        match in_step {
+            0 => broken("the upgraded leader was never in step with all members, so nothing was tried"),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until every node is at the second level; returns how long it took.
@@ -162,6 +205,56 @@ impl<'a> Upgrade<'a> {
         tokio::time::sleep(BETWEEN).await;
         Ok(())
     }
+}
+
+/// Clients of the library with all endpoints, one lock each.
+struct LibraryClients {
+    stop: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<Result<u64, Failed>>>,
+}
+
+impl LibraryClients {
+    async fn start(endpoints: &[String]) -> Result<Self, Failed> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut clients = Vec::new();
+        for (number, prefer) in
+            [PreferredNode::Leader, PreferredNode::First, PreferredNode::Spread].into_iter().enumerate()
+        {
+            let options = ClientOptions { prefer, ..ClientOptions::default() };
+            let client = Client::new(endpoints.to_vec(), options).map_err(|error| failed(&error))?;
+            let session = Session::open(&client, &SessionOptions::default()).await.map_err(|error| failed(&error))?;
+            clients.push(tokio::spawn(library_cycles(session, format!("library-{number}"), stop.clone())));
+        }
+        Ok(Self { stop, clients })
+    }
+
+    /// Ends them. How often they had their locks.
+    async fn end(self) -> Result<u64, Failed> {
+        self.stop.store(true, Ordering::SeqCst);
+        let mut cycles = 0;
+        for client in self.clients {
+            match client.await.map_err(|error| Failed::Broken(format!("a client broke off: {error}")))?? {
+                0 => return broken("a client of the library got nothing done"),
+                done => cycles += done,
+            }
+        }
+        Ok(cycles)
+    }
+}
+
+async fn library_cycles(session: Session, lock: String, stop: Arc<AtomicBool>) -> Result<u64, Failed> {
+    let mut cycles = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let guard = session.lock(&lock).lock().await.map_err(|error| failed(&error))?;
+        guard.release().await.map_err(|error| failed(&error))?;
+        cycles += 1;
+        tokio::time::sleep(LIBRARY_EVERY).await;
+    }
+    Ok(cycles)
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Failed {
+    Failed::Broken(format!("a call of the client library failed: {error}"))
 }
 
 fn apis_but(cluster: &Cluster, node: u64) -> Vec<Api> {

@@ -21,6 +21,9 @@ use crate::memory_network::{DataDirectory, MemoryNetwork, until};
 /// What the machine below cannot read: applying it ends the test.
 pub(crate) const UNREADABLE: &[u8] = b"unreadable";
 
+/// Raises the feature level to the second one.
+pub(crate) const RAISE: &[u8] = b"raise";
+
 /// A machine that remembers what it applied.
 #[derive(Default)]
 pub(crate) struct Recorder {
@@ -76,6 +79,10 @@ impl StateMachine for Recorder {
             return Err(format!("not an entry of this machine (proposer {proposer:?})"));
         }
         Ok(())
+    }
+
+    fn raises_level_to(&self, payload: &[u8]) -> Option<u32> {
+        payload.starts_with(RAISE).then_some(2)
     }
 
     fn restore(self: Arc<Self>, _: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {

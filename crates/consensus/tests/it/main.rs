@@ -8,6 +8,7 @@
 mod authority;
 mod cluster;
 mod common;
+mod feature_levels;
 mod forged;
 mod fronts;
 mod hostile;

@@ -26,9 +26,9 @@ impl State {
     pub fn read_snapshot(from: impl Read) -> Result<Self, SnapshotError> {
         let mut reader =
             Reader { from: BufReader::with_capacity(BUFFER_BYTES, from), crc: 0, at: 0, scratch: Vec::new() };
-        reader.preamble()?;
+        let version = reader.preamble()?;
         let Record::Head(head) = reader.record()? else { return Err(damaged("it does not begin with its head")) };
-        let mut builder = Builder::new(head);
+        let mut builder = Builder::new(version, head);
         loop {
             match reader.record()? {
                 Record::End => break,
@@ -72,12 +72,13 @@ impl<R: Read> Reader<R> {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    fn preamble(&mut self) -> Result<(), SnapshotError> {
+    /// The format version.
+    fn preamble(&mut self) -> Result<u32, SnapshotError> {
         if self.fill(MAGIC.len() as u32)? != MAGIC {
             return Err(SnapshotError::Magic);
         }
         match self.number()? {
-            OLDEST..=VERSION => Ok(()),
+            known @ OLDEST..=VERSION => Ok(known),
             1..=UNRELEASED => Err(SnapshotError::Unreleased),
             other => Err(SnapshotError::Version(other)),
         }
@@ -124,6 +125,7 @@ struct Siblings {
 }
 
 struct Builder {
+    version: u32,
     head: Head,
     state: State,
     part: Part,
@@ -141,11 +143,12 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(head: Head) -> Self {
+    fn new(version: u32, head: Head) -> Self {
         let mut state = State::new();
         state.zxid = head.zxid;
         state.clock_ms = head.clock_ms;
         Self {
+            version,
             head,
             state,
             part: Part::Sessions,
@@ -208,7 +211,8 @@ impl Builder {
                 if level > FeatureLevel::LATEST {
                     return Err(SnapshotError::FeatureLevel(level));
                 }
-                if level <= self.state.feature_level {
+                // Programs that know only an older version refuse what it does not have, so this one must as well.
+                if level <= self.state.feature_level || self.version < VERSION {
                     return Err(damaged(format!("it raises the feature level to {level}")));
                 }
                 self.state.feature_level = level;

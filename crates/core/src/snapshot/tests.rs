@@ -68,6 +68,8 @@ fn the_feature_level_is_kept_and_needs_version_9() {
     raised.write_snapshot(&mut bytes).unwrap();
     assert_eq!(bytes[8], 9);
     assert_eq!(read(&bytes).unwrap(), raised);
+    bytes[8] = 8;
+    assert!(matches!(read(&bytes), Err(SnapshotError::Damaged(why)) if why.contains("feature level")));
 
     raised.feature_level = FeatureLevel(level.0 + 1);
     bytes.clear();

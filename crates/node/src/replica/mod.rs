@@ -168,12 +168,20 @@ impl Replica {
         })
     }
 
-    fn apply_one(&self, entry: &Committed) {
-        let mut batch = match Batch::decode(&entry.payload) {
-            Ok(batch) => batch,
-            Err(error) => panic!("it cannot be read: {error}"),
-        };
-        batch.clock_ms = entry.clock_ms;
+    /// The batch of an entry. One that cannot be read ends the task that applies, as a panic does in [`step`](Self::step).
+    fn read(&self, entry: &Committed) -> Batch {
+        match Batch::decode(&entry.payload) {
+            Ok(batch) => Batch { clock_ms: entry.clock_ms, ..batch },
+            Err(error) => {
+                let remedy = if error.is_too_new() { "" } else { "; start again, and report this" };
+                let why = format!("the log entry at {} cannot be read: {error}{remedy}", entry.position);
+                self.tasks.fail(why.clone());
+                panic!("{why}");
+            }
+        }
+    }
+
+    fn apply_one(&self, entry: &Committed, batch: Batch) {
         let span = self.begin_step("lockkeeper.apply", batch.trace);
         let began = self.clock.now();
         let mut state = self.state.write();
@@ -327,7 +335,9 @@ impl Replica {
 impl StateMachine for Replica {
     fn apply(&self, entries: &[Committed]) {
         for entry in entries {
-            self.step(|| format!("the log entry at {} cannot be applied", entry.position), || self.apply_one(entry));
+            let batch = self.read(entry);
+            let what = || format!("the log entry at {} cannot be applied", entry.position);
+            self.step(what, || self.apply_one(entry, batch));
         }
     }
 
@@ -351,6 +361,12 @@ impl StateMachine for Replica {
             return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
         }
         check_origin(self.state.read().last_batch(batch.origin.node), batch.origin)
+    }
+
+    fn raises_level_to(&self, payload: &[u8]) -> Option<u32> {
+        let batch = Batch::decode(payload).ok()?;
+        let level = batch.raised_to().filter(|level| *level > self.state.read().feature_level());
+        level.map(|level| level.0)
     }
 
     fn writing(&self, payload: &[u8]) -> Option<StepGuard> {

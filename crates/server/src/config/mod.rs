@@ -92,8 +92,9 @@ pub struct ClusterSection {
     /// addresses from the replicated membership.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub join: Vec<String>,
-    /// The highest feature level that this node takes part in; without it, the latest that this program supports. While
-    /// any member holds it back, the cluster does not raise its level, and programs of the level before can come back.
+    /// The highest feature level that this node announces; without it, the latest that this program supports. While any
+    /// member announces no more than the cluster's level, the level stays, and programs of the version before can come
+    /// back. Beyond that level it has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_feature_level: Option<u32>,
 }

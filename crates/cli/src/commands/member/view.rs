@@ -158,6 +158,7 @@ pub(crate) fn summary(leader: &Status) -> Vec<String> {
         (all, in_step) => format!("{all} voters, {in_step} of them in step"),
     };
     let margin = match leader.failure_tolerance {
+        None if leader.leading => "the leader's program does not say how many more may be lost".to_owned(),
         None => "this node does not lead".to_owned(),
         Some(0) => "the loss of one more is an outage".to_owned(),
         Some(1) => "one more may be lost".to_owned(),
