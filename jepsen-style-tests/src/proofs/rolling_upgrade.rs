@@ -139,8 +139,8 @@ impl<'a> Upgrade<'a> {
         Ok(())
     }
 
-    /// One node still runs the old program, an upgraded one leads, and all are in step for longer than it takes to raise
-    /// the level: it must stay.
+    /// One node still runs the old program, an upgraded one leads, and all are in step for longer than it takes to
+    /// raise the level: it must stay.
     async fn level_stays(&self, old: u64) -> Result<(), Failed> {
         let Some(upgraded) = self.cluster.ids().into_iter().find(|id| *id != old) else { return Ok(()) };
         self.hand_over(upgraded).await?;

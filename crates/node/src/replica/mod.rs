@@ -168,7 +168,7 @@ impl Replica {
         })
     }
 
-    /// The batch of an entry. One that cannot be read ends the task that applies, as a panic does in [`step`](Self::step).
+    /// The batch of an entry. If it cannot be read, the task that applies ends, as in [`step`](Self::step).
     fn read(&self, entry: &Committed) -> Batch {
         match Batch::decode(&entry.payload) {
             Ok(batch) => Batch { clock_ms: entry.clock_ms, ..batch },
