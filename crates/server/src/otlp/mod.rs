@@ -188,6 +188,10 @@ impl TraceSpan for NodeSpan {
             },
         ));
     }
+
+    fn link(&mut self, to: TraceContext) {
+        self.0.add_link(remote(to, TraceState::NONE), Vec::new());
+    }
 }
 
 /// OpenTelemetry has no unsigned numbers; Lockkeeper gives none that do not fit.

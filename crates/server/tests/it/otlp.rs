@@ -120,7 +120,7 @@ async fn an_acquire_is_one_trace_over_all_nodes() {
     assert_eq!(below("lockkeeper.append", 3).await, [1, 2, 3]);
     assert_eq!(below("lockkeeper.apply", 3).await, [1, 2, 3]);
 
-    // The waiter at another node links to the batch of the holder; the one at the same node to the holder's request.
+    // A waiter links to the holder's request, wherever it waits.
     let wait = async |trace: u128| {
         let asked = children(&collector, trace, &CALLER.to_be_bytes(), ACQUIRE, 1).await;
         let waits = children(&collector, trace, &asked[0].span.span_id, "lockkeeper.wait", 1).await;
@@ -132,7 +132,7 @@ async fn an_acquire_is_one_trace_over_all_nodes() {
     assert_eq!(waited.number("lockkeeper.blocker.token"), Some(held.token as i64));
     assert_eq!(waited.node, Some(second as i64 + 1));
     let [link] = &waited.span.links[..] else { panic!("{waited:?}") };
-    assert_eq!((&link.trace_id[..], &link.span_id), (&held_trace.to_be_bytes()[..], &batch.span.span_id));
+    assert_eq!((&link.trace_id[..], &link.span_id), (&held_trace.to_be_bytes()[..], &request.span.span_id));
     let (asked, waited) = wait(beside_trace).await;
     assert_eq!(asked.text("lockkeeper.outcome").as_deref(), Some("timed_out"));
     assert_eq!(asked.text("error.type").as_deref(), Some("lock_busy"));
