@@ -43,15 +43,15 @@ fn run() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let prefix = args.command.name().to_owned();
-    // Ends, and is sent, after the command.
-    let _trace = trace_of(&args.command);
-    match command(args) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            failure.print(&prefix);
-            ExitCode::from(failure.code)
-        }
+    let trace = trace_of(&args.command);
+    let code = command(args).unwrap_or_else(|failure| {
+        failure.print(&prefix);
+        failure.code
+    });
+    if let Some(trace) = trace {
+        trace.end(code);
     }
+    ExitCode::from(code)
 }
 
 /// The trace of a command that calls a cluster, if the environment names a collector. A command never fails for it.
@@ -59,6 +59,8 @@ fn trace_of(command: &Command) -> Option<CommandTrace> {
     match command {
         Command::Serve(_) | Command::Dev(_) | Command::Bench(_) | Command::Certs(_) | Command::Recover(_) => None,
         Command::Completions { .. } | Command::Man { .. } | Command::Exec(_) | Command::Guard { .. } => None,
+        // They ask again and again: a trace of them would have no end, or no use.
+        Command::Top(_) | Command::Watch(_) | Command::Health => None,
         _ => CommandTrace::from_environment(command.name()).unwrap_or_else(|error| {
             print_error(&format!("lockkeeper: warning: {error}; the command is not traced"));
             None

@@ -87,6 +87,11 @@ impl RequestSpec {
         self
     }
 
+    pub(crate) fn untraced(mut self) -> Self {
+        self.trace = None;
+        self
+    }
+
     /// The call for an attempt that begins now: a lock request asks for the rest of its wait.
     pub(crate) fn call(&self) -> Cow<'_, Call> {
         match &*self.call {

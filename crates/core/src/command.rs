@@ -13,7 +13,7 @@ use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
 use crate::path::{NodePath, PathError};
 use crate::rules::Rules;
-use crate::trace_context::TraceContext;
+use crate::trace_context::BatchTrace;
 
 /// Commands of one node, applied in order as one log entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,9 +29,9 @@ pub struct Batch {
     pub rules: Rules,
     /// The commands. Each has its own outcome.
     pub commands: Vec<Command>,
-    /// The span of the node that proposed the batch, if it is recorded. The state ignores it; `wire.rs` encodes it.
+    /// The spans of the batch and its requests, if they are recorded. The state ignores them; `wire.rs` encodes them.
     #[serde(skip)]
-    pub trace: Option<TraceContext>,
+    pub trace: Option<BatchTrace>,
 }
 
 impl Batch {

@@ -49,5 +49,5 @@ pub use state::{
     Access, Applied, LockRequest, LockSummary, LockView, NodeView, SEQUENCE_GAP, Session, Standing, State, ZXID_GAP,
     ZxidsUsedUp,
 };
-pub use trace_context::TraceContext;
+pub use trace_context::{BatchTrace, MAX_TRACED_REQUESTS, TraceContext};
 pub use wire::DecodeError;

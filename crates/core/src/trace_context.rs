@@ -18,6 +18,46 @@ pub struct TraceContext {
     pub flags: u8,
 }
 
+/// Most requests of a batch whose traces it carries.
+pub const MAX_TRACED_REQUESTS: usize = 32;
+
+/// The traces of a batch. Every replica needs them: the span of the batch as the parent of what the replica does for
+/// it, those of the requests as targets of links.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchTrace {
+    /// The span of the batch.
+    pub span: TraceContext,
+    /// The spans of recorded requests, each with the index of its command; ascending, and at most
+    /// [`MAX_TRACED_REQUESTS`].
+    pub requests: Vec<(u32, TraceContext)>,
+}
+
+impl BatchTrace {
+    /// The span of the request that this command is for, if it is recorded.
+    pub fn of_command(&self, index: usize) -> Option<TraceContext> {
+        let index = u32::try_from(index).ok()?;
+        let found = self.requests.binary_search_by_key(&index, |(command, _)| *command).ok()?;
+        Some(self.requests[found].1)
+    }
+
+    /// Whether it can belong to a batch of so many commands. If not, says what is wrong.
+    pub(crate) fn check(&self, commands: usize) -> Result<(), &'static str> {
+        if self.requests.len() > MAX_TRACED_REQUESTS {
+            return Err("too many requests");
+        }
+        if self.requests.last().is_some_and(|(last, _)| *last as usize >= commands) {
+            return Err("a request without a command");
+        }
+        if !self.requests.is_sorted_by(|(before, _), (after, _)| before < after) {
+            return Err("requests out of order");
+        }
+        if !self.span.is_valid() || !self.requests.iter().all(|(_, request)| request.is_valid()) {
+            return Err("an id of zeros");
+        }
+        Ok(())
+    }
+}
+
 /// The flag of a trace that is recorded.
 const SAMPLED: u8 = 1;
 /// The length of a header of version 00.
@@ -39,7 +79,12 @@ impl TraceContext {
         }
         let context =
             Self { trace_id: hex(&bytes[3..35])?, span_id: hex(&bytes[36..52])?, flags: hex::<1>(&bytes[53..55])?[0] };
-        (context.trace_id != [0; 16] && context.span_id != [0; 8]).then_some(context)
+        context.is_valid().then_some(context)
+    }
+
+    /// Whether both ids name something.
+    pub fn is_valid(&self) -> bool {
+        self.trace_id != [0; 16] && self.span_id != [0; 8]
     }
 
     /// Whether the caller records the trace.

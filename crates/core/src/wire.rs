@@ -8,10 +8,10 @@ use thiserror::Error;
 
 use crate::command::{Batch, Command};
 use crate::feature::FeatureLevel;
-use crate::trace_context::TraceContext;
+use crate::trace_context::{BatchTrace, TraceContext};
 
 /// The newest version: the batch raises the feature level or carries a trace. The trace, if any, comes before the rest,
-/// which is as in the version before.
+/// which is as in the version before; its first part is the span of the batch.
 const VERSION: u8 = 6;
 /// The version of all other batches.
 const OLDEST: u8 = 5;
@@ -45,6 +45,9 @@ pub enum DecodeError {
     /// The version that the bytes name does not have what is in them.
     #[error("the batch is damaged: it has contents that format version {0} does not have")]
     Contents(u8),
+    /// The trace in the bytes cannot belong to the batch.
+    #[error("the batch is damaged: its trace has {0}")]
+    Trace(&'static str),
     /// More bytes follow the batch.
     #[error("{0} bytes follow the batch")]
     Trailing(usize),
@@ -62,17 +65,19 @@ impl Batch {
     pub fn encode(&self) -> Vec<u8> {
         // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
         // result would be an empty vector, which no reader accepts as a batch.
-        let bytes = vec![self.version()];
-        let before = if self.version() == OLDEST { Ok(bytes) } else { postcard::to_extend(&self.trace, bytes) };
+        let version = self.version(self.raised_to());
+        let before =
+            if version == OLDEST { Ok(vec![version]) } else { postcard::to_extend(&self.trace, vec![version]) };
         before.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
     }
 
-    fn version(&self) -> u8 {
-        if self.trace.is_some() || self.raised_to().is_some() { VERSION } else { OLDEST }
+    /// The oldest version that has everything in this batch, which raises the feature level to `raised_to`.
+    fn version(&self, raised_to: Option<FeatureLevel>) -> u8 {
+        if self.trace.is_some() || raised_to.is_some() { VERSION } else { OLDEST }
     }
 
     /// The level to which this batch raises the feature level, if it does.
-    pub fn raised_to(&self) -> Option<FeatureLevel> {
+    fn raised_to(&self) -> Option<FeatureLevel> {
         let level = |command: &Command| match command {
             Command::RaiseFeatureLevel { level } => Some(*level),
             _ => None,
@@ -80,10 +85,18 @@ impl Batch {
         self.commands.iter().filter_map(level).max()
     }
 
-    /// The trace that an encoded batch carries, without decoding the batch.
+    /// The level to which an encoded batch raises the feature level, if it does. An ordinary batch is not decoded.
+    pub fn raised_in(bytes: &[u8]) -> Option<FeatureLevel> {
+        if bytes.first() != Some(&VERSION) {
+            return None;
+        }
+        Self::decode(bytes).ok()?.raised_to()
+    }
+
+    /// The span of the batch that an encoded batch carries, without decoding the rest.
     pub fn trace_in(bytes: &[u8]) -> Option<TraceContext> {
         let (&VERSION, rest) = bytes.split_first()? else { return None };
-        postcard::take_from_bytes::<Option<TraceContext>>(rest).ok()?.0
+        postcard::take_from_bytes::<Option<TraceContext>>(rest).ok()?.0.filter(TraceContext::is_valid)
     }
 
     /// Decodes what [`encode`](Self::encode) wrote.
@@ -97,20 +110,24 @@ impl Batch {
             1..=UNRELEASED => return Err(DecodeError::Unreleased),
             other => return Err(DecodeError::Version(other)),
         }
-        let (trace, body) = match *version {
+        let (trace, body): (Option<BatchTrace>, _) = match *version {
             OLDEST => (None, body),
             _ => postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?,
         };
         let (mut batch, rest): (Self, _) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
+        if let Some(trace) = &trace {
+            trace.check(batch.commands.len()).map_err(DecodeError::Trace)?;
+        }
         batch.trace = trace;
         if !rest.is_empty() {
             return Err(DecodeError::Trailing(rest.len()));
         }
-        if let Some(level) = batch.raised_to().filter(|level| *level > FeatureLevel::LATEST) {
+        let raised_to = batch.raised_to();
+        if let Some(level) = raised_to.filter(|level| *level > FeatureLevel::LATEST) {
             return Err(DecodeError::FeatureLevel(level));
         }
         // Programs that know only an older version refuse what it does not have, so this one must as well.
-        if batch.version() > *version {
+        if batch.version(raised_to) > *version {
             return Err(DecodeError::Contents(*version));
         }
         Ok(batch)
@@ -166,13 +183,14 @@ mod tests {
 
     #[test]
     fn the_bytes_of_version_6_are_a_trace_and_those_of_5() {
-        let plain = batch(vec![create("/a").into()]);
-        let trace = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
-        let traced = Batch { trace: Some(trace), ..plain.clone() };
-        let expected = [&[6, 1][..], &[7; 16], &[8; 8], &[1], &plain.encode()[1..]].concat();
+        let plain = batch(vec![create("/a").into(), create("/b").into()]);
+        let (span, request) = (context(7, 8), context(9, 10));
+        let traced = Batch { trace: Some(BatchTrace { span, requests: vec![(1, request)] }), ..plain.clone() };
+        let trace = [&[1][..], &[7; 16], &[8; 8], &[1], &[1, 1], &[9; 16], &[10; 8], &[1]].concat();
+        let expected = [&[6][..], &trace, &plain.encode()[1..]].concat();
         assert_eq!(traced.encode(), expected);
         assert_eq!(Batch::decode(&expected), Ok(traced));
-        assert_eq!(Batch::trace_in(&expected), Some(trace));
+        assert_eq!(Batch::trace_in(&expected), Some(span));
         assert_eq!(Batch::trace_in(&plain.encode()), None);
         let cut = &expected[..expected.len() - 1];
         assert!(matches!(Batch::decode(cut), Err(DecodeError::Damaged(_))));
@@ -180,6 +198,47 @@ mod tests {
         for bytes in [&[][..], &[6], &[6, 0, 1], &expected[..20]] {
             assert_eq!(Batch::trace_in(bytes), None, "{bytes:?}");
         }
+    }
+
+    fn context(trace: u8, span: u8) -> TraceContext {
+        TraceContext { trace_id: [trace; 16], span_id: [span; 8], flags: 1 }
+    }
+
+    #[test]
+    fn a_trace_that_cannot_belong_to_the_batch_is_refused() {
+        let commands = MAX_TRACED_REQUESTS as u32 + 1;
+        let decoded = |span, requests: Vec<(u32, TraceContext)>| {
+            let plain = batch((0..commands).map(|_| create("/a").into()).collect());
+            let traced = Batch { trace: Some(BatchTrace { span, requests }), ..plain };
+            Batch::decode(&traced.encode()).map(|batch| batch == traced)
+        };
+        let first = |many| (0..many).map(|index| (index, context(2, 3))).collect::<Vec<_>>();
+        let good = context(1, 1);
+        assert_eq!(decoded(good, vec![]), Ok(true));
+        assert_eq!(decoded(good, first(commands - 1)), Ok(true));
+        assert_eq!(decoded(good, vec![(commands - 1, good)]), Ok(true));
+        for (span, requests) in [
+            (good, first(commands)),
+            (good, vec![(commands, good)]),
+            (good, vec![(1, good), (0, good)]),
+            (good, vec![(1, good), (1, good)]),
+            (good, vec![(0, context(0, 1))]),
+            (good, vec![(0, context(1, 0))]),
+            (context(0, 1), vec![]),
+            (context(1, 0), vec![]),
+        ] {
+            let refused = decoded(span, requests.clone());
+            assert!(matches!(refused, Err(DecodeError::Trace(_))), "{span:?} {requests:?}: {refused:?}");
+        }
+        let zeros = Batch { trace: Some(BatchTrace { span: context(0, 1), requests: vec![] }), ..batch(vec![]) };
+        assert_eq!(Batch::trace_in(&zeros.encode()), None);
+    }
+
+    #[test]
+    fn each_command_has_the_trace_of_its_request() {
+        let trace = BatchTrace { span: context(1, 1), requests: vec![(0, context(2, 2)), (7, context(3, 3))] };
+        let of = |index| trace.of_command(index).map(|request| request.trace_id[0]);
+        assert_eq!([0, 1, 6, 7, 8].map(of), [Some(2), None, None, Some(3), None]);
     }
 
     #[test]
@@ -310,6 +369,8 @@ mod tests {
         let mut bytes = raise(FeatureLevel(2)).encode();
         assert_eq!(bytes, [6, 0, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 9, 2]);
         assert_eq!(Batch::decode(&bytes), Ok(raise(FeatureLevel(2))));
+        assert_eq!(Batch::raised_in(&bytes), Some(FeatureLevel(2)));
+        assert_eq!(Batch::raised_in(&batch(vec![create("/a").into()]).encode()), None);
         bytes.splice(..2, [5]);
         assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(5)));
         let later = FeatureLevel(FeatureLevel::LATEST.0 + 1);

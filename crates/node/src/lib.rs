@@ -22,6 +22,7 @@ mod locks {
     pub(crate) mod acquire;
     pub(crate) mod cancellation;
     pub(crate) mod presence;
+    pub(crate) mod wait_span;
     pub(crate) mod waiters;
 }
 /// Commands on their way into the log: queued, sent as batches, answered in the order of the log; and reads that wait
@@ -101,6 +102,6 @@ pub use request::{
 pub use sessions::session_events::{SessionEvent, SessionEvents};
 pub use status::NodeStatus;
 pub use time::clock::{Clock, SystemClock};
-pub use traces::{TraceSink, TraceSpan, TraceValue};
+pub use traces::{MAX_LINKS, TraceSink, TraceSpan, TraceValue};
 pub use watches::history::WatchEvent;
 pub use watches::{WatchItem, WatchSpec, WatchStream};

@@ -78,7 +78,7 @@ impl Node {
             incarnation,
             parts.clock.clone(),
             parts.fatal.clone(),
-            Traces::new(parts.traces),
+            Traces::new(parts.traces, parts.opened.last.map_or(0, |last| last.index)),
         );
         let slot = Arc::new(PeerServiceSlot::default());
         let consensus = Consensus::start(lockkeeper_consensus::Parts {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockkeeper_core::{FencingToken, TraceContext};
+use lockkeeper_core::{FencingToken, MAX_TRACED_REQUESTS, TraceContext};
 use parking_lot::Mutex;
 
 /// Records spans. It must not wait, and must not call the node.
@@ -24,7 +24,13 @@ pub trait TraceSpan: Send + Sync {
 
     /// Adds an attribute; each key once.
     fn set(&mut self, key: &'static str, value: TraceValue);
+
+    /// Adds a link to another span. A span has at most [`MAX_LINKS`]; further ones have no effect.
+    fn link(&mut self, to: TraceContext);
 }
+
+/// Most links of a span.
+pub const MAX_LINKS: usize = MAX_TRACED_REQUESTS;
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +53,10 @@ impl From<&'static str> for TraceValue {
     }
 }
 
+/// Entries of the log that are older are applied without spans: this node catches up, and the others had theirs when
+/// they were new.
+const RECENT_MS: u64 = 60_000;
+
 /// Most requests whose traces are remembered as targets of links.
 const MAX_REQUESTS: usize = 8_192;
 
@@ -54,12 +64,25 @@ const MAX_REQUESTS: usize = 8_192;
 #[derive(Default)]
 pub(crate) struct Traces {
     sink: Option<Arc<dyn TraceSink>>,
+    /// The last entry of the log when this node started. Up to there it repeats what it did before.
+    repeated: u64,
     requests: Mutex<RequestTraces>,
 }
 
 impl Traces {
-    pub(crate) fn new(sink: Option<Arc<dyn TraceSink>>) -> Self {
-        Self { sink, requests: Mutex::default() }
+    /// `repeated` is the last entry of the log at the start.
+    pub(crate) fn new(sink: Option<Arc<dyn TraceSink>>, repeated: u64) -> Self {
+        Self { sink, repeated, requests: Mutex::default() }
+    }
+
+    /// Whether the application of the entry at this index is recorded: it is not repeated at a start.
+    pub(crate) fn is_first(&self, index: u64) -> bool {
+        index > self.repeated
+    }
+
+    /// Whether an entry of that time is recorded at this one: it is not caught up with.
+    pub(crate) fn is_recent(clock_ms: u64, now_ms: u64) -> bool {
+        clock_ms.saturating_add(RECENT_MS) >= now_ms
     }
 
     /// Begins a span, if there is a sink.
@@ -100,13 +123,71 @@ impl RequestTraces {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A span as a sink was told of it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub(crate) struct Recorded {
+        pub(crate) name: &'static str,
+        pub(crate) parent: TraceContext,
+        pub(crate) context: TraceContext,
+        pub(crate) links: Vec<TraceContext>,
+        pub(crate) outcome: Option<TraceValue>,
+        pub(crate) ended: bool,
+    }
+
+    /// Keeps the spans.
+    #[derive(Clone, Default)]
+    pub(crate) struct Recorder(Arc<Mutex<Vec<Recorded>>>);
+
+    impl Recorder {
+        pub(crate) fn named(&self, name: &str) -> Vec<Recorded> {
+            self.0.lock().iter().filter(|span| span.name == name).cloned().collect()
+        }
+    }
+
+    impl TraceSink for Recorder {
+        fn begin(&self, name: &'static str, parent: TraceContext, links: &[TraceContext]) -> Box<dyn TraceSpan> {
+            let mut spans = self.0.lock();
+            let number = spans.len();
+            let context = TraceContext { span_id: (number as u64 + 1).to_be_bytes(), ..parent };
+            spans.push(Recorded { name, parent, context, links: links.to_vec(), outcome: None, ended: false });
+            Box::new(RecordedSpan(self.clone(), number))
+        }
+    }
+
+    struct RecordedSpan(Recorder, usize);
+
+    impl TraceSpan for RecordedSpan {
+        fn context(&self) -> TraceContext {
+            self.0.0.lock()[self.1].context
+        }
+
+        fn set(&mut self, key: &'static str, value: TraceValue) {
+            if key == "lockkeeper.outcome" {
+                self.0.0.lock()[self.1].outcome = Some(value);
+            }
+        }
+
+        fn link(&mut self, to: TraceContext) {
+            self.0.0.lock()[self.1].links.push(to);
+        }
+    }
+
+    impl Drop for RecordedSpan {
+        fn drop(&mut self) {
+            self.0.0.lock()[self.1].ended = true;
+        }
+    }
+
+    pub(crate) fn trace(number: u8) -> TraceContext {
+        TraceContext { trace_id: [number; 16], span_id: [number; 8], flags: 1 }
+    }
 
     #[test]
     fn the_oldest_requests_make_way() {
         let mut requests = RequestTraces::default();
-        let trace = |number| TraceContext { trace_id: [number; 16], span_id: [1; 8], flags: 1 };
         for number in [1, 3, 2, 4] {
             requests.insert(FencingToken(number.into()), trace(number), 3);
         }
@@ -116,9 +197,17 @@ mod tests {
 
     #[test]
     fn without_a_sink_nothing_is_kept() {
-        let (traces, trace) = (Traces::default(), TraceContext { trace_id: [1; 16], span_id: [1; 8], flags: 1 });
-        traces.note_request(FencingToken(1), trace);
+        let traces = Traces::default();
+        traces.note_request(FencingToken(1), trace(1));
         assert_eq!(traces.of_request(FencingToken(1)), None);
-        assert!(traces.begin("a", trace, &[]).is_none());
+        assert!(traces.begin("a", trace(1), &[]).is_none());
+    }
+
+    #[test]
+    fn what_is_repeated_or_caught_up_with_is_old() {
+        let traces = Traces::new(None, 5);
+        assert!(!traces.is_first(5) && traces.is_first(6));
+        assert!(Traces::is_recent(1_000, 61_000) && !Traces::is_recent(1_000, 61_001));
+        assert!(Traces::is_recent(u64::MAX, 0), "the leader's clock is ahead");
     }
 }

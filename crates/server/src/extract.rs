@@ -332,7 +332,7 @@ fn scope(
         at_work,
         from,
         undecided: None,
-        span: parts.extensions.get().cloned(),
+        trace: context.otlp.as_ref().map(|otlp| otlp.caller_over_http(&parts.headers)),
     })
 }
 

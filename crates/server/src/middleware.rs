@@ -137,11 +137,6 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
     let ClientAddress(address) = request.extensions().get().copied().unwrap_or_default();
     let has_authorization = request.headers().contains_key(header::AUTHORIZATION);
     let disconnects = DisconnectCounter::new();
-    let otlp = context.otlp.as_ref().filter(|_| route.starts_with("/v1/"));
-    let span = otlp.and_then(|otlp| otlp.http_request((method, route), request.headers()));
-    if let Some(span) = span.clone() {
-        request.extensions_mut().insert(span);
-    }
     let response = serve((method, route, path), admitted, |at_work| {
         if let Some(at_work) = at_work {
             request.extensions_mut().insert(at_work);
@@ -150,9 +145,6 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
     });
     let response: Response = response.await.unwrap_or_else(Failure::into_response);
     disconnects.disarm();
-    if let Some(span) = span {
-        span.end(Outcome::status(&response), response.code());
-    }
     if let Some(method) = failed_authentication(response.code(), has_authorization) {
         context.audit.authentication_failed(Requester::at(address.ip()), method);
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use lockkeeper_api::{Call, Code};
+use lockkeeper_api::Call;
 use lockkeeper_core::TraceContext;
 use lockkeeper_node::TraceSink;
 
@@ -28,6 +28,11 @@ impl CommandTrace {
         Ok(None)
     }
 
+    /// There is none to end.
+    pub fn end(self, _: u8) {
+        match self {}
+    }
+
     /// There is none.
     pub fn traceparent() -> Option<String> {
         None
@@ -35,7 +40,9 @@ impl CommandTrace {
 }
 
 /// There is none.
-#[derive(Clone)]
+pub(crate) enum CallerTrace {}
+
+/// There is none.
 pub(crate) enum RequestSpan {}
 
 impl Otlp {
@@ -55,11 +62,15 @@ impl Otlp {
         match **self {}
     }
 
-    pub(crate) fn http_request(&self, _: (&'static str, &str), _: &HeaderMap) -> Option<RequestSpan> {
+    pub(crate) fn caller_over_http(&self, _: &HeaderMap) -> CallerTrace {
         match *self {}
     }
 
-    pub(crate) fn stream_request(&self, _: (&'static str, &str), _: Option<&str>) -> Option<RequestSpan> {
+    pub(crate) fn caller_on_stream(&self, _: Option<&str>) -> CallerTrace {
+        match *self {}
+    }
+
+    pub(crate) fn begin_request(&self, _: CallerTrace, _: (&'static str, &'static str)) -> Option<RequestSpan> {
         match *self {}
     }
 }
@@ -69,15 +80,11 @@ impl RequestSpan {
         match *self {}
     }
 
-    pub(crate) fn describe(&self, _: &Call, _: Option<u64>) {
+    pub(crate) fn describe(&mut self, _: &Call, _: Option<u64>) {
         match *self {}
     }
 
-    pub(crate) fn answered(&self, _: &Answered) {
-        match *self {}
-    }
-
-    pub(crate) fn end(&self, _: u16, _: Option<Code>) {
-        match *self {}
+    pub(crate) fn end(self, _: &Answered) {
+        match self {}
     }
 }

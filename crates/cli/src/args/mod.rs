@@ -37,7 +37,7 @@ Exit codes:
 The commands that run CMD (lock, semaphore, elect, gate) have more; see `lockkeeper lock --help`.
 
 Where OTEL_EXPORTER_OTLP_ENDPOINT names a collector of OpenTelemetry, a program that was built with the feature otlp
-sends it the trace of the command, below the span that TRACEPARENT names.
+sends it the trace of the command, below the span that TRACEPARENT names. Not so top, watch and health.
 
 To try a cluster on this machine:  lockkeeper dev";
 

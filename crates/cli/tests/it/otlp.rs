@@ -91,6 +91,7 @@ fn a_command_under_a_lock_is_one_trace_with_what_the_nodes_do_for_it() {
         (command, request, batch)
     };
     let (command, request, batch) = chain(first);
+    assert_eq!(command.number("process.exit.code"), Some(0));
     let span = u64::from_be_bytes(command.span.span_id.try_into().unwrap());
     assert_eq!(std::fs::read_to_string(holds).unwrap().trim(), traceparent(first, span), "what CMD was given");
     for name in ["lockkeeper.append", "lockkeeper.apply"] {
@@ -105,7 +106,23 @@ fn a_command_under_a_lock_is_one_trace_with_what_the_nodes_do_for_it() {
     let waited = children(&collector, second, &asked.span.span_id, "lockkeeper.wait", 1).remove(0);
     let [link] = &waited.span.links[..] else { panic!("{waited:?}") };
     assert_eq!(link.trace_id, first.to_be_bytes());
-    assert!([&request.span.span_id, &batch.span.span_id].contains(&&link.span_id), "{link:?}");
+    assert_eq!(link.span_id, request.span.span_id);
+    let strange = |seen: &&Seen| seen.span.name.contains("keepalive");
+    assert_eq!(collector.spans().iter().find(strange).map(|seen| &seen.span.name), None);
+}
+
+#[test]
+fn commands_that_ask_again_and_again_are_not_traced() {
+    let collector = Collector::start();
+    for (command, code) in [(&["health"][..], None), (&["ls"], Some(122))] {
+        let mut run = lockkeeper();
+        run.args(["--endpoints", "http://127.0.0.1:1", "--patience", "100ms"]).args(command);
+        let output = run.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint()).output().unwrap();
+        assert!(code.is_none_or(|code| output.status.code() == Some(code)), "{output:?}");
+    }
+    let names: Vec<String> = collector.spans().into_iter().map(|seen| seen.span.name).collect();
+    assert_eq!(names, ["lockkeeper ls"]);
+    assert_eq!(collector.spans()[0].number("process.exit.code"), Some(122));
 }
 
 #[test]

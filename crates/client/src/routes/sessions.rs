@@ -54,7 +54,8 @@ impl Client {
 
     fn keepalive_spec(&self) -> Result<RequestSpec, Error> {
         let call = Call::KeepSessionAlive { id: self.context.credential()?.session_id };
-        Ok(RequestSpec::new(call, RetryPolicy::Always))
+        // No part of what the program does: keepalives go on for as long as the session lives.
+        Ok(RequestSpec::new(call, RetryPolicy::Always).untraced())
     }
 
     /// Closes this client's session. The cluster deletes all it owned.

@@ -106,25 +106,24 @@ mod tests {
     use super::*;
     use crate::request_spec::{RequestSpec, RetryPolicy};
     use crate::stream::pending::{PendingRequest, ReplyTo};
+    use crate::traces::TraceHeaders;
+
+    fn pending(spec: RequestSpec, request_id: Option<Uuid>) -> PendingRequest {
+        let reply_to = ReplyTo::Detached;
+        PendingRequest { spec, request_id, reply_to, sent: false, ever_sent: false, outcome_unknown: false }
+    }
 
     #[test]
     fn what_is_written_is_what_the_contract_reads() {
         let call = Call::ReleaseLock { name: "a/b".into(), body: Release { token: 7, ..Release::default() } };
         let spec = RequestSpec::new(call.clone(), RetryPolicy::ByRequestId);
         let id = Uuid::new_v4();
-        let reply_to = ReplyTo::Detached;
-        let asked = PendingRequest {
-            spec,
-            request_id: Some(id),
-            reply_to,
-            sent: false,
-            ever_sent: false,
-            outcome_unknown: false,
-        };
+        let asked = pending(spec, Some(id));
         let written = request(7, &asked, &[id], true).unwrap();
         let stream::FromClient::Request(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
         assert_eq!((read.id, read.call), (7, call));
         assert_eq!((read.request_id, read.acknowledge), (Some(id), vec![id]));
+        assert_eq!(read.traceparent, None, "there is no trace");
         for written in [cancel(1), keepalive(2), unwatch(3)] {
             let written = written.unwrap();
             serde_json::from_str::<stream::FromClient>(&written).unwrap_or_else(|e| panic!("{written}: {e}"));
@@ -132,6 +131,21 @@ mod tests {
         let asked = stream::Watch { id: 4, path: "/a".into(), recursive: true, from: Some(9) };
         let stream::FromClient::Watch(read) = serde_json::from_str(&watch(&asked).unwrap()).unwrap() else { panic!() };
         assert_eq!(read, asked);
+    }
+
+    #[test]
+    fn a_node_without_traces_gets_none() {
+        let headers = TraceHeaders { traceparent: "00-0af7".into(), tracestate: "a=b".into() };
+        let mut spec = RequestSpec::read(Call::KeepSessionAlive { id: 1 });
+        spec.trace = Some(headers.into());
+        let asked = pending(spec, None);
+        for (traces, sent) in [(true, Some("00-0af7")), (false, None)] {
+            let written = request(7, &asked, &[], traces).unwrap();
+            let stream::FromClient::Request(read) = serde_json::from_str(&written).unwrap() else {
+                panic!("{written}")
+            };
+            assert_eq!(read.traceparent.as_deref(), sent);
+        }
     }
 
     #[test]

@@ -283,7 +283,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let mut steps = Vec::new();
         let record = |entry: Entry| {
             if let (Some(machine), EntryPayload::Normal(stamped)) = (&self.machine, &entry.payload) {
-                steps.extend(machine.writing(&stamped.payload));
+                steps.extend(machine.writing(stamped.clock_ms, &stamped.payload));
             }
             codec::record_of(&entry)
         };

@@ -43,6 +43,11 @@ impl State {
         outcomes
     }
 
+    /// Whether [`apply`](Self::apply) would carry the batch out: it is no repeat, and follows the last one of its node.
+    pub fn is_due(&self, batch: &Batch) -> bool {
+        is_next(self.last_batch(batch.origin.node), batch)
+    }
+
     /// Remembers that a batch was applied, and forgets those that its node can no longer ask for.
     pub(crate) fn remember_batch(&mut self, applied: Applied) {
         let origin = applied.origin;

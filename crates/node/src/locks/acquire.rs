@@ -22,10 +22,10 @@ use crate::engine::{Engine, reply_of};
 use crate::error::{Bound, NodeError};
 use crate::locks::cancellation::{RequestGuard, Undecided};
 use crate::locks::presence::PresenceGuard;
+use crate::locks::wait_span::{RequestsAhead, WaitSpan};
 use crate::locks::waiters::WaiterGuard;
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
 use crate::sessions::lifecycle::unexpected;
-use crate::traces::TraceSpan;
 
 /// Most holders that a refusal names.
 const MAX_HOLDERS_NAMED: usize = 32;
@@ -49,9 +49,9 @@ enum RequestStatus {
     /// With the versions of its nodes.
     Holds(At<Vec<i32>>),
     Gone,
-    /// It waits for the lock of this number first, behind the request with this token. The token is read only for a
-    /// request that is traced.
-    Waits(usize, WaiterGuard, Option<FencingToken>),
+    /// It waits for the lock of this number first, behind these requests. They are read only for a request that is
+    /// traced.
+    Waits(usize, WaiterGuard, Option<RequestsAhead>),
 }
 
 impl Engine {
@@ -130,23 +130,10 @@ impl Engine {
         queued: &QueuedRequest,
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
-        let mut span = None;
+        let mut span = WaitSpan::new(queued.trace, queued.token);
         let acquired = self.wait_in_queue(guard, queued, until, &mut span).await;
-        if let Some(mut span) = span {
-            span.set("lockkeeper.outcome", outcome_of(&acquired).into());
-        }
+        span.end(outcome_of(&acquired));
         acquired
-    }
-
-    /// The span of a wait, with a link to the request ahead. Without an outcome, the caller went away.
-    fn begin_wait(&self, queued: &QueuedRequest, blocker: Option<FencingToken>) -> Option<Box<dyn TraceSpan>> {
-        let link = blocker.and_then(|blocker| self.replica.traces.of_request(blocker));
-        let mut span = self.replica.traces.begin("lockkeeper.wait", queued.trace?, link.as_slice())?;
-        span.set("lockkeeper.token", queued.token.0.into());
-        if let Some(FencingToken(blocker)) = blocker {
-            span.set("lockkeeper.blocker.token", blocker.into());
-        }
-        Some(span)
     }
 
     async fn wait_in_queue(
@@ -154,7 +141,7 @@ impl Engine {
         guard: &mut RequestGuard,
         queued: &QueuedRequest,
         until: Duration,
-        span: &mut Option<Box<dyn TraceSpan>>,
+        span: &mut WaitSpan,
     ) -> Result<At<Acquired>, NodeError> {
         // The entry, or the claim, has just been applied here: so far this replica is not behind.
         let mut is_confirmed = true;
@@ -170,10 +157,8 @@ impl Engine {
                     continue;
                 }
                 RequestStatus::Gone => return self.gone(queued),
-                RequestStatus::Waits(missing, waiting, blocker) => {
-                    if span.is_none() {
-                        *span = self.begin_wait(queued, blocker);
-                    }
+                RequestStatus::Waits(missing, waiting, ahead) => {
+                    span.wait_behind(&self.replica.traces, ahead);
                     (missing, waiting)
                 }
             };
@@ -211,13 +196,9 @@ impl Engine {
             let version = |path| state.get(path).map_or(0, |node| node.stat.version);
             return RequestStatus::Holds(At { value: queued.paths.iter().map(version).collect(), zxid: state.zxid() });
         };
-        // Waiters for a permit wait for their directory, which is no request.
-        let token = queued.trace.and_then(|_| {
-            let node = state.get(&blocker).filter(|_| parse_request(blocker.name()).is_some())?;
-            Some(FencingToken(node.stat.czxid.0))
-        });
+        let ahead = queued.trace.map(|_| RequestsAhead::of(&state, &queued.locks[number], &blocker));
         let waiter = self.replica.waiters.register(queued.paths.clone(), number, blocker);
-        RequestStatus::Waits(number, waiter, token)
+        RequestStatus::Waits(number, waiter, ahead)
     }
 
     /// Its turn has come. If another call claimed the request meanwhile, it may be cancelling it: claim it before the

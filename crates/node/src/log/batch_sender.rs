@@ -15,24 +15,22 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{Batch, FeatureLevel, NodeId, Origin, Refusal, Rules, State, TraceContext};
+use lockkeeper_core::{
+    Batch, BatchTrace, FeatureLevel, MAX_TRACED_REQUESTS, NodeId, Origin, Refusal, Rules, State, TraceContext,
+};
 use lockkeeper_mutants::mutant;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
-use crate::log::inflight::Pending;
+use crate::log::inflight::{Pending, ProposalSpan};
 use crate::log::queue::CommandQueue;
 use crate::replica::Replica;
 use crate::replication::Replication;
-use crate::traces::TraceSpan;
 
 /// An attempt that has no answer yet: the batch's sequence, and the answer to come.
 type Attempt = BoxFuture<'static, (u64, Result<(), ProposeError>)>;
-
-/// Most links of a batch's span.
-const MAX_LINKS: usize = 32;
 
 /// See the module's text.
 pub(crate) struct BatchSender {
@@ -192,11 +190,10 @@ impl BatchSender {
         let origin = self.take_origin();
         metrics::histogram!("lockkeeper_batches_in_flight").record(self.open.len() as f64);
         metrics::histogram!("lockkeeper_batch_commands").record(pending.len() as f64);
-        let span = self.begin_span(origin, &pending);
-        let trace = span.as_ref().map(|span| span.context()).filter(|_| self.log_carries_traces());
+        let trace = self.begin_proposals(origin, &mut pending).filter(|_| self.log_carries_traces());
         let payload = encode(origin, follows, self.rules, &pending, trace);
         let commands = pending.len();
-        self.replica.inflight.begin(origin, pending, span);
+        self.replica.inflight.begin(origin, pending);
         let mut batch = OpenBatch {
             sequence: origin.sequence,
             follows,
@@ -216,15 +213,25 @@ impl BatchSender {
         self.replica.state().feature_level() >= FeatureLevel(2)
     }
 
-    /// The span of a batch, if it has a request that is recorded: below the first of them, with links to the others.
-    fn begin_span(&self, origin: Origin, pending: &[Pending]) -> Option<Box<dyn TraceSpan>> {
-        let mut traced = pending.iter().filter_map(|one| one.trace);
-        let parent = traced.next()?;
-        let others = traced.take(MAX_LINKS).collect::<Vec<_>>();
-        let mut span = self.replica.traces.begin("lockkeeper.propose", parent, &others)?;
-        span.set("lockkeeper.batch.sequence", origin.sequence.into());
-        span.set("lockkeeper.batch.commands", (pending.len() as u64).into());
-        Some(span)
+    /// Begins a span for each request that is recorded. The first one stands for the batch: what the replicas do is
+    /// below it. It links to the other requests, and their spans link to it.
+    fn begin_proposals(&self, origin: Origin, pending: &mut [Pending]) -> Option<BatchTrace> {
+        let recorded =
+            pending.iter().enumerate().filter_map(|(index, one)| Some((u32::try_from(index).ok()?, one.trace?)));
+        let requests: Vec<_> = recorded.take(MAX_TRACED_REQUESTS).collect();
+        let others: Vec<_> = requests.iter().skip(1).map(|(_, request)| *request).collect();
+        let mut batch = None;
+        let commands = pending.len() as u64;
+        for one in pending {
+            let Some(request) = one.trace else { continue };
+            let links = batch.as_ref().map_or(&others[..], std::slice::from_ref);
+            let mut span = ProposalSpan::begin(&self.replica.traces, request, links)?;
+            span.set("lockkeeper.batch.sequence", origin.sequence);
+            span.set("lockkeeper.batch.commands", commands);
+            batch = batch.or_else(|| Some(span.context()));
+            one.proposal = Some(span);
+        }
+        Some(BatchTrace { span: batch.filter(TraceContext::is_valid)?, requests })
     }
 
     /// A sequence is never used for other contents, even if the first batch is certainly not in the log.
@@ -316,8 +323,7 @@ impl BatchSender {
             self.unanswered.fetch_sub(pending.len(), Ordering::SeqCst);
             fail_all(pending, &error);
         }
-        // Their callers may withdraw them now.
-        commands.iter().flatten().for_each(|one| one.stage.unsend());
+        commands.iter_mut().flatten().for_each(Pending::unsend);
         commands.append(&mut self.returned);
         if mutant!(SwapReturnedBatches) {
             commands.make_contiguous().reverse();
@@ -391,7 +397,7 @@ pub(crate) fn encode(
     follows: u64,
     rules: Rules,
     pending: &[Pending],
-    trace: Option<TraceContext>,
+    trace: Option<BatchTrace>,
 ) -> Bytes {
     let commands = pending.iter().map(|one| one.command.clone()).collect();
     // The leader stamps the entry; the stamp replaces this field when the entry is applied.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::NodeError;
-use crate::traces::TraceSpan;
+use crate::traces::{TraceSpan, Traces};
 
 /// A command that has been decided.
 #[derive(Clone, Debug)]
@@ -98,19 +98,69 @@ pub(crate) struct Pending {
     pub(crate) answer: Answer,
     /// The span of the request that it is for, if it is recorded.
     pub(crate) trace: Option<TraceContext>,
+    /// The proposal, in the trace of that request.
+    pub(crate) proposal: Option<ProposalSpan>,
 }
 
 impl Pending {
-    pub(crate) fn fail(self, error: NodeError) {
+    pub(crate) fn fail(mut self, error: NodeError) {
+        ProposalSpan::end(&mut self.proposal, outcome_of(&error));
         self.answer.send(Err(error));
+    }
+
+    fn resolve(mut self, done: Done) {
+        ProposalSpan::end(&mut self.proposal, "done");
+        self.answer.send(Ok(done));
+    }
+
+    /// It was not sent after all, which is certain; its caller may withdraw it now.
+    pub(crate) fn unsend(&mut self) {
+        ProposalSpan::end(&mut self.proposal, GIVEN_UP);
+        self.stage.unsend();
+    }
+}
+
+/// The outcome of a proposal that is not in the log and never will be.
+const GIVEN_UP: &str = "given_up";
+
+/// How a proposal ends for a caller that gets this error.
+fn outcome_of(error: &NodeError) -> &'static str {
+    if matches!(error, NodeError::UnknownOutcome(_)) { "unknown" } else { GIVEN_UP }
+}
+
+/// The span `lockkeeper.propose`. It ends with its outcome, or without one where this node stops before.
+pub(crate) struct ProposalSpan(Box<dyn TraceSpan>);
+
+impl ProposalSpan {
+    /// Begins it below the span of a request.
+    pub(crate) fn begin(traces: &Traces, request: TraceContext, links: &[TraceContext]) -> Option<Self> {
+        traces.begin("lockkeeper.propose", request, links).map(Self)
+    }
+
+    pub(crate) fn context(&self) -> TraceContext {
+        self.0.context()
+    }
+
+    pub(crate) fn set(&mut self, key: &'static str, value: u64) {
+        self.0.set(key, value.into());
+    }
+
+    fn end(span: &mut Option<Self>, outcome: &'static str) {
+        if let Some(Self(mut span)) = span.take() {
+            span.set("lockkeeper.outcome", outcome.into());
+        }
+    }
+}
+
+impl fmt::Debug for ProposalSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProposalSpan")
     }
 }
 
 struct InflightBatch {
     origin: Origin,
     pending: Vec<Pending>,
-    /// Ends once all callers have been answered.
-    span: Option<Box<dyn TraceSpan>>,
 }
 
 /// The batches on their way, in the order of their sequences.
@@ -124,8 +174,8 @@ pub(crate) struct Inflight {
 
 impl Inflight {
     /// A batch goes out, after those that are on their way.
-    pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>, span: Option<Box<dyn TraceSpan>>) {
-        self.batches.lock().push_back(InflightBatch { origin, pending, span });
+    pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>) {
+        self.batches.lock().push_back(InflightBatch { origin, pending });
     }
 
     /// Takes back the commands of this batch and of every later one, a list for each batch. Batches whose callers are
@@ -173,8 +223,8 @@ impl Inflight {
     pub(crate) fn complete(&self, origin: Origin) -> Option<Completions> {
         let mut batches = self.batches.lock();
         let index = batches.iter().position(|batch| batch.origin == origin)?;
-        let InflightBatch { pending, span, .. } = batches.remove(index)?;
-        Some(Completions { pending: pending.into_iter(), progress: self.progress.clone(), _span: span })
+        let pending = batches.remove(index)?.pending.into_iter();
+        Some(Completions { pending, progress: self.progress.clone() })
     }
 }
 
@@ -182,7 +232,6 @@ impl Inflight {
 pub(crate) struct Completions {
     pending: std::vec::IntoIter<Pending>,
     progress: Arc<Notify>,
-    _span: Option<Box<dyn TraceSpan>>,
 }
 
 impl Completions {
@@ -196,7 +245,7 @@ impl Completions {
         let one = self.pending.next();
         debug_assert!(one.is_some(), "one outcome for each command");
         if let Some(one) = one {
-            one.answer.send(Ok(done));
+            one.resolve(done);
         }
     }
 

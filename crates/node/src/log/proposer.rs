@@ -101,7 +101,8 @@ impl Proposer {
         let stage = Stage::default();
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let nodes = self.nodes_of(&command);
-        let pushed = self.queue.push(Pending { command, bytes, nodes, stage: stage.clone(), answer, trace });
+        let pending = Pending { command, bytes, nodes, stage: stage.clone(), answer, trace, proposal: None };
+        let pushed = self.queue.push(pending);
         if pushed.is_err() {
             self.unanswered.fetch_sub(1, Ordering::SeqCst);
         }

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use lockkeeper_consensus::{
     BarrierError, Committed, Config, Leadership, LogPosition, Members, ProposeError, StateMachine, TransportError,
 };
-use lockkeeper_core::{AclEntry, Batch, NodeId, NodeKind, NodePath, Origin, Reply, Rules, State, Term};
+use lockkeeper_core::{
+    AclEntry, Batch, BatchTrace, FeatureLevel, NodeId, NodeKind, NodePath, Origin, Reply, Rules, State, Term,
+};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -17,6 +19,8 @@ use super::*;
 use crate::error::Bound;
 use crate::log::batch_sender::encode;
 use crate::time::clock::SystemClock;
+use crate::traces::Traces;
+use crate::traces::tests::{Recorder, trace};
 
 /// The outcome of one attempt.
 enum Script {
@@ -107,9 +111,19 @@ impl Replication for Order {
 }
 
 fn stage(script: Vec<Script>, after: fn() -> Script, change: fn(&mut NodeConfig)) -> (Arc<Order>, Proposer) {
+    traced_stage(script, after, change, Traces::default())
+}
+
+fn traced_stage(
+    script: Vec<Script>,
+    after: fn() -> Script,
+    change: fn(&mut NodeConfig),
+    traces: Traces,
+) -> (Arc<Order>, Proposer) {
     let mut config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
     change(&mut config);
-    let replica = Replica::new(&config, 7, Arc::new(SystemClock::new()), Arc::new(|why| panic!("{why}")));
+    let fatal = Arc::new(|why| panic!("{why}"));
+    let replica = Replica::traced(&config, 7, Arc::new(SystemClock::new()), fatal, traces);
     let leadership = watch::Sender::new(Leadership { term: 1, leader: Some(2), leading: false });
     let (script, log) = (Mutex::new(script.into()), Mutex::default());
     let order = Arc::new(Order { script, after, attempts: Mutex::default(), log, replica, leadership });
@@ -397,4 +411,66 @@ async fn a_batch_that_was_not_applied_in_the_log_that_a_snapshot_skips_is_sent_a
     elsewhere.write_snapshot(&mut snapshot).expect("written");
     order.replica.clone().restore(LogPosition { term: 1, index: 9 }, &mut &snapshot[..]).expect("read")();
     assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
+}
+
+/// Sends two recorded requests, and one that is not, in one batch, at this feature level.
+async fn two_recorded_in_one_batch(level: FeatureLevel) -> (Recorder, Arc<Order>) {
+    let recorder = Recorder::default();
+    let traces = Traces::new(Some(Arc::new(recorder.clone())), 0);
+    let one = |config: &mut NodeConfig| config.max_batches_in_flight = 1;
+    let (order, proposer) = traced_stage(vec![], || Script::Commits, one, traces);
+    proposer.propose(Command::RaiseFeatureLevel { level }).await.expect("raised");
+    order.script.lock().push_back(Script::Hangs);
+    let sent = order.attempts.lock().len();
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == sent + 1).await;
+    let traced = [Some(trace(1)), None, Some(trace(2))];
+    let rest = traced.map(|trace| proposer.submit_traced(make(true), trace).expect("taken"));
+    order.leadership.send_modify(|leadership| *leadership = Leadership { term: 2, leader: Some(3), leading: false });
+    first.outcome().await.expect("done");
+    for mut submission in rest {
+        submission.outcome().await.expect("done");
+    }
+    (recorder, order)
+}
+
+#[tokio::test]
+async fn each_recorded_request_of_a_batch_has_its_trace() {
+    let (recorder, order) = two_recorded_in_one_batch(FeatureLevel(2)).await;
+    let [batch, other] = &recorder.named("lockkeeper.propose")[..] else { panic!("{:?}", recorder.named("")) };
+    assert_eq!((batch.parent, &batch.links[..]), (trace(1), &[trace(2)][..]));
+    assert_eq!((other.parent, &other.links[..]), (trace(2), &[batch.context][..]));
+    for span in [batch, other] {
+        assert_eq!((span.outcome.clone(), span.ended), (Some("done".into()), true));
+    }
+    let carried = BatchTrace { span: batch.context, requests: vec![(0, trace(1)), (2, trace(2))] };
+    let attempts = order.attempts.lock();
+    assert_eq!(attempts.last().map(|batch| (batch.commands.len(), batch.trace.clone())), Some((3, Some(carried))));
+}
+
+#[tokio::test]
+async fn a_batch_at_the_first_feature_level_carries_no_trace() {
+    let (recorder, order) = two_recorded_in_one_batch(FeatureLevel::FIRST).await;
+    assert_eq!(recorder.named("lockkeeper.propose").len(), 2);
+    assert!(order.attempts.lock().iter().all(|batch| batch.trace.is_none()));
+}
+
+#[tokio::test]
+async fn a_proposal_ends_with_its_outcome() {
+    let recorder = Recorder::default();
+    let traces = Traces::new(Some(Arc::new(recorder.clone())), 0);
+    let script = vec![Script::Refused(ProposeError::NoLeader), Script::Refused(ProposeError::Fatal("disk".into()))];
+    let (_order, proposer) = traced_stage(script, || Script::Commits, |_| {}, traces);
+    assert!(proposer.propose_traced(make(true), Some(trace(1))).await.is_err());
+    let outcomes: Vec<_> = recorder.named("lockkeeper.propose").into_iter().map(|span| span.outcome).collect();
+    assert_eq!(outcomes, [Some("given_up".into()), Some("given_up".into())]);
+    let script = vec![Script::Vanishes, Script::Refused(ProposeError::ShuttingDown)];
+    let (_order, proposer) =
+        traced_stage(script, || Script::Hangs, |_| {}, Traces::new(Some(Arc::new(recorder.clone())), 0));
+    let unknown = proposer.propose_traced(make(true), Some(trace(2))).await;
+    assert!(matches!(unknown, Err(NodeError::UnknownOutcome(_))), "{unknown:?}");
+    assert_eq!(
+        recorder.named("lockkeeper.propose").last().and_then(|span| span.outcome.clone()),
+        Some("unknown".into())
+    );
 }

@@ -22,6 +22,7 @@ fn pending(actor: Actor, op: impl Into<Op>) -> Pending {
         stage: Stage::default(),
         answer,
         trace: None,
+        proposal: None,
     }
 }
 

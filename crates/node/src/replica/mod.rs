@@ -182,9 +182,9 @@ impl Replica {
     }
 
     fn apply_one(&self, entry: &Committed, batch: Batch) {
-        let span = self.begin_step("lockkeeper.apply", batch.trace);
         let began = self.clock.now();
         let mut state = self.state.write();
+        let span = self.begin_application(&state, entry, &batch);
         let outcomes = state.apply(Term(entry.position.term), &batch);
         *self.position.lock() = entry.position;
         self.time.applied(state.clock_ms());
@@ -209,6 +209,20 @@ impl Replica {
     /// The span of a step of a batch on this node.
     fn begin_step(&self, name: &'static str, batch: Option<TraceContext>) -> Option<Box<dyn TraceSpan>> {
         self.traces.begin(name, batch?, &[])
+    }
+
+    /// The span of the application of a batch, unless it has no effect, or the node only repeats or catches up with what
+    /// was recorded when it was new.
+    fn begin_application(&self, state: &State, entry: &Committed, batch: &Batch) -> Option<Box<dyn TraceSpan>> {
+        let parent = batch.trace.as_ref()?.span;
+        let is_new =
+            self.traces.is_first(entry.position.index) && self.is_recent(entry.clock_ms) && state.is_due(batch);
+        self.begin_step("lockkeeper.apply", is_new.then_some(parent))
+    }
+
+    /// Whether the node does not catch up with an entry of that time.
+    fn is_recent(&self, clock_ms: u64) -> bool {
+        Traces::is_recent(clock_ms, self.clock.wall_ms())
     }
 
     /// The highest start of this node's data directory that the state names.
@@ -254,8 +268,10 @@ impl Replica {
         if completions.is_some() {
             self.report_forced_deletions(state, batch, &outcomes);
         }
-        for outcome in outcomes {
-            self.note_trace(&outcome, completions.as_ref().and_then(Completions::next_trace).or(batch.trace));
+        for (command, outcome) in outcomes.into_iter().enumerate() {
+            // A batch at the first feature level carries no traces; those of this node's own requests are known here.
+            let carried = || batch.trace.as_ref()?.of_command(command);
+            self.note_trace(&outcome, completions.as_ref().and_then(Completions::next_trace).or_else(carried));
             self.for_each_observer(|observer| observer.deliver(state, &outcome.events));
             if let Some(completions) = &mut completions {
                 completions.resolve_next(Done::from_log(outcome));
@@ -266,7 +282,7 @@ impl Replica {
         }
     }
 
-    /// Remembers the trace of a lock request: its own where it was made at this node, otherwise that of its batch.
+    /// Remembers the trace of a lock request, as the target of links.
     fn note_trace(&self, outcome: &Outcome, trace: Option<TraceContext>) {
         if let (Some(trace), Ok(Reply::Queued { token, .. })) = (trace, &outcome.reply) {
             self.traces.note_request(*token, trace);
@@ -364,13 +380,13 @@ impl StateMachine for Replica {
     }
 
     fn raises_level_to(&self, payload: &[u8]) -> Option<u32> {
-        let batch = Batch::decode(payload).ok()?;
-        let level = batch.raised_to().filter(|level| *level > self.state.read().feature_level());
-        level.map(|level| level.0)
+        let level = Batch::raised_in(payload)?;
+        (level > self.state.read().feature_level()).then_some(level.0)
     }
 
-    fn writing(&self, payload: &[u8]) -> Option<StepGuard> {
-        Some(Box::new(self.begin_step("lockkeeper.append", Batch::trace_in(payload))?))
+    fn writing(&self, clock_ms: u64, payload: &[u8]) -> Option<StepGuard> {
+        let batch = Batch::trace_in(payload).filter(|_| self.is_recent(clock_ms));
+        Some(Box::new(self.begin_step("lockkeeper.append", batch)?))
     }
 
     fn replicating(&self, payload: &[u8]) -> Option<StepGuard> {
@@ -475,10 +491,11 @@ mod tests {
     use bytes::Bytes;
     use tokio::sync::mpsc;
 
-    use lockkeeper_core::Origin;
+    use lockkeeper_core::{Actor, BatchTrace, LockMode, LockOp, RequestId};
 
     use super::*;
     use crate::time::clock::SystemClock;
+    use crate::traces::tests::{Recorder, trace};
 
     fn replica() -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
         replica_with(Arc::new(SystemClock::default()))
@@ -490,6 +507,72 @@ mod tests {
         let (told, heard) = mpsc::unbounded_channel();
         let fatal = Arc::new(move |why| told.send(why).unwrap());
         (Replica::new(&config, 1, clock, fatal), heard)
+    }
+
+    fn traced_replica(repeated: u64) -> (Arc<Replica>, Recorder) {
+        let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned())]);
+        let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
+        let recorder = Recorder::default();
+        let traces = Traces::new(Some(Arc::new(recorder.clone())), repeated);
+        let fatal = Arc::new(|why| panic!("{why}"));
+        (Replica::traced(&config, 1, Arc::new(SystemClock::default()), fatal, traces), recorder)
+    }
+
+    /// A batch of another node.
+    fn traced_batch(sequence: u64, commands: Vec<Command>, requests: Vec<(u32, TraceContext)>) -> Bytes {
+        let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
+        let batch = Batch::consecutive(origin, 1, commands);
+        Batch { trace: Some(BatchTrace { span: trace(1), requests }), ..batch }.encode().into()
+    }
+
+    #[tokio::test]
+    async fn each_lock_request_of_a_batch_is_remembered_with_its_own_trace() {
+        let (replica, _) = traced_replica(0);
+        let apply = |index, payload| {
+            let position = LogPosition { term: 1, index };
+            replica.apply(&[Committed { position, clock_ms: replica.clock.wall_ms(), payload }]);
+        };
+        let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
+        apply(1, traced_batch(1, vec![open], vec![]));
+        let session = replica.state().sessions().next().map(|(id, _)| id).unwrap();
+        let locks = ["a", "b", "c"].map(|name| LockName::parse(name).unwrap());
+        let acquire = |lock: &LockName| {
+            let (mode, label, uuid) = (LockMode::Exclusive, "".into(), RequestId(1));
+            let op = LockOp::Acquire { locks: vec![lock.clone()], mode, delay_ms: 0, uuid, label };
+            Command::Do { actor: Actor::of(session), op: op.into() }
+        };
+        let commands = locks.iter().map(acquire).collect();
+        apply(2, traced_batch(2, commands, vec![(0, trace(2)), (2, trace(3))]));
+        let known = locks.map(|lock| {
+            let token = replica.state().lock(&lock).unwrap().requests().next().unwrap().token;
+            replica.traces.of_request(token)
+        });
+        assert_eq!(known, [Some(trace(2)), None, Some(trace(3))]);
+    }
+
+    #[tokio::test]
+    async fn only_what_is_new_is_recorded() {
+        let (replica, recorder) = traced_replica(5);
+        let now = replica.clock.wall_ms();
+        let reap = || vec![Command::Reap { paths: Vec::new() }];
+        for (index, sequence, clock_ms, spans) in [
+            (5, 1, now, 0),
+            (6, 2, now, 1),
+            // A repeat.
+            (7, 2, now, 1),
+            // It does not follow the last one.
+            (8, 9, now, 1),
+            (9, 3, now - 120_000, 1),
+            (10, 4, now, 2),
+        ] {
+            let payload = traced_batch(sequence, reap(), vec![]);
+            replica.apply(&[Committed { position: LogPosition { term: 1, index }, clock_ms, payload }]);
+            assert_eq!(recorder.named("lockkeeper.apply").len(), spans, "entry {index}");
+        }
+        let payload = traced_batch(5, reap(), vec![]);
+        drop(replica.writing(now, &payload));
+        drop(replica.writing(now - 120_000, &payload));
+        assert_eq!(recorder.named("lockkeeper.append").len(), 1);
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ use crate::context::Context;
 use crate::extract::session_required;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
-use crate::otlp::RequestSpan;
+use crate::otlp::CallerTrace;
 use crate::principals::names_in;
 use crate::rate_limits::{Turn, charges_of_call};
 use crate::reply::Reply;
@@ -52,8 +52,8 @@ pub(crate) struct CallScope {
     pub(crate) from: ClientAddress,
     /// For a lock request that can be cancelled: dropped once nothing of the request is left, or sent [`Undecided`].
     pub(crate) undecided: Option<oneshot::Sender<Undecided>>,
-    /// The span of the request, if it is recorded.
-    pub(crate) span: Option<RequestSpan>,
+    /// What the caller says of its trace, where requests are traced.
+    pub(crate) trace: Option<CallerTrace>,
 }
 
 impl CallScope {
@@ -95,15 +95,19 @@ impl CallScope {
         Requester { request_id, principals, ..Requester::at(address.ip()) }
     }
 
-    /// Carries out a call when it is the turn of its namespace.
+    /// Carries out a call when it is the turn of its namespace. Its span begins here: the request was admitted, and the
+    /// caller is who it says.
     pub(crate) fn dispatch(mut self, call: Call) -> BoxFuture<'static, Answered> {
-        let Some(span) = self.span.take() else { return self.dispatch_in_turn(call) };
+        let trace = self.trace.take();
+        let begun =
+            self.context.otlp.as_ref().zip(trace).and_then(|(otlp, trace)| otlp.begin_request(trace, call.route()));
+        let Some(mut span) = begun else { return self.dispatch_in_turn(call) };
         span.describe(&call, self.caller.credential.map(|credential| credential.session.0));
         self.caller.trace = Some(span.context());
         let work = self.dispatch_in_turn(call);
         async move {
             let answered = work.await;
-            span.answered(&answered);
+            span.end(&answered);
             answered
         }
         .boxed()

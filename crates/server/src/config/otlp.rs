@@ -23,9 +23,13 @@ pub struct OtlpSection {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// The part of the requests that begin a trace here, from 0 to 1. A request whose caller sends `traceparent` is
-    /// recorded if the caller records it, whatever this says.
+    /// recorded if the caller records it, whatever this says; see `follow_callers`.
     #[serde(default = "sample_ratio")]
     pub sample_ratio: f64,
+    /// Whether a caller that sends `traceparent` decides whether its request is recorded. If not, `sample_ratio` counts
+    /// for every request, and each recorded one begins a trace.
+    #[serde(default = "follow_callers")]
+    pub follow_callers: bool,
     /// The attribute `service.name` of the spans.
     #[serde(default = "service_name")]
     pub service_name: String,
@@ -39,6 +43,7 @@ impl fmt::Debug for OtlpSection {
             .field("authority", &self.authority)
             .field("headers", &self.headers.keys())
             .field("sample_ratio", &self.sample_ratio)
+            .field("follow_callers", &self.follow_callers)
             .field("service_name", &self.service_name)
             .finish()
     }
@@ -46,6 +51,10 @@ impl fmt::Debug for OtlpSection {
 
 fn sample_ratio() -> f64 {
     0.01
+}
+
+fn follow_callers() -> bool {
+    true
 }
 
 fn service_name() -> String {
@@ -67,6 +76,7 @@ impl OtlpSection {
             authority: None,
             headers: BTreeMap::new(),
             sample_ratio: sample_ratio(),
+            follow_callers: follow_callers(),
             service_name: service_name(),
         }
     }
@@ -85,7 +95,8 @@ impl OtlpSection {
             _ => {
                 let rule = "must be the http or https URL of a collector, such as http://127.0.0.1:4318, without a \
                             password or query";
-                return Err(refuse("otlp.endpoint", format!("{:?}", self.endpoint), rule));
+                // Not shown: it may have a password.
+                return Err(refuse("otlp.endpoint", "this URL", rule));
             }
         };
         match (&self.authority, is_https) {
@@ -157,7 +168,9 @@ mod tests {
             GOOD,
             "[otlp]\nendpoint = \"http://collector.example:4318/\"\nsample_ratio = 1\n",
             "[otlp]\nendpoint = \"https://collector/otlp\"\nauthority = \"ca.pem\"\nsample_ratio = 0.5\n",
-            &format!("{GOOD}service_name = \"locks\"\n[otlp.headers]\nauthorization = \"Bearer x\"\n"),
+            &format!(
+                "{GOOD}follow_callers = false\nservice_name = \"locks\"\n[otlp.headers]\nauthorization = \"Bearer x\"\n"
+            ),
         ] {
             checked(text, true).unwrap();
         }
@@ -168,7 +181,9 @@ mod tests {
     fn each_error_names_key_and_remedy() {
         for (text, parts) in [
             ("[otlp]\nendpoint = \"127.0.0.1:4318\"\n".to_owned(), &["otlp.endpoint", "URL"][..]),
-            ("[otlp]\nendpoint = \"http://u:p@host\"\n".into(), &["otlp.endpoint", "password"]),
+            ("[otlp]\nendpoint = \"http://u:pass9@host\"\n".into(), &["otlp.endpoint", "password"]),
+            ("[otlp]\nendpoint = \"http://u:pass9@ho st\"\n".into(), &["otlp.endpoint", "password"]),
+            ("[otlp]\nendpoint = \"http://host?key=pass9\"\n".into(), &["otlp.endpoint", "query"]),
             ("[otlp]\nendpoint = \"https://host\"\n".into(), &["otlp.endpoint", "otlp.authority"]),
             (format!("{GOOD}authority = \"ca.pem\"\n"), &["otlp.authority", "remove it"]),
             (format!("{GOOD}sample_ratio = 1.5\n"), &["otlp.sample_ratio = 1.5", "from 0 to 1"]),
@@ -180,6 +195,7 @@ mod tests {
         ] {
             let error = checked(&text, true).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+            assert!(!error.contains("pass9"), "a password is shown: {error}");
         }
     }
 

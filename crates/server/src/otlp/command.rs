@@ -2,8 +2,8 @@
 //! the command needs no runtime for them.
 //!
 //! The settings are OpenTelemetry's environment variables: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
-//! `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_EXPORTER_OTLP_CERTIFICATE`, `OTEL_SERVICE_NAME`,
-//! and `TRACEPARENT`, the span that runs the command.
+//! `OTEL_EXPORTER_OTLP_ENDPOINT`, in the same way `…_HEADERS`, `…_CERTIFICATE` and `…_PROTOCOL`; `OTEL_SERVICE_NAME`,
+//! `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`, and `TRACEPARENT`, the span that runs the command.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -13,6 +13,7 @@ use opentelemetry::trace::{SpanKind, TraceContextExt as _, TraceState, Tracer as
 use opentelemetry::{Context, ContextGuard, KeyValue, global};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use percent_encoding::percent_decode_str;
 use tokio_util::sync::CancellationToken;
 
 use super::export::{Collector, SpanQueue};
@@ -27,40 +28,83 @@ pub struct CommandTrace {
     sent: Receiver<()>,
 }
 
-/// Reads OpenTelemetry's variables; `None` without a collector.
-fn section(variable: impl Fn(&str) -> Option<String>) -> Result<Option<(OtlpSection, String)>, ConfigError> {
-    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let of_traces = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-    let Some(endpoint) = of_traces.clone().or_else(|| variable("OTEL_EXPORTER_OTLP_ENDPOINT")) else { return Ok(None) };
-    let mut section = OtlpSection::new(endpoint);
-    section.authority = variable("OTEL_EXPORTER_OTLP_CERTIFICATE").map(Into::into);
-    for pair in variable("OTEL_EXPORTER_OTLP_HEADERS").iter().flat_map(|list| list.split(',')) {
-        let (name, value) = pair.split_once('=').ok_or_else(|| {
-            refuse("OTEL_EXPORTER_OTLP_HEADERS", "this list", "must be NAME=VALUE, separated by commas")
-        })?;
-        section.headers.insert(name.trim().to_ascii_lowercase(), value.trim().to_owned());
-    }
-    section.service_name = variable("OTEL_SERVICE_NAME").unwrap_or(section.service_name);
-    section.check().map_err(named_by_variable)?;
-    // By the specification, the variable for traces has the whole URL.
-    let url = of_traces.unwrap_or_else(|| section.traces_url());
-    Ok(Some((section, url)))
+/// The settings of OpenTelemetry's variables.
+#[derive(Debug)]
+struct Settings {
+    section: OtlpSection,
+    url: String,
+    names: Names,
 }
 
-/// An error of the section under the name of the variable that the value came from.
-fn named_by_variable(error: ConfigError) -> ConfigError {
-    let ConfigError::Refused { key, value, rule } = error else { return error };
-    let variable = match key.as_str() {
-        "otlp.endpoint" => "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "otlp.authority" => "OTEL_EXPORTER_OTLP_CERTIFICATE",
-        "otlp.service_name" => "OTEL_SERVICE_NAME",
-        _ => "OTEL_EXPORTER_OTLP_HEADERS",
+/// The variables that the settings come from, for errors.
+#[derive(Debug)]
+struct Names {
+    endpoint: String,
+    headers: String,
+    certificate: String,
+}
+
+/// Reads OpenTelemetry's variables; `None` without a collector, or where they switch traces off.
+fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, ConfigError> {
+    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+    // A variable for traces alone counts before the one for all signals.
+    let setting = |what: &str| {
+        let general = format!("OTEL_EXPORTER_OTLP_{what}");
+        let of_traces = format!("OTEL_EXPORTER_OTLP_TRACES_{what}");
+        match variable(&of_traces) {
+            Some(value) => (of_traces, Some(value)),
+            None => (general.clone(), variable(&general)),
+        }
     };
-    let rule = rule.replace("otlp.authority", "OTEL_EXPORTER_OTLP_CERTIFICATE");
-    ConfigError::Refused {
-        key: variable.into(),
-        value,
-        rule: rule.replace("otlp.endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        || variable("OTEL_TRACES_EXPORTER").is_some_and(|list| list.split(',').all(|name| name.trim() != "otlp"))
+    {
+        return Ok(None);
+    }
+    let ((endpoint_name, Some(endpoint)), (protocol_name, protocol)) = (setting("ENDPOINT"), setting("PROTOCOL"))
+    else {
+        return Ok(None);
+    };
+    if let Some(other) = protocol.filter(|protocol| protocol != "http/protobuf") {
+        return Err(refuse(protocol_name, other, "must be http/protobuf, the only protocol that this program sends"));
+    }
+    let mut section = OtlpSection::new(endpoint);
+    let (certificate_name, certificate) = setting("CERTIFICATE");
+    section.authority = certificate.map(Into::into);
+    let (headers_name, headers) = setting("HEADERS");
+    for pair in headers.iter().flat_map(|list| list.split(',')).filter(|pair| !pair.trim().is_empty()) {
+        let (name, value) = header_of(pair)
+            .ok_or_else(|| refuse(&headers_name, "this list", "must be NAME=VALUE, separated by commas"))?;
+        section.headers.insert(name, value);
+    }
+    section.service_name = variable("OTEL_SERVICE_NAME").unwrap_or(section.service_name);
+    let has_whole_url = endpoint_name.contains("_TRACES_");
+    let names = Names { endpoint: endpoint_name, headers: headers_name, certificate: certificate_name };
+    section.check().map_err(|error| names.in_error(error))?;
+    // By the specification, the variable for traces has the whole URL.
+    let url = if has_whole_url { section.endpoint.clone() } else { section.traces_url() };
+    Ok(Some(Settings { section, url, names }))
+}
+
+/// A header of the list, whose values are percent-encoded.
+fn header_of(pair: &str) -> Option<(String, String)> {
+    let (name, value) = pair.split_once('=')?;
+    let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+    Some((name.trim().to_ascii_lowercase(), value.into_owned()))
+}
+
+impl Names {
+    /// An error of the section under the name of the variable that the value came from.
+    fn in_error(&self, error: ConfigError) -> ConfigError {
+        let ConfigError::Refused { key, value, rule } = error else { return error };
+        let variable = match key.as_str() {
+            "otlp.endpoint" => self.endpoint.as_str(),
+            "otlp.authority" => self.certificate.as_str(),
+            "otlp.service_name" => "OTEL_SERVICE_NAME",
+            _ => self.headers.as_str(),
+        };
+        let rule = rule.replace("otlp.authority", &self.certificate).replace("otlp.endpoint", &self.endpoint);
+        ConfigError::Refused { key: variable.into(), value, rule }
     }
 }
 
@@ -72,14 +116,15 @@ impl CommandTrace {
     /// A variable cannot be used.
     pub fn from_environment(command: &str) -> Result<Option<Self>, ConfigError> {
         let variable = |name: &str| std::env::var(name).ok();
-        let Some((section, url)) = section(variable)? else { return Ok(None) };
+        let Some(Settings { section, url, names }) = settings(variable)? else { return Ok(None) };
         let attributes = [
             KeyValue::new("service.name", section.service_name.clone()),
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
             KeyValue::new("process.pid", i64::from(std::process::id())),
         ];
         let resource = Resource::builder_empty().with_attributes(attributes).build();
-        let (queue, exporter) = SpanQueue::new(Collector::open(&section, url).map_err(named_by_variable)?, &resource);
+        let collector = Collector::open(&section, url).map_err(|error| names.in_error(error))?;
+        let (queue, exporter) = SpanQueue::new(collector, &resource);
         let provider = SdkTracerProvider::builder()
             .with_span_processor(queue)
             .with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)))
@@ -87,7 +132,7 @@ impl CommandTrace {
             .build();
         let (stop, (ended, sent)) = (CancellationToken::new(), channel());
         let stopped = stop.clone();
-        let unusable = |error: std::io::Error| refuse("OTEL_EXPORTER_OTLP_ENDPOINT", "this URL", error.to_string());
+        let unusable = |error: std::io::Error| refuse(&names.endpoint, "this URL", error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unusable)?;
         let thread = move || {
             runtime.block_on(exporter.run(stopped));
@@ -104,6 +149,11 @@ impl CommandTrace {
             .start_with_context(&tracer, &below(parent, TraceState::NONE));
         let context = Context::new().with_span(span);
         Ok(Some(Self { active: Some(context.clone().attach()), context, stop, sent }))
+    }
+
+    /// Ends the trace of a command that ended with this exit code, and sends the spans.
+    pub fn end(self, code: u8) {
+        self.context.span().set_attribute(KeyValue::new("process.exit.code", i64::from(code)));
     }
 
     /// The active context of this thread, for a program that it starts: the value of `TRACEPARENT`.
@@ -127,24 +177,56 @@ impl Drop for CommandTrace {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Option<(OtlpSection, String)>, ConfigError> {
-        section(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, ConfigError> {
+        settings(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
     }
+
+    const BASE: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
 
     #[test]
     fn the_variables_of_opentelemetry_count() {
-        assert_eq!(read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]).unwrap(), None);
-        let base = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
-        assert_eq!(read(&[base]).unwrap().unwrap().1, "http://c:4318/v1/traces");
+        assert!(read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]).unwrap().is_none());
+        assert_eq!(read(&[BASE]).unwrap().unwrap().url, "http://c:4318/v1/traces");
         let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://d/custom");
-        let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "A=b, c=d=e");
-        let (all, url) = read(&[base, traces, headers, ("OTEL_SERVICE_NAME", "shop")]).unwrap().unwrap();
-        assert_eq!((url.as_str(), all.service_name.as_str()), ("http://d/custom", "shop"));
-        assert_eq!(all.headers["a"], "b");
-        assert_eq!(all.headers["c"], "d=e");
-        for wrong in [&[base, ("OTEL_EXPORTER_OTLP_HEADERS", "a")][..], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318")]] {
-            let error = read(wrong).unwrap_err().to_string();
-            assert!(error.contains("OTEL_") && !error.contains("otlp."), "{error}");
+        let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "A=b, c=d=e,, f=Bearer%20x%2Cy,");
+        let all = read(&[BASE, traces, headers, ("OTEL_SERVICE_NAME", "shop")]).unwrap().unwrap();
+        assert_eq!((all.url.as_str(), all.section.service_name.as_str()), ("http://d/custom", "shop"));
+        let headers: Vec<(&str, &str)> = all.section.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(headers, [("a", "b"), ("c", "d=e"), ("f", "Bearer x,y")]);
+        let own = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "g=h");
+        let all = read(&[BASE, ("OTEL_EXPORTER_OTLP_HEADERS", "a=b"), own]).unwrap().unwrap();
+        assert_eq!(all.section.headers.into_keys().collect::<Vec<_>>(), ["g"]);
+        assert!(read(&[BASE, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]).unwrap().is_some());
+    }
+
+    #[test]
+    fn variables_switch_traces_off() {
+        let is_on = |name, value| read(&[BASE, (name, value)]).unwrap().is_some();
+        assert!(!is_on("OTEL_SDK_DISABLED", "true") && !is_on("OTEL_SDK_DISABLED", "TRUE"));
+        assert!(is_on("OTEL_SDK_DISABLED", "false"));
+        assert!(!is_on("OTEL_TRACES_EXPORTER", "none") && !is_on("OTEL_TRACES_EXPORTER", "console"));
+        assert!(is_on("OTEL_TRACES_EXPORTER", "console, otlp"));
+    }
+
+    #[test]
+    fn each_error_names_its_variable_and_no_password() {
+        let traces = |value| ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value);
+        for (variables, variable) in [
+            (&[BASE, ("OTEL_EXPORTER_OTLP_HEADERS", "a")][..], "OTEL_EXPORTER_OTLP_HEADERS"),
+            (&[BASE, ("OTEL_EXPORTER_OTLP_HEADERS", "a=%ff")], "OTEL_EXPORTER_OTLP_HEADERS"),
+            (&[BASE, ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a=%0a")], "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
+            (&[("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318")], "OTEL_EXPORTER_OTLP_ENDPOINT"),
+            (&[BASE, traces("http://u:pass9@c")], "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+            (&[traces("https://c")], "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+            (&[BASE, ("OTEL_EXPORTER_OTLP_CERTIFICATE", "ca.pem")], "OTEL_EXPORTER_OTLP_CERTIFICATE"),
+            (&[BASE, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], "OTEL_EXPORTER_OTLP_PROTOCOL"),
+            (&[BASE, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")], "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"),
+        ] {
+            let error = read(variables).unwrap_err();
+            let ConfigError::Refused { key, .. } = &error else { panic!("{error}") };
+            assert_eq!(key, variable);
+            let text = error.to_string();
+            assert!(!text.contains("otlp.") && !text.contains("pass9"), "{text}");
         }
     }
 }

@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use lockkeeper_core::TraceContext;
-use lockkeeper_node::{TraceSink, TraceSpan, TraceValue};
+use lockkeeper_node::{MAX_LINKS, TraceSink, TraceSpan, TraceValue};
 use opentelemetry::trace::{
     Link, Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, TraceContextExt as _, TraceFlags, TraceId, TraceState,
     Tracer as _, TracerProvider as _,
 };
 use opentelemetry::{KeyValue, Value};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
+use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span, SpanLimits};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -37,13 +37,19 @@ use crate::config::{Config, ConfigError};
 const LAST_SPANS: Duration = Duration::from_secs(2);
 /// Longest `tracestate` that is passed on, in bytes.
 const MAX_STATE_BYTES: usize = 512;
-/// Routes that are no work for the cluster, or last as long as the client likes. They are never the first span of a
-/// trace.
-const NEVER_FIRST: [&str; 3] = ["/v1/sessions/{id}/keepalive", "/v1/sessions/{id}/stream", "/v1/watch"];
+/// Longest text of an attribute, in bytes. Names come from clients and may be as long as a request.
+const MAX_TEXT_BYTES: usize = 256;
+/// Most attributes of a span.
+const MAX_ATTRIBUTES: u32 = 32;
+/// The route that is no work for the cluster. It is never the first span of a trace.
+const NEVER_FIRST: &str = "/v1/sessions/{id}/keepalive";
 
 /// See the module's text.
 pub(crate) struct Otlp {
     tracer: SdkTracer,
+    /// The part of the requests that begin a trace here.
+    ratio: f64,
+    follow_callers: bool,
     exporter: Mutex<Option<Exporter>>,
     task: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
@@ -72,20 +78,24 @@ impl Otlp {
         ];
         let resource = Resource::builder_empty().with_attributes(attributes).build();
         let collector = Collector::open(section, section.traces_url())?;
-        let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(section.sample_ratio)));
-        Ok(Some(Self::new(collector, resource, sampler)))
-    }
-
-    fn new(collector: Collector, resource: Resource, sampler: Sampler) -> Arc<Self> {
         let (queue, exporter) = SpanQueue::new(collector, &resource);
         let provider = SdkTracerProvider::builder()
             .with_span_processor(queue)
-            .with_sampler(sampler)
+            // What begins here is decided before there is a span.
+            .with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)))
+            // Set, so that no variable of the environment sets them.
+            .with_span_limits(limits())
             .with_resource(resource)
             .build();
-        let (exporter, task) = (Mutex::new(Some(exporter)), Mutex::default());
-        // The tracer keeps its provider.
-        Arc::new(Self { tracer: provider.tracer("lockkeeper"), exporter, task, stop: CancellationToken::new() })
+        Ok(Some(Arc::new(Self {
+            // It keeps its provider.
+            tracer: provider.tracer("lockkeeper"),
+            ratio: section.sample_ratio,
+            follow_callers: section.follow_callers,
+            exporter: Mutex::new(Some(exporter)),
+            task: Mutex::default(),
+            stop: CancellationToken::new(),
+        })))
     }
 
     /// Begins to send spans, on the runtime of the caller.
@@ -111,55 +121,86 @@ impl Otlp {
         self.clone()
     }
 
-    /// Begins the span of a request over HTTP, if it is sampled.
-    pub(crate) fn http_request(
-        &self,
-        (method, route): (&'static str, &str),
-        headers: &HeaderMap,
-    ) -> Option<RequestSpan> {
-        let parent = single(headers, "traceparent").and_then(TraceContext::parse);
-        // The standard allows several lines of it, which are one list.
-        let states = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok());
-        let state = parent.map(|_| states.collect::<Vec<_>>().join(",")).unwrap_or_default();
-        self.request((method, route, "http"), parent, &state)
+    /// What the headers of a request say of the caller's trace.
+    pub(crate) fn caller_over_http(&self, headers: &HeaderMap) -> CallerTrace {
+        let traceparent = single(headers, "traceparent").filter(|_| self.follow_callers);
+        self.caller(traceparent, "http", || state_in(headers))
     }
 
     /// The same for a request on a session stream.
-    pub(crate) fn stream_request(
-        &self,
-        (method, route): (&'static str, &str),
-        traceparent: Option<&str>,
-    ) -> Option<RequestSpan> {
-        self.request((method, route, "websocket"), traceparent.and_then(TraceContext::parse), "")
+    pub(crate) fn caller_on_stream(&self, traceparent: Option<&str>) -> CallerTrace {
+        self.caller(traceparent.filter(|_| self.follow_callers), "websocket", TraceState::default)
     }
 
-    fn request(
+    /// `state` is called only for a trace that is recorded: most are not.
+    fn caller(
         &self,
-        (method, route, protocol): (&'static str, &str, &'static str),
-        parent: Option<TraceContext>,
-        state: &str,
+        traceparent: Option<&str>,
+        protocol: &'static str,
+        state: impl FnOnce() -> TraceState,
+    ) -> CallerTrace {
+        let parent = match traceparent.and_then(TraceContext::parse) {
+            Some(parent) if parent.is_sampled() => Parent::Recorded(parent, state()),
+            Some(_) => Parent::Unrecorded,
+            None => Parent::Unknown,
+        };
+        CallerTrace { parent, protocol }
+    }
+
+    /// Begins the span of a request, if it is recorded.
+    pub(crate) fn begin_request(
+        &self,
+        CallerTrace { parent, protocol }: CallerTrace,
+        (method, route): (&'static str, &'static str),
     ) -> Option<RequestSpan> {
-        if parent.is_none() && NEVER_FIRST.contains(&route) {
-            return None;
-        }
-        // Most requests are not recorded: what follows is only for those that are.
-        if parent.is_some_and(|parent| !parent.is_sampled()) {
-            return None;
-        }
-        let state = Some(state).filter(|state| state.len() <= MAX_STATE_BYTES);
-        let state = state.and_then(|state| state.parse().ok()).unwrap_or_default();
-        let builder = SpanBuilder::from_name("request").with_kind(SpanKind::Server);
-        let mut span = self.tracer.build_with_context(builder, &below(parent, state));
-        if !span.is_recording() {
-            return None;
-        }
-        span.update_name(format!("{method} {route}"));
+        let context = match parent {
+            Parent::Recorded(parent, state) => below(Some(parent), state),
+            Parent::Unrecorded => return None,
+            Parent::Unknown if route == NEVER_FIRST || rand::random::<f64>() >= self.ratio => return None,
+            Parent::Unknown => opentelemetry::Context::new(),
+        };
+        let builder = SpanBuilder::from_name(format!("{method} {route}")).with_kind(SpanKind::Server);
+        let mut span = self.tracer.build_with_context(builder, &context);
         span.set_attributes([
             KeyValue::new("http.request.method", method),
-            KeyValue::new("http.route", route.to_owned()),
+            KeyValue::new("http.route", route),
             KeyValue::new("network.protocol.name", protocol),
         ]);
         Some(RequestSpan::new(span))
+    }
+}
+
+/// What a caller says of its trace.
+#[derive(Clone, Debug)]
+pub(crate) struct CallerTrace {
+    parent: Parent,
+    protocol: &'static str,
+}
+
+#[derive(Clone, Debug)]
+enum Parent {
+    /// The caller records it.
+    Recorded(TraceContext, TraceState),
+    /// The caller has decided not to record it.
+    Unrecorded,
+    /// The caller says nothing that can be read, or is not followed.
+    Unknown,
+}
+
+/// The list `tracestate`, or an empty one if it is too long or cannot be read. The standard allows several lines of it.
+fn state_in(headers: &HeaderMap) -> TraceState {
+    let lines = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok());
+    let state = lines.collect::<Vec<_>>().join(",");
+    if state.len() > MAX_STATE_BYTES { TraceState::NONE } else { state.parse().unwrap_or_default() }
+}
+
+fn limits() -> SpanLimits {
+    SpanLimits {
+        max_events_per_span: 0,
+        max_attributes_per_span: MAX_ATTRIBUTES,
+        max_links_per_span: MAX_LINKS as u32,
+        max_attributes_per_event: 0,
+        max_attributes_per_link: 0,
     }
 }
 
@@ -184,10 +225,20 @@ impl TraceSpan for NodeSpan {
             key,
             match value {
                 TraceValue::Number(number) => number_of(number),
-                TraceValue::Text(text) => text.into(),
+                TraceValue::Text(text) => text_of(&text),
             },
         ));
     }
+
+    fn link(&mut self, to: TraceContext) {
+        self.0.add_link(remote(to, TraceState::NONE), Vec::new());
+    }
+}
+
+/// A text that is cut off where it is too long. Every text of an attribute that is not fixed comes from here.
+fn text_of(text: &str) -> Value {
+    let end = (0..=text.len().min(MAX_TEXT_BYTES)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text[..end].to_owned().into()
 }
 
 /// OpenTelemetry has no unsigned numbers; Lockkeeper gives none that do not fit.

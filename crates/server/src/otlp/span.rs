@@ -1,17 +1,16 @@
-//! The span of a client's request. The middleware begins and ends it; the call adds what it is about.
-
-use std::sync::Arc;
+//! The span of a client's request, from its admission to its answer.
 
 use lockkeeper_api::locks::Mode;
 use lockkeeper_api::{Answer, Call, Code};
-use lockkeeper_core::TraceContext;
+use lockkeeper_core::{TraceContext, Zxid};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{Span as _, Status};
 use opentelemetry_sdk::trace::Span;
-use parking_lot::Mutex;
 
-use super::{context_of, number_of};
+use super::{context_of, number_of, text_of};
 use crate::calls::Answered;
+use crate::failure::Failure;
+use crate::reply::Reply;
 
 /// The mode as the API writes it.
 fn name_of(mode: Mode) -> &'static str {
@@ -23,24 +22,23 @@ fn name_of(mode: Mode) -> &'static str {
     }
 }
 
-/// A recorded request. Copies are of the same span, which ends with the last of them if nobody ended it before: then
-/// the client went away, and the span has no status.
-#[derive(Clone)]
-pub(crate) struct RequestSpan(Arc<Mutex<Span>>);
+/// A recorded request. Where it is dropped before it ends, the client went away or the request was cancelled, and the
+/// span has no outcome.
+pub(crate) struct RequestSpan(Span);
 
 impl RequestSpan {
     pub(super) fn new(span: Span) -> Self {
-        Self(Arc::new(Mutex::new(span)))
+        Self(span)
     }
 
     /// Its position, for spans below it.
     pub(crate) fn context(&self) -> TraceContext {
-        context_of(&self.0.lock())
+        context_of(&self.0)
     }
 
     /// Adds what the call is about. Names only: data and secrets stay out.
-    pub(crate) fn describe(&self, call: &Call, session: Option<u64>) {
-        let mut span = self.0.lock();
+    pub(crate) fn describe(&mut self, call: &Call, session: Option<u64>) {
+        let span = &mut self.0;
         if let Some(session) = session {
             span.set_attribute(KeyValue::new("lockkeeper.session", number_of(session)));
         }
@@ -73,49 +71,48 @@ impl RequestSpan {
             | Call::DeleteNode { path, .. } => ("lockkeeper.path", path),
             _ => return,
         };
-        span.set_attribute(KeyValue::new(key, name.clone()));
+        span.set_attribute(KeyValue::new(key, text_of(name)));
     }
 
-    /// Adds what came of the call.
-    pub(crate) fn answered(&self, answered: &Answered) {
-        let mut span = self.0.lock();
-        let (outcome, zxid) = match answered {
-            Ok(reply) => {
-                let outcome = match &reply.body {
-                    Answer::Acquired(held) => {
-                        span.set_attribute(KeyValue::new("lockkeeper.token", number_of(held.token)));
-                        "granted"
-                    }
-                    _ => "done",
-                };
-                (outcome, reply.zxid)
+    /// Ends the span with the outcome of the call.
+    pub(crate) fn end(mut self, answered: &Answered) {
+        match answered {
+            Ok(reply) => self.end_well(reply),
+            Err(failure) => self.end_with_failure(failure),
+        }
+    }
+
+    fn end_well(&mut self, reply: &Reply) {
+        let outcome = match &reply.body {
+            Answer::Acquired(held) => {
+                self.0.set_attribute(KeyValue::new("lockkeeper.token", number_of(held.token)));
+                "granted"
             }
-            Err(failure) => {
-                let outcome = match failure.code() {
-                    Code::LockBusy => "timed_out",
-                    Code::UnknownOutcome => "unknown",
-                    _ => "refused",
-                };
-                (outcome, failure.zxid())
-            }
+            _ => "done",
         };
-        span.set_attribute(KeyValue::new("lockkeeper.outcome", outcome));
-        if let Some(zxid) = zxid {
-            span.set_attribute(KeyValue::new("lockkeeper.zxid", number_of(zxid.0)));
+        self.set_outcome(outcome, reply.status.as_u16(), reply.zxid);
+    }
+
+    fn end_with_failure(&mut self, failure: &Failure) {
+        let code = failure.code();
+        let outcome = match code {
+            Code::LockBusy => "timed_out",
+            Code::UnknownOutcome => "unknown",
+            _ => "refused",
+        };
+        self.set_outcome(outcome, failure.status(), failure.zxid());
+        self.0.set_attribute(KeyValue::new("error.type", code.to_string()));
+        // A refusal is the client's affair; see OpenTelemetry's conventions for HTTP.
+        if failure.status() >= 500 {
+            self.0.set_status(Status::error(code.to_string()));
         }
     }
 
-    /// Ends the span with the status of the reply, and the code of its problem.
-    pub(crate) fn end(&self, status: u16, code: Option<Code>) {
-        let mut span = self.0.lock();
-        span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
-        if let Some(code) = code {
-            span.set_attribute(KeyValue::new("error.type", code.to_string()));
-            // A refusal is the client's affair; see OpenTelemetry's conventions for HTTP.
-            if status >= 500 {
-                span.set_status(Status::error(code.to_string()));
-            }
+    fn set_outcome(&mut self, outcome: &'static str, status: u16, zxid: Option<Zxid>) {
+        self.0.set_attribute(KeyValue::new("lockkeeper.outcome", outcome));
+        self.0.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
+        if let Some(zxid) = zxid {
+            self.0.set_attribute(KeyValue::new("lockkeeper.zxid", number_of(zxid.0)));
         }
-        span.end();
     }
 }

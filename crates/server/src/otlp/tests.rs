@@ -1,14 +1,23 @@
+use lockkeeper_api::Call;
+use lockkeeper_api::locks::Acquire;
+use opentelemetry_sdk::trace::SpanData;
+
 use super::*;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
 /// One that sends nothing: its task is never started.
-fn otlp(sample_ratio: f64) -> Arc<Otlp> {
+fn otlp_with(change: impl FnOnce(&mut crate::config::OtlpSection)) -> Arc<Otlp> {
     let mut config = Config::new("test", 1);
     let mut section = crate::config::OtlpSection::new("http://127.0.0.1:9");
-    section.sample_ratio = sample_ratio;
+    change(&mut section);
     config.otlp = Some(section);
     Otlp::open(&config).unwrap().unwrap()
+}
+
+fn otlp(sample_ratio: f64) -> Arc<Otlp> {
+    otlp_with(|section| section.sample_ratio = sample_ratio)
 }
 
 fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -17,23 +26,55 @@ fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
 
 const ROUTE: (&str, &str) = ("POST", "/v1/locks/{name}/acquire");
 
+impl Otlp {
+    fn over_http(
+        &self,
+        route: (&'static str, &'static str),
+        lines: &[(&'static str, &'static str)],
+    ) -> Option<RequestSpan> {
+        self.begin_request(self.caller_over_http(&headers(lines)), route)
+    }
+
+    /// The spans that have ended.
+    fn ended(&self) -> Vec<SpanData> {
+        let mut exporter = self.exporter.lock();
+        let spans = &mut exporter.as_mut().unwrap().spans;
+        std::iter::from_fn(|| spans.try_recv().ok()).collect()
+    }
+}
+
 #[test]
 fn a_caller_decides_whether_its_trace_is_recorded() {
-    let traced = otlp(0.0).http_request(ROUTE, &headers(&[("traceparent", PARENT)])).unwrap();
+    let traced = otlp(0.0).over_http(ROUTE, &[("traceparent", PARENT)]).unwrap();
     let parent = TraceContext::parse(PARENT).unwrap();
     assert_eq!(traced.context().trace_id, parent.trace_id);
     assert_ne!(traced.context().span_id, parent.span_id);
-    let unsampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
-    assert!(otlp(1.0).http_request(ROUTE, &headers(&[("traceparent", unsampled)])).is_none());
-    assert!(otlp(1.0).stream_request(ROUTE, Some(unsampled)).is_none());
-    assert!(otlp(0.0).stream_request(ROUTE, Some(PARENT)).is_some());
+    assert!(otlp(1.0).over_http(ROUTE, &[("traceparent", UNSAMPLED)]).is_none());
+    let on_stream = |ratio, traceparent| {
+        let otlp = otlp(ratio);
+        otlp.begin_request(otlp.caller_on_stream(Some(traceparent)), ROUTE)
+    };
+    assert!(on_stream(1.0, UNSAMPLED).is_none());
+    assert!(on_stream(0.0, PARENT).is_some());
+}
+
+#[test]
+fn callers_that_are_not_followed_decide_nothing() {
+    let deaf =
+        |sample_ratio| otlp_with(|section| (section.sample_ratio, section.follow_callers) = (sample_ratio, false));
+    assert!(deaf(0.0).over_http(ROUTE, &[("traceparent", PARENT)]).is_none());
+    let nodes_own = deaf(1.0);
+    for traceparent in [PARENT, UNSAMPLED] {
+        let span = nodes_own.begin_request(nodes_own.caller_on_stream(Some(traceparent)), ROUTE).unwrap();
+        assert_ne!(span.context().trace_id, TraceContext::parse(PARENT).unwrap().trace_id);
+    }
 }
 
 #[test]
 fn without_a_caller_that_can_be_read_the_ratio_decides() {
     for lines in [&[][..], &[("traceparent", "00-nonsense")], &[("traceparent", PARENT), ("traceparent", PARENT)]] {
-        assert!(otlp(0.0).http_request(ROUTE, &headers(lines)).is_none(), "{lines:?}");
-        let first = otlp(1.0).http_request(ROUTE, &headers(lines)).unwrap().context();
+        assert!(otlp(0.0).over_http(ROUTE, lines).is_none(), "{lines:?}");
+        let first = otlp(1.0).over_http(ROUTE, lines).unwrap().context();
         assert_ne!(first.trace_id, TraceContext::parse(PARENT).unwrap().trace_id, "{lines:?}");
     }
 }
@@ -41,18 +82,50 @@ fn without_a_caller_that_can_be_read_the_ratio_decides() {
 #[test]
 fn a_keepalive_begins_no_trace() {
     let keepalive = ("POST", "/v1/sessions/{id}/keepalive");
-    assert!(otlp(1.0).http_request(keepalive, &HeaderMap::new()).is_none());
-    assert!(otlp(1.0).http_request(keepalive, &headers(&[("traceparent", PARENT)])).is_some());
+    assert!(otlp(1.0).over_http(keepalive, &[]).is_none());
+    assert!(otlp(1.0).over_http(keepalive, &[("traceparent", PARENT)]).is_some());
 }
 
 #[test]
 fn a_state_that_cannot_be_read_is_left_out() {
-    let long = "k=v,".repeat(MAX_STATE_BYTES);
-    for state in ["", "a=1,b=2", "no list", &long] {
+    let otlp = otlp(0.0);
+    let long = format!("k={}", "v".repeat(MAX_STATE_BYTES));
+    for (state, kept) in [("", ""), ("a=1,b=2", "a=1,b=2"), ("no list", ""), (&long, "")] {
         let mut lines = headers(&[("traceparent", PARENT)]);
         lines.insert("tracestate", state.parse().unwrap());
-        assert!(otlp(0.0).http_request(ROUTE, &lines).is_some(), "{state:?}");
+        drop(otlp.begin_request(otlp.caller_over_http(&lines), ROUTE).unwrap());
+        assert_eq!(otlp.ended()[0].span_context.trace_state().header(), kept, "{state:?}");
     }
+    let mut lines = headers(&[("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")]);
+    drop(otlp.begin_request(otlp.caller_over_http(&lines), ROUTE).unwrap());
+    assert_eq!(otlp.ended()[0].span_context.trace_state().header(), "a=1,b=2");
+    lines.insert("traceparent", UNSAMPLED.parse().unwrap());
+    assert!(matches!(otlp.caller_over_http(&lines).parent, Parent::Unrecorded));
+}
+
+#[test]
+fn a_long_name_is_cut_off() {
+    let otlp = otlp(1.0);
+    for name in ["n".repeat(1 << 20), "é".repeat(1 << 19), format!("a{}", "é".repeat(1 << 19))] {
+        let mut span = otlp.over_http(ROUTE, &[]).unwrap();
+        span.describe(&Call::AcquireLock { name: name.clone(), body: Acquire::default() }, None);
+        drop(span);
+        let ended = otlp.ended().remove(0);
+        let lengths = ended.attributes.iter().map(|attribute| attribute.value.as_str().len());
+        assert!(lengths.max().unwrap() <= MAX_TEXT_BYTES, "{} bytes", name.len());
+        let kept = ended.attributes.iter().find(|attribute| attribute.key.as_str() == "lockkeeper.lock").unwrap();
+        assert!(name.starts_with(&*kept.value.as_str()) && kept.value.as_str().len() >= MAX_TEXT_BYTES - 1);
+    }
+}
+
+#[test]
+fn a_span_has_so_many_links_and_no_more() {
+    let otlp = otlp(1.0);
+    let parent = TraceContext::parse(PARENT).unwrap();
+    let mut span = otlp.sink().begin("lockkeeper.wait", parent, &[parent]);
+    (0..100).for_each(|_| span.link(parent));
+    drop(span);
+    assert_eq!(otlp.ended()[0].links.len(), MAX_LINKS);
 }
 
 #[test]
@@ -60,6 +133,9 @@ fn a_full_queue_drops_spans_and_does_not_wait() {
     let otlp = otlp(1.0);
     let parent = TraceContext::parse(PARENT).unwrap();
     for _ in 0..10_000 {
-        drop(otlp.begin("lockkeeper.apply", parent, &[]));
+        drop(otlp.sink().begin("lockkeeper.apply", parent, &[]));
     }
+    assert_eq!(otlp.ended().len(), 4_096);
+    drop(otlp.sink().begin("lockkeeper.apply", parent, &[]));
+    assert_eq!(otlp.ended().len(), 1, "there is room again");
 }

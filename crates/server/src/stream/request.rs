@@ -26,7 +26,7 @@ use crate::calls::CallScope;
 use crate::extract::Room;
 use crate::failure::Failure;
 use crate::middleware;
-use crate::otlp::RequestSpan;
+use crate::otlp::CallerTrace;
 
 /// Longest time for a cancelled request to leave its queue; then the answer is an unknown outcome.
 const LONGEST_WITHDRAWAL: Duration = Duration::from_secs(10);
@@ -193,8 +193,8 @@ pub(super) fn begin(session: &Arc<Session>, request: &Request<'_>) -> Begun {
         room.fit(request.call.get().len())?;
         let call = parse_call(request.call)?;
         let otlp = session.context.otlp.as_ref();
-        let span = otlp.and_then(|otlp| otlp.stream_request(call.route(), request.traceparent.as_deref()));
-        Ok(begin_call(session, id, caller, (call, span, room.into_taken())))
+        let trace = otlp.map(|otlp| otlp.caller_on_stream(request.traceparent.as_deref()));
+        Ok(begin_call(session, id, caller, (call, trace, room.into_taken())))
     });
     begun.unwrap_or_else(|failure| {
         let open = Open::new(OnStreamEnd::Carried, async move { refused(id, &failure, Effect::None) });
@@ -251,20 +251,21 @@ fn begin_call(
     session: &Arc<Session>,
     id: u64,
     caller: Caller,
-    (call, span, room): (Call, Option<RequestSpan>, Option<Taken>),
+    (call, trace, room): (Call, Option<CallerTrace>, Option<Taken>),
 ) -> Begun {
     let wait_ms = match &call {
         Call::AcquireLock { body, .. } => body.wait_ms,
         _ => {
             let releasing = Releasing::by(&call);
-            let work = carry_out(session.clone(), id, (caller, call, span, None), (room, releasing.clone()));
+            let work = carry_out(session.clone(), id, (caller, call, trace, None), (room, releasing.clone()));
             return Begun { open: Open::new(OnStreamEnd::Carried, work), releasing };
         }
     };
     let kind = if wait_ms > 0 { OnStreamEnd::Waits } else { OnStreamEnd::Dropped };
     let presence = caller.presence.clone();
     let (undecided, given_up) = oneshot::channel();
-    let (work, cancel) = abortable(carry_out(session.clone(), id, (caller, call, span, Some(undecided)), (room, None)));
+    let (work, cancel) =
+        abortable(carry_out(session.clone(), id, (caller, call, trace, Some(undecided)), (room, None)));
     let work = async move {
         // An aborted call has been dropped by then, and its lock request is being withdrawn.
         let ended = work.await;
@@ -314,7 +315,7 @@ async fn withdrawn(given_up: oneshot::Receiver<Undecided>) -> Failure {
 async fn carry_out(
     session: Arc<Session>,
     id: u64,
-    (caller, call, span, undecided): (Caller, Call, Option<RequestSpan>, Option<oneshot::Sender<Undecided>>),
+    (caller, call, trace, undecided): (Caller, Call, Option<CallerTrace>, Option<oneshot::Sender<Undecided>>),
     (room, releasing): (Option<Taken>, Option<Releasing>),
 ) -> Finished {
     let (method, route) = call.route();
@@ -328,20 +329,12 @@ async fn carry_out(
                 if let Some(room) = room {
                     at_work.keep(room);
                 }
-                let span = span.clone();
-                CallScope { context, caller, expires, at_work, from, undecided, span }.dispatch(call)
+                CallScope { context, caller, expires, at_work, from, undecided, trace }.dispatch(call)
             }
             None => async { Err(Failure::new(Code::Internal, "a call without a place; please report this")) }.boxed(),
         }
     });
-    let done = done.await;
-    if let Some(span) = span {
-        match &done {
-            Ok(reply) => span.end(reply.status.as_u16(), None),
-            Err(failure) => span.end(failure.status(), Some(failure.code())),
-        }
-    }
-    match done {
+    match done.await {
         Ok(reply) => {
             let effect = Effect::of(Some(&reply.body), releasing);
             let zxid = reply.zxid.map(|zxid| zxid.0);

@@ -41,26 +41,46 @@ fn number(attributes: &[KeyValue], key: &str) -> Option<i64> {
     }
 }
 
-type Spans = Arc<Mutex<Vec<Seen>>>;
+/// How a collector answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// It takes the spans.
+    Taken,
+    /// It answers with this status.
+    Status(u16),
+    /// It does not answer.
+    Never,
+}
+
+#[derive(Default)]
+struct Received {
+    spans: Vec<Seen>,
+    /// The headers of the requests.
+    heads: Vec<String>,
+}
 
 /// See the module's text. Its threads go with the process.
 pub(crate) struct Collector {
     address: SocketAddr,
-    spans: Spans,
+    received: Arc<Mutex<Received>>,
 }
 
 impl Collector {
     pub(crate) fn start() -> Self {
+        Self::that_answers(Answers::Taken)
+    }
+
+    pub(crate) fn that_answers(answers: Answers) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, spans) = (listener.local_addr().unwrap(), Spans::default());
-        let kept = spans.clone();
+        let (address, received) = (listener.local_addr().unwrap(), Arc::<Mutex<Received>>::default());
+        let kept = received.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let spans = kept.clone();
-                std::thread::spawn(move || serve(stream, &spans));
+                let received = kept.clone();
+                std::thread::spawn(move || serve(stream, &received, answers));
             }
         });
-        Self { address, spans }
+        Self { address, received }
     }
 
     pub(crate) fn endpoint(&self) -> String {
@@ -68,7 +88,11 @@ impl Collector {
     }
 
     pub(crate) fn spans(&self) -> Vec<Seen> {
-        self.spans.lock().unwrap().clone()
+        self.received.lock().unwrap().spans.clone()
+    }
+
+    pub(crate) fn heads(&self) -> Vec<String> {
+        self.received.lock().unwrap().heads.clone()
     }
 
     pub(crate) fn of_trace(&self, trace: u128) -> Vec<Seen> {
@@ -79,7 +103,7 @@ impl Collector {
 }
 
 /// Answers the requests of a connection; ends with it.
-fn serve(stream: TcpStream, spans: &Spans) -> Option<()> {
+fn serve(stream: TcpStream, received: &Mutex<Received>, answers: Answers) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let (mut head, mut length, mut line) = (String::new(), 0, String::new());
@@ -96,14 +120,22 @@ fn serve(stream: TcpStream, spans: &Spans) -> Option<()> {
         assert!(head.to_ascii_lowercase().contains("content-type: application/x-protobuf\r\n"), "{head}");
         let mut body = vec![0; length];
         reader.read_exact(&mut body).ok()?;
+        received.lock().unwrap().heads.push(head);
         for sender in ExportTraceServiceRequest::decode(&body[..]).unwrap().resource_spans {
             let node = number(&sender.resource.unwrap().attributes, "lockkeeper.node");
             let of_scope = sender.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            spans.lock().unwrap().extend(of_scope.map(|span| Seen { node, span }));
+            received.lock().unwrap().spans.extend(of_scope.map(|span| Seen { node, span }));
         }
         let reply = ExportTraceServiceResponse::default().encode_to_vec();
+        let status = match answers {
+            Answers::Taken => 200,
+            Answers::Status(status) => status,
+            Answers::Never => loop {
+                std::thread::park();
+            },
+        };
         let head = format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {}\r\n\r\n",
+            "HTTP/1.1 {status} Answer\r\ncontent-type: application/x-protobuf\r\ncontent-length: {}\r\n\r\n",
             reply.len()
         );
         reader.get_mut().write_all(head.as_bytes()).ok()?;

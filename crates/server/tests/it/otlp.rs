@@ -1,15 +1,17 @@
 //! Traces, as a collector of OpenTelemetry receives them: one acquire is one trace over all nodes, and a waiter's span
 //! links to the trace of the holder.
 
+use std::time::{Duration, Instant};
+
 use lockkeeper_api::cluster::Status;
 use lockkeeper_api::locks::{Acquired, Lock};
 use lockkeeper_api::{Code, SESSION_HEADER};
 use lockkeeper_server::config::OtlpSection;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use reqwest::{Method, RequestBuilder};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::collector::{Collector, Seen};
+use crate::collector::{Answers, Collector, Seen};
 use crate::harness::{Cluster, Got, Running, eventually};
 use crate::stream_client::StreamClient;
 
@@ -46,8 +48,12 @@ fn traceparent(trace: u128) -> String {
 }
 
 fn acquire(node: &Running, trace: u128, credential: &str, wait_ms: u64) -> RequestBuilder {
-    let request = node.request(Method::POST, "/v1/locks/orders%2F42/acquire").header(SESSION_HEADER, credential);
-    request.header("traceparent", traceparent(trace)).json(&json!({ "wait_ms": wait_ms }))
+    acquire_of(node, "orders%2F42", trace, credential, json!({ "wait_ms": wait_ms }))
+}
+
+fn acquire_of(node: &Running, lock: &str, trace: u128, credential: &str, body: Value) -> RequestBuilder {
+    let request = node.request(Method::POST, &format!("/v1/locks/{lock}/acquire")).header(SESSION_HEADER, credential);
+    request.header("traceparent", traceparent(trace)).json(&body)
 }
 
 async fn sent(request: RequestBuilder) -> Got {
@@ -107,6 +113,7 @@ async fn an_acquire_is_one_trace_over_all_nodes() {
         panic!()
     };
     assert_eq!(batch.node, request.node);
+    assert_eq!(batch.text("lockkeeper.outcome").as_deref(), Some("done"));
     let below = async |name, count| {
         let mut nodes: Vec<i64> = children(&collector, held_trace, &batch.span.span_id, name, count)
             .await
@@ -120,7 +127,7 @@ async fn an_acquire_is_one_trace_over_all_nodes() {
     assert_eq!(below("lockkeeper.append", 3).await, [1, 2, 3]);
     assert_eq!(below("lockkeeper.apply", 3).await, [1, 2, 3]);
 
-    // The waiter at another node links to the batch of the holder; the one at the same node to the holder's request.
+    // A waiter links to the holder's request, wherever it waits.
     let wait = async |trace: u128| {
         let asked = children(&collector, trace, &CALLER.to_be_bytes(), ACQUIRE, 1).await;
         let waits = children(&collector, trace, &asked[0].span.span_id, "lockkeeper.wait", 1).await;
@@ -132,7 +139,7 @@ async fn an_acquire_is_one_trace_over_all_nodes() {
     assert_eq!(waited.number("lockkeeper.blocker.token"), Some(held.token as i64));
     assert_eq!(waited.node, Some(second as i64 + 1));
     let [link] = &waited.span.links[..] else { panic!("{waited:?}") };
-    assert_eq!((&link.trace_id[..], &link.span_id), (&held_trace.to_be_bytes()[..], &batch.span.span_id));
+    assert_eq!((&link.trace_id[..], &link.span_id), (&held_trace.to_be_bytes()[..], &request.span.span_id));
     let (asked, waited) = wait(beside_trace).await;
     assert_eq!(asked.text("lockkeeper.outcome").as_deref(), Some("timed_out"));
     assert_eq!(asked.text("error.type").as_deref(), Some("lock_busy"));
@@ -175,17 +182,114 @@ async fn without_a_collector_requests_go_on_and_lost_spans_are_counted() {
     // Bound and never listened to.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let endpoint = format!("http://{}", socket.local_addr().unwrap());
+    lose_a_span(&format!("http://{}", socket.local_addr().unwrap())).await;
+    let refuses = Collector::that_answers(Answers::Status(503));
+    lose_a_span(&refuses.endpoint()).await;
+    assert!(!refuses.heads().is_empty(), "nothing was sent");
+}
+
+/// Acquires a lock at a node whose spans are lost; returns once that is counted.
+async fn lose_a_span(endpoint: &str) {
     let mut cluster = Cluster::start_with(1, |config| {
-        config.otlp = Some(OtlpSection { sample_ratio: 1.0, ..OtlpSection::new(&endpoint) });
+        config.otlp = Some(OtlpSection { sample_ratio: 0.0, ..OtlpSection::new(endpoint) });
+    })
+    .await;
+    let lost = async || {
+        let metrics = cluster.get("/metrics").await.text;
+        let counted =
+            |line: &str| line.strip_prefix("lockkeeper_spans_dropped_total{reason=\"not_sent\"} ")?.parse().ok();
+        metrics.lines().find_map(counted).unwrap_or(0u64)
+    };
+    let before = lost().await;
+    let session = cluster.session(10_000).await;
+    sent(acquire(&cluster, 9, &session.credential, 0)).await.json::<Acquired>();
+    eventually("they are counted", async || lost().await > before).await;
+    cluster.nodes.remove(0).stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_collector_that_does_not_answer_holds_up_no_shutdown() {
+    let collector = Collector::that_answers(Answers::Never);
+    let mut cluster = cluster_of(1, &collector).await;
+    let session = cluster.session(10_000).await;
+    sent(acquire(&cluster, 9, &session.credential, 0)).await.json::<Acquired>();
+    eventually("the node waits for the collector", async || !collector.heads().is_empty()).await;
+    let began = Instant::now();
+    cluster.nodes.remove(0).stop().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}: a request may take 10 s, a shutdown 2 s", began.elapsed());
+}
+
+#[tokio::test]
+async fn the_collector_gets_the_configured_headers() {
+    let collector = Collector::start();
+    let cluster = Cluster::start_with(1, |config| {
+        let mut section = OtlpSection::new(collector.endpoint());
+        section.headers.insert("authorization".into(), "Bearer of spans".into());
+        config.otlp = Some(section);
     })
     .await;
     let session = cluster.session(10_000).await;
     sent(acquire(&cluster, 9, &session.credential, 0)).await.json::<Acquired>();
-    eventually("they are counted", async || {
-        let metrics = cluster.get("/metrics").await.text;
-        metrics.lines().any(|line| line.starts_with("lockkeeper_spans_dropped_total{reason=\"not_sent\"}"))
-    })
-    .await;
+    eventually("spans come", async || !collector.heads().is_empty()).await;
+    assert!(collector.heads().iter().all(|head| head.contains("authorization: Bearer of spans\r\n")));
+}
+
+#[tokio::test]
+async fn refused_callers_are_not_recorded() {
+    let collector = Collector::start();
+    let mut cluster = cluster_of(1, &collector).await;
+    let (session, trace) = (cluster.session(10_000).await, 9);
+    let wrong = acquire(&cluster, trace, &session.credential, 0).bearer_auth("no token");
+    assert_eq!(sent(wrong).await.status, 401);
+    let no_json = acquire(&cluster, trace, &session.credential, 0).body("{");
+    assert_eq!(sent(no_json).await.status, 400);
+    sent(acquire(&cluster, 10, &session.credential, 0)).await.json::<Acquired>();
     cluster.nodes.remove(0).stop().await.unwrap();
+    assert!(!collector.of_trace(10).is_empty());
+    assert!(collector.of_trace(trace).is_empty(), "{:?}", collector.of_trace(trace));
+}
+
+/// The traces to which the wait of this request links.
+async fn links(collector: &Collector, trace: u128) -> Vec<u128> {
+    let request = children(collector, trace, &CALLER.to_be_bytes(), ACQUIRE, 1).await.remove(0);
+    let wait = children(collector, trace, &request.span.span_id, "lockkeeper.wait", 1).await.remove(0);
+    let mut traces: Vec<u128> =
+        wait.span.links.iter().map(|link| u128::from_be_bytes(link.trace_id[..].try_into().unwrap())).collect();
+    traces.sort_unstable();
+    traces
+}
+
+#[tokio::test]
+async fn a_wait_links_to_its_blocker_and_to_the_holders() {
+    let collector = Collector::start();
+    let cluster = cluster_of(1, &collector).await;
+    let (holder, waiter) = (cluster.session(10_000).await.credential, cluster.session(10_000).await.credential);
+    let held =
+        async |lock, trace, body| sent(acquire_of(&cluster, lock, trace, &holder, body)).await.json::<Acquired>();
+    let wait = async |lock, trace, body| {
+        sent(acquire_of(&cluster, lock, trace, &waiter, body)).await.problem(Code::LockBusy);
+    };
+    // The nearest reader is the blocker; the other one holds as well.
+    for trace in [11, 12] {
+        held("shared", trace, json!({ "mode": "shared" })).await;
+    }
+    wait("shared", 13, json!({ "mode": "write", "wait_ms": 50 })).await;
+    assert_eq!(links(&collector, 13).await, [11, 12]);
+    // The request ahead waits too, and goes: then the holder is the blocker.
+    held("queue", 21, json!({})).await;
+    let behind = async { wait("queue", 23, json!({ "wait_ms": 2_000 })).await };
+    let ahead = async { wait("queue", 22, json!({ "wait_ms": 500 })).await };
+    let later = async {
+        let lock = async || cluster.get("/v1/locks/queue").await.json::<Lock>();
+        eventually("one waits", async || lock().await.waiting == 1).await;
+        behind.await;
+    };
+    tokio::join!(ahead, later);
+    assert_eq!(links(&collector, 22).await, [21]);
+    assert_eq!(links(&collector, 23).await, [21, 22]);
+    for trace in [31, 32] {
+        held("permits", trace, json!({ "mode": "permit", "permits": 2 })).await;
+    }
+    wait("permits", 33, json!({ "mode": "permit", "permits": 2, "wait_ms": 50 })).await;
+    assert_eq!(links(&collector, 33).await, [31, 32]);
 }
