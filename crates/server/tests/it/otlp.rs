@@ -239,7 +239,7 @@ async fn refused_callers_are_not_recorded() {
     let collector = Collector::start();
     let mut cluster = cluster_of(1, &collector).await;
     let (session, trace) = (cluster.session(10_000).await, 9);
-    let wrong = acquire(&cluster, trace, &session.credential, 0).bearer_auth("no token");
+    let wrong = acquire(&cluster, trace, &session.credential, 0).bearer_auth("lk_none");
     assert_eq!(sent(wrong).await.status, 401);
     let no_json = acquire(&cluster, trace, &session.credential, 0).body("{");
     assert_eq!(sent(no_json).await.status, 400);
