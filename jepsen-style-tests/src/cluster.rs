@@ -258,6 +258,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Starts nodes with these words before the program from now on.
+    pub fn wrap(&mut self, words: &[&str]) {
+        self.options.wrap = words.iter().map(|word| (*word).to_owned()).collect();
+    }
+
     /// Starts nodes with this program from now on.
     pub fn use_binary(&mut self, binary: &Path) {
         self.binary = binary.to_path_buf();

@@ -148,7 +148,9 @@ impl SecureCluster {
         // Another process may take a port between the choice and the start.
         for _ in 0..5 {
             let directory = tempfile::tempdir().unwrap();
-            let base = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().min(65_000);
+            // Below the ports from which connections of other tests go out, and another block for each process.
+            let drawn = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let base = 12_000 + drawn % 40 * 500;
             let (clients, zookeeper) = (base.to_string(), (base + 200).to_string());
             let ports = ["--base-port", &clients, "--zookeeper-port", &zookeeper];
             let started = script(&[&["start", "--secure"][..], &ports].concat(), directory.path());

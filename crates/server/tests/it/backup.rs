@@ -102,8 +102,10 @@ async fn a_new_cluster_goes_on_from_a_backup_behind_a_gap_and_turns_old_members_
     let contents = inspect(&old.file).unwrap();
     assert_eq!((contents.header.cluster.as_str(), contents.header.node_id), ("test", 3));
     assert_eq!((contents.sessions, contents.locks_held, contents.ephemerals), (1, 1, 1));
-    let metrics = old.cluster.nodes[2].get("/metrics").await.text;
-    assert!(metrics.contains("\nlockkeeper_last_backup_timestamp_seconds 1"), "the time of the backup");
+    // Set after the client has the last piece.
+    let time = "\nlockkeeper_last_backup_timestamp_seconds 1";
+    let metrics = async || old.cluster.nodes[2].get("/metrics").await.text;
+    eventually("the time of the backup", async || metrics().await.contains(time)).await;
     // What came after the backup is lost, and what the old cluster issued then is not issued again.
     let late = acquire(&old.cluster, "late", &session.credential).await;
     let old_zxid = old.cluster.zxid().await;
