@@ -62,8 +62,8 @@ pub trait StateMachine: Send + Sync + 'static {
         None
     }
 
-    /// An entry with this payload and of this time is being written to this node's disk. The guard is dropped once it is
-    /// durable, or has failed. For traces.
+    /// An entry with this payload and of this time is being written to this node's disk. The guard is dropped once it
+    /// is durable, or has failed. For traces.
     fn writing(&self, clock_ms: u64, payload: &[u8]) -> Option<StepGuard> {
         let _ = (clock_ms, payload);
         None

@@ -211,8 +211,8 @@ impl Replica {
         self.traces.begin(name, batch?, &[])
     }
 
-    /// The span of the application of a batch, unless it has no effect, or the node only repeats or catches up with what
-    /// was recorded when it was new.
+    /// The span of the application of a batch, unless it has no effect, or the node only repeats or catches up with
+    /// what was recorded when it was new.
     fn begin_application(&self, state: &State, entry: &Committed, batch: &Batch) -> Option<Box<dyn TraceSpan>> {
         let parent = batch.trace.as_ref()?.span;
         let is_new =
