@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::application::StateMachine;
 use crate::error::{BarrierError, ChangeError};
+use crate::peer::announced_levels::FIRST_LEVEL;
 use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
 use crate::peer::peer_auth::{CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY};
 use crate::peer::peers::Peers;
@@ -28,8 +29,6 @@ use crate::status_publisher::{CAUGHT_UP_ENTRIES, is_caught_up, members_of, statu
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a promotion waits for a learner to catch up: well within the time of a change.
 const PROMOTE_PATIENCE: Duration = Duration::from_secs(3);
-/// The feature level of programs of version 0.1.
-const FIRST_LEVEL: u32 = 1;
 const PROMOTE_POLL: Duration = Duration::from_millis(20);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;

@@ -181,9 +181,8 @@ impl ConsensusStatus {
     /// On the leader: how many more voters may be lost before the others are no majority. 0 where the next loss is an
     /// outage.
     pub fn failure_tolerance(&self) -> Option<usize> {
-        let in_step = |node: &u64| *node == self.node || self.followers.get(node).is_some_and(|it| it.synced);
         let spare = |voters: &BTreeSet<u64>| {
-            let present = voters.iter().filter(|node| in_step(node)).count();
+            let present = voters.iter().filter(|node| self.is_in_step(**node)).count();
             present.saturating_sub(voters.len() / 2 + 1)
         };
         let all = [self.members.voters.keys().copied().collect()];
@@ -194,12 +193,16 @@ impl ConsensusStatus {
     /// On the leader: the highest feature level that every member supports, if all members are synced.
     pub fn common_feature_level(&self) -> Option<u32> {
         let members = || self.members.all().map(|(node, _)| *node);
-        let synced = |node: u64| node == self.node || self.followers.get(&node).is_some_and(|it| it.synced);
-        if !self.leading || !members().all(synced) {
+        if !self.leading || !members().all(|node| self.is_in_step(node)) {
             return None;
         }
         // A member that has announced none is one that this node has not met.
         members().map(|node| self.feature_levels.get(&node).copied()).min().flatten()
+    }
+
+    /// On the leader: whether this is the leader itself, or a member that is synced.
+    fn is_in_step(&self, node: u64) -> bool {
+        node == self.node || self.followers.get(&node).is_some_and(|it| it.synced)
     }
 
     fn synced_among<T>(&self, members: &BTreeMap<u64, T>) -> usize {

@@ -28,7 +28,11 @@ pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, pr
         loop {
             clock.sleep_until(clock.now() + COMPARE_EVERY).await;
             let present = replica.state().feature_level();
-            let common = replication.common_feature_level().map(FeatureLevel);
+            let common = match present < FeatureLevel::LATEST {
+                true => replication.common_feature_level().map(FeatureLevel),
+                // No member of this version can support more.
+                false => None,
+            };
             let Some(level) = supported.note(common.filter(|level| *level > present), clock.now()) else { continue };
             // If the outcome is unknown, the next comparison finds the level raised or proposes it again.
             if proposer.propose(Command::RaiseFeatureLevel { level }).await.is_ok() {

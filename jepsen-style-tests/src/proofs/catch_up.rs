@@ -94,7 +94,10 @@ async fn fill(api: &Api) -> Result<(), Failed> {
     api.create(TREE, &Create::default(), None).await.map_err(setup)?;
     let data = "x".repeat(DATA_BYTES);
     for from in (0..NODES).step_by(AT_ONCE) {
-        let create = |node: usize| serde_json::json!({ "op": "create", "path": format!("{TREE}/{node}"), "data": { "text": data } });
+        let create = |node: usize| {
+            let path = format!("{TREE}/{node}");
+            serde_json::json!({ "op": "create", "path": path, "data": { "text": data } })
+        };
         let operations: Vec<_> = (from..from + AT_ONCE).map(create).collect();
         api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(setup)?;
     }

@@ -16,8 +16,8 @@ use crate::log::codec::invalid;
 use crate::peer::directory_claim::StartId;
 use crate::peer::wire;
 
-/// The level of a program that announces none.
-const UNANNOUNCED: u32 = 1;
+/// The level of programs of version 0.1, which announce none.
+pub(crate) const FIRST_LEVEL: u32 = 1;
 
 /// See the module's text.
 pub(crate) struct AnnouncedLevels {
@@ -66,9 +66,9 @@ impl AnnouncedLevels {
 pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> io::Result<(T, u32)> {
     let (message, rest) = wire::decode_head(body)?;
     if rest.is_empty() {
-        return Ok((message, UNANNOUNCED));
+        return Ok((message, FIRST_LEVEL));
     }
-    let level = postcard::from_bytes(rest).ok().filter(|level| *level >= UNANNOUNCED);
+    let level = postcard::from_bytes(rest).ok().filter(|level| *level >= FIRST_LEVEL);
     Ok((message, level.ok_or_else(|| invalid("feature level"))?))
 }
 
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(decode::<(u64, String)>(&announced).unwrap(), (message.clone(), 300));
         assert_eq!(wire::decode::<(u64, String)>(&announced).unwrap(), message);
         let without = wire::encode(&message).unwrap();
-        assert_eq!(decode::<(u64, String)>(&without).unwrap(), (message, UNANNOUNCED));
+        assert_eq!(decode::<(u64, String)>(&without).unwrap(), (message, FIRST_LEVEL));
         assert!(decode::<(u64, String)>(&[&without[..], &[0]].concat()).is_err(), "there is no level 0");
         assert!(decode::<(u64, String)>(&[&without[..], &[0x80]].concat()).is_err(), "cut off");
     }
