@@ -8,12 +8,13 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use nix::fcntl::{Flock, FlockArg};
 use rand::seq::SliceRandom as _;
+use tokio::net::TcpSocket;
 
 const RANGE: std::ops::Range<u16> = 15_000..30_000;
 const BLOCK: u16 = 100;
@@ -80,16 +81,39 @@ pub fn free(count: usize) -> io::Result<Vec<u16>> {
             return Err(io::Error::other(format!("no {count} free ports between {} and {}", RANGE.start, RANGE.end)));
         };
         tried += 1;
-        if let Ok(listener) = TcpListener::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
-            held.push((port, listener));
+        if bind(port).is_ok() {
+            held.push(port);
         }
     }
-    Ok(held.into_iter().map(|(port, _)| port).collect())
+    Ok(held)
+}
+
+/// Fails if a socket listens on the port or is connected from it.
+///
+/// The socket is bound but does not listen. A process that another thread starts at this moment has a copy of the socket
+/// between its fork and its exec. A copy that listened would refuse the port to its next owner for that long.
+fn bind(port: u16) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    Ok(socket)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    #[test]
+    fn a_port_that_was_looked_at_can_be_listened_on_at_once() {
+        let port = super::free(1).unwrap()[0];
+        // What a process has that another thread starts at this moment.
+        let copy = super::bind(port).unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        assert!(super::bind(port).is_err(), "a port on which somebody listens is not free");
+        drop((copy, listener));
+        assert!(super::bind(port).is_ok());
+    }
 
     #[test]
     fn different_and_free() {
