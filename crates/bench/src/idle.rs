@@ -121,33 +121,36 @@ pub async fn run_idle(plan: &IdlePlan) -> Result<IdleMeasured, BenchError> {
     Ok(IdleMeasured { sessions: plan.sessions, opening_seconds, seconds, keepalives, lost, first_error, servers })
 }
 
-/// Opens all sessions with their streams; the tasks end when they are dropped.
-async fn open_all(plan: &IdlePlan, seen: &Arc<Seen>) -> Result<JoinSet<()>, BenchError> {
+/// Opens all sessions with their streams. Their keepalives begin at once: opening may take longer than a timeout. The
+/// tasks end when they are dropped.
+async fn open_all(plan: &IdlePlan, seen: &Arc<Seen>) -> Result<Vec<JoinSet<()>>, BenchError> {
     let openers = OPENERS * plan.endpoints.len() as u32;
     let opening = (0..openers).map(|number| {
         let endpoint = &plan.endpoints[number as usize % plan.endpoints.len()];
-        open_share(endpoint, plan.sessions / openers + u32::from(number < plan.sessions % openers), &plan.security)
+        let sessions = plan.sessions / openers + u32::from(number < plan.sessions % openers);
+        open_share(endpoint, sessions, &plan.security, seen)
     });
-    let mut streams = JoinSet::new();
-    let shares = try_join_all(opening).await?;
-    for (number, socket) in (0..).zip(shares.into_iter().flatten()) {
-        let first = KEEPALIVE_EVERY.mul_f64(f64::from(number) / f64::from(plan.sessions));
-        streams.spawn(keep_alive(socket, first, seen.clone()));
-    }
-    Ok(streams)
+    try_join_all(opening).await
 }
 
-async fn open_share(endpoint: &str, sessions: u32, security: &Security) -> Result<Vec<StreamSocket>, BenchError> {
-    let mut sockets = Vec::new();
+async fn open_share(
+    endpoint: &str,
+    sessions: u32,
+    security: &Security,
+    seen: &Arc<Seen>,
+) -> Result<JoinSet<()>, BenchError> {
+    let mut streams = JoinSet::new();
     if sessions > 0 {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
         let mut connection = Connection::connect(endpoint, security).await?;
-        for _ in 0..sessions {
+        for number in 0..sessions {
             let session = connection.open_session(TIMEOUT_MS, "idle").await.map_err(failed)?;
-            sockets.push(connect_stream(endpoint, session.session_id, &session.credential, security).await?);
+            let socket = connect_stream(endpoint, session.session_id, &session.credential, security).await?;
+            let first = KEEPALIVE_EVERY.mul_f64(f64::from(number) / f64::from(sessions));
+            streams.spawn(keep_alive(socket, first, seen.clone()));
         }
     }
-    Ok(sockets)
+    Ok(streams)
 }
 
 /// The parts of a server message that matter here.
