@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::header::UPGRADE;
 use axum::http::{Request, Response, StatusCode};
+use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -80,21 +81,35 @@ pub(crate) struct Ends {
     pub(crate) make_way: CancellationToken,
 }
 
-/// Serves one connection until its end.
+/// Serves one connection until its end. Of a connection that leaves HTTP, what HTTP needs is freed before.
 pub(crate) async fn serve(
-    (stream, address): (TcpStream, SocketAddr),
+    accepted: (TcpStream, SocketAddr),
     tls: Option<TlsListener>,
     phase_clock: Arc<PhaseClock>,
     front: impl Front,
     bounds: Arc<ConnectionBounds>,
     ends: Ends,
 ) {
+    if let Some(next) = Box::pin(serve_http(accepted, tls, phase_clock, front, bounds, ends)).await {
+        next.await;
+    }
+}
+
+/// Serves a connection while it speaks HTTP. The future, if there is one, takes it over.
+async fn serve_http(
+    (stream, address): (TcpStream, SocketAddr),
+    tls: Option<TlsListener>,
+    phase_clock: Arc<PhaseClock>,
+    front: impl Front,
+    bounds: Arc<ConnectionBounds>,
+    ends: Ends,
+) -> Option<BoxFuture<'static, ()>> {
     if let Err(error) = prepare(&stream, &bounds) {
         tracing::debug!(%error, "a connection ended before it began");
-        return;
+        return None;
     }
     let secured = secure((stream, address), tls, &phase_clock, &bounds, &ends).await;
-    let Some((socket, certificate)) = secured else { return };
+    let (socket, certificate) = secured?;
     let is_local = is_local(socket.tcp(), address);
     let socket = TokioIo::new(PhasedSocket::new(socket, phase_clock.clone()));
     let handover = Handover::default();
@@ -139,10 +154,9 @@ pub(crate) async fn serve(
                         tracing::info!(%address, "a client speaks TLS to a port without TLS: it must use http");
                     }
                     tracing::debug!(%error, "a connection broke");
-                } else if let Some(next) = handover.take() {
-                    next.await;
+                    return None;
                 }
-                return;
+                return handover.take();
             }
             () = ends.finish.cancelled(), if !finishing => {
                 finishing = true;
@@ -157,7 +171,7 @@ pub(crate) async fn serve(
                 if let Some(why) = overdue(&phase_clock, &bounds).or(late.then_some("made way")) {
                     tracing::debug!(why, "a connection was cut off");
                     metrics::counter!("lockkeeper_http_connections_cut_total", "why" => why).increment(1);
-                    return;
+                    return None;
                 }
             }
         }

@@ -94,13 +94,16 @@ impl Session {
     }
 }
 
+/// Each stream has this buffer, also while it is idle. A longer message gets a buffer of its own size.
+const READ_BUFFER_BYTES: usize = 1024;
+
 /// Serves a stream until its end.
 pub(crate) async fn serve(session: Session, session_events: At<SessionEvents>, socket: Socket, read: Bytes) {
     let write_timeout = session.context.stream_write_timeout;
     allow_unread_for(socket.tcp(), write_timeout * 2 + close::LONGEST);
     let message_bytes = session.context.body.max_bytes + ENVELOPE_BYTES;
     let config = WebSocketConfig::default()
-        .read_buffer_size(8 * 1024)
+        .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(64 * 1024)
         .max_message_size(Some(message_bytes))
         .max_frame_size(Some(message_bytes));
@@ -108,5 +111,7 @@ pub(crate) async fn serve(session: Session, session_events: At<SessionEvents>, s
     let socket = StreamSocket::new(socket, room);
     let socket = WebSocketStream::from_partially_read(socket, read.into(), Role::Server, Some(config)).await;
     let _counted = metrics::Streams::enter();
-    session_task::SessionTask::new(Arc::new(session), session_events, socket, message_bytes).run().await;
+    let task = session_task::SessionTask::new(Arc::new(session), session_events, socket, message_bytes);
+    // On its own, so that an idle stream does not keep the room that beginning it took.
+    Box::pin(task.run()).await;
 }

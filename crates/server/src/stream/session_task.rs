@@ -142,6 +142,11 @@ impl SessionTask {
                 break why;
             }
         };
+        // The end needs more room than all the time before it.
+        Box::pin(self.end(why)).await;
+    }
+
+    async fn end(self, why: CloseReason) {
         if tracing::enabled!(tracing::Level::DEBUG) {
             tracing::debug!(session = %self.session.credential.session, why = why.describe(), "a stream ended");
         }
