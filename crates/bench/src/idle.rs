@@ -128,14 +128,16 @@ async fn open_all(plan: &IdlePlan, seen: &Arc<Seen>) -> Result<Vec<JoinSet<()>>,
     let opening = (0..openers).map(|number| {
         let endpoint = &plan.endpoints[number as usize % plan.endpoints.len()];
         let sessions = plan.sessions / openers + u32::from(number < plan.sessions % openers);
-        open_share(endpoint, sessions, &plan.security, seen)
+        open_share(endpoint, sessions, f64::from(number) / f64::from(openers), &plan.security, seen)
     });
     try_join_all(opening).await
 }
 
+/// Opens so many sessions. `offset`, from 0 to 1, sets their keepalives apart from those of other shares.
 async fn open_share(
     endpoint: &str,
     sessions: u32,
+    offset: f64,
     security: &Security,
     seen: &Arc<Seen>,
 ) -> Result<JoinSet<()>, BenchError> {
@@ -146,7 +148,7 @@ async fn open_share(
         for number in 0..sessions {
             let session = connection.open_session(TIMEOUT_MS, "idle").await.map_err(failed)?;
             let socket = connect_stream(endpoint, session.session_id, &session.credential, security).await?;
-            let first = KEEPALIVE_EVERY.mul_f64(f64::from(number) / f64::from(sessions));
+            let first = KEEPALIVE_EVERY.mul_f64((f64::from(number) + offset) / f64::from(sessions));
             streams.spawn(keep_alive(socket, first, seen.clone()));
         }
     }
