@@ -90,8 +90,8 @@ pub fn free(count: usize) -> io::Result<Vec<u16>> {
 
 /// Fails if a socket listens on the port or is connected from it.
 ///
-/// The socket is bound but does not listen. A process that another thread starts at this moment has a copy of the socket
-/// between its fork and its exec. A copy that listened would refuse the port to its next owner for that long.
+/// The socket is bound but does not listen. A process that another thread starts at this moment has a copy of the
+/// socket between its fork and its exec. A copy that listened would refuse the port to its next owner for that long.
 fn bind(port: u16) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
