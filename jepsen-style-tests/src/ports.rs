@@ -73,19 +73,19 @@ impl Reserved {
 /// Hardly any port is free.
 pub fn free(count: usize) -> io::Result<Vec<u16>> {
     let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut held = Vec::new();
+    let mut found = Vec::new();
     let mut tried = 0;
-    while held.len() < count {
+    while found.len() < count {
         let port = reserved.next().filter(|_| tried < reserved.ports.len());
         let Some(port) = port else {
             return Err(io::Error::other(format!("no {count} free ports between {} and {}", RANGE.start, RANGE.end)));
         };
         tried += 1;
         if bind(port).is_ok() {
-            held.push(port);
+            found.push(port);
         }
     }
-    Ok(held)
+    Ok(found)
 }
 
 /// Fails if a socket listens on the port or is connected from it.

@@ -94,7 +94,8 @@ impl Session {
     }
 }
 
-/// Each stream has this buffer, also while it is idle. A longer message gets a buffer of its own size.
+/// Each stream has this buffer, also while it is idle, and reads as much at a time. A longer message gets a buffer of
+/// its size, filled by as many reads as it takes. With 256 tasks on three streams, 8 KiB saved no measurable CPU time.
 const READ_BUFFER_BYTES: usize = 1024;
 
 /// Serves a stream until its end.
