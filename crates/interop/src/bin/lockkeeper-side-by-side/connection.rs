@@ -4,13 +4,15 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use lockkeeper_zookeeper::{FrameDecoder, Inbound};
+use bytes::{Bytes, BytesMut};
+use lockkeeper_zookeeper::{ConnectRequest, FrameDecoder, Inbound};
 
 use crate::error::CompareError;
 
 /// A server that sends nothing for this long counts as silent.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of the session that another server opens after a stall.
+const FREEING_SESSION_MS: i32 = 20_000;
 /// Longest reply that the script asks for.
 const MAX_FRAME_BYTES: usize = 4 * 1024 * 1024;
 
@@ -25,10 +27,23 @@ pub(crate) enum Heard {
     Silence,
 }
 
+/// A way to free a server that stalls.
+///
+/// ZooKeeper 3.6.0 to 3.8.0 may leave a request unanswered until the next change is committed (ZOOKEEPER-4537, a missed
+/// wake-up in its CommitProcessor). Opening a session is such a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreedBy {
+    /// The server that opens the session.
+    pub(crate) server: SocketAddr,
+    /// Silence that counts as a stall.
+    pub(crate) after: Duration,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
+    freed_by: Option<FreedBy>,
     decoder: FrameDecoder,
     ended: bool,
     silent: bool,
@@ -38,11 +53,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn open(address: SocketAddr) -> Result<Self, CompareError> {
+    pub(crate) fn open(address: SocketAddr, freed_by: Option<FreedBy>) -> Result<Self, CompareError> {
         let stream = TcpStream::connect(address).map_err(CompareError::io("connect to a server"))?;
         stream.set_nodelay(true).map_err(CompareError::io("set up a connection"))?;
         let decoder = FrameDecoder::for_client(MAX_FRAME_BYTES);
-        Ok(Self { stream, decoder, ended: false, silent: false, last_xid: 0, last_zxid: 0 })
+        let (ended, silent) = (false, false);
+        Ok(Self { stream, freed_by, decoder, ended, silent, last_xid: 0, last_zxid: 0 })
     }
 
     pub(crate) fn next_xid(&mut self) -> i32 {
@@ -71,6 +87,7 @@ impl Connection {
 
     pub(crate) fn hear(&mut self) -> Heard {
         let until = Instant::now() + PATIENCE;
+        let mut stall = self.freed_by.map(|freed_by| (freed_by.server, Instant::now() + freed_by.after));
         loop {
             match self.decoder.next_inbound() {
                 Ok(Some(Inbound::Frame(frame))) => return Heard::Frame(frame),
@@ -80,13 +97,16 @@ impl Connection {
                     return Heard::End;
                 }
             }
-            match self.receive(until) {
+            match self.receive(stall.map_or(until, |(_, at)| at)) {
                 Received::Some => {}
                 Received::End => {
                     self.ended = true;
                     return Heard::End;
                 }
-                Received::Silence => return Heard::Silence,
+                Received::Silence => match stall.take() {
+                    Some((server, _)) => open_session(server),
+                    None => return Heard::Silence,
+                },
             }
         }
     }
@@ -119,8 +139,49 @@ impl Connection {
     }
 }
 
+/// Opens a session and leaves it to its timeout. A failure shows as the silence of the server that stalls.
+fn open_session(server: SocketAddr) {
+    eprintln!(
+        "a server does not answer: opening a session at {server}, because ZOOKEEPER-4537 ends with the next change"
+    );
+    let Ok(mut connection) = Connection::open(server, None) else { return };
+    let mut bytes = BytesMut::new();
+    ConnectRequest::new_session(FREEING_SESSION_MS).encode(&mut bytes);
+    connection.send(&bytes);
+    connection.hear();
+}
+
 enum Received {
     Some,
     End,
     Silence,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Frame with one byte in it.
+    const REPLY: [u8; 5] = [0, 0, 0, 1, 7];
+
+    #[test]
+    fn stalled_server_answers_after_another_session_is_opened() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("the listener has an address");
+        let server = thread::spawn(move || {
+            let (mut stalled, _) = listener.accept().expect("the client connects");
+            let (mut opened, _) = listener.accept().expect("the session's client connects");
+            let mut request = [0; 4];
+            opened.read_exact(&mut request).expect("a session is asked for");
+            opened.write_all(&REPLY).expect("the session is opened");
+            stalled.write_all(&REPLY).expect("the reply is sent");
+        });
+        let freed_by = FreedBy { server: address, after: Duration::from_millis(20) };
+        let mut connection = Connection::open(address, Some(freed_by)).expect("the server listens");
+        assert!(matches!(connection.hear(), Heard::Frame(frame) if frame[..] == [7]));
+        server.join().expect("the server ends");
+    }
 }

@@ -25,7 +25,7 @@ use clap::Parser;
 
 use compare::Comparison;
 use error::CompareError;
-use run::Account;
+use run::{Account, System};
 use script::Script;
 use servers::{LockkeeperCluster, ZooKeeperEnsemble};
 
@@ -93,20 +93,20 @@ fn both(arguments: &Arguments) -> Result<Comparison, CompareError> {
 
 fn with_zookeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, CompareError> {
     if !arguments.zookeeper.is_empty() {
-        return account_of(arguments, script, &arguments.zookeeper, "zookeeper.txt");
+        return account_of(arguments, script, System::ZooKeeper, &arguments.zookeeper);
     }
     let ensemble = ZooKeeperEnsemble::start(directory)?;
-    let account = account_of(arguments, script, ensemble.addresses(), "zookeeper.txt");
+    let account = account_of(arguments, script, System::ZooKeeper, ensemble.addresses());
     keep_logs(arguments, directory, "zookeeper");
     account
 }
 
 fn with_lockkeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, CompareError> {
     if !arguments.lockkeeper.is_empty() {
-        return account_of(arguments, script, &arguments.lockkeeper, "lockkeeper.txt");
+        return account_of(arguments, script, System::Lockkeeper, &arguments.lockkeeper);
     }
     let cluster = LockkeeperCluster::start(arguments.lockkeeper_bin.as_deref(), directory)?;
-    let account = account_of(arguments, script, cluster.addresses(), "lockkeeper.txt");
+    let account = account_of(arguments, script, System::Lockkeeper, cluster.addresses());
     keep_logs(arguments, directory, "lockkeeper");
     account
 }
@@ -115,11 +115,15 @@ fn with_lockkeeper(arguments: &Arguments, script: &Script, directory: &Path) -> 
 fn account_of(
     arguments: &Arguments,
     script: &Script,
+    system: System,
     servers: &[SocketAddr],
-    file: &str,
 ) -> Result<Account, CompareError> {
     let mut account = Account::default();
-    let ended = run::run(script, servers, &mut account);
+    let ended = run::run(script, system, servers, &mut account);
+    let file = match system {
+        System::ZooKeeper => "zookeeper.txt",
+        System::Lockkeeper => "lockkeeper.txt",
+    };
     if let Some(out) = &arguments.out {
         std::fs::write(out.join(file), account.text(script)).map_err(CompareError::io("write an account"))?;
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use lockkeeper_zookeeper::{OpCode, ReplyHeader, Request, WatcherEvent, request::PathWatch};
 
-use crate::connection::{Connection, Heard};
+use crate::connection::{Connection, FreedBy, Heard};
 use crate::error::CompareError;
 use crate::names::Names;
 use crate::script::{Act, Ask, Marks, Script, Step, name, written};
@@ -22,6 +22,18 @@ use crate::show;
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 /// Interval of the checks for this.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Silence of ZooKeeper that counts as a stall, and not as a slow machine.
+const STALL: Duration = Duration::from_secs(5);
+
+/// The system that executes the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum System {
+    /// Its stalls are ended: see [`FreedBy`].
+    ZooKeeper,
+    /// A stall is a failure.
+    Lockkeeper,
+}
 
 /// Transcript of one system.
 #[derive(Debug, Default)]
@@ -66,8 +78,13 @@ impl Account {
 }
 
 /// Executes the script on the servers at these addresses. The transcript up to a failure is returned as well.
-pub(crate) fn run(script: &Script, servers: &[SocketAddr], account: &mut Account) -> Result<(), CompareError> {
-    let mut run = Run { servers, ..Run::default() };
+pub(crate) fn run(
+    script: &Script,
+    system: System,
+    servers: &[SocketAddr],
+    account: &mut Account,
+) -> Result<(), CompareError> {
+    let mut run = Run { servers, frees_stalls: system == System::ZooKeeper, ..Run::default() };
     for step in &script.steps {
         run.names.begin(step.number);
         let outcome = run.step(step).map_err(|trouble| match trouble {
@@ -102,6 +119,7 @@ impl From<CompareError> for Wrong {
 #[derive(Debug, Default)]
 struct Run<'a> {
     servers: &'a [SocketAddr],
+    frees_stalls: bool,
     connections: BTreeMap<String, Line>,
     /// Id and password of each session, by the connection that opened it.
     credentials: BTreeMap<String, (i64, Bytes)>,
@@ -135,7 +153,7 @@ impl Run<'_> {
                 outcome.lines.push(until_end(&mut line.connection, &mut line.events));
             }
             Act::Word(word) => {
-                let mut connection = Connection::open(self.servers[0])?;
+                let mut connection = self.open(0)?;
                 connection.send(word.as_bytes());
                 outcome.lines.push(format!("{:?}", connection.hear_out()));
             }
@@ -157,6 +175,12 @@ impl Run<'_> {
         self.write_events(step, &mut outcome);
         outcome.took = began.elapsed();
         Ok(outcome)
+    }
+
+    fn open(&self, at: usize) -> Result<Connection, CompareError> {
+        let server = |at: usize| self.servers[at % self.servers.len()];
+        let freed_by = self.frees_stalls.then(|| FreedBy { server: server(at + 1), after: STALL });
+        Connection::open(server(at), freed_by)
     }
 
     fn line(&mut self, name: &str) -> Result<&mut Line, Wrong> {

@@ -20,7 +20,7 @@ impl Run<'_> {
     pub(super) fn connect(&mut self, name: &str, settings: &Settings) -> Result<String, Wrong> {
         let get = |key: &str| settings.get(key).map(String::as_str);
         let at: usize = get("at").and_then(|text| text.parse().ok()).unwrap_or(0);
-        let mut connection = Connection::open(self.servers[at % self.servers.len()])?;
+        let mut connection = self.open(at)?;
         if get("timeout") == Some("none") {
             self.keep(name, connection);
             return Ok("silent so far".into());

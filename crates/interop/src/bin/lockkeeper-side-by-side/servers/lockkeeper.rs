@@ -94,7 +94,7 @@ fn srvr(address: SocketAddr) -> String {
     if TcpStream::connect(address).is_err() {
         return String::new();
     }
-    Connection::open(address).map_or_else(
+    Connection::open(address, None).map_or_else(
         |_| String::new(),
         |mut connection| {
             connection.send(b"srvr");
