@@ -1,0 +1,175 @@
+//! The interface of a lock engine.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::Moment;
+use uuid::Uuid;
+
+use crate::capabilities::{Capabilities, Capability};
+use crate::error::EngineError;
+
+/// How a lock is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Alone.
+    #[default]
+    Exclusive,
+    /// Together with other shared holders. Needs [`Capability::Shared`].
+    Shared,
+}
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Do not wait.
+    Try,
+    /// At most this long.
+    AtMost(Duration),
+    /// As long as it takes.
+    #[default]
+    Endless,
+}
+
+/// A request for one lock, or for several together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// The locks: sorted, each once, at least one. [`LockRequest::new`] and [`LockRequest::together`] see to that.
+    locks: Vec<String>,
+    /// The mode.
+    pub mode: Mode,
+    /// How long to wait.
+    pub wait: Wait,
+    /// How long the lock stays held without a renewal. Not below the engine's minimum.
+    pub lease: Duration,
+    /// A description for operators.
+    pub label: String,
+}
+
+impl LockRequest {
+    /// A request for one lock, such as `orders/42`: exclusive, waiting as long as it takes, with a lease of 10 s.
+    pub fn new(lock: impl Into<String>) -> Self {
+        Self {
+            locks: vec![lock.into()],
+            mode: Mode::default(),
+            wait: Wait::default(),
+            lease: Duration::from_secs(10),
+            label: lockkeeper_client::process_label(&std::env::args_os().next().unwrap_or_default()),
+        }
+    }
+
+    /// A request for several locks together. Order and repetition do not matter.
+    ///
+    /// # Errors
+    /// No lock is named.
+    pub fn together(locks: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, EngineError> {
+        let mut locks: Vec<String> = locks.into_iter().map(Into::into).collect();
+        locks.sort_unstable();
+        locks.dedup();
+        if locks.is_empty() {
+            return Err(EngineError::Refused("name at least one lock".into()));
+        }
+        Ok(Self { locks, ..Self::new("") })
+    }
+
+    /// The locks, sorted, each once.
+    pub fn locks(&self) -> &[String] {
+        &self.locks
+    }
+
+    /// The same request for one of its locks.
+    #[must_use]
+    pub fn only(&self, lock: &str) -> Self {
+        Self { locks: vec![lock.into()], ..self.clone() }
+    }
+
+    /// Checks the request against an engine's promises.
+    ///
+    /// # Errors
+    /// [`EngineError::Missing`] for a shared lock, [`EngineError::Refused`] for a lease below the minimum.
+    pub fn check(&self, engine: &str, capabilities: Capabilities) -> Result<(), EngineError> {
+        if self.mode == Mode::Shared {
+            capabilities.require(engine, Capability::Shared)?;
+        }
+        let shortest = capabilities.minimum_lease;
+        if self.lease < shortest {
+            let why = format!("the engine {engine} takes leases from {shortest:?} up, not {:?}", self.lease);
+            return Err(EngineError::Refused(why));
+        }
+        Ok(())
+    }
+}
+
+/// A lock, or several, that an engine granted for a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The locks, sorted.
+    pub locks: Vec<String>,
+    /// Identifies the grant within its engine.
+    pub owner: Uuid,
+    /// The fencing token, if the engine has them. That of the first lock where each has its own.
+    pub token: Option<u64>,
+    /// Until when the lock is sure to be held without a renewal, counted from before the request was sent.
+    pub ends_at: Moment,
+}
+
+/// The holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The description that it gave, or the engine's name for it.
+    pub label: String,
+    /// Its fencing token, if the engine has them.
+    pub token: Option<u64>,
+}
+
+/// A lock service.
+///
+/// Futures may be dropped at any point. A grant whose caller has gone is then released, or ends with its lease.
+#[async_trait]
+pub trait LockEngine: fmt::Debug + Send + Sync + 'static {
+    /// The name of the engine, such as `redis`.
+    fn name(&self) -> &str;
+
+    /// What the engine promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Acquires the locks of the request: all, or none. `None` if the wait is over before that.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    async fn acquire(&self, request: &LockRequest) -> Result<Option<Lease>, EngineError>;
+
+    /// Renews a lease for its full length, and returns its new end, counted from before the request was sent.
+    ///
+    /// # Errors
+    /// [`EngineError::Lost`] if the lease is over; otherwise see [`EngineError`].
+    async fn renew(&self, lease: &Lease) -> Result<Moment, EngineError>;
+
+    /// Releases a lease. Only its owner can: the lock of a later holder stays as it is.
+    ///
+    /// # Errors
+    /// [`EngineError::Lost`] if the lease was over before; otherwise see [`EngineError`].
+    async fn release(&self, lease: &Lease) -> Result<(), EngineError>;
+
+    /// Completes, with the reason, when the engine itself learns that the lease is over. The guard watches the clock.
+    async fn lost(&self, _lease: &Lease) -> String {
+        std::future::pending().await
+    }
+
+    /// Whether the lock is held with this token.
+    ///
+    /// # Errors
+    /// [`EngineError::Missing`] if the engine has no tokens; otherwise see [`EngineError`].
+    async fn verify(&self, lock: &str, token: u64) -> Result<bool, EngineError>;
+
+    /// The holder of the lock; one of them in shared mode.
+    ///
+    /// # Errors
+    /// [`EngineError::Missing`] if the engine cannot tell; otherwise see [`EngineError`].
+    async fn holder(&self, lock: &str) -> Result<Option<Holder>, EngineError>;
+}
+
+/// An engine whose grants have fencing tokens: each [`Lease::token`] is `Some`, and larger than those of all earlier
+/// grants of the lock.
+pub trait FencingEngine: LockEngine {}

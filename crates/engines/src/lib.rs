@@ -1,0 +1,19 @@
+//! One interface over several lock engines: Lockkeeper, Redis, Redlock, MySQL, PostgreSQL, ZooKeeper.
+//!
+//! A [`LockEngine`] acquires, renews and releases leases; [`Capabilities`] say what it promises. [`lock`] turns a lease
+//! into a [`Guard`] that renews it and reports its loss. Code that needs a fencing token takes a [`FencingEngine`], so
+//! that an engine without tokens does not compile there, or asks the guard for the token and gets a typed error.
+//!
+//! No engine here may pass for more than it is: a capability that an engine lacks is an error, never an imitation.
+
+mod capabilities;
+mod engine;
+mod error;
+mod guard;
+mod memory;
+
+pub use capabilities::{Capabilities, Capability};
+pub use engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode, Wait};
+pub use error::EngineError;
+pub use guard::{FencedGuard, Guard, lock, lock_fenced};
+pub use memory::MemoryEngine;

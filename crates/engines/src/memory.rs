@@ -1,0 +1,147 @@
+//! An engine within one process, for tests of code that uses engines.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::Moment;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use crate::capabilities::{Capabilities, Capability};
+use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode, Wait};
+use crate::error::EngineError;
+
+/// A waiter looks again at least this often: leases end without an event.
+const LONGEST_NAP: Duration = Duration::from_millis(50);
+
+/// Locks of one process. They are gone with it.
+#[derive(Debug, Default)]
+pub struct MemoryEngine {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_token: u64,
+    held: HashMap<String, Vec<Held>>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    owner: Uuid,
+    token: u64,
+    label: String,
+    shared: bool,
+    length: Duration,
+    ends_at: Moment,
+}
+
+impl State {
+    /// The current holds of a lock.
+    fn current(&mut self, lock: &str) -> &mut Vec<Held> {
+        let now = Moment::now();
+        let held = self.held.entry(lock.to_owned()).or_default();
+        held.retain(|held| held.ends_at > now);
+        held
+    }
+
+    fn acquire(&mut self, request: &LockRequest) -> Option<Lease> {
+        let shared = request.mode == Mode::Shared;
+        let free = request.locks().iter().all(|lock| self.current(lock).iter().all(|held| shared && held.shared));
+        if !free {
+            return None;
+        }
+        self.last_token += 1;
+        let (owner, token) = (Uuid::new_v4(), self.last_token);
+        let ends_at = Moment::now() + request.lease;
+        for lock in request.locks() {
+            let label = request.label.clone();
+            self.current(lock).push(Held { owner, token, label, shared, length: request.lease, ends_at });
+        }
+        Some(Lease { locks: request.locks().to_vec(), owner, token: Some(token), ends_at })
+    }
+}
+
+#[async_trait]
+impl LockEngine for MemoryEngine {
+    fn name(&self) -> &str {
+        "memory"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            promises: &[Capability::FencingToken, Capability::Shared, Capability::AtomicBatch, Capability::ShowsHolder],
+            minimum_lease: Duration::from_millis(1),
+        }
+    }
+
+    async fn acquire(&self, request: &LockRequest) -> Result<Option<Lease>, EngineError> {
+        request.check(self.name(), self.capabilities())?;
+        let until = match request.wait {
+            Wait::Try => Some(Instant::now()),
+            Wait::AtMost(wait) => Instant::now().checked_add(wait),
+            Wait::Endless => None,
+        };
+        loop {
+            let changed = self.changed.notified();
+            if let Some(lease) = self.state.lock().acquire(request) {
+                return Ok(Some(lease));
+            }
+            let left = until.map_or(LONGEST_NAP, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            tokio::select! {
+                () = changed => {}
+                () = sleep(left.min(LONGEST_NAP)) => {}
+            }
+        }
+    }
+
+    async fn renew(&self, lease: &Lease) -> Result<Moment, EngineError> {
+        let mut state = self.state.lock();
+        let mut ends_at = None;
+        for lock in &lease.locks {
+            let held = state.current(lock).iter_mut().find(|held| held.owner == lease.owner);
+            let held = held.ok_or_else(|| EngineError::Lost(format!("the lease of {lock} has expired")))?;
+            held.ends_at = Moment::now() + held.length;
+            ends_at = Some(held.ends_at);
+        }
+        Ok(ends_at.unwrap_or(lease.ends_at))
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), EngineError> {
+        let mut state = self.state.lock();
+        let mut lost = None;
+        for lock in &lease.locks {
+            let held = state.current(lock);
+            let before = held.len();
+            held.retain(|held| held.owner != lease.owner);
+            if held.len() == before {
+                lost = Some(lock.clone());
+            }
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        match lost {
+            None => Ok(()),
+            Some(lock) => Err(EngineError::Lost(format!("the lease of {lock} has expired"))),
+        }
+    }
+
+    async fn verify(&self, lock: &str, token: u64) -> Result<bool, EngineError> {
+        Ok(self.state.lock().current(lock).iter().any(|held| held.token == token))
+    }
+
+    async fn holder(&self, lock: &str) -> Result<Option<Holder>, EngineError> {
+        let mut state = self.state.lock();
+        let held = state.current(lock).first();
+        Ok(held.map(|held| Holder { label: held.label.clone(), token: Some(held.token) }))
+    }
+}
+
+impl FencingEngine for MemoryEngine {}
