@@ -9,6 +9,11 @@ use uuid::Uuid;
 
 use crate::capabilities::{Capabilities, Capability};
 use crate::error::EngineError;
+use crate::names::{MAX_LABEL_BYTES, MAX_LOCKS, check_name};
+use crate::wait::Wait;
+
+/// Longest lease.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(3_600);
 
 /// How a lock is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,18 +23,6 @@ pub enum Mode {
     Exclusive,
     /// Together with other shared holders. Needs [`Capability::Shared`].
     Shared,
-}
-
-/// How long to wait for a lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wait {
-    /// Do not wait.
-    Try,
-    /// At most this long.
-    AtMost(Duration),
-    /// As long as it takes.
-    #[default]
-    Endless,
 }
 
 /// A request for one lock, or for several together.
@@ -84,17 +77,33 @@ impl LockRequest {
         Self { locks: vec![lock.into()], ..self.clone() }
     }
 
-    /// Checks the request against an engine's promises.
+    /// Checks the request, also against an engine's promises.
     ///
     /// # Errors
-    /// [`EngineError::Missing`] for a shared lock, [`EngineError::Refused`] for a lease below the minimum.
+    /// [`EngineError::Missing`] for a shared lock, [`EngineError::Refused`] for a lease below the minimum, or for what
+    /// no engine takes: a bad name, too many locks, several locks in shared mode.
     pub fn check(&self, engine: &str, capabilities: Capabilities) -> Result<(), EngineError> {
+        self.locks.iter().try_for_each(|lock| check_name(lock))?;
+        if self.locks.len() > MAX_LOCKS {
+            let why = format!("a request names at most {MAX_LOCKS} locks, not {}", self.locks.len());
+            return Err(EngineError::Refused(why));
+        }
+        if self.label.len() > MAX_LABEL_BYTES {
+            let why = format!("a label is at most {MAX_LABEL_BYTES} bytes long, this one has {}", self.label.len());
+            return Err(EngineError::Refused(why));
+        }
         if self.mode == Mode::Shared {
             capabilities.require(engine, Capability::Shared)?;
+            if self.locks.len() > 1 {
+                return Err(EngineError::Refused("several locks together are exclusive, not shared".into()));
+            }
         }
         let shortest = capabilities.minimum_lease;
-        if self.lease < shortest {
-            let why = format!("the engine {engine} takes leases from {shortest:?} up, not {:?}", self.lease);
+        if self.lease < shortest || self.lease > LONGEST_LEASE {
+            let why = format!(
+                "the engine {engine} takes leases from {shortest:?} to {LONGEST_LEASE:?}, not {:?}",
+                self.lease
+            );
             return Err(EngineError::Refused(why));
         }
         Ok(())
@@ -108,10 +117,25 @@ pub struct Lease {
     pub locks: Vec<String>,
     /// Identifies the grant within its engine.
     pub owner: Uuid,
-    /// The fencing token, if the engine has them. That of the first lock where each has its own.
-    pub token: Option<u64>,
+    /// The fencing tokens, one for each of `locks`. Empty if the engine has none.
+    pub tokens: Vec<u64>,
+    /// How long a renewal lasts.
+    pub length: Duration,
     /// Until when the lock is sure to be held without a renewal, counted from before the request was sent.
     pub ends_at: Moment,
+}
+
+impl Lease {
+    /// The fencing token of the first lock, which is the only one in most requests.
+    pub fn token(&self) -> Option<u64> {
+        self.tokens.first().copied()
+    }
+
+    /// The fencing token of that lock.
+    pub fn token_of(&self, lock: &str) -> Option<u64> {
+        let position = self.locks.iter().position(|held| held == lock)?;
+        self.tokens.get(position).copied()
+    }
 }
 
 /// The holder of a lock.
@@ -170,6 +194,6 @@ pub trait LockEngine: fmt::Debug + Send + Sync + 'static {
     async fn holder(&self, lock: &str) -> Result<Option<Holder>, EngineError>;
 }
 
-/// An engine whose grants have fencing tokens: each [`Lease::token`] is `Some`, and larger than those of all earlier
-/// grants of the lock.
+/// An engine whose grants have fencing tokens: each [`Lease`] has a token for each of its locks, larger than those of
+/// all earlier grants of that lock.
 pub trait FencingEngine: LockEngine {}

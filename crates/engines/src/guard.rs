@@ -27,7 +27,7 @@ const SHORTEST_NAP: Duration = Duration::from_millis(1);
 /// See [`EngineError`].
 pub async fn lock(engine: Arc<dyn LockEngine>, request: &LockRequest) -> Result<Option<Guard>, EngineError> {
     request.check(engine.name(), engine.capabilities())?;
-    Ok(engine.acquire(request).await?.map(|lease| Guard::new(engine, lease, request.lease)))
+    Ok(engine.acquire(request).await?.map(|lease| Guard::new(engine, lease)))
 }
 
 /// The same for work that needs a fencing token.
@@ -73,20 +73,33 @@ pub struct Guard {
 }
 
 impl Guard {
-    fn new(engine: Arc<dyn LockEngine>, lease: Lease, length: Duration) -> Self {
+    fn new(engine: Arc<dyn LockEngine>, lease: Lease) -> Self {
         let (sender, standing) = watch::channel(Standing::Until(lease.ends_at));
-        let renewal = tokio::spawn(keep(engine.clone(), lease.clone(), length, sender)).abort_handle();
+        let renewal = tokio::spawn(keep(engine.clone(), lease.clone(), sender)).abort_handle();
         Self { engine, lease, standing, renewal, released: false }
     }
 
-    /// The fencing token.
+    /// The fencing token of the first lock, which is the only one in most requests.
     ///
     /// # Errors
     /// [`EngineError::Missing`] if the engine has none.
     pub fn token(&self) -> Result<u64, EngineError> {
-        let missing =
-            || EngineError::Missing { engine: self.engine.name().into(), capability: Capability::FencingToken };
-        self.lease.token.ok_or_else(missing)
+        self.lease.token().ok_or_else(|| self.has_no_token())
+    }
+
+    /// The fencing token of that lock.
+    ///
+    /// # Errors
+    /// [`EngineError::Missing`] if the engine has none; [`EngineError::Refused`] if the guard does not hold that lock.
+    pub fn token_of(&self, lock: &str) -> Result<u64, EngineError> {
+        if !self.lease.locks.iter().any(|held| held == lock) {
+            return Err(EngineError::Refused(format!("the guard does not hold the lock {lock:?}")));
+        }
+        self.lease.token_of(lock).ok_or_else(|| self.has_no_token())
+    }
+
+    fn has_no_token(&self) -> EngineError {
+        EngineError::Missing { engine: self.engine.name().into(), capability: Capability::FencingToken }
     }
 
     /// The lease as it was granted.
@@ -99,10 +112,12 @@ impl Guard {
         self.engine.name()
     }
 
-    /// How much longer the lock is sure to be held without a further renewal. Zero once it is lost.
+    /// How much longer the lock is sure to be held without a further renewal, less a margin for clocks that run at
+    /// different speeds. Zero once it is lost.
     pub fn remaining(&self) -> Duration {
+        let margin = safety_margin(self.lease.length);
         match &*self.standing.borrow() {
-            Standing::Until(ends_at) => Moment::now().until(*ends_at),
+            Standing::Until(ends_at) => Moment::now().until(*ends_at).saturating_sub(margin),
             Standing::Over(_) => Duration::ZERO,
         }
     }
@@ -186,39 +201,42 @@ impl fmt::Debug for Guard {
 }
 
 /// Renews the lease every third of its length, until it is over. Dropped with its guard.
-async fn keep(engine: Arc<dyn LockEngine>, lease: Lease, length: Duration, standing: watch::Sender<Standing>) {
-    let mut ends_at = lease.ends_at;
-    let mut told = pin!(engine.lost(&lease));
+async fn keep(engine: Arc<dyn LockEngine>, lease: Lease, standing: watch::Sender<Standing>) {
+    let (mut ends_at, length) = (lease.ends_at, lease.length);
+    let (margin, retry) = (safety_margin(length), (length / 20).clamp(SHORTEST_NAP, LONGEST_NAP));
+    let mut pause = Duration::ZERO;
+    let mut reported = pin!(engine.lost(&lease));
     let because = loop {
-        let left = Moment::now().until(ends_at);
-        if left <= safety_margin(length) {
+        let left = Moment::now().until(ends_at).saturating_sub(margin);
+        if left.is_zero() {
             break "its lease is over, and no renewal was acknowledged".to_owned();
         }
-        let due = left.saturating_sub(length * 2 / 3);
-        let nap = due.clamp(SHORTEST_NAP, LONGEST_NAP);
+        let due = (left + margin).saturating_sub(length * 2 / 3).max(pause).max(SHORTEST_NAP);
+        let nap = due.min(LONGEST_NAP).min(left);
         tokio::select! {
-            because = &mut told => break because,
+            because = &mut reported => break because,
             () = sleep(nap) => {}
         }
         if nap < due {
             continue;
         }
-        let within = Moment::now().until(ends_at).saturating_sub(safety_margin(length));
+        pause = Duration::ZERO;
+        let left = Moment::now().until(ends_at).saturating_sub(margin);
         tokio::select! {
-            because = &mut told => break because,
+            because = &mut reported => break because,
             renewed = engine.renew(&lease) => match renewed {
-                Ok(later) => {
+                Ok(later) if later > ends_at => {
                     ends_at = later;
                     standing.send_replace(Standing::Until(later));
                 }
                 Err(EngineError::Lost(because)) => break because,
                 // Tried again while the lease lasts.
-                Err(error) => {
-                    tracing::debug!(%error, engine = engine.name(), "lease not renewed");
-                    sleep((length / 20).clamp(SHORTEST_NAP, LONGEST_NAP).min(within)).await;
+                other => {
+                    tracing::debug!(?other, engine = engine.name(), "lease not renewed");
+                    pause = retry;
                 }
             },
-            () = sleep(within) => {}
+            () = sleep(left) => {}
         }
     };
     standing.send_replace(Standing::Over(because));

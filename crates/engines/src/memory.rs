@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use lockkeeper_client::Moment;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::capabilities::{Capabilities, Capability};
-use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode, Wait};
+use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
 
 /// A waiter looks again at least this often: leases end without an event.
@@ -62,7 +62,8 @@ impl State {
             let label = request.label.clone();
             self.current(lock).push(Held { owner, token, label, shared, length: request.lease, ends_at });
         }
-        Some(Lease { locks: request.locks().to_vec(), owner, token: Some(token), ends_at })
+        let locks = request.locks().to_vec();
+        Some(Lease { tokens: vec![token; locks.len()], locks, owner, length: request.lease, ends_at })
     }
 }
 
@@ -81,23 +82,18 @@ impl LockEngine for MemoryEngine {
 
     async fn acquire(&self, request: &LockRequest) -> Result<Option<Lease>, EngineError> {
         request.check(self.name(), self.capabilities())?;
-        let until = match request.wait {
-            Wait::Try => Some(Instant::now()),
-            Wait::AtMost(wait) => Instant::now().checked_add(wait),
-            Wait::Endless => None,
-        };
+        let deadline = request.wait.deadline();
         loop {
             let changed = self.changed.notified();
             if let Some(lease) = self.state.lock().acquire(request) {
                 return Ok(Some(lease));
             }
-            let left = until.map_or(LONGEST_NAP, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
+            if deadline.is_over() {
                 return Ok(None);
             }
             tokio::select! {
                 () = changed => {}
-                () = sleep(left.min(LONGEST_NAP)) => {}
+                () = sleep(deadline.left(LONGEST_NAP)) => {}
             }
         }
     }
