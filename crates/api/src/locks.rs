@@ -40,7 +40,7 @@ pub struct Acquire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Further locks to take together with the one in the path: all of them or none, in one transaction and under one
-    /// token. At most 31; the order does not matter.
+    /// token. At most 255 (31 below feature level 3); the order does not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
     /// For mode `permit`, and only for it: how many may hold at a time, from 1 to 1,000.
@@ -50,6 +50,16 @@ pub struct Acquire {
     /// lock-delay); a release and a closed session have no delay. At most 10 minutes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u32,
+    /// If the session holds this lock in mode `exclusive` already, hold it once more under the same token, instead of
+    /// waiting for itself: it is free after as many releases. Send a `request_id`, so that a retry counts once. Not
+    /// with `also` or another mode.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reentrant: bool,
+    /// Do not stand in the queue: try while `wait_ms` lasts, with random pauses that grow from 10 ms to 1 s, and take
+    /// the lock only when nobody waits for it. Everyone in the queue goes first, so it may never be granted. For work
+    /// that may be left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfair: bool,
     /// Have a session with this timeout made for the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u32>,
@@ -57,6 +67,15 @@ pub struct Acquire {
 
 fn is_zero(value: &u32) -> bool {
     *value == 0
+}
+
+/// How often a lock is held that was not re-entered.
+fn once() -> u32 {
+    1
+}
+
+fn is_once(holds: &u32) -> bool {
+    *holds == 1
 }
 
 /// The lock is held.
@@ -77,6 +96,9 @@ pub struct Acquired {
     /// The nodes of the locks that were taken together with it, in the same order as `also`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_paths: Vec<String>,
+    /// How often the session holds it now, if more than once (`reentrant`).
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub holds: u32,
     /// The session that holds it.
     pub session_id: u64,
     /// The credential of the session that was made for it (`ttl_ms`); shown this once.
@@ -139,6 +161,9 @@ pub struct Released {
     pub lock: String,
     /// The grant that ended.
     pub token: u64,
+    /// How often the session still holds it, where it was re-entered: then the grant has not ended.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub still_held: u32,
     /// The zxid of the release.
     pub zxid: u64,
 }
@@ -192,6 +217,9 @@ pub struct Request {
     /// The node it waits for; none for a holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
+    /// How often its session holds it, if more than once (`reentrant`).
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub holds: u32,
 }
 
 /// `GET /v1/locks/{name}`.

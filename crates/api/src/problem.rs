@@ -63,6 +63,8 @@ pub enum Code {
     StateFull,
     /// 409: the namespace has as much as its limit allows.
     NamespaceFull,
+    /// 409: this needs a higher feature level than the cluster has, because a member still runs an older program.
+    FeatureLevelTooLow,
     /// 409: the membership change is not possible now.
     MembershipConflict,
     /// 410: the session has expired or was closed; all it owned is gone.
@@ -122,6 +124,7 @@ impl Code {
             | Self::TooManyEphemerals
             | Self::StateFull
             | Self::NamespaceFull
+            | Self::FeatureLevelTooLow
             | Self::MembershipConflict => 409,
             Self::SessionExpired | Self::Compacted => 410,
             Self::TooLarge => 413,
@@ -165,6 +168,7 @@ impl Code {
             Self::TooManyEphemerals => "too many ephemeral nodes",
             Self::StateFull => "state full",
             Self::NamespaceFull => "namespace full",
+            Self::FeatureLevelTooLow => "feature level too low",
             Self::MembershipConflict => "membership change not possible",
             Self::SessionExpired => "session expired",
             Self::Compacted => "history compacted",

@@ -8,6 +8,7 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_api::Credential;
@@ -19,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, Tried};
 use crate::keepalive::{RoundOutcome, keepalive_round};
 use crate::label::own_label;
 use crate::lease::Lease;
@@ -30,6 +31,10 @@ const LONGEST_NAP: Duration = Duration::from_secs(1);
 const SHORTEST_NAP: Duration = Duration::from_millis(1);
 /// Pause after a round of keepalives that no endpoint acknowledged.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
+/// How long one round of keepalives may take before the session's timeout is known.
+const ADOPTION_ROUND: Duration = Duration::from_secs(2);
+/// How long rounds are repeated.
+const LONGEST_ADOPTION: Duration = Duration::from_secs(10);
 
 /// How a session's requests reach the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +90,8 @@ struct SessionShared {
     lease: Mutex<Lease>,
     state: watch::Sender<SessionState>,
     renewed: watch::Sender<Moment>,
+    /// Not renewed any more: it ends by the clock.
+    fixed: AtomicBool,
     extensions: Mutex<Extensions>,
 }
 
@@ -164,16 +171,58 @@ impl Session {
             let leader = opened.leader.and_then(|address| client.context.leader_to_prefer(&address));
             client = client.with_stream(lease.timeout(), leader);
         }
+        Ok(Self::start(client, credential, lease))
+    }
+
+    /// Uses a session that another process opened, and keeps it alive as well, over HTTP, so that the other process
+    /// keeps its stream. Dropping the last clone stops only these keepalives: the session goes on as long as the other
+    /// process keeps it alive. [`close`](Self::close) ends it for both.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the cluster does not know the session (any more), or the secret is not its own; otherwise see
+    /// [`Error`].
+    pub async fn adopt(client: &Client, credential: Credential) -> Result<Self, Error> {
+        let client = client.as_session(credential);
+        let began = Moment::now();
+        let lease = loop {
+            // How long the session lives is not known before the first answer.
+            match keepalive_round(&client, ADOPTION_ROUND, ADOPTION_ROUND).await {
+                RoundOutcome::Acknowledged { sent, timeout } => break Lease::new(sent, timeout),
+                RoundOutcome::Over(why) => return Err(Error::Lost(why)),
+                RoundOutcome::Failed(why) if began.until(Moment::now()) >= LONGEST_ADOPTION => {
+                    let endpoint = client.preferred().to_string();
+                    return Err(Error::Unreachable { tried: vec![Tried { endpoint, why }] });
+                }
+                RoundOutcome::Failed(_) => sleep(PAUSE_AFTER_FAILURE).await,
+            }
+        };
+        Ok(Self::start(client, credential, lease))
+    }
+
+    /// Renews the session once more and then never again: it ends `length` after that, or earlier if no endpoint
+    /// answers.
+    pub(crate) async fn fix_lease(&self, length: Duration) {
+        let shared = &self.shared;
+        shared.fixed.store(true, Ordering::Release);
+        let round = keepalive_round(&shared.client, length, length / 3);
+        if let RoundOutcome::Acknowledged { sent, timeout } = round.await {
+            renew(shared, sent, timeout.min(length));
+        }
+    }
+
+    /// A session whose lease is known, with the task that keeps it alive.
+    fn start(client: Client, credential: Credential, lease: Lease) -> Self {
         let stream = client.stream.clone();
         let shared = Arc::new(SessionShared {
             client,
             lease: Mutex::new(lease),
             state: watch::Sender::new(SessionState::Connected),
             renewed: watch::Sender::new(lease.lost_at()),
+            fixed: AtomicBool::new(false),
             extensions: Mutex::default(),
         });
         let keepalive = shared.client.context.tasks.spawn(keep_alive(LostOnDrop(shared.clone()))).abort_handle();
-        Ok(Self { shared, credential, tasks: Arc::new(SessionTasks { keepalive, stream }) })
+        Self { shared, credential, tasks: Arc::new(SessionTasks { keepalive, stream }) }
     }
 
     /// The session's id.
@@ -302,6 +351,15 @@ async fn keep_alive(lost_on_drop: LostOnDrop) {
         let now = Moment::now();
         let lease = *shared.lease.lock();
         let until_lost = now.until(lease.lost_at());
+        if shared.fixed.load(Ordering::Acquire) {
+            if until_lost.is_zero() {
+                break "its fixed time has passed".into();
+            }
+            tokio::select! {
+                () = sleep(until_lost.clamp(SHORTEST_NAP, LONGEST_NAP)) => continue,
+                because = session_over(shared) => break because,
+            }
+        }
         if until_lost.is_zero() {
             let timeout_ms = lease.timeout().as_millis();
             break format!("no keepalive was acknowledged in time to trust the {timeout_ms} ms timeout further");

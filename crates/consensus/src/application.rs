@@ -62,6 +62,13 @@ pub trait StateMachine: Send + Sync + 'static {
         None
     }
 
+    /// Whether the payload needs a higher feature level than this replica has applied. Its node has applied that level,
+    /// so it is committed: the leader does not take the payload yet, and will once it has applied as much.
+    fn is_ahead(&self, payload: &[u8]) -> bool {
+        let _ = payload;
+        false
+    }
+
     /// An entry with this payload and of this time is being written to this node's disk. The guard is dropped once it
     /// is durable, or has failed. For traces.
     fn writing(&self, clock_ms: u64, payload: &[u8]) -> Option<StepGuard> {

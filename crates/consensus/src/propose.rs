@@ -78,6 +78,9 @@ impl Proposer {
             return Err(ProposeError::Unreadable(why));
         }
         self.check_level(&payload)?;
+        if self.machine.is_ahead(&payload) {
+            return Err(ProposeError::NoLeader);
+        }
         let _step = self.machine.replicating(&payload);
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(self.node.propose_timeout(), self.write(term, payload)) => outcome,

@@ -10,6 +10,7 @@ use crate::data::NodeData;
 use crate::feature::FeatureLevel;
 use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
+use crate::limits::MAX_LOCKS_TOGETHER_BEFORE;
 use crate::lock::{LockMode, LockName};
 use crate::path::{NodePath, PathError};
 use crate::rules::Rules;
@@ -243,7 +244,43 @@ pub enum Op {
     Access(AccessOp),
 }
 
+impl Command {
+    /// The feature level that the cluster must have before this command may be proposed.
+    pub fn level(&self) -> FeatureLevel {
+        match self {
+            Self::Do { op, .. } => op.level(),
+            // What raises the level comes before it.
+            _ => FeatureLevel::FIRST,
+        }
+    }
+
+    /// The feature level whose programs can read this command.
+    pub(crate) fn introduced(&self) -> FeatureLevel {
+        match self {
+            Self::RaiseFeatureLevel { .. } => FeatureLevel::TRACES,
+            Self::Do { op, .. } => op.introduced(),
+            _ => FeatureLevel::FIRST,
+        }
+    }
+}
+
 impl Op {
+    /// The feature level that added this operation: earlier programs cannot read it.
+    pub(crate) fn introduced(&self) -> FeatureLevel {
+        match self {
+            Self::Lock(LockOp::AcquireReentrant { .. }) => FeatureLevel::REENTRY,
+            Self::Node(_) | Self::Multi(_) | Self::Lock(_) | Self::Gate(_) | Self::Access(_) => FeatureLevel::FIRST,
+        }
+    }
+
+    /// The feature level at which the state carries this operation out, with these arguments.
+    pub fn level(&self) -> FeatureLevel {
+        match self {
+            Self::Lock(op) if op.locks().len() > MAX_LOCKS_TOGETHER_BEFORE => FeatureLevel::REENTRY,
+            _ => self.introduced(),
+        }
+    }
+
     /// The names of what it may add to: those of locks and gates, and paths of nodes without the service's own first
     /// part. Empty for operations that add nothing.
     pub(crate) fn names(&self) -> Vec<&str> {
@@ -251,6 +288,7 @@ impl Op {
             Self::Node(op) => op.added().into_iter().collect(),
             Self::Multi(ops) => ops.iter().filter_map(NodeOp::added).collect(),
             Self::Lock(LockOp::Acquire { locks, .. }) => locks.iter().map(LockName::as_str).collect(),
+            Self::Lock(LockOp::AcquireReentrant { lock, .. }) => vec![lock.as_str()],
             Self::Gate(GateOp::Begin { key, .. }) => vec![key.as_str()],
             Self::Lock(_) | Self::Gate(_) | Self::Access(_) => Vec::new(),
         }
@@ -393,6 +431,39 @@ pub enum LockOp {
         /// The token of the grant to break: a later holder is not affected.
         token: FencingToken,
     },
+    /// If the session holds this lock in exclusive mode, counts one more hold of it: the lock is free once it was
+    /// released as often. Otherwise as [`LockOp::Acquire`] in exclusive mode.
+    AcquireReentrant {
+        /// The lock.
+        lock: LockName,
+        /// As in [`LockOp::Acquire`]; without effect on a lock that is held.
+        delay_ms: u32,
+        /// As in [`LockOp::Acquire`].
+        uuid: RequestId,
+        /// As in [`LockOp::Acquire`]; without effect on a lock that is held.
+        label: Arc<str>,
+    },
+}
+
+impl LockOp {
+    /// The locks that it names.
+    pub fn locks(&self) -> &[LockName] {
+        match self {
+            Self::Acquire { locks, .. }
+            | Self::Withdraw { locks, .. }
+            | Self::Release { locks, .. }
+            | Self::Claim { locks, .. }
+            | Self::Abandon { locks, .. } => locks,
+            Self::Downgrade { lock, .. } | Self::ForceRelease { lock, .. } | Self::AcquireReentrant { lock, .. } => {
+                std::slice::from_ref(lock)
+            }
+        }
+    }
+
+    /// Whether it asks for locks.
+    pub fn acquires(&self) -> bool {
+        matches!(self, Self::Acquire { .. } | Self::AcquireReentrant { .. })
+    }
 }
 
 /// An operation on a gate.

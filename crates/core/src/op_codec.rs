@@ -18,8 +18,12 @@ const NAME: &str = "Op";
 const MULTI: u32 = 6;
 const FIRST_LOCK_OP: u32 = 7;
 const FIRST_GATE_OP: u32 = 14;
-/// The number of a change of access control. Those of operations end here: later changes are variants of that one.
+/// The number of a change of access control: later changes are variants of that one.
 const ACCESS: u32 = 17;
+/// Operations that feature level 3 added. A later group of operations gets one number, and its variants follow it.
+const ACQUIRE_REENTRANT: u32 = 18;
+/// Where a lock operation with a number of its own stands among the variants of [`LockOp`].
+const ACQUIRE_REENTRANT_INDEX: u32 = 7;
 
 impl Serialize for Op {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -36,6 +40,9 @@ impl Serialize for Op {
                 LockOp::Claim { locks, token } => write(to, 11, &(locks, token)),
                 LockOp::Abandon { locks, token, versions } => write(to, 12, &(locks, token, versions)),
                 LockOp::ForceRelease { lock, token } => write(to, 13, &(lock, token)),
+                LockOp::AcquireReentrant { lock, delay_ms, uuid, label } => {
+                    write(to, ACQUIRE_REENTRANT, &(lock, delay_ms, uuid, label))
+                }
             },
             Self::Gate(op) => match op {
                 GateOp::Begin { key, fingerprint, pending_ms, label } => {
@@ -77,8 +84,10 @@ impl<'de> Visitor<'de> for OpVisitor {
             0..MULTI => NodeOp::deserialize(variant(number, fields)).map(Op::Node),
             MULTI => fields.newtype_variant().map(Op::Multi),
             FIRST_LOCK_OP..FIRST_GATE_OP => LockOp::deserialize(variant(number - FIRST_LOCK_OP, fields)).map(Op::Lock),
+            FIRST_GATE_OP..ACCESS => GateOp::deserialize(variant(number - FIRST_GATE_OP, fields)).map(Op::Gate),
             ACCESS => fields.newtype_variant().map(Op::Access),
-            _ => GateOp::deserialize(variant(number - FIRST_GATE_OP, fields)).map(Op::Gate),
+            ACQUIRE_REENTRANT => LockOp::deserialize(variant(ACQUIRE_REENTRANT_INDEX, fields)).map(Op::Lock),
+            _ => Err(serde::de::Error::custom(format_args!("there is no operation {number}"))),
         }
     }
 }

@@ -107,6 +107,20 @@ pub enum Reply {
     AccessChanged,
     /// The feature level of the cluster.
     FeatureLevel(FeatureLevel),
+    /// The session holds the lock once more.
+    Reentered {
+        /// The request's node.
+        path: NodePath,
+        /// The fencing token of the grant.
+        token: FencingToken,
+        /// How often the session holds it now.
+        holds: u32,
+    },
+    /// The lock was released once, and the session still holds it.
+    StillHeld {
+        /// How often it holds it now; the most, if several locks were released.
+        holds: u32,
+    },
 }
 
 /// Why a command was refused. Deterministic: every replica refuses it alike.
@@ -276,5 +290,13 @@ pub enum Refusal {
         expected: Zxid,
         /// The version that it has.
         actual: Zxid,
+    },
+    /// The cluster's feature level does not have what was asked for.
+    #[error("this needs feature level {needed} of the cluster, which is at level {level}")]
+    FeatureLevelTooLow {
+        /// The level that has it.
+        needed: FeatureLevel,
+        /// The level of the cluster.
+        level: FeatureLevel,
     },
 }

@@ -4,7 +4,8 @@
 //! Layout: magic, format version (u32), records, CRC32C (u32) of everything before it; numbers are little-endian. A
 //! record is its length (u32) and that many bytes of postcard. The order of records is fixed: head, sessions (each
 //! followed by its identity, its namespace, and by the replies it remembers, oldest first), nodes in order of their
-//! paths, origins (each followed by its outcomes), access control, namespaces, feature level, end.
+//! paths, origins (each followed by its outcomes), access control, namespaces, feature level,
+//! holds of locks, end.
 //!
 //! Derived data is not written: children, queues, deadlines and the sessions' ephemerals follow from the nodes.
 
@@ -22,8 +23,10 @@ use crate::feature::FeatureLevel;
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
-/// The newest format: the feature level is not the first one.
-const VERSION: u32 = 9;
+/// The newest format: the feature level is 3 or higher.
+const VERSION: u32 = 10;
+/// The format where the feature level is 2.
+const FEATURE_LEVEL: u32 = 9;
 /// The format where a namespace has limits or a token was used, and there is nothing newer.
 const NAMESPACES: u32 = 8;
 /// The format where there is something of access control, and nothing newer.

@@ -10,9 +10,11 @@ use crate::command::{Batch, Command};
 use crate::feature::FeatureLevel;
 use crate::trace_context::{BatchTrace, TraceContext};
 
-/// The newest version: the batch raises the feature level or carries a trace. The trace, if any, comes before the rest,
-/// which is as in the version before; its first part is the span of the batch.
-const VERSION: u8 = 6;
+/// The newest version: the batch has an operation of feature level 3. Otherwise as the version before.
+const VERSION: u8 = 7;
+/// The batch raises the feature level or carries a trace. The trace, if any, comes before the rest, which is as in the
+/// version before; its first part is the span of the batch.
+const TRACES: u8 = 6;
 /// The version of all other batches.
 const OLDEST: u8 = 5;
 /// The last version of unreleased programs; no longer read.
@@ -65,15 +67,31 @@ impl Batch {
     pub fn encode(&self) -> Vec<u8> {
         // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
         // result would be an empty vector, which no reader accepts as a batch.
-        let version = self.version(self.raised_to());
+        let version = self.version();
         let before =
             if version == OLDEST { Ok(vec![version]) } else { postcard::to_extend(&self.trace, vec![version]) };
         before.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
     }
 
-    /// The oldest version that has everything in this batch, which raises the feature level to `raised_to`.
-    fn version(&self, raised_to: Option<FeatureLevel>) -> u8 {
-        if self.trace.is_some() || raised_to.is_some() { VERSION } else { OLDEST }
+    /// The oldest version that has everything in this batch.
+    fn version(&self) -> u8 {
+        let introduced = self.commands.iter().map(Command::introduced).max().unwrap_or(FeatureLevel::FIRST);
+        if introduced > FeatureLevel::TRACES {
+            VERSION
+        } else if introduced == FeatureLevel::TRACES || self.trace.is_some() {
+            TRACES
+        } else {
+            OLDEST
+        }
+    }
+
+    /// The feature level that the cluster must have before a leader appends an encoded batch. Only the version is
+    /// looked at: a batch of version 6 raises the level, or carries a trace that its node would not have added before.
+    pub fn level_in(bytes: &[u8]) -> FeatureLevel {
+        match bytes.first() {
+            Some(&VERSION) => FeatureLevel::LATEST,
+            _ => FeatureLevel::FIRST,
+        }
     }
 
     /// The level to which this batch raises the feature level, if it does.
@@ -87,7 +105,7 @@ impl Batch {
 
     /// The level to which an encoded batch raises the feature level, if it does. An ordinary batch is not decoded.
     pub fn raised_in(bytes: &[u8]) -> Option<FeatureLevel> {
-        if bytes.first() != Some(&VERSION) {
+        if !matches!(bytes.first(), Some(TRACES..=VERSION)) {
             return None;
         }
         Self::decode(bytes).ok()?.raised_to()
@@ -95,7 +113,7 @@ impl Batch {
 
     /// The span of the batch that an encoded batch carries, without decoding the rest.
     pub fn trace_in(bytes: &[u8]) -> Option<TraceContext> {
-        let (&VERSION, rest) = bytes.split_first()? else { return None };
+        let (TRACES..=VERSION, rest) = bytes.split_first()? else { return None };
         postcard::take_from_bytes::<Option<TraceContext>>(rest).ok()?.0.filter(TraceContext::is_valid)
     }
 
@@ -122,12 +140,11 @@ impl Batch {
         if !rest.is_empty() {
             return Err(DecodeError::Trailing(rest.len()));
         }
-        let raised_to = batch.raised_to();
-        if let Some(level) = raised_to.filter(|level| *level > FeatureLevel::LATEST) {
+        if let Some(level) = batch.raised_to().filter(|level| *level > FeatureLevel::LATEST) {
             return Err(DecodeError::FeatureLevel(level));
         }
         // Programs that know only an older version refuse what it does not have, so this one must as well.
-        if batch.version(raised_to) > *version {
+        if batch.version() > *version {
             return Err(DecodeError::Contents(*version));
         }
         Ok(batch)
@@ -310,7 +327,7 @@ mod tests {
         let put = AccessOp::PutRole { name: name.clone(), rules: vec![rule], version: Some(Zxid(5)) };
         let create = AccessOp::CreateToken { hash: hash.clone(), principal: name.clone(), ttl_ms: Some(5) };
         let (principal, role) = (name.clone(), hash.clone());
-        let ops: [(Op, &[u8]); 29] = [
+        let ops: [(Op, &[u8]); 30] = [
             (AccessOp::Enable { first: Some(hash.clone()) }.into(), b"\x11\0\x01\x01h"),
             (AccessOp::Disable.into(), b"\x11\x01"),
             (put.into(), b"\x11\x02\x01n\x01\0\x01p\x01\x01\x05"),
@@ -355,10 +372,16 @@ mod tests {
                 b"\x0f\x01k\x07\x01r\x05",
             ),
             (GateOp::Fail { key: key(), token }.into(), b"\x10\x01k\x07"),
+            (
+                LockOp::AcquireReentrant { lock: lock("a"), delay_ms: 300, uuid: RequestId(9), label: "l".into() }
+                    .into(),
+                b"\x12\x01a\xac\x02\x09\x01l",
+            ),
         ];
         for (op, expected) in ops {
             let bytes = batch(vec![op.clone()]).encode();
-            assert_eq!(&bytes[20..], expected, "{op:?}");
+            let (version, at) = if op.introduced() == FeatureLevel::FIRST { (5, 20) } else { (7, 21) };
+            assert_eq!((bytes[0], &bytes[at..]), (version, expected), "{op:?}");
             assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
         }
     }
@@ -376,6 +399,35 @@ mod tests {
         let later = FeatureLevel(FeatureLevel::LATEST.0 + 1);
         let error = Batch::decode(&raise(later).encode()).unwrap_err();
         assert!(error == DecodeError::FeatureLevel(later) && error.to_string().contains("upgrade this node"));
+    }
+
+    #[test]
+    fn an_operation_of_level_3_needs_version_7() {
+        let (lock, uuid) = (LockName::parse("a").unwrap(), RequestId(9));
+        let op = Op::from(LockOp::AcquireReentrant { lock, delay_ms: 0, uuid, label: "".into() });
+        let batch = batch(vec![op, create("/a").into()]);
+        let mut bytes = batch.encode();
+        assert_eq!((bytes[0], Batch::level_in(&bytes)), (7, FeatureLevel(3)));
+        assert_eq!(Batch::raised_in(&bytes), None);
+        bytes[0] = 6;
+        assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(6)));
+        bytes.splice(..2, [5]);
+        assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(5)));
+
+        let span = context(7, 8);
+        let traced = Batch { trace: Some(BatchTrace { span, requests: vec![] }), ..batch };
+        let bytes = traced.encode();
+        assert_eq!((bytes[0], Batch::trace_in(&bytes)), (7, Some(span)));
+        assert_eq!(Batch::decode(&bytes), Ok(traced));
+    }
+
+    /// Programs of level 2 and before write such a request in version 5, and have it refused: reading it must not fail.
+    #[test]
+    fn a_request_for_many_locks_needs_no_version_but_a_level() {
+        let locks = (0..33).map(|number| LockName::parse(&format!("l{number:02}")).unwrap()).collect();
+        let op = Op::from(LockOp::Release { locks, token: FencingToken(7) });
+        assert_eq!((op.introduced(), op.level()), (FeatureLevel(1), FeatureLevel(3)));
+        assert_eq!(batch(vec![op]).encode()[0], 5);
     }
 
     #[test]
@@ -428,6 +480,6 @@ mod tests {
             let read = Batch::decode(&[within, other].concat());
             assert!(matches!(read, Err(DecodeError::Damaged(_))), "{other:?}: {read:?}");
         }
-        assert!(matches!(Batch::decode(&[alone, b"\x12"].concat()), Err(DecodeError::Damaged(_))));
+        assert!(matches!(Batch::decode(&[alone, b"\x13"].concat()), Err(DecodeError::Damaged(_))));
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Command, FeatureLevel};
+use lockkeeper_core::{Command, FeatureLevel, Zxid};
 
 use crate::log::proposer::Proposer;
 use crate::replica::Replica;
@@ -18,6 +18,9 @@ const COMPARE_EVERY: Duration = Duration::from_secs(1);
 /// How long all members must be synced and support a level before it is raised: a node that was upgraded a moment ago
 /// and fails can still go back to its old program.
 const WAIT: Duration = Duration::from_secs(5);
+/// How often the leader compares the levels of a cluster in which nothing was ever stored. It does not wait: the way
+/// back is to begin again, and a new cluster has everything from the start.
+const COMPARE_NEW_EVERY: Duration = Duration::from_millis(50);
 
 /// Starts the task. It does nothing while another node leads.
 pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, proposer: Proposer) {
@@ -26,20 +29,29 @@ pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, pr
         let clock = replica.clock.clone();
         let mut supported = Supported::default();
         loop {
-            clock.sleep_until(clock.now() + COMPARE_EVERY).await;
-            let present = replica.state().feature_level();
+            let pause = if is_new(&replica) { COMPARE_NEW_EVERY } else { COMPARE_EVERY };
+            clock.sleep_until(clock.now() + pause).await;
+            let present = replica.feature_level();
             let common = match present < FeatureLevel::LATEST {
                 true => replication.common_feature_level().map(FeatureLevel),
                 // No member of this version can support more.
                 false => None,
             };
-            let Some(level) = supported.note(common.filter(|level| *level > present), clock.now()) else { continue };
+            let common = common.filter(|level| *level > present);
+            let due = supported.note(common, clock.now());
+            let Some(level) = due.or(common.filter(|_| is_new(&replica))) else { continue };
             // If the outcome is unknown, the next comparison finds the level raised or proposes it again.
             if proposer.propose(Command::RaiseFeatureLevel { level }).await.is_ok() {
                 tracing::info!(from = present.0, to = level.0, "the cluster's feature level is raised");
             }
         }
     });
+}
+
+/// Whether nothing was ever stored in this cluster, and its level is still the one at which each begins.
+fn is_new(replica: &Replica) -> bool {
+    let state = replica.state();
+    state.feature_level() == FeatureLevel::FIRST && state.zxid() == Zxid(0)
 }
 
 /// The level beyond the present one that all members support, and since when.

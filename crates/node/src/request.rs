@@ -101,6 +101,9 @@ pub struct Acquire {
     pub locks: Vec<LockName>,
     /// Exclusive or shared.
     pub mode: LockMode,
+    /// Whether a lock that the session holds already is held once more, instead of being waited for. For one lock in
+    /// exclusive mode.
+    pub reentrant: bool,
     /// How long the lock stays closed if the session expires while it holds; 0 is no delay.
     pub delay_ms: u32,
     /// Becomes part of the request's name, so that a retry finds its request.
@@ -118,6 +121,8 @@ pub struct Grant {
     pub paths: Vec<NodePath>,
     /// The fencing token, to be sent to every resource that the lock protects.
     pub token: FencingToken,
+    /// How often the session holds the lock by this request: more than once by re-entry.
+    pub holds: u32,
     /// What the session had left when the grant was reported, if it stays silent. Ends no later than the session
     /// itself.
     pub remaining_ms: u64,

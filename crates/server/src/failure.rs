@@ -127,6 +127,7 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::Unauthenticated(_) => Code::Unauthenticated,
         Refusal::NotThere(_) => Code::NotFound,
         Refusal::NamespaceFull { .. } => Code::NamespaceFull,
+        Refusal::FeatureLevelTooLow { .. } => Code::FeatureLevelTooLow,
         Refusal::RoleChanged { .. } | Refusal::NamespaceChanged { .. } => Code::BadVersion,
     }
 }
@@ -162,6 +163,10 @@ fn remedy(code: Code) -> &'static str {
         Code::StateFull => "delete nodes, or raise limits.state_mib on every node",
         Code::NamespaceFull => {
             "delete or release some, or ask who administers the cluster for more (lockkeeper namespaces)"
+        }
+        Code::FeatureLevelTooLow => {
+            "the level rises by itself within seconds once every member runs a program that supports it; lockkeeper \
+             status says which do not, or whether cluster.max_feature_level holds it back"
         }
         Code::TransactionFailed => "no operation was executed; see `operation` and `cause`",
         _ => "",

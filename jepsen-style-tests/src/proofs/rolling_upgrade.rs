@@ -30,6 +30,8 @@ const STAYS_FOR: Duration = Duration::from_secs(9);
 const LIBRARY_EVERY: Duration = Duration::from_millis(5);
 const STOPS_WITHIN: Duration = Duration::from_secs(15);
 const RAISED_WITHIN: Duration = Duration::from_secs(30);
+/// The highest feature level of the new program.
+const LEVEL: u32 = lockkeeper_core::FeatureLevel::LATEST.0;
 const REFUSES_WITHIN: Duration = Duration::from_secs(30);
 const AGREE_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
@@ -163,14 +165,14 @@ impl<'a> Upgrade<'a> {
         }
     }
 
-    /// Waits until every node is at the second level; returns how long it took.
+    /// Waits until every node is at the level of the new program; returns how long it took.
     async fn level_rises(&self) -> Result<Duration, Failed> {
         let begun = Instant::now();
         loop {
             let statuses = self.cluster.statuses(false).await;
             let levels: Vec<Option<u32>> = statuses.iter().map(|status| status.feature_level).collect();
-            if levels.len() == 3 && levels.iter().all(|level| *level == Some(2)) {
-                self.context.log.say("the feature level is 2 at every node");
+            if levels.len() == 3 && levels.iter().all(|level| *level == Some(LEVEL)) {
+                self.context.log.say(format!("the feature level is {LEVEL} at every node"));
                 return Ok(begun.elapsed());
             }
             if begun.elapsed() > RAISED_WITHIN {

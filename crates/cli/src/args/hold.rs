@@ -42,6 +42,12 @@ pub(super) fn lock_help() -> String {
 CMD runs in a process group of its own with
   LOCKKEEPER_LOCK   the lock's name; several names stand on separate lines
   LOCKKEEPER_TOKEN  the fencing token: send it to the resource that CMD changes, which should refuse lower tokens
+  LOCKKEEPER_HELD   the locks that are held around CMD, with the credentials of their sessions. This is a SECRET: who
+                    knows it can release the locks. Keep it out of logs, and unset it for programs that you do not trust
+
+A `lockkeeper lock` within CMD that names a lock of LOCKKEEPER_HELD does not wait for itself: it holds the lock once
+more under the same token, says so, and releases only its own hold. It needs feature level 3 of the cluster, and locks
+that are held exclusively.
 
 Several locks are acquired all or none, in one transaction and with one token. Their order on the command line does not
 matter, and they cannot deadlock.
@@ -58,7 +64,9 @@ Examples:
   lockkeeper lock accounts/7 accounts/9 -- ./transfer 7 9
   lockkeeper lock reports --shared --wait 30s -- sh -c 'build-report --token $LOCKKEEPER_TOKEN'
   lockkeeper lock deploy --wait 0 -- ./deploy || {{ [ $? = 120 ] && echo 'another deployment is running'; }}
-  lockkeeper lock printer --delay 1m -- ./print    # if this host fails, the printer stays locked for a minute",
+  lockkeeper lock printer --delay 1m -- ./print    # if this host fails, the printer stays locked for a minute
+  lockkeeper lock import --max-hold 10m -- ./import       # killed after 10 minutes, whatever it does
+  lockkeeper lock cache --unfair --wait 5s -- ./refill    # never stands in the queue",
         exit_codes("the lock")
     )
 }
@@ -174,17 +182,25 @@ pub(crate) struct QueueArgs {
     /// release
     #[arg(long, value_name = "TIME", default_value = "0", hide_default_value = true, value_parser = delay)]
     pub(crate) delay: Duration,
+    /// Longest time to hold it: CMD gets SIGTERM --grace earlier, is killed when the time is over, and the exit code is
+    /// 121. If lockkeeper itself hangs, the cluster frees the lock after --ttl
+    #[arg(long, value_name = "TIME", value_parser = max_hold)]
+    pub(crate) max_hold: Option<Duration>,
 }
 
 /// `lock`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Lock {
-    /// One lock, such as orders/42, or several, at most 32
+    /// One lock, such as orders/42, or several, at most 256
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Share the lock with other shared holders
     #[arg(long)]
     pub(crate) shared: bool,
+    /// Do not stand in the queue: try again after random pauses of up to 1s. Everyone in the queue goes first, so it
+    /// may never get the lock; for work that may be left out
+    #[arg(long, conflicts_with = "shared")]
+    pub(crate) unfair: bool,
     #[command(flatten)]
     pub(crate) queueing: QueueArgs,
     #[command(flatten)]
@@ -246,6 +262,11 @@ pub(crate) struct Gate {
 
 fn delay(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, Duration::from_secs(600), "must be at most 10m")
+}
+
+/// At least so long that CMD can run before the grace period.
+fn max_hold(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(100), Duration::from_secs(365 * 86_400), "must be from 100ms to 365d")
 }
 
 /// At least a second: the safety margin needs part of it.

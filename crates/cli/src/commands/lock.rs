@@ -1,14 +1,16 @@
 //! `lockkeeper lock` and `lockkeeper semaphore`: run a command while holding locks or a permit.
 
-use lockkeeper_client::Session;
+use lockkeeper_client::api::{Code, Credential};
+use lockkeeper_client::{Error, Moment, Session};
 
 use crate::args::{Common, Lock, Semaphore};
-use crate::failure::{EXIT_INTERNAL, Failure};
-use crate::hold::queue::{Grant, Request, Target};
+use crate::failure::{EXIT_INTERNAL, Failure, print_error};
+use crate::hold::nested::{self, Reentered};
+use crate::hold::queue::{Grant, Request, Target, no_longer_held};
 use crate::hold::{self, Ended, Hold, Obtained};
 
 /// Most locks that the server accepts in one request.
-const MAX_TOGETHER: usize = 32;
+const MAX_TOGETHER: usize = 256;
 
 /// Runs the command while holding the locks.
 pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
@@ -23,17 +25,30 @@ pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
         let message = "several locks together are exclusive; omit --shared, or name one lock";
         return Err(Failure::new(EXIT_INTERNAL, message));
     }
-    hold::run(common, &args.holding, &LockHold { args, names })
+    if args.unfair && names.len() > 1 {
+        return Err(Failure::new(EXIT_INTERNAL, "--unfair is for one lock; omit it, or name one lock"));
+    }
+    let above = nested::session_above(&names, args.shared)?;
+    hold::run(common, &args.holding, &LockHold { args, names, above })
+}
+
+/// How the locks are held.
+enum LockGrant {
+    Own(Grant),
+    /// Once more, in the session of a lockkeeper around this one.
+    Nested(Reentered, Moment),
 }
 
 struct LockHold<'a> {
     args: &'a Lock,
     /// Sorted and without duplicates.
     names: Vec<String>,
+    /// The session that holds them around this process, and the token.
+    above: Option<(Credential, u64)>,
 }
 
 impl Hold for LockHold<'_> {
-    type Held = Grant;
+    type Held = LockGrant;
 
     fn command(&self) -> &'static str {
         "lock"
@@ -43,31 +58,73 @@ impl Hold for LockHold<'_> {
         self.args.names.join(" and ")
     }
 
-    async fn obtain(&self, session: &Session) -> Result<Obtained<Grant>, Failure> {
+    fn session_above(&self) -> Option<Credential> {
+        self.above.map(|(credential, _)| credential)
+    }
+
+    fn time_limit(&self) -> &'static str {
+        "--max-hold"
+    }
+
+    fn ends_at(&self, held: &LockGrant) -> Option<Moment> {
+        let granted = match held {
+            LockGrant::Own(grant) => grant.granted(),
+            LockGrant::Nested(_, at) => *at,
+        };
+        self.args.queueing.max_hold.map(|longest| granted + longest)
+    }
+
+    async fn obtain(&self, session: &Session) -> Result<Obtained<LockGrant>, Failure> {
+        let label = hold::label(&self.args.holding);
+        if let Some((_, token)) = self.above.filter(|(credential, _)| *credential == session.credential()) {
+            let entered = Reentered::enter(session, &self.names, &label, token).await?;
+            return Ok(Obtained::Held(LockGrant::Nested(entered, Moment::now())));
+        }
         let target = match &self.names[..] {
+            [name] if self.args.unfair => Target::Unfair(name.clone()),
             [name] if self.args.shared => Target::Shared(name.clone()),
             [name] => Target::Lock(name.clone()),
             several => Target::Together(several.to_vec()),
         };
-        let request = Request {
-            target,
-            wait: self.args.queueing.wait,
-            delay: self.args.queueing.delay,
-            label: hold::label(&self.args.holding),
+        let request = Request { target, wait: self.args.queueing.wait, delay: self.args.queueing.delay, label };
+        Grant::obtain(session, request).await.map(|grant| Obtained::Held(LockGrant::Own(grant)))
+    }
+
+    fn variables(&self, held: &LockGrant) -> Vec<(&'static str, String)> {
+        let (token, own) = match held {
+            LockGrant::Own(grant) => {
+                let token = grant.token();
+                (token, Some(nested::variable(&self.names, self.args.shared, token, grant.credential())))
+            }
+            // The variable has them already.
+            LockGrant::Nested(entered, _) => (entered.token(), None),
         };
-        Grant::obtain(session, request).await.map(Obtained::Held)
+        let names = ("LOCKKEEPER_LOCK", self.args.names.join("\n"));
+        [names, ("LOCKKEEPER_TOKEN", token.to_string())].into_iter().chain(own).collect()
     }
 
-    fn variables(&self, held: &Grant) -> Vec<(&'static str, String)> {
-        vec![("LOCKKEEPER_LOCK", self.args.names.join("\n")), ("LOCKKEEPER_TOKEN", held.token().to_string())]
+    async fn revoked(&self, session: &Session, held: &LockGrant) -> String {
+        match held {
+            LockGrant::Own(grant) => grant.revoked(session).await,
+            LockGrant::Nested(entered, _) => no_longer_held(session, entered.names(), entered.token()).await,
+        }
     }
 
-    async fn revoked(&self, session: &Session, held: &Grant) -> String {
-        held.revoked(session).await
-    }
-
-    async fn release(&self, session: &Session, held: Grant, ended: Ended) -> Result<u8, Failure> {
-        held.release_after(session, self, ended.code).await
+    async fn release(&self, session: &Session, held: LockGrant, ended: Ended) -> Result<u8, Failure> {
+        let entered = match held {
+            LockGrant::Own(grant) => return grant.release_after(session, self, ended.code).await,
+            LockGrant::Nested(entered, _) => entered,
+        };
+        let lost = || Err(hold::lost(self, "it was released before CMD ended"));
+        match entered.leave(session).await {
+            Ok(()) => Ok(ended.code),
+            Err(Error::Lost(_)) => lost(),
+            Err(error) if error.code() == Some(Code::NotHeld) => lost(),
+            Err(error) => {
+                print_error(&format!("lockkeeper lock: cannot give {} back: {error}", self.name()));
+                Ok(ended.code)
+            }
+        }
     }
 }
 
@@ -99,6 +156,14 @@ impl Hold for Semaphore {
 
     fn variables(&self, held: &Grant) -> Vec<(&'static str, String)> {
         vec![("LOCKKEEPER_LOCK", self.name.clone()), ("LOCKKEEPER_TOKEN", held.token().to_string())]
+    }
+
+    fn time_limit(&self) -> &'static str {
+        "--max-hold"
+    }
+
+    fn ends_at(&self, held: &Grant) -> Option<Moment> {
+        self.queueing.max_hold.map(|longest| held.granted() + longest)
     }
 
     async fn revoked(&self, session: &Session, held: &Grant) -> String {

@@ -106,6 +106,7 @@ fn print_queue(lock: &Lock) -> Result<(), Failure> {
 fn held(request: &Request) -> String {
     match request.delayed_until_ms {
         Some(until_ms) => format!("closed for another {}", until(until_ms)),
+        None if request.holds > 1 => format!("holds {} times", request.holds),
         None => "holds".into(),
     }
 }
@@ -175,6 +176,7 @@ mod tests {
             since_ms: 0,
             path: format!("/locks/{lock}/x"),
             waits_for: None,
+            holds: 1,
         };
         LockSummary { lock: lock.into(), holding: 1, waiting: 0, waiting_since_ms: None, holder: Some(request) }
     }

@@ -5,12 +5,14 @@
 //! expire. The lock is released only after the whole group has ended.
 
 mod capture;
+pub(crate) mod nested;
 pub(crate) mod queue;
 mod supervision;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
+use lockkeeper_client::api::Credential;
 use lockkeeper_client::{Client, Error, Moment, Session, SessionOptions, process_label};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +24,7 @@ use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_U
 use crate::supervise::code_of;
 use supervision::{End, supervise};
 
-const SHORTEST_TTL: Duration = Duration::from_millis(500);
+const SHORTEST_TTL: Duration = Duration::from_millis(100);
 /// Longest wait for the session to be closed.
 const LONGEST_CLOSE: Duration = Duration::from_secs(1);
 
@@ -47,6 +49,16 @@ pub(crate) trait Hold {
     /// `None` if CMD writes to lockkeeper's own standard output.
     fn output_limit(&self) -> Option<usize> {
         None
+    }
+
+    /// A session that a surrounding lockkeeper holds the locks with, to be used instead of a new one. It is not closed.
+    fn session_above(&self) -> Option<Credential> {
+        None
+    }
+
+    /// The option that limits how long CMD may run, in messages.
+    fn time_limit(&self) -> &'static str {
+        "its time limit"
     }
 
     /// When the grant ends even though the session is alive.
@@ -109,9 +121,8 @@ async fn once(
     hold: &impl Hold,
     signals: &mut mpsc::Receiver<Signal>,
 ) -> Result<u8, Failure> {
-    let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
-    let session = tokio::select! {
-        opened = Session::open(client, &options) => opened.map_err(before_command)?,
+    let (session, is_own) = tokio::select! {
+        opened = open(client, args, hold) => opened.map_err(before_command)?,
         Some(signal) = signals.recv() => return Ok(code_of(signal)),
     };
     let obtained = tokio::select! {
@@ -129,12 +140,32 @@ async fn once(
         Ok(Obtained::ExitWith(code)) => Ok(code),
         Err(failure) => Err(failure),
     };
-    close(session, hold).await;
+    if is_own {
+        close(session, hold).await;
+    }
     // Last, because the reader of the output may be slow.
     if let Some(capture) = capture {
         capture.finish();
     }
     result
+}
+
+/// The session to hold with, and whether it is this process's own.
+async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Session, bool), Error> {
+    if let Some(credential) = hold.session_above() {
+        match Session::adopt(client, credential).await {
+            Ok(session) => return Ok((session, false)),
+            // It is over, or of another cluster; there is nothing of it to wait for.
+            Err(Error::Lost(why)) => print_error(&format!(
+                "lockkeeper {}: the session in LOCKKEEPER_HELD is not known here, so {} is acquired anew: {why}",
+                hold.command(),
+                hold.name()
+            )),
+            Err(error) => return Err(error),
+        }
+    }
+    let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
+    Ok((Session::open(client, &options).await?, true))
 }
 
 /// The grant was lost before CMD exited.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use lockkeeper_client::{Client, Error, Guard, Session};
+use lockkeeper_client::api::Credential;
+use lockkeeper_client::locks::Backoff;
+use lockkeeper_client::{Client, Error, Guard, Moment, Session};
 use tokio::time::sleep;
 
 use super::{Hold, before_command, lost};
@@ -15,6 +17,8 @@ use crate::output::{ago, escaped};
 pub(crate) enum Target {
     /// An exclusive lock.
     Lock(String),
+    /// An exclusive lock, without standing in the queue.
+    Unfair(String),
     /// A shared lock.
     Shared(String),
     /// Several exclusive locks, all or none.
@@ -26,7 +30,9 @@ pub(crate) enum Target {
 impl Target {
     fn names(&self) -> &[String] {
         match self {
-            Self::Lock(name) | Self::Shared(name) | Self::Permit(name, _) => std::slice::from_ref(name),
+            Self::Lock(name) | Self::Unfair(name) | Self::Shared(name) | Self::Permit(name, _) => {
+                std::slice::from_ref(name)
+            }
             Self::Together(names) => names,
         }
     }
@@ -47,6 +53,10 @@ impl Request {
         let wait = self.wait.unwrap_or(Duration::MAX);
         Ok(match &self.target {
             Target::Lock(name) => boxed(session.lock(name).label(label).delay(delay).lock_timeout(wait).await?),
+            Target::Unfair(name) => {
+                let lock = session.spin_lock(name, Backoff::default()).label(label).delay(delay);
+                boxed(lock.lock_timeout(wait).await?)
+            }
             Target::Shared(name) => boxed(session.rw_lock(name).label(label).delay(delay).read_timeout(wait).await?),
             Target::Together(names) => {
                 boxed(session.multi_lock(names).label(label).delay(delay).lock_timeout(wait).await?)
@@ -87,19 +97,31 @@ fn boxed<K: 'static>(guard: Option<Guard<K>>) -> Option<Box<dyn Held>> {
 pub(crate) struct Grant {
     request: Request,
     guard: Box<dyn Held>,
+    credential: Credential,
+    granted: Moment,
 }
 
 impl Grant {
     /// Waits for the grant.
     pub(crate) async fn obtain(session: &Session, request: Request) -> Result<Self, Failure> {
         match request.acquire(session).await.map_err(before_command)? {
-            Some(guard) => Ok(Self { request, guard }),
+            Some(guard) => Ok(Self { request, guard, credential: session.credential(), granted: Moment::now() }),
             None => Err(timed_out(session.client(), request.target.names(), request.wait).await),
         }
     }
 
     pub(crate) fn token(&self) -> u64 {
         self.guard.token()
+    }
+
+    /// The credential of the session that holds it.
+    pub(crate) fn credential(&self) -> Credential {
+        self.credential
+    }
+
+    /// When it was granted.
+    pub(crate) fn granted(&self) -> Moment {
+        self.granted
     }
 
     /// Completes with the reason when the grant was revoked.

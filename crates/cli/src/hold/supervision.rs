@@ -32,6 +32,7 @@ pub(super) enum End {
 struct Deadline<'a> {
     session: &'a Session,
     fixed: Option<Moment>,
+    limit: &'static str,
 }
 
 impl Deadline<'_> {
@@ -46,7 +47,7 @@ impl Deadline<'_> {
 
     fn why(&self) -> String {
         match self.fixed {
-            Some(fixed) if Moment::now().until(fixed).is_zero() => "its time limit has passed".into(),
+            Some(fixed) if Moment::now().until(fixed).is_zero() => format!("{} has passed", self.limit),
             _ => "the session could not be renewed".into(),
         }
     }
@@ -63,7 +64,7 @@ pub(super) async fn supervise<H: Hold>(
 ) -> Result<End, Failure> {
     let ttl = session.timeout();
     let grace = args.grace.unwrap_or(ttl / 5).min(ttl / 5);
-    let deadline = Deadline { session, fixed: hold.ends_at(held) };
+    let deadline = Deadline { session, fixed: hold.ends_at(held), limit: hold.time_limit() };
     let mut ended_children = signal(SignalKind::child()).map_err(|e| Failure::new(EXIT_INTERNAL, e.to_string()))?;
     let mut renewals = session.renewals();
     // The guard acts later than this process, but before the session can expire.

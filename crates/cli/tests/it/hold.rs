@@ -188,11 +188,14 @@ fn a_deposed_leader_is_killed_and_stands_again(dev: &Dev) {
 
 fn bad_arguments(dev: &Dev) {
     let began = Instant::now();
-    let many: Vec<String> = (0..33).map(|n| format!("lock{n}")).collect();
+    let many: Vec<String> = (0..257).map(|n| format!("lock{n}")).collect();
     let mut too_many = vec!["lock"];
     too_many.extend(many.iter().map(String::as_str));
     for (arguments, named) in [
-        (&too_many[..], "32"),
+        (&too_many[..], "256"),
+        (&["lock", "a", "b", "--unfair"], "--unfair"),
+        (&["lock", "a", "--shared", "--unfair"], "--unfair"),
+        (&["lock", "a", "--max-hold", "1ms"], "100ms"),
         (&["lock", "a", "b", "--shared"], "--shared"),
         (&["lock", "a", "--delay", "11m"], "10m"),
         (&["lock"], "NAME"),

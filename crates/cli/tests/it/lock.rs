@@ -33,7 +33,7 @@ fn the_token_is_exported_and_the_code_passed_on(dev: &Dev) {
         let (first, secrets) = text.trim().split_once('\n').unwrap();
         let token: u64 = first.strip_prefix("orders/42 ").unwrap().parse().unwrap();
         assert!(token > last_token);
-        assert_eq!(secrets, "0", "no secret is in the environment");
+        assert_eq!(secrets, "1", "only LOCKKEEPER_HELD has a secret");
         last_token = token;
     }
     assert_eq!(dev.holders("orders/42"), 0);
@@ -184,6 +184,107 @@ fn a_frozen_lockkeeper_does_not_keep_the_group_alive(dev: &Dev) {
     assert_eq!(next.status.code(), Some(0), "the group was dead when the lock was granted again: {next:?}");
     kill(held.pid(), Signal::SIGCONT).unwrap();
     assert_eq!(held.code(), Some(121));
+}
+
+/// `lockkeeper lock` with these arguments, as a CMD of the shell.
+fn nested(dev: &Dev, arguments: &str) -> String {
+    format!("{} --endpoints {} lock {arguments}", env!("CARGO_BIN_EXE_lockkeeper"), dev.endpoints.join(","))
+}
+
+#[test]
+fn a_lock_within_a_lock() {
+    let dev = Dev::start(3, &[]);
+    eventually("the feature level of re-entry", || {
+        let statuses = json(&dev.run(&["--json", "status"]));
+        (0..3).all(|node| statuses[node]["feature_level"].as_u64() >= Some(3))
+    });
+    the_same_lock_is_held_once_more(&dev);
+    another_lock_has_a_session_of_its_own(&dev);
+    what_cannot_be_held_once_more_is_refused(&dev);
+    another_cluster_does_not_know_the_session(&dev);
+    a_lock_taken_by_force_is_not_held_once_more(&dev);
+    a_lock_that_is_held_for_too_long_is_given_up(&dev);
+    an_unfair_lock_stands_in_no_queue(&dev);
+}
+
+fn the_same_lock_is_held_once_more(dev: &Dev) {
+    let shown = format!(
+        "{} --endpoints {} --json locks x | tr -d ' \\n' | grep -o '\"holds\":[0-9]*'; echo $LOCKKEEPER_TOKEN",
+        env!("CARGO_BIN_EXE_lockkeeper"),
+        dev.endpoints.join(",")
+    );
+    let innermost = nested(dev, &format!("x -- sh -c '{}'", shown.replace('\'', "'\\''")));
+    let script = format!("{}; code=$?; {shown}; exit $code", nested(dev, &format!("x -- {innermost}")));
+    let output = dev.lock(&["x"], &script).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "three holds within, and one again behind: {output:?}");
+    assert_eq!(lines[0], "\"holds\":3");
+    assert_eq!(lines[1], lines[2], "one token");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told.matches("once more").count(), 2, "{told}");
+    assert_eq!(dev.holders("x"), 0);
+}
+
+fn another_lock_has_a_session_of_its_own(dev: &Dev) {
+    let script = format!("{} && echo in between", nested(dev, &format!("y -- {}", nested(dev, "x -- echo innermost"))));
+    let output = dev.lock(&["x"], &script).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "innermost\nin between\n", "{output:?}");
+    assert_eq!((dev.holders("x"), dev.holders("y")), (0, 0));
+    let both = dev.lock(&["x", "y"], &nested(dev, "y x -- echo both")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&both.stdout), "both\n", "{both:?}");
+}
+
+fn what_cannot_be_held_once_more_is_refused(dev: &Dev) {
+    for (outer, inner) in [
+        (&["x"][..], "x --shared -- true"),
+        (&["x", "--shared"], "x -- true"),
+        (&["x", "--shared"], "x --shared -- true"),
+        (&["x"], "x z -- true"),
+    ] {
+        let output = dev.lock(outer, &nested(dev, inner)).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{outer:?} {inner}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("around this one"), "{output:?}");
+    }
+}
+
+fn another_cluster_does_not_know_the_session(dev: &Dev) {
+    let other = Dev::start(1, &[]);
+    let output = dev.lock(&["x"], &nested(&other, "x -- echo there")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "there\n", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not known here"), "{output:?}");
+}
+
+fn a_lock_taken_by_force_is_not_held_once_more(dev: &Dev) {
+    let mut command = dev.command(&["lock", "z", "--wait", "20s", "--", "true"]);
+    command.env("LOCKKEEPER_HELD", "");
+    let session = "7.00000000000000000000000000000007 exclusive 9 z";
+    let output = command.env("LOCKKEEPER_HELD", session).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "an unknown session is none: {output:?}");
+}
+
+fn a_lock_that_is_held_for_too_long_is_given_up(dev: &Dev) {
+    let began = Instant::now();
+    let mut command =
+        dev.lock(&["long", "--max-hold", "600ms", "--ttl", "60s"], "trap '' TERM; sleep 100 & wait; wait");
+    let output = command.stdout(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(121), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("--max-hold has passed"), "{told}");
+    assert!(began.elapsed() >= Duration::from_millis(600) && began.elapsed() < Duration::from_secs(30));
+    assert_eq!(dev.holders("long"), 0);
+}
+
+fn an_unfair_lock_stands_in_no_queue(dev: &Dev) {
+    let held = hold(dev, "unfair", &[]);
+    let late = dev.lock(&["unfair", "--unfair", "--wait", "100ms"], "true").output().unwrap();
+    assert_eq!(late.status.code(), Some(120), "{late:?}");
+    let mut waits = Killed(dev.lock(&["unfair", "--unfair"], "exit 7").spawn().unwrap());
+    let view = json(&dev.run(&["--json", "locks", "unfair"]));
+    assert!(view["waiting"].as_u64().unwrap() <= 1, "at most for the moment of an attempt");
+    release(held);
+    assert_eq!(waits.code(), Some(7));
 }
 
 #[test]

@@ -26,6 +26,17 @@ pub(super) fn release_detached(session: &Session, request: &LockRequest, token: 
     }
 }
 
+/// Closes, in the background, a session that was opened for one grant: that releases the grant too.
+pub(super) fn close_detached(session: &Session) {
+    let client = session.client().clone();
+    session.client().context.spawn(async move {
+        // If this fails, the session ends by itself, since nobody renews it.
+        if let Err(error) = client.close_session().await {
+            tracing::debug!(%error, "the session of a lock with a fixed time is left to expire");
+        }
+    });
+}
+
 /// Cancels, in the background, a request that may wait, hold, or never have arrived.
 pub(super) fn cancel_detached(session: &Session, request: LockRequest, request_id: Uuid) {
     let of_task = session.clone();

@@ -23,6 +23,8 @@ pub(crate) struct Grant {
     pub(super) revoked: Shared<BoxFuture<'static, String>>,
     /// Whether the drop must release it.
     to_release: bool,
+    /// Whether the session was opened for this grant, and ends with it.
+    own_session: bool,
 }
 
 impl Grant {
@@ -31,7 +33,22 @@ impl Grant {
         let reports = request.names().map(|name| session.watch_grant(name, token).boxed());
         let revoked = select_all(reports).map(|(because, ..)| because).boxed().shared();
         tracing::debug!(lock = request.first, token, session = session.id(), "granted");
-        Self { session: session.clone(), request: request.clone(), token, zxid, revoked, to_release: true }
+        Self {
+            session: session.clone(),
+            request: request.clone(),
+            token,
+            zxid,
+            revoked,
+            to_release: true,
+            own_session: false,
+        }
+    }
+
+    /// The same grant, as the only one of its session, which ends with it.
+    pub(super) fn with_its_session(self) -> Self {
+        let mut grant = self;
+        grant.own_session = true;
+        grant
     }
 
     pub(crate) fn token(&self) -> u64 {
@@ -77,7 +94,9 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        if self.to_release {
+        if self.own_session {
+            cleanup::close_detached(&self.session);
+        } else if self.to_release {
             cleanup::release_detached(&self.session, &self.request, self.token);
         }
     }

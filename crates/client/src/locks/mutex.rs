@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use lockkeeper_api::Code;
 use lockkeeper_api::locks::Mode;
 
+use super::acquire::acquire;
+use super::cleanup;
 use super::guard::Guard;
 use super::handle::{LockHandle, asking_options};
 use super::local_queue::Sharing;
 use super::request::{LockRequest, Wait};
-use super::shared_queue::SharedQueues;
+use super::shared_queue::{Hold, SharedQueues};
 use crate::error::Error;
-use crate::session::Session;
+use crate::session::{Session, SessionOptions, Transport};
 
 /// A lock by its name. Creating the handle sends no request.
 ///
@@ -38,11 +41,16 @@ use crate::session::Session;
 pub struct Lock {
     handle: LockHandle,
     sharing: Option<Sharing>,
+    max_hold: Option<Duration>,
 }
 
 impl Lock {
     pub(super) fn new(session: &Session, name: impl Into<String>) -> Self {
-        Self { handle: LockHandle::new(session, LockRequest::new(name, Mode::Exclusive)), sharing: None }
+        Self {
+            handle: LockHandle::new(session, LockRequest::new(name, Mode::Exclusive)),
+            sharing: None,
+            max_hold: None,
+        }
     }
 
     asking_options!(handle);
@@ -87,6 +95,31 @@ impl Lock {
         Self { sharing: Some(sharing), ..self }
     }
 
+    /// Holds the lock for at most that long, and never renews it: the guard is lost when the time is over, a tenth of
+    /// it earlier but at most 500 ms (see [`safety_margin`](crate::safety_margin)), and the cluster frees the lock by
+    /// its own clock, whatever this process does. The time begins with the grant.
+    ///
+    /// Each acquire opens a session of its own for this, over HTTP: a forced release is not reported, and
+    /// [`shared_in_process`](Self::shared_in_process) has no effect. At most the longest session timeout of the
+    /// cluster, an hour by default.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+    /// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+    /// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = session.lock("import").max_hold(Duration::from_secs(30)).lock().await?;
+    /// assert!(guard.remaining() <= Duration::from_secs(30));
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn max_hold(self, length: Duration) -> Self {
+        Self { max_hold: Some(length), ..self }
+    }
+
     /// Waits for the lock in its queue while the session lives.
     ///
     /// Dropping the future removes the request from the queue, and releases the lock if it is granted at that moment. A
@@ -119,7 +152,40 @@ impl Lock {
         self.acquire(Wait::lasting(wait)).await
     }
 
+    /// Acquires the lock with a session of its own, which is not renewed after the grant.
+    async fn acquire_for(&self, length: Duration, wait: Wait) -> Result<Option<Guard>, Error> {
+        let LockHandle { session, request } = &self.handle;
+        let defaults = SessionOptions::default();
+        let label = if request.label.is_empty() { defaults.label } else { request.label.clone() };
+        let options = SessionOptions { timeout: length, label, transport: Transport::Http };
+        let own = Session::open(session.client(), &options).await?;
+        let longest = own.timeout();
+        let acquired = match longest < length {
+            true => Err(Error::refused(
+                Code::BadRequest,
+                format!(
+                    "a lock is held for at most {} ms without renewal (timing.max_session_timeout_ms)",
+                    longest.as_millis()
+                ),
+            )),
+            false => acquire(&own, request, wait).await,
+        };
+        match acquired {
+            Ok(Some(grant)) => {
+                own.fix_lease(length).await;
+                Ok(Some(Guard::new(Hold::new(grant.with_its_session()))))
+            }
+            other => {
+                cleanup::close_detached(&own);
+                other.map(|_| None)
+            }
+        }
+    }
+
     async fn acquire(&self, wait: Wait) -> Result<Option<Guard>, Error> {
+        if let Some(length) = self.max_hold {
+            return self.acquire_for(length, wait).await;
+        }
         let Some(sharing) = self.sharing else { return self.handle.acquire(wait).await };
         let LockHandle { session, request } = &self.handle;
         let queue = session.extension::<SharedQueues>().queue(session, request, sharing);

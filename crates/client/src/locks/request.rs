@@ -51,6 +51,8 @@ impl LockRequest {
             also: self.also.clone(),
             permits: self.permits,
             delay_ms: self.delay_ms,
+            reentrant: false,
+            unfair: false,
             ttl_ms: None,
         }
     }

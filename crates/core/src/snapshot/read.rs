@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lockkeeper_mutants::mutant;
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{MAGIC, MAX_RECORD_BYTES, OLDEST, SnapshotError, UNRELEASED, VERSION};
+use super::{FEATURE_LEVEL, MAGIC, MAX_RECORD_BYTES, OLDEST, SnapshotError, UNRELEASED, VERSION};
 use crate::command::{NodeKind, Origin};
 use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, SessionId};
@@ -115,6 +115,7 @@ enum Part {
     Access,
     Namespaces,
     FeatureLevel,
+    Holds,
 }
 
 /// Nodes of one directory that came one after the other. They are added to it together.
@@ -179,6 +180,7 @@ impl Builder {
             | Record::UsedToken { .. } => Part::Access,
             Record::Namespace { .. } => Part::Namespaces,
             Record::FeatureLevel(_) => Part::FeatureLevel,
+            Record::Holds { .. } => Part::Holds,
         };
         if part < self.part {
             return Err(damaged("its records are out of order"));
@@ -212,10 +214,19 @@ impl Builder {
                     return Err(SnapshotError::FeatureLevel(level));
                 }
                 // Programs that know only an older version refuse what it does not have, so this one must as well.
-                if level <= self.state.feature_level || self.version < VERSION {
+                let version = if level > FeatureLevel::TRACES { VERSION } else { FEATURE_LEVEL };
+                if level <= self.state.feature_level || self.version < version {
                     return Err(damaged(format!("it raises the feature level to {level}")));
                 }
                 self.state.feature_level = level;
+                Ok(())
+            }
+            Record::Holds { request, count } => {
+                self.check_level(FeatureLevel::REENTRY, "holds of a lock")?;
+                if self.state.tree.holds.get_max().is_some_and(|(last, _)| request <= *last) {
+                    return Err(damaged("its holds are out of order"));
+                }
+                self.state.tree.set_holds(&request, count);
                 Ok(())
             }
             Record::Node(node) => self.node(node),
@@ -236,6 +247,14 @@ impl Builder {
                 self.access(record);
                 Ok(())
             }
+        }
+    }
+
+    /// Refuses records of a feature level that the state has not.
+    fn check_level(&self, needed: FeatureLevel, what: &str) -> Result<(), SnapshotError> {
+        match self.state.feature_level >= needed {
+            true => Ok(()),
+            false => Err(damaged(format!("it has {what}, which needs feature level {needed}"))),
         }
     }
 

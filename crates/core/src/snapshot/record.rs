@@ -59,6 +59,11 @@ pub(super) enum Record {
     },
     /// Absent at the first level.
     FeatureLevel(FeatureLevel),
+    /// How often a session holds a lock, if more than once. From feature level 3 on.
+    Holds {
+        request: NodePath,
+        count: u32,
+    },
 }
 
 /// The first record: how far the state had come, and how many records of each kind follow.

@@ -45,7 +45,7 @@ fn the_bytes_of_version_6_stay_what_they_are() {
 }
 
 #[test]
-fn the_feature_level_is_kept_and_needs_version_9() {
+fn the_feature_level_is_kept_and_needs_version_10() {
     let mut raised = state();
     let level = FeatureLevel::LATEST;
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 2 };
@@ -66,9 +66,9 @@ fn the_feature_level_is_kept_and_needs_version_9() {
     assert_eq!((raised.zxid(), raised.checksum()), (state().zxid(), state().checksum()));
     let mut bytes = Vec::new();
     raised.write_snapshot(&mut bytes).unwrap();
-    assert_eq!(bytes[8], 9);
+    assert_eq!(bytes[8], 10);
     assert_eq!(read(&bytes).unwrap(), raised);
-    bytes[8] = 8;
+    bytes[8] = 9;
     assert!(matches!(read(&bytes), Err(SnapshotError::Damaged(why)) if why.contains("feature level")));
 
     raised.feature_level = FeatureLevel(level.0 + 1);

@@ -7,7 +7,7 @@ use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{ACCESS, MAGIC, NAMESPACES, OLDEST, SnapshotError, VERSION};
+use super::{ACCESS, FEATURE_LEVEL, MAGIC, NAMESPACES, OLDEST, SnapshotError, VERSION};
 use crate::feature::FeatureLevel;
 use crate::ids::SessionId;
 use crate::namespace::Namespace;
@@ -42,6 +42,7 @@ impl State {
         if self.feature_level > FeatureLevel::FIRST {
             writer.record(&Record::FeatureLevel(self.feature_level))?;
         }
+        hold_records(self).try_for_each(|record| writer.record(&record))?;
         writer.record(&Record::End)?;
         let crc = writer.crc;
         writer.bytes(&crc.to_le_bytes())?;
@@ -71,6 +72,7 @@ impl State {
         self.tree.nodes.iter().for_each(|(path, node)| take(&Record::Node(NodeRecord::of(path, node))));
         access_records(&self.access).for_each(|record| take(&record));
         namespace_records(self).for_each(|record| take(&record));
+        hold_records(self).for_each(|record| take(&record));
         let digest = hasher.finalize();
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
@@ -79,8 +81,10 @@ impl State {
     /// refusals, of which a later program may have new ones.
     fn format(&self) -> u32 {
         let has_namespaces = self.has_namespaces() || self.sessions().any(|(_, session)| session.namespace.is_some());
-        if self.feature_level > FeatureLevel::FIRST {
+        if self.feature_level > FeatureLevel::TRACES {
             VERSION
+        } else if self.feature_level > FeatureLevel::FIRST {
+            FEATURE_LEVEL
         } else if has_namespaces || self.access.tokens().any(|(_, token)| token.last_used_ms.is_some()) {
             NAMESPACES
         } else if self.has_access_control() {
@@ -133,6 +137,10 @@ fn namespace_records(state: &State) -> impl Iterator<Item = Record> {
         namespace: Arc::new(namespace.clone()),
     };
     state.namespaces().map(records)
+}
+
+fn hold_records(state: &State) -> impl Iterator<Item = Record> {
+    state.tree.holds.iter().map(|(request, count)| Record::Holds { request: request.clone(), count: *count })
 }
 
 /// Access control; nothing if nothing was ever set.

@@ -9,13 +9,13 @@ use super::session::{Session, fingerprint};
 use super::transaction::Transaction;
 use super::{Applied, State};
 use crate::acl::Principals;
-use crate::command::{Actor, Batch, Command, GateOp, LockOp, Op, Origin};
+use crate::command::{Actor, Batch, Command, GateOp, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::feature::FeatureLevel;
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
     MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_EXPIRED_EPHEMERALS, MAX_IDENTITIES, MAX_LABEL_BYTES,
-    MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+    MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS_BEFORE,
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -213,9 +213,19 @@ impl State {
         Outcome { zxid: self.zxid, reply: Err(refusal), changed: false, events: Vec::new() }
     }
 
+    /// Refuses an operation that the feature level does not have. The nodes propose none, so this decides nothing; it
+    /// keeps the state from having contents that its snapshots cannot have. Not remembered: the level may rise.
+    fn check_level(&self, op: &Op) -> Result<(), Refusal> {
+        let (needed, level) = (op.introduced(), self.feature_level);
+        if needed <= level { Ok(()) } else { Err(Refusal::FeatureLevelTooLow { needed, level }) }
+    }
+
     /// Runs an operation of a client, once for each request id. Refusals for lack of room are not remembered.
     pub(crate) fn perform(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
         if let Err(refusal) = check_principals(&actor.principals) {
+            return self.refused(refusal);
+        }
+        if let Err(refusal) = self.check_level(op) {
             return self.refused(refusal);
         }
         if let Err(refusal) = self.authorise(actor, op) {
@@ -260,7 +270,7 @@ impl State {
             let bytes_before = memory.bytes();
             memory.forget(&key.acknowledged);
             let answer = (outcome.zxid, outcome.reply.clone());
-            memory.remember(key.id, matches!(op, Op::Lock(LockOp::Acquire { .. })), asked, answer);
+            memory.remember(key.id, matches!(op, Op::Lock(op) if op.acquires()), asked, answer);
             self.remembered_bytes = self.remembered_bytes + memory.bytes() - bytes_before;
         }
         outcome
@@ -316,7 +326,12 @@ fn open_session(
     label: &Arc<str>,
 ) -> Result<Reply, Refusal> {
     check_label(label)?;
-    let timeout_ms = timeout_ms.clamp(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
+    let shortest_ms = match transaction.level >= FeatureLevel::SHORT_SESSIONS {
+        true => MIN_SESSION_TIMEOUT_MS,
+        // As the programs decided that wrote the log until then.
+        false => MIN_SESSION_TIMEOUT_MS_BEFORE,
+    };
+    let timeout_ms = timeout_ms.clamp(shortest_ms, MAX_SESSION_TIMEOUT_MS);
     let opened_ms = transaction.clock_ms;
     let (identity, namespace) = owner.map_or((None, None), |owner| (Some(owner.identity), owner.namespace));
     let session = Session {

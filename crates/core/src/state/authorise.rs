@@ -86,7 +86,9 @@ impl State {
             Op::Lock(LockOp::Acquire { locks, .. } | LockOp::Claim { locks, .. }) => {
                 locks.iter().try_for_each(|lock| on_lock(lock, Rights::ACQUIRE))
             }
-            Op::Lock(LockOp::Downgrade { lock, .. }) => on_lock(lock, Rights::ACQUIRE),
+            Op::Lock(LockOp::Downgrade { lock, .. } | LockOp::AcquireReentrant { lock, .. }) => {
+                on_lock(lock, Rights::ACQUIRE)
+            }
             Op::Lock(LockOp::ForceRelease { lock, .. }) => on_lock(lock, Rights::FORCE),
             Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => on_gate(key, Rights::ACQUIRE),
             // A caller that has not received the answer repeats the call, and has no other token than this one.

@@ -8,18 +8,21 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::apply::{bad, check_label};
+use super::bounds::Adds;
 use super::lock_queue::Newcomer;
 use super::ops::{Maker, check_sequence, next_version};
 use super::read::Standing;
 use super::session::Session;
+use super::size;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use lockkeeper_mutants::mutant;
 
 use crate::acl::Permissions;
 use crate::command::{IfHolding, NodeKind, Sequential};
+use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, RequestId, SessionId};
-use crate::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
+use crate::limits::{MAX_DELAY_MS, MAX_HOLDS, MAX_LOCKS_TOGETHER, MAX_LOCKS_TOGETHER_BEFORE, MAX_PERMITS};
 use crate::lock::{LockMode, LockName, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request};
 use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
@@ -80,7 +83,7 @@ impl Transaction<'_> {
     /// first answer (Curator's protection mode): the answer is how that request stands.
     pub(crate) fn acquire(&mut self, session: Option<SessionId>, request: &Request<'_>) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_request(request)?;
+        check_request(self.most_locks(), request)?;
         if let Some(known) = self.known(session, request)? {
             return self.queued(known);
         }
@@ -100,6 +103,77 @@ impl Transaction<'_> {
                 self.roll_back(before);
                 Err(refusal)
             }
+        }
+    }
+
+    /// Counts one more hold if the session holds the lock, and enqueues the request otherwise. Decided when applied: a
+    /// session whose first request still waits has two in the queue, of which the second waits for the first.
+    pub(crate) fn acquire_reentrant(
+        &mut self,
+        session: Option<SessionId>,
+        lock: &LockName,
+        request: &Request<'_>,
+    ) -> Result<Reply, Refusal> {
+        let owner = session.ok_or(Refusal::SessionRequired)?;
+        check_request(self.most_locks(), request)?;
+        if self.known(owner, request)?.is_some() {
+            return self.acquire(session, request);
+        }
+        let Some((path, mode)) = self.held_in(owner, &lock.directory()) else { return self.acquire(session, request) };
+        if mode != LockMode::Exclusive {
+            return Err(Refusal::LockMismatch {
+                lock: lock.clone().into(),
+                detail: "this session holds it in another mode, and only a lock in mode exclusive can be re-entered"
+                    .into(),
+            });
+        }
+        let directory = lock.directory();
+        self.check_access(&directory, self.node(&directory)?, Permissions::CREATE)?;
+        let holds = self.tree.holds(&path);
+        if holds >= MAX_HOLDS {
+            return Err(bad(format!("a session holds a lock at most {MAX_HOLDS} times at once; release it as often")));
+        }
+        if holds == 1 {
+            self.check_room(size::of_holds(&path), Adds::Lock)?;
+        }
+        self.changed = true;
+        self.tree.set_holds(&path, holds + 1);
+        let token = self.node(&path)?.czxid.into();
+        Ok(Reply::Reentered { path, token, holds: holds + 1 })
+    }
+
+    /// The request by which a session holds the lock of this directory, and its mode.
+    fn held_in(&self, session: SessionId, directory: &NodePath) -> Option<(NodePath, LockMode)> {
+        let below = format!("{directory}/");
+        let own =
+            self.sessions.get(&session)?.ephemerals.range::<_, str>((Bound::Included(&below[..]), Bound::Unbounded));
+        let mut held = own.take_while(|path| path.as_str().starts_with(&below)).filter(|path| {
+            !path.as_str()[below.len()..].contains('/') && matches!(self.tree.standing(path), Standing::Holds { .. })
+        });
+        held.find_map(|path| Some((path.clone(), parse_request(path.name())?.1)))
+    }
+
+    /// Gives one hold of a request back; true if it was the last, which removes the request.
+    fn give_back(&mut self, path: &NodePath) -> bool {
+        match self.tree.holds(path) {
+            1 => {
+                self.remove(path);
+                true
+            }
+            holds => {
+                self.changed = true;
+                self.tree.set_holds(path, holds - 1);
+                false
+            }
+        }
+    }
+
+    /// The most locks that one request may name.
+    fn most_locks(&self) -> usize {
+        match self.level >= FeatureLevel::REENTRY {
+            true => MAX_LOCKS_TOGETHER,
+            // As the programs decided that wrote the log until then.
+            false => MAX_LOCKS_TOGETHER_BEFORE,
         }
     }
 
@@ -202,7 +276,7 @@ impl Transaction<'_> {
         if_holding: IfHolding,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(locks)?;
+        check_locks(self.most_locks(), locks)?;
         let found: Vec<Found> = locks.iter().filter_map(|lock| self.own_request(session, lock, token)).collect();
         if if_holding == IfHolding::Keep && hold_as_a_whole(&found, locks) {
             return Ok(Reply::HeldInstead);
@@ -220,9 +294,19 @@ impl Transaction<'_> {
         }
         let held = hold_as_a_whole(found, locks);
         for request in found {
-            self.remove(&request.path);
+            if !self.give_back(&request.path) {
+                // Another call of the session still holds it. The new version makes a repetition of this command one
+                // without effect.
+                self.touch(&request.path);
+            }
         }
-        Ok(if held { Reply::Released } else { Reply::Withdrawn })
+        Ok(self.left(found).unwrap_or(if held { Reply::Released } else { Reply::Withdrawn }))
+    }
+
+    /// The answer if some of these requests are still held.
+    fn left(&self, found: &[Found]) -> Option<Reply> {
+        let left = found.iter().filter(|found| self.tree.contains(&found.path));
+        Some(Reply::StillHeld { holds: left.map(|found| self.tree.holds(&found.path)).max()? })
     }
 
     /// Claims a request for the caller.
@@ -233,7 +317,7 @@ impl Transaction<'_> {
         token: FencingToken,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(locks)?;
+        check_locks(self.most_locks(), locks)?;
         let own = |lock: &LockName| {
             let found = self.own_request(session, lock, token);
             found.map(|found| found.path).ok_or_else(|| Refusal::NotQueued { lock: lock.clone().into(), token })
@@ -263,7 +347,7 @@ impl Transaction<'_> {
         token: FencingToken,
         versions: &[i32],
     ) -> Result<Reply, Refusal> {
-        check_locks(locks)?;
+        check_locks(self.most_locks(), locks)?;
         if versions.len() != locks.len() {
             return Err(bad(format!("{} versions for {} locks", versions.len(), locks.len())));
         }
@@ -279,7 +363,7 @@ impl Transaction<'_> {
         self.leave(&found, locks, token)
     }
 
-    /// Releases locks.
+    /// Releases locks. A lock that the session holds more than once is released once.
     pub(crate) fn release(
         &mut self,
         session: Option<SessionId>,
@@ -287,12 +371,12 @@ impl Transaction<'_> {
         token: FencingToken,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(locks)?;
+        check_locks(self.most_locks(), locks)?;
         let held = locks.iter().map(|lock| self.own_holder(session, lock, token)).collect::<Result<Vec<_>, _>>()?;
         for request in &held {
-            self.remove(&request.path);
+            self.give_back(&request.path);
         }
-        Ok(Reply::Released)
+        Ok(self.left(&held).unwrap_or(Reply::Released))
     }
 
     /// Turns a writer that holds into a reader. A reader stays as it is, so a retry is safe.
@@ -394,8 +478,8 @@ pub(crate) fn check_kind(lock: &LockName, directory: &Node, mode: LockMode) -> R
     }
 }
 
-fn check_request(request: &Request<'_>) -> Result<(), Refusal> {
-    check_locks(request.locks)?;
+fn check_request(most: usize, request: &Request<'_>) -> Result<(), Refusal> {
+    check_locks(most, request.locks)?;
     for lock in request.locks {
         check_readable(lock.as_str()).map_err(|error| bad(format!("the name of a lock: {error}")))?;
     }
@@ -411,9 +495,9 @@ fn check_request(request: &Request<'_>) -> Result<(), Refusal> {
 }
 
 /// Checks that the locks are sorted, so that a set has one form, and that each is named once.
-fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
-    if !(1..=MAX_LOCKS_TOGETHER).contains(&locks.len()) {
-        return Err(bad(format!("a request names from 1 to {MAX_LOCKS_TOGETHER} locks, this one {}", locks.len())));
+fn check_locks(most: usize, locks: &[LockName]) -> Result<(), Refusal> {
+    if !(1..=most).contains(&locks.len()) {
+        return Err(bad(format!("a request names from 1 to {most} locks, this one {}", locks.len())));
     }
     match locks.windows(2).find(|pair| pair[0] >= pair[1]) {
         None => Ok(()),

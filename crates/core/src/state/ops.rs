@@ -15,7 +15,7 @@ use crate::command::{GateOp, LockOp, NodeKind, NodeOp, Op, Sequential};
 use crate::data::NodeData;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
-use crate::lock::{LockName, RequestForm, RequestName, family_of, is_delay, parse_name};
+use crate::lock::{LockMode, LockName, RequestForm, RequestName, family_of, is_delay, parse_name};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 
@@ -43,6 +43,11 @@ impl Transaction<'_> {
             LockOp::Abandon { locks, token, versions } => self.abandon(locks, *token, versions),
             LockOp::Downgrade { lock, token } => self.downgrade(session, lock, *token),
             LockOp::ForceRelease { lock, token } => self.force_release(lock, *token),
+            LockOp::AcquireReentrant { lock, delay_ms, uuid, label } => {
+                let form = RequestForm { mode: LockMode::Exclusive, delay_ms: *delay_ms };
+                let locks = std::slice::from_ref(lock);
+                self.acquire_reentrant(session, lock, &Request { locks, form, uuid: *uuid, label })
+            }
         }
     }
 

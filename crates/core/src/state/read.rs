@@ -75,6 +75,8 @@ pub struct LockRequest {
     pub since_ms: u64,
     /// Whether it holds, or what it waits for.
     pub standing: Standing,
+    /// How often its session holds the lock by it: more than once by re-entry.
+    pub holds: u32,
 }
 
 /// A lock's queue.
@@ -171,6 +173,7 @@ impl Tree {
             label: String::from_utf8_lossy(&node.data).into_owned(),
             since_ms: node.ctime_ms,
             standing: standing_of(node, directory, queue.blocker(place, mode)),
+            holds: self.holds(&path),
             path,
         })
     }
@@ -279,6 +282,11 @@ impl State {
     /// Where a lock request stands. O(log n).
     pub fn standing(&self, path: &NodePath) -> Standing {
         self.tree.standing(path)
+    }
+
+    /// How often a session holds a lock by this request: once, or more often by re-entry.
+    pub fn holds(&self, request: &NodePath) -> u32 {
+        self.tree.holds(request)
     }
 
     /// Whether a lock request that was just deleted had held: no request stands before its place, or fewer than there

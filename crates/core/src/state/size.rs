@@ -17,6 +17,8 @@ const NODE: usize = 512;
 const ENTRY: usize = 64;
 /// The overhead of a session.
 const SESSION: usize = 512;
+/// The overhead of the count of a lock that is held more than once.
+const HOLDS: usize = 64;
 /// The overhead of a remembered reply.
 const REPLY: usize = 320;
 /// The overhead of one answer within the reply to a multi.
@@ -37,6 +39,11 @@ pub(crate) fn of_acl(acl: &[AclEntry]) -> u64 {
     let is_shared = matches!(acl, [only] if only.is_open());
     let own = acl.iter().filter(|_| !is_shared);
     own.map(|entry| (ENTRY + entry.scheme.len() + entry.id.len()) as u64).sum()
+}
+
+/// The size of the count of a lock that a session holds more than once.
+pub(crate) fn of_holds(request: &NodePath) -> u64 {
+    (HOLDS + request.as_str().len()) as u64
 }
 
 /// The size of a session without its remembered replies.
@@ -63,7 +70,7 @@ fn of_answer(answer: &Result<Reply, Refusal>) -> usize {
 
 fn of_reply(reply: &Reply) -> usize {
     match reply {
-        Reply::Created { path, .. } | Reply::Downgraded { path } => path.as_str().len(),
+        Reply::Created { path, .. } | Reply::Downgraded { path } | Reply::Reentered { path, .. } => path.as_str().len(),
         Reply::Queued { paths, .. } => paths.iter().map(|path| path.as_str().len()).sum(),
         Reply::Multi(parts) => parts.iter().map(|part| PART + of_reply(part)).sum(),
         Reply::Gate(GateStanding::Done { result, .. }) => result.len(),

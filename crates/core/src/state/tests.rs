@@ -253,8 +253,12 @@ fn every_bound_is_kept() {
     assert!(is_bad(bench.ask(with(|locks, _, _| locks.push(locks[0].clone())))), "a lock twice");
     assert!(is_bad(bench.ask(with(|locks, _, _| locks.insert(0, LockName::parse("m").unwrap())))), "not sorted");
     let many = |locks| LockOp::Release { locks, token: FencingToken(1) };
-    assert!(is_bad(bench.ask(many(names(MAX_LOCKS_TOGETHER + 1)))));
-    assert!(matches!(bench.ask(many(names(MAX_LOCKS_TOGETHER))), Err(Refusal::NotHeld { .. })));
+    for (level, most) in [(FeatureLevel::FIRST, MAX_LOCKS_TOGETHER_BEFORE), (FeatureLevel::REENTRY, MAX_LOCKS_TOGETHER)]
+    {
+        bench.state.feature_level = level;
+        assert!(is_bad(bench.ask(many(names(most + 1)))));
+        assert!(matches!(bench.ask(many(names(most))), Err(Refusal::NotHeld { .. })));
+    }
     assert!(bench.state.lock(&LockName::parse("l").unwrap()).is_none(), "a refused request made its directory");
 }
 

@@ -16,6 +16,7 @@ use crate::access::{Need, Rights};
 use crate::acl::{AclEntry, Permissions};
 use crate::command::Actor;
 use crate::event::{Event, NodeEventKind, SessionEnd};
+use crate::feature::FeatureLevel;
 use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -37,6 +38,8 @@ pub(crate) struct Transaction<'a> {
     pub(crate) who: Option<&'a Actor>,
     /// The configured bounds.
     pub(crate) rules: &'a Rules,
+    /// The feature level of the cluster.
+    pub(crate) level: FeatureLevel,
 }
 
 /// The state before, for a rollback.
@@ -72,6 +75,7 @@ impl State {
             changed: false,
             who,
             rules,
+            level: self.feature_level,
         };
         let reply = work(&mut transaction);
         let Transaction { zxid, events, changed, .. } = transaction;

@@ -169,6 +169,8 @@ pub(crate) struct Tree {
     pub(crate) bytes: u64,
     /// The namespaces with limits.
     pub(crate) namespaces: Namespaces,
+    /// How often a session holds a lock, if more than once: by the request's node, with which the entry goes.
+    pub(crate) holds: OrdMap<NodePath, u32>,
 }
 
 impl Tree {
@@ -183,6 +185,7 @@ impl Tree {
             queues: OrdSet::new(),
             ephemeral_count: 0,
             namespaces: Namespaces::default(),
+            holds: OrdMap::new(),
         }
     }
 
@@ -197,6 +200,25 @@ impl Tree {
     /// Shares the list if it is the usual one.
     pub(crate) fn share_acl(&self, acl: &[AclEntry]) -> Arc<[AclEntry]> {
         if matches!(acl, [only] if only.is_open()) { open_list() } else { Arc::from(acl) }
+    }
+
+    /// How often a session holds a lock by this request.
+    pub(crate) fn holds(&self, request: &NodePath) -> u32 {
+        self.holds.get(request).copied().unwrap_or(1)
+    }
+
+    /// Sets how often. A request that holds once has no entry.
+    pub(crate) fn set_holds(&mut self, request: &NodePath, count: u32) {
+        let added = count > 1;
+        let was_there = match added {
+            true => self.holds.insert(request.clone(), count).is_some(),
+            false => !self.holds.is_empty() && self.holds.remove(request).is_some(),
+        };
+        match (was_there, added) {
+            (false, true) => self.bytes += size::of_holds(request),
+            (true, false) => self.bytes -= size::of_holds(request),
+            _ => {}
+        }
     }
 
     /// Changes a node and updates the index of deadlines and the size.
@@ -290,6 +312,7 @@ impl Tree {
             self.bytes -= size::of_node(path, &node);
             self.namespaces.remove(path, &node);
             self.move_deadline(path, node.deadline_ms(), None);
+            self.set_holds(path, 1);
             nodes.push(node);
         }
         debug_assert!(nodes.is_empty() || nodes.len() == paths.len(), "one of {paths:?} is not there");

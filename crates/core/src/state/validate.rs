@@ -11,12 +11,13 @@ use super::session::Session;
 use super::size;
 use super::tree::Node;
 use super::{Applied, State};
+use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::{
-    MAX_BATCHES_IN_FLIGHT, MAX_DATA_BYTES, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS,
-    MIN_SESSION_TIMEOUT_MS,
+    MAX_BATCHES_IN_FLIGHT, MAX_DATA_BYTES, MAX_HOLDS, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES,
+    MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
-use crate::lock::{LockName, is_delay, parse_name, sequence_of};
+use crate::lock::{LockMode, LockName, is_delay, parse_name, parse_request, sequence_of};
 use crate::path::NodePath;
 
 /// Fails with a message unless the condition holds.
@@ -64,6 +65,7 @@ impl State {
         self.validate_nodes()?;
         self.access.validate().map_err(|why| format!("access control: {why}"))?;
         self.validate_namespaces()?;
+        self.validate_holds()?;
         let bytes: u64 = self.sessions().map(|(_, session)| size::of_session(session)).sum();
         ensure!(bytes == self.session_bytes, "its sessions take {bytes} bytes, not {}", self.session_bytes);
         let bytes: u64 = self.sessions().map(|(_, session)| session.memory.bytes()).sum();
@@ -108,6 +110,7 @@ impl State {
     fn validate_counts(&self, counted: Counted<'_>) -> Result<(), String> {
         let Counted { bytes, children, ephemerals, mut deadlines } = counted;
         let tree = &self.tree;
+        let bytes = bytes + tree.holds.keys().map(size::of_holds).sum::<u64>();
         ensure!(bytes == tree.bytes, "its nodes take {bytes} bytes, not {}", tree.bytes);
         // Each node but the root is the child of its parent, so no more children than these are listed.
         ensure!(children + 1 == tree.nodes.len(), "{} nodes, but {children} children", tree.nodes.len());
@@ -167,6 +170,24 @@ impl State {
         ensure!(queue == *node.queue(), "its queue is {:?}, its children make {queue:?}", node.queue());
         if LockName::text_of_directory(path.as_str()).is_some() {
             self.validate_lock(node)?;
+        }
+        Ok(())
+    }
+
+    /// Only a request in exclusive mode, of a session, can hold more than once.
+    fn validate_holds(&self) -> Result<(), String> {
+        ensure!(
+            self.tree.holds.is_empty() || self.feature_level >= FeatureLevel::REENTRY,
+            "a lock was re-entered at feature level {}",
+            self.feature_level
+        );
+        for (path, count) in &self.tree.holds {
+            ensure!((2..=MAX_HOLDS).contains(count), "{path} is said to hold {count} times");
+            let is_owned = self.tree.get(path).is_some_and(|node| node.owner.is_some());
+            ensure!(is_owned, "{path} is said to hold {count} times, and no session owns it");
+            let is_lock = path.parent().is_some_and(|directory| LockName::of_directory(&directory).is_some());
+            let is_exclusive = matches!(parse_request(path.name()), Some((_, LockMode::Exclusive)));
+            ensure!(is_lock && is_exclusive, "{path} is said to hold {count} times, and is no exclusive request");
         }
         Ok(())
     }

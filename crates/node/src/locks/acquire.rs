@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Actor, Command, FencingToken, IfHolding, LockName, LockOp, NodePath, Principals, Refusal, Reply, SessionId,
-    Standing, State, TraceContext, Zxid,
+    Actor, Command, FencingToken, IfHolding, LockMode, LockName, LockOp, NodePath, Principals, Refusal, Reply,
+    SessionId, Standing, State, TraceContext, Zxid,
 };
 use lockkeeper_mutants::mutant;
 use tokio::sync::oneshot;
@@ -93,14 +93,7 @@ impl Engine {
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
         let asked_ms = self.replica.now_ms();
-        let op = LockOp::Acquire {
-            locks: ask.locks.clone(),
-            mode: ask.mode,
-            delay_ms: ask.delay_ms,
-            uuid: ask.uuid,
-            label: Arc::from(ask.label.as_str()),
-        };
-        let op = op.into();
+        let op = operation(ask)?.into();
         self.refuse_when_full(&actor, &op).await?;
         let done = guard.enter(Command::Do { actor, op }, trace).await?;
         let fresh = done.fresh();
@@ -112,7 +105,15 @@ impl Engine {
             }
             entered => entered?,
         };
-        let Reply::Queued { paths, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
+        let (paths, token) = match entered.value {
+            Reply::Queued { paths, token, .. } => (paths, token),
+            Reply::Reentered { path, token, .. } => {
+                let queued =
+                    QueuedRequest { locks: ask.locks.clone(), session, paths: [path].into(), token, asked_ms, trace };
+                return self.reentered(&queued, fresh).await;
+            }
+            other => return Err(unexpected(&other)),
+        };
         let queued = QueuedRequest { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms, trace };
         // Another node may be cancelling a request that was made before. Claiming it first decides between the two.
         if !fresh && !guard.claim(token).await.map_err(after_entry)? {
@@ -122,6 +123,19 @@ impl Engine {
             return self.gone(&queued);
         }
         self.wait_for(guard, &queued, until).await.map_err(after_entry)
+    }
+
+    /// The session holds a lock once more, by the request that holds it. That is never cancelled: a caller that gets no
+    /// answer asks again under the same request id, and then finds it counted.
+    async fn reentered(self: &Arc<Self>, queued: &QueuedRequest, fresh: bool) -> Result<At<Acquired>, NodeError> {
+        if !fresh {
+            // The answer is from memory: the lock may have been released since.
+            self.barrier.pass().await.map_err(after_entry)?;
+        }
+        match self.check(queued) {
+            RequestStatus::Holds(at) => Ok(self.held(queued, at.zxid)),
+            RequestStatus::Gone | RequestStatus::Waits(..) => self.gone(queued),
+        }
     }
 
     async fn wait_for(
@@ -220,7 +234,8 @@ impl Engine {
 
     fn held(&self, queued: &QueuedRequest, zxid: Zxid) -> At<Acquired> {
         let remaining_ms = self.remaining_since(queued.session, queued.asked_ms);
-        let grant = Grant { paths: queued.paths.to_vec(), token: queued.token, remaining_ms };
+        let holds = queued.paths.iter().map(|path| self.replica.state().holds(path)).max().unwrap_or(1);
+        let grant = Grant { paths: queued.paths.to_vec(), token: queued.token, holds, remaining_ms };
         At { value: Acquired::Held(grant), zxid }
     }
 
@@ -291,6 +306,17 @@ impl Engine {
         metrics::counter!("lockkeeper_forced_releases_total").increment(1);
         let Reply::ForceReleased { holder } = done.value else { return Err(unexpected(&done.value)) };
         Ok(At { value: ForceReleased { holder }, zxid: done.zxid })
+    }
+}
+
+fn operation(ask: &Acquire) -> Result<LockOp, NodeError> {
+    let (delay_ms, uuid, label) = (ask.delay_ms, ask.uuid, Arc::from(ask.label.as_str()));
+    match (ask.reentrant, &ask.locks[..]) {
+        (false, locks) => Ok(LockOp::Acquire { locks: locks.to_vec(), mode: ask.mode, delay_ms, uuid, label }),
+        (true, [lock]) if ask.mode == LockMode::Exclusive => {
+            Ok(LockOp::AcquireReentrant { lock: lock.clone(), delay_ms, uuid, label })
+        }
+        (true, _) => Err(Refusal::BadArguments("only one lock in mode exclusive can be re-entered".into()).into()),
     }
 }
 

@@ -210,7 +210,7 @@ impl BatchSender {
 
     /// Whether all members can read a batch with a trace.
     fn log_carries_traces(&self) -> bool {
-        self.replica.state().feature_level() >= FeatureLevel(2)
+        self.replica.state().feature_level() >= FeatureLevel::TRACES
     }
 
     /// Begins a span for each request that is recorded. The first one stands for the batch: what the replicas do is

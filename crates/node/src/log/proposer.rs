@@ -98,6 +98,10 @@ impl Proposer {
             let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
             return Err(Refusal::BadArguments(why.into()).into());
         }
+        let (needed, level) = (command.level(), self.replica.feature_level());
+        if needed > level {
+            return Err(Refusal::FeatureLevelTooLow { needed, level }.into());
+        }
         let stage = Stage::default();
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let nodes = self.nodes_of(&command);
@@ -122,7 +126,7 @@ impl Proposer {
             Command::ExpireSessions { .. } => MAX_BATCH_NODES,
             Command::Reap { paths } => paths.len(),
             Command::Do { op: Op::Multi(ops), .. } => ops.len(),
-            Command::Do { op: Op::Lock(LockOp::Acquire { locks, .. }), .. } => locks.len(),
+            Command::Do { op: Op::Lock(op), .. } => op.locks().len(),
             _ => 1,
         }
     }
@@ -195,6 +199,7 @@ fn bytes_of_op(op: &Op) -> usize {
             Op::Multi(ops) => ops.iter().map(|op| SMALL + bytes_of_node_op(op)).sum(),
             Op::Lock(op) => match op {
                 LockOp::Acquire { locks, label, .. } => of_locks(locks) + label.len(),
+                LockOp::AcquireReentrant { lock, label, .. } => lock.as_str().len() + 19 + label.len(),
                 LockOp::Withdraw { locks, .. } | LockOp::Release { locks, .. } | LockOp::Claim { locks, .. } => {
                     of_locks(locks)
                 }

@@ -17,13 +17,14 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine, StepGuard};
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, State, Term,
-    TraceContext, Zxid,
+    Batch, Command, Event, FeatureLevel, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, State,
+    Term, TraceContext, Zxid,
 };
 use lockkeeper_mutants::mutant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -78,6 +79,8 @@ pub(crate) struct Replica {
     pub(crate) state_size: StateSize,
     pub(crate) copies: Copies,
     pub(crate) traces: Traces,
+    /// That of the state, for those who may hold the state's lock already.
+    feature_level: AtomicU32,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
@@ -115,6 +118,7 @@ impl Replica {
             state_size: StateSize::new(config.rules.max_state_bytes),
             copies: Copies::default(),
             traces,
+            feature_level: AtomicU32::new(FeatureLevel::FIRST.0),
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
@@ -123,6 +127,12 @@ impl Replica {
     /// The state. Nothing is applied while the guard lives, so hold it briefly, and never across an await.
     pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()
+    }
+
+    /// The feature level of the cluster, as far as this replica has applied the log. Does not wait for the state's
+    /// lock.
+    pub(crate) fn feature_level(&self) -> FeatureLevel {
+        FeatureLevel(self.feature_level.load(Ordering::Acquire))
     }
 
     /// The state, unless an entry is being applied.
@@ -188,6 +198,7 @@ impl Replica {
         let outcomes = state.apply(Term(entry.position.term), &batch);
         *self.position.lock() = entry.position;
         self.time.applied(state.clock_ms());
+        self.feature_level.store(state.feature_level().0, Ordering::Release);
         if batch.origin.node == self.node {
             self.check_start(&state);
         }
@@ -324,6 +335,7 @@ impl Replica {
 
     /// A snapshot has replaced the state: every observer is brought to where the state is.
     fn skip(&self, state: &State) {
+        self.feature_level.store(state.feature_level().0, Ordering::Release);
         self.for_each_observer(|observer| observer.skipped(state));
         self.check_start(state);
         for applied in state.batches_applied(self.node).iter() {
@@ -380,8 +392,14 @@ impl StateMachine for Replica {
     }
 
     fn raises_level_to(&self, payload: &[u8]) -> Option<u32> {
-        let level = Batch::raised_in(payload)?;
-        (level > self.state.read().feature_level()).then_some(level.0)
+        let present = self.feature_level();
+        // Nothing can raise it further, so nothing needs to be decoded.
+        let level = (present < FeatureLevel::LATEST).then(|| Batch::raised_in(payload))??;
+        (level > present).then_some(level.0)
+    }
+
+    fn is_ahead(&self, payload: &[u8]) -> bool {
+        Batch::level_in(payload) > self.feature_level()
     }
 
     fn writing(&self, clock_ms: u64, payload: &[u8]) -> Option<StepGuard> {

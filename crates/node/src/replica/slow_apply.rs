@@ -70,7 +70,7 @@ fn kind_of(command: &Command) -> &'static str {
             Op::Node(NodeOp::SetData { .. }) => "set-data",
             Op::Node(NodeOp::SetAcl { .. }) => "set-acl",
             Op::Multi(_) => "multi",
-            Op::Lock(LockOp::Acquire { .. }) => "acquire",
+            Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }) => "acquire",
             Op::Lock(
                 LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. } | LockOp::ForceRelease { .. },
             ) => "release",

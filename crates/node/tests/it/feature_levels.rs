@@ -1,8 +1,8 @@
 //! The replicated feature level: it rises when every member supports a higher one, and never falls.
 
 use lockkeeper_consensus::{ChangeError, MemberChange};
-use lockkeeper_core::FeatureLevel;
-use lockkeeper_node::NodeConfig;
+use lockkeeper_core::{FeatureLevel, FencingToken, LockOp, Refusal};
+use lockkeeper_node::{NodeConfig, NodeError};
 
 use crate::common::*;
 
@@ -37,6 +37,12 @@ async fn all_announce_the_latest(cluster: &Cluster) -> u64 {
 #[tokio::test]
 async fn the_level_rises_once_every_member_supports_it_and_outlives_restarts() {
     let mut cluster = Cluster::start(3, first).await;
+    let credential = session(cluster.at(1), 60_000).await;
+    let many: Vec<String> = (0..33).map(|number| format!("l{number:02}")).collect();
+    let many = LockOp::Release { locks: many.iter().map(|name| lock(name)).collect(), token: FencingToken(1) };
+    let refused = cluster.at(1).execute(caller(credential), many.clone()).await.unwrap_err();
+    let too_low = Refusal::FeatureLevelTooLow { needed: FeatureLevel::REENTRY, level: FeatureLevel::FIRST };
+    assert_eq!(refused, NodeError::Refused(too_low));
     for node in 1..=2 {
         restart(&mut cluster, node, latest).await;
         cluster.leader().await;
@@ -47,11 +53,24 @@ async fn the_level_rises_once_every_member_supports_it_and_outlives_restarts() {
     restart(&mut cluster, 3, latest).await;
     all_announce_the_latest(&cluster).await;
     assert_eq!(levels(&cluster), [1; 3], "not at once");
-    until("the level to rise", || (levels(&cluster) == [2; 3]).then_some(())).await;
+    until("the level to rise", || (levels(&cluster) == [FeatureLevel::LATEST.0; 3]).then_some(())).await;
+
+    let refused = cluster.at(2).execute(caller(credential), many).await.unwrap_err();
+    assert!(matches!(refused, NodeError::Refused(Refusal::NotHeld { .. })), "{refused}");
 
     restart(&mut cluster, 1, first).await;
     cluster.leader().await;
-    until("node 1 to catch up", || (levels(&cluster) == [2; 3]).then_some(())).await;
+    until("node 1 to catch up", || (levels(&cluster) == [FeatureLevel::LATEST.0; 3]).then_some(())).await;
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_new_cluster_is_at_the_latest_level_from_the_start() {
+    let cluster = Cluster::start(3, latest).await;
+    let begun = tokio::time::Instant::now();
+    until("the level to rise", || (levels(&cluster) == [FeatureLevel::LATEST.0; 3]).then_some(())).await;
+    // Otherwise it waits for 5 s.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(4), "{:?}", begun.elapsed());
     cluster.finish().await;
 }
 

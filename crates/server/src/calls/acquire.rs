@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::locks::holder_views;
 use super::sessions::{check_label, credential_text};
-use super::{Answered, CallScope, unexpected};
+use super::{Answered, CallScope, unexpected, unfair};
 use crate::context::Context;
 use crate::extract::session_required;
 use crate::failure::Failure;
@@ -110,6 +110,11 @@ fn wanted(lock: LockName, caller: &Caller, ask: &Acquire, drawn: RequestId) -> R
         (None, None) => drawn,
     };
     let locks = together(&lock, &ask.also)?;
+    if ask.reentrant && (locks.len() > 1 || ask.mode != Mode::Exclusive) {
+        return Err(Failure::bad_request(
+            "'reentrant' is for one lock in mode 'exclusive': leave 'also' and 'mode' out, or 'reentrant'",
+        ));
+    }
     Ok(Wanted { locks, lock, mode: ask.mode, permits: mode_in(ask)?, label: check_label(ask.label.clone())?, uuid })
 }
 
@@ -177,6 +182,7 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
     lockkeeper_node::Acquire {
         locks: wanted.locks.clone(),
         mode: wanted.permits,
+        reentrant: ask.reentrant,
         delay_ms: ask.delay_ms,
         uuid: wanted.uuid,
         label: wanted.label.clone(),
@@ -209,9 +215,12 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
             at_work.leave();
         }
         let _waiting = waiting;
-        match undecided {
-            Some(undecided) => context.node.acquire_with_cancellation(owner.caller.clone(), request, undecided).await?,
-            None => context.node.acquire(owner.caller.clone(), request).await?,
+        match (ask.unfair, undecided) {
+            (true, undecided) => unfair::acquire(&context, &owner.caller, request, undecided).await?,
+            (false, Some(undecided)) => {
+                context.node.acquire_with_cancellation(owner.caller.clone(), request, undecided).await?
+            }
+            (false, None) => context.node.acquire(owner.caller.clone(), request).await?,
         }
     };
     let zxid = answer.zxid;
@@ -300,6 +309,7 @@ async fn held(
         token: grant.token.0,
         path,
         also_paths,
+        holds: grant.holds,
         session_id: owner.session,
         credential,
         session_timeout_ms,
@@ -321,12 +331,14 @@ pub(super) async fn release(scope: CallScope, name: String, ask: Release) -> Ans
     };
     let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
-        Outcome::Released | Outcome::Withdrawn => {
-            let body = Released { lock: lock.to_string(), token, zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::Released(body)))
-        }
+        Outcome::Released | Outcome::Withdrawn => Ok(released(&lock, token, done.zxid, 0)),
+        Outcome::StillHeld { holds } => Ok(released(&lock, token, done.zxid, holds)),
         other => Err(unexpected(&other)),
     }
+}
+
+fn released(lock: &LockName, token: u64, zxid: Zxid, still_held: u32) -> Reply {
+    Reply::ok(zxid, Answer::Released(Released { lock: lock.to_string(), token, still_held, zxid: zxid.0 }))
 }
 
 /// Makes the holder of a `write` a reader, without letting go: readers that wait behind it join it. The token stays.

@@ -48,6 +48,7 @@ fn request_view(state: &State, request: LockRequest) -> Request {
         since_ms: request.since_ms,
         path: request.path.to_string(),
         waits_for,
+        holds: request.holds,
     }
 }
 
@@ -169,7 +170,7 @@ pub(super) async fn force_release(scope: CallScope, name: String, token: u64) ->
     }
     let event = AuditEvent::ForcedRelease { lock: Some(lock.clone()), path: None, token: FencingToken(token) };
     let done = context.node.force_release(lock, FencingToken(token), caller.principals).await;
-    let released = |zxid: Zxid| Answer::Released(Released { lock: name, token, zxid: zxid.0 });
+    let released = |zxid: Zxid| Answer::Released(Released { lock: name, token, still_held: 0, zxid: zxid.0 });
     let answered = done.map(|done| Reply::ok(done.zxid, released(done.zxid))).map_err(Failure::from);
     record(&context, event, requester, &answered);
     answered

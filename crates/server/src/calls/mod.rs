@@ -10,6 +10,7 @@ mod namespaces;
 pub(crate) mod nodes;
 mod sessions;
 mod txn;
+mod unfair;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;

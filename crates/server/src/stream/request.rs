@@ -50,12 +50,18 @@ impl Effect {
     fn of(answer: Option<&Answer>, releasing: Option<Releasing>) -> Self {
         let parse = |path: &String| NodePath::parse(path).ok();
         match (answer, releasing) {
+            // Its loss is watched for already; and it is not given back if the answer is never written, because the
+            // client will ask again under the same request id, and find it counted.
+            (Some(Answer::Acquired(held)), _) if held.holds > 1 => Self::None,
             (Some(Answer::Acquired(held)), _) => {
                 let paths = std::iter::once(&held.path).chain(&held.also_paths).filter_map(parse).collect();
                 Self::Granted { token: held.token, paths }
             }
             (Some(Answer::Downgraded(held)), Some(releasing)) => {
                 parse(&held.path).map_or(Self::None, |path| Self::Renamed(releasing, path))
+            }
+            (Some(Answer::Released(released)), Some(releasing)) if released.still_held > 0 => {
+                Self::NotReleased(releasing)
             }
             (Some(_), Some(releasing)) => Self::Released(releasing),
             (None, Some(releasing)) => Self::NotReleased(releasing),

@@ -97,7 +97,8 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         | Refusal::GateMismatch { .. }
         | Refusal::NotThere(_)
         | Refusal::RoleChanged { .. }
-        | Refusal::NamespaceChanged { .. } => ErrorCode::BadArguments,
+        | Refusal::NamespaceChanged { .. }
+        | Refusal::FeatureLevelTooLow { .. } => ErrorCode::BadArguments,
     }
 }
 

@@ -34,6 +34,7 @@ mod otlp;
 mod peer_link;
 mod peer_tls;
 mod peers;
+mod reentry;
 mod sessions;
 mod shares;
 mod state_limits;

@@ -24,7 +24,7 @@ async fn cluster_of(nodes: u64, collector: &Collector) -> Cluster {
     for node in &cluster.nodes {
         // Before that, the log carries no traces.
         let level = async || node.get("/v1/cluster").await.json::<Status>().feature_level;
-        eventually("the second feature level", async || level().await == Some(2)).await;
+        eventually("the second feature level", async || level().await >= Some(2)).await;
     }
     cluster
 }

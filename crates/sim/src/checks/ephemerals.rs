@@ -162,7 +162,7 @@ fn collect(op: &Op, reply: &Reply, paths: &mut BTreeSet<String>) {
         (Op::Multi(ops), Reply::Multi(replies)) => {
             paths.extend(ops.iter().zip(replies).filter_map(|(op, reply)| created(op, reply)));
         }
-        (Op::Lock(LockOp::Acquire { .. }), Reply::Queued { paths: queued, .. }) => {
+        (Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }), Reply::Queued { paths: queued, .. }) => {
             paths.extend(queued.iter().map(ToString::to_string));
         }
         (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(_)) => drop(paths.insert(key.path().to_string())),

@@ -123,6 +123,7 @@ fn is_for_now(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::StateFull { .. }
         | Refusal::NamespaceFull { .. }
+        | Refusal::FeatureLevelTooLow { .. }
         | Refusal::TooManyEphemerals { .. }
         | Refusal::ForeignNames { .. } => true,
         Refusal::MultiFailed { cause, .. } => is_for_now(cause),

@@ -60,7 +60,7 @@ impl Client {
         };
         let wait_ms = *[0, 50, 500, 2_000, 10_000].choose(&mut self.rng).unwrap_or(&500);
         let (uuid, label) = (RequestId(self.new_id()), format!("client {}", self.number));
-        Acquire { locks, mode, delay_ms, uuid, label, wait: Duration::from_millis(wait_ms) }
+        Acquire { locks, mode, reentrant: false, delay_ms, uuid, label, wait: Duration::from_millis(wait_ms) }
     }
 
     async fn fork_and_acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {

@@ -13,10 +13,15 @@ use nix::unistd::Pid;
 pub(crate) fn lockkeeper() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
     let of_tls = ["LOCKKEEPER_CA", "LOCKKEEPER_CERT", "LOCKKEEPER_KEY"];
-    for variable in
-        ["OTEL_EXPORTER_OTLP_ENDPOINT", "LOCKKEEPER_ENDPOINTS", "LOCKKEEPER_TOKEN_FILE", "LOCKKEEPER_ACCESS_TOKEN"]
-            .iter()
-            .chain(&of_tls)
+    for variable in [
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "LOCKKEEPER_ENDPOINTS",
+        "LOCKKEEPER_TOKEN_FILE",
+        "LOCKKEEPER_ACCESS_TOKEN",
+        "LOCKKEEPER_HELD",
+    ]
+    .iter()
+    .chain(&of_tls)
     {
         command.env_remove(variable);
     }

@@ -31,6 +31,48 @@ async fn one_at_a_time_and_larger_tokens() {
 }
 
 #[tokio::test]
+async fn a_lock_with_a_fixed_time_ends_by_the_clock_and_is_never_renewed() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let lock = session.lock("a").max_hold(Duration::from_millis(800));
+    let first = lock.lock().await.unwrap();
+    assert!(first.remaining() <= Duration::from_millis(800));
+    let because = soon(first.lost()).await;
+    assert!(because.contains("fixed time"), "{because}");
+    // The cluster frees it although its guard is still there.
+    let second = soon(session.lock("a").lock()).await.unwrap();
+    assert!(second.token() > first.token());
+    assert!(matches!(first.release().await, Err(Error::Lost(_))));
+    assert!(session.lock("a").max_hold(Duration::from_secs(5)).try_lock().await.unwrap().is_none());
+    second.release().await.unwrap();
+
+    let third = lock.lock().await.unwrap();
+    third.release().await.unwrap();
+    setting.until("a", 0, 0).await;
+    drop(lock.lock().await.unwrap());
+    setting.until("a", 0, 0).await;
+    let too_long = session.lock("a").max_hold(Duration::from_secs(48 * 3_600)).lock().await;
+    assert!(matches!(too_long, Err(Error::Refused(problem)) if problem.detail.contains("max_session_timeout_ms")));
+    setting.until("a", 0, 0).await;
+}
+
+#[tokio::test]
+async fn a_session_that_another_process_opened_is_kept_alive_and_left_open() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let held = session.lock("a").lock().await.unwrap();
+    let adopted = Session::adopt(session.client(), session.credential()).await.unwrap();
+    assert_eq!((adopted.id(), adopted.timeout()), (session.id(), session.timeout()));
+    assert!(adopted.left() > Duration::ZERO);
+    drop(adopted);
+    assert!(!held.is_lost());
+    held.release().await.unwrap();
+    session.close().await.unwrap();
+    let over = Session::adopt(session.client(), session.credential()).await;
+    assert!(matches!(over, Err(Error::Lost(_))), "{over:?}");
+}
+
+#[tokio::test]
 async fn a_dropped_wait_leaves_the_queue_and_nothing_behind() {
     let setting = TestCluster::new().await;
     for transport in TRANSPORTS {

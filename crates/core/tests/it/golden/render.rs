@@ -45,6 +45,8 @@ pub(crate) fn reply(reply: &Reply) -> String {
         Reply::Withdrawn => "withdrawn".into(),
         Reply::HeldInstead => "holds instead".into(),
         Reply::Released => "released".into(),
+        Reply::Reentered { path, token, holds } => format!("re-entered {path}, token {token}: held {holds} times"),
+        Reply::StillHeld { holds } => format!("released once, still held {holds} times"),
         Reply::ForceReleased { holder } => format!("taken from session {holder}"),
     }
 }
@@ -144,7 +146,7 @@ pub(crate) fn lock(state: &State, name: &LockName) -> String {
     let mut text = format!("  {} of {} hold\n", view.holders(), view.len());
     for request in view.requests() {
         let LockRequest { path, token, sequence, mode, permits, delay_ms, delayed_until_ms, .. } = request;
-        let LockRequest { session, label, since_ms, standing, .. } = request;
+        let LockRequest { session, label, since_ms, standing, holds, .. } = request;
         assert_eq!(state.standing(&path), standing);
         let is_held = matches!(standing, Standing::Holds { .. }) && delayed_until_ms.is_none();
         assert_eq!(state.verify(name, token), is_held);
@@ -155,6 +157,7 @@ pub(crate) fn lock(state: &State, name: &LockName) -> String {
             (_, Some(until_ms)) => format!(" delayed until {until_ms}"),
         };
         let standing = match standing {
+            Standing::Holds { token } if holds > 1 => format!("holds {holds} times with {token}"),
             Standing::Holds { token } => format!("holds with {token}"),
             Standing::Waits { blocker } => format!("waits for {}", blocker.name()),
             Standing::Gone => "gone".into(),

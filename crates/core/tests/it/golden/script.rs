@@ -234,6 +234,7 @@ impl Stage {
                 seen: Zxid(words.number("seen").unwrap_or(self.state.zxid().0)),
                 sessions: words.plain[1..].iter().map(|name| self.session(name)).collect(),
             },
+            "raise" => Command::RaiseFeatureLevel { level: FeatureLevel(words.plain[1].parse().unwrap()) },
             "reap" => Command::Reap { paths: (1..words.plain.len()).map(|at| words.path(at)).collect() },
             _ => self.operation(line),
         }
@@ -358,6 +359,13 @@ fn op(text: &str) -> Op {
             },
             delay_ms: words.number("delay").unwrap_or(0) as u32,
             uuid: RequestId(u128::from(words.number("uuid").expect("acquire has a uuid"))),
+            label: words.text("label"),
+        }
+        .into(),
+        "reacquire" => LockOp::AcquireReentrant {
+            lock: words.lock(),
+            delay_ms: words.number("delay").unwrap_or(0) as u32,
+            uuid: RequestId(u128::from(words.number("uuid").expect("reacquire has a uuid"))),
             label: words.text("label"),
         }
         .into(),

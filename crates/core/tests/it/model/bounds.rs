@@ -22,7 +22,8 @@ pub(crate) fn remembered(answer: &Result<Reply, Refusal>) -> u64 {
 fn counted(model: &Model) -> u64 {
     let nodes: usize = model.nodes.iter().map(of_node).sum();
     let sessions: usize = model.sessions.values().map(|session| 512 + session.label.len()).sum();
-    (nodes + sessions) as u64
+    let holds: usize = model.holds.keys().map(|at| 64 + at.len()).sum();
+    (nodes + sessions + holds) as u64
 }
 
 fn of_node((at, node): (&String, &MNode)) -> usize {
@@ -81,7 +82,7 @@ fn acl(entries: &[AclEntry]) -> usize {
 
 fn reply(reply: &Reply) -> usize {
     match reply {
-        Reply::Created { path, .. } | Reply::Downgraded { path } => path.as_str().len(),
+        Reply::Created { path, .. } | Reply::Downgraded { path } | Reply::Reentered { path, .. } => path.as_str().len(),
         Reply::Queued { paths, .. } => paths.iter().map(|path| path.as_str().len()).sum(),
         Reply::Multi(parts) => parts.iter().map(|part| 128 + self::reply(part)).sum(),
         Reply::Gate(GateStanding::Done { result, .. }) => result.len(),
@@ -92,6 +93,7 @@ fn reply(reply: &Reply) -> usize {
 /// Whether an operation may use what is kept free for locks.
 pub(crate) fn is_for_locks(op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
+        (Op::Lock(LockOp::AcquireReentrant { .. }), _) => true,
         (Op::Lock(LockOp::Acquire { .. }) | Op::Gate(GateOp::Begin { .. } | GateOp::Finish { .. }), _) => true,
         (Op::Node(NodeOp::Create { .. }), Reply::Created { path, .. }) => {
             split(path.as_str()).is_some_and(|(parent, name)| is_lock_directory(&parent) && parse(&name).is_some())

@@ -304,7 +304,11 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
             let (locks, token, owner) = chooser.set();
             let owner = if raw[5].is_multiple_of(8) { chooser.session() } else { owner };
             let op = match what {
-                35..=39 => LockOp::Release { locks, token },
+                35 | 36 => {
+                    let (delay_ms, uuid, label) = (chooser.delay_ms(), chooser.uuid(), "again".into());
+                    LockOp::AcquireReentrant { lock: locks[0].clone(), delay_ms, uuid, label }
+                }
+                37..=39 => LockOp::Release { locks, token },
                 40 => LockOp::Claim { locks, token },
                 41 => {
                     let version = i32::from(raw[4].is_multiple_of(8));

@@ -32,6 +32,7 @@ fn silence(refusal: &mut Refusal) {
 pub(crate) fn states(state: &State, model: &Model) {
     assert_eq!(state.zxid().0, model.zxid);
     assert_eq!(state.clock_ms(), model.clock);
+    assert_eq!(state.feature_level().0, model.level);
     assert_eq!(state.bytes(), bounds::size(model));
     assert_eq!(state.node_count(), model.nodes.len());
     let namespaces: Vec<_> = state.namespaces().collect();
@@ -146,6 +147,7 @@ fn locks(state: &State, model: &Model) {
             assert_eq!(request.standing, state.standing(&request.path));
             let holds = model.blocker(&path).is_none();
             assert_eq!(state.verify(&lock, request.token), holds && until_ms.is_none());
+            assert_eq!(request.holds, model.holds.get(&path).copied().unwrap_or(1));
             holders += usize::from(holds);
         }
         if !queue.is_empty() {

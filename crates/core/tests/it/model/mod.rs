@@ -58,7 +58,9 @@ impl Pair {
         let sequence = if is_late { last.saturating_sub(1) } else { last + 1 };
         self.sequences[node] = last.max(sequence);
         let origin = Origin { node: NodeId(node as u64), incarnation: 1, sequence };
-        let commands = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..])).collect();
+        let raise = (shape[0] % 6 == 5).then_some(Command::RaiseFeatureLevel { level: FeatureLevel(3) });
+        let chosen = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..]));
+        let commands = raise.into_iter().chain(chosen).collect();
         let foreign_names = if shape[5] % 4 < 3 { ForeignNames::Refuse } else { ForeignNames::Allow };
         let rules = Rules { foreign_names, ..rules(shape) };
         let batch = Batch { rules, ..Batch::consecutive(origin, self.clock_ms, commands) };
@@ -216,6 +218,9 @@ fn the_commands_meet_every_kind_of_answer() {
         "Withdrawn",
         "HeldInstead",
         "Released",
+        "Reentered",
+        "StillHeld",
+        "FeatureLevelTooLow",
         "ForceReleased",
         "Claimed",
         "Downgraded",

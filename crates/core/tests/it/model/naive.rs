@@ -67,6 +67,9 @@ pub(crate) struct Model {
     /// The bounds of the batch that is applied.
     pub(crate) rules: Rules,
     pub(crate) namespaces: BTreeMap<String, Namespace>,
+    pub(crate) level: u32,
+    /// How often requests hold, if more than once.
+    pub(crate) holds: BTreeMap<String, u32>,
 }
 
 pub(crate) fn path(text: &str) -> NodePath {
@@ -128,6 +131,8 @@ impl Model {
             may_force: false,
             rules: Rules::default(),
             namespaces: BTreeMap::new(),
+            level: 1,
+            holds: BTreeMap::new(),
         }
     }
 
@@ -175,7 +180,8 @@ impl Model {
         let mut copy = self.clone();
         let zxid = self.zxid + 1;
         let reply = work(&mut copy, zxid)?;
-        if copy.nodes != self.nodes || copy.sessions != self.sessions || copy.namespaces != self.namespaces {
+        let is_same = copy.nodes == self.nodes && copy.sessions == self.sessions && copy.holds == self.holds;
+        if !is_same || copy.namespaces != self.namespaces {
             copy.zxid = zxid;
         }
         *self = copy;
@@ -184,17 +190,18 @@ impl Model {
 
     fn command(&mut self, entry_term: u64, command: &Command) -> Answer {
         match command {
-            Command::OpenSessionAs { .. }
-            | Command::EndUnauthorised { .. }
-            | Command::RecordTokenUses { .. }
-            | Command::RaiseFeatureLevel { .. } => {
-                panic!("access control and feature levels are no part of this model")
+            Command::OpenSessionAs { .. } | Command::EndUnauthorised { .. } | Command::RecordTokenUses { .. } => {
+                panic!("access control is no part of this model")
+            }
+            Command::RaiseFeatureLevel { level } => {
+                self.level = self.level.max(level.0);
+                Ok(Reply::FeatureLevel(FeatureLevel(self.level)))
             }
             Command::OpenSession { secret_hash, timeout_ms, label } => {
                 if label.len() > MAX_LABEL_BYTES {
                     return bad();
                 }
-                let timeout_ms = (*timeout_ms).clamp(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
+                let timeout_ms = (*timeout_ms).clamp(if self.level < 3 { 500 } else { 100 }, MAX_SESSION_TIMEOUT_MS);
                 self.attempt(|m, zxid| {
                     let label = label.to_string();
                     let opened_ms = m.clock;
@@ -252,6 +259,12 @@ impl Model {
                 Ok(Reply::Reaped(reaped))
             }
             Command::Do { actor, op } => {
+                if self.level < 3 && matches!(op, Op::Lock(LockOp::AcquireReentrant { .. })) {
+                    return Err(Refusal::FeatureLevelTooLow {
+                        needed: FeatureLevel(3),
+                        level: FeatureLevel(self.level),
+                    });
+                }
                 self.who = actor.principals.clone();
                 self.may_force = actor.may_force;
                 if let Some(id) = actor.session {
@@ -310,7 +323,7 @@ impl Model {
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
         self.answered.insert((id.0, key.id), self.zxid);
-        let of_lock = |asked: &Op| matches!(asked, Op::Lock(LockOp::Acquire { .. }));
+        let of_lock = |asked: &Op| matches!(asked, Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }));
         loop {
             let alike = || memory.iter().filter(|(_, asked, _)| of_lock(asked) == of_lock(op));
             let bytes: u64 = alike().map(|(.., answer)| bounds::remembered(answer)).sum();
@@ -416,6 +429,7 @@ impl Model {
 
     pub(crate) fn remove(&mut self, zxid: u64, at: &str) -> Answer {
         let gone = self.nodes.remove(at).unwrap();
+        self.holds.remove(at);
         self.note_listed(zxid, NodeEventKind::Deleted, at, gone.acl);
         let (parent, _) = split(at).unwrap();
         let clock = self.clock;

@@ -9,11 +9,12 @@ use lockkeeper_core::*;
 use super::naive::{Answer, Model, bad, is_lock_directory, join, path, split};
 
 /// Sorted, each once, neither none nor too many.
-pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
+pub(crate) fn check_locks(level: u32, locks: &[LockName]) -> Result<(), Refusal> {
     let mut sorted = locks.to_vec();
     sorted.sort();
     sorted.dedup();
-    if sorted != locks || locks.is_empty() || locks.len() > MAX_LOCKS_TOGETHER { bad() } else { Ok(()) }
+    let most = if level < 3 { 32 } else { 256 };
+    if sorted != locks || locks.is_empty() || locks.len() > most { bad() } else { Ok(()) }
 }
 
 impl Model {
@@ -44,43 +45,104 @@ impl Model {
                 self.remove(zxid, &at)?;
                 Ok(Reply::ForceReleased { holder })
             }
+            LockOp::AcquireReentrant { lock, delay_ms, uuid, label } => {
+                self.acquire_reentrant(zxid, session, lock, *delay_ms, *uuid, label)
+            }
         }
     }
 
     fn release(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> Answer {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(locks)?;
+        check_locks(self.level, locks)?;
         let mut held = Vec::new();
         for lock in locks {
             held.push(self.holder(lock, token, |owner| owner == Some(session.0))?);
         }
-        for at in held {
-            self.remove(zxid, &at)?;
+        for at in &held {
+            self.give_back(zxid, at)?;
         }
-        Ok(Reply::Released)
+        Ok(self.still_held(&held).unwrap_or(Reply::Released))
+    }
+
+    fn times(&self, at: &str) -> u32 {
+        self.holds.get(at).copied().unwrap_or(1)
+    }
+
+    /// One of so many holds.
+    fn give_back(&mut self, zxid: u64, at: &str) -> Result<bool, Refusal> {
+        let times = self.times(at) - 1;
+        match times {
+            0 => drop(self.remove(zxid, at)?),
+            1 => drop(self.holds.remove(at)),
+            _ => drop(self.holds.insert(at.to_string(), times)),
+        }
+        Ok(times == 0)
+    }
+
+    fn still_held(&self, given_back: &[String]) -> Option<Reply> {
+        let held = given_back.iter().filter(|at| self.nodes.contains_key(*at)).map(|at| self.times(at));
+        held.max().map(|holds| Reply::StillHeld { holds })
+    }
+
+    fn acquire_reentrant(
+        &mut self,
+        zxid: u64,
+        session: Option<SessionId>,
+        lock: &LockName,
+        delay_ms: u32,
+        uuid: RequestId,
+        label: &str,
+    ) -> Answer {
+        let owner = session.ok_or(Refusal::SessionRequired)?.0;
+        let directory = format!("/locks/{lock}");
+        // What the request would be refused for without the lock, but for what only a new place in the queue needs.
+        let mut copy = self.clone();
+        let asked = copy.acquire(zxid, session, std::slice::from_ref(lock), LockMode::Exclusive, delay_ms, uuid, label);
+        let is_new = asked.is_err() || copy.nodes != self.nodes;
+        let is_invalid = matches!(asked, Err(Refusal::BadArguments(_) | Refusal::RequestMismatch));
+        let own = |at: &&String| {
+            let (parent, name) = split(at).unwrap();
+            parent == directory && parse(&name).is_some() && self.blocker(at).is_none()
+        };
+        let held = self.owned(owner).iter().find(own).cloned().filter(|_| is_new && !is_invalid);
+        let Some(at) = held else {
+            return self.acquire(zxid, session, std::slice::from_ref(lock), LockMode::Exclusive, delay_ms, uuid, label);
+        };
+        if parse(&split(&at).unwrap().1).unwrap().mode != name::LockMode::Exclusive {
+            return Err(Refusal::LockMismatch { lock: lock.as_str().into(), detail: "".into() });
+        }
+        self.allow(&directory, Permissions::CREATE)?;
+        let holds = self.times(&at) + 1;
+        self.holds.insert(at.clone(), holds);
+        Ok(Reply::Reentered { path: path(&at), token: FencingToken(self.nodes[&at].czxid), holds })
     }
 
     fn claim(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> Answer {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(locks)?;
+        check_locks(self.level, locks)?;
         let mut versions = Vec::new();
         for lock in locks {
             let own = self.with_token(lock, token).filter(|at| self.nodes[at].owner == Some(session.0));
             let Some(at) = own else {
                 return Err(Refusal::NotQueued { lock: lock.as_str().into(), token });
             };
-            let clock = self.clock;
-            let node = self.nodes.get_mut(&at).unwrap();
-            node.version += 1;
-            (node.mzxid, node.mtime) = (zxid, clock);
-            versions.push(node.version);
-            self.note(zxid, NodeEventKind::DataChanged, &at);
+            versions.push(self.raise_version(zxid, &at));
         }
         Ok(Reply::Claimed { versions })
     }
 
+    fn raise_version(&mut self, zxid: u64, at: &str) -> i32 {
+        let clock = self.clock;
+        let node = self.nodes.get_mut(at).unwrap();
+        node.version += 1;
+        (node.mzxid, node.mtime) = (zxid, clock);
+        let version = node.version;
+        self.note(zxid, NodeEventKind::DataChanged, at);
+        version
+    }
+
     fn abandon(&mut self, zxid: u64, locks: &[LockName], token: FencingToken, versions: &[i32]) -> Answer {
-        check_locks(locks)?;
+        check_locks(self.level, locks)?;
         if versions.len() != locks.len() {
             return bad();
         }
@@ -105,7 +167,7 @@ impl Model {
         label: &str,
     ) -> Answer {
         let session = session.ok_or(Refusal::SessionRequired)?.0;
-        check_locks(locks)?;
+        check_locks(self.level, locks)?;
         let wrong_permits = matches!(mode, LockMode::Permit(permits) if permits == 0 || permits > MAX_PERMITS);
         let inner = |lock: &LockName| lock.as_str().split('/').skip(1).any(|part| parse(part).is_some());
         let below_delay = |lock: &LockName| lock.as_str().split('/').any(is_kept_place);
@@ -226,7 +288,7 @@ impl Model {
         if_holding: IfHolding,
     ) -> Answer {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(locks)?;
+        check_locks(self.level, locks)?;
         let own = |lock| self.with_token(lock, token).filter(|at| self.nodes[at].owner == Some(session.0));
         let found: Vec<String> = locks.iter().filter_map(own).collect();
         self.leave(zxid, locks, token, &found, if_holding)
@@ -249,9 +311,11 @@ impl Model {
             return Ok(Reply::HeldInstead);
         }
         for at in found {
-            self.remove(zxid, at)?;
+            if !self.give_back(zxid, at)? {
+                self.raise_version(zxid, at);
+            }
         }
-        Ok(if held { Reply::Released } else { Reply::Withdrawn })
+        Ok(self.still_held(found).unwrap_or(if held { Reply::Released } else { Reply::Withdrawn }))
     }
 
     pub(crate) fn downgrade(

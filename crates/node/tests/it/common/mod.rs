@@ -186,7 +186,7 @@ pub(crate) fn ask(name: &str, wait_ms: u64) -> Acquire {
 
 pub(crate) fn ask_for(names: &[&str], wait_ms: u64) -> Acquire {
     let (locks, uuid, wait) = (locks(names), request_id(), Duration::from_millis(wait_ms));
-    Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "test".into(), wait }
+    Acquire { locks, mode: LockMode::Exclusive, reentrant: false, delay_ms: 0, uuid, label: "test".into(), wait }
 }
 
 pub(crate) fn granted(acquired: Result<lockkeeper_node::At<Acquired>, NodeError>) -> Grant {

@@ -1,0 +1,198 @@
+//! `lockkeeper lock` within the CMD of another `lockkeeper lock`: a lock that is held around CMD is held once more, in
+//! the same session, instead of being waited for.
+//!
+//! The locks that are held around CMD are in a variable of its environment, with their sessions' credentials. So
+//! whoever reads the environment of CMD can act for these sessions; nothing else may print it.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use lockkeeper_client::api::Credential;
+use lockkeeper_client::api::locks::Acquire;
+use lockkeeper_client::{Error, Session};
+
+use super::before_command;
+use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, Failure, print_error};
+use crate::output::escaped;
+
+/// The environment variable: a line for each lock, the innermost last.
+pub(crate) const VARIABLE: &str = "LOCKKEEPER_HELD";
+
+/// A lock that is held around this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HeldAbove {
+    credential: Credential,
+    shared: bool,
+    token: u64,
+    name: String,
+}
+
+impl HeldAbove {
+    /// `<credential> <mode> <token> <name>`; `None` for anything else.
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.splitn(4, ' ');
+        let credential = parts.next()?.parse().ok()?;
+        let shared = match parts.next()? {
+            "exclusive" => false,
+            "shared" => true,
+            _ => return None,
+        };
+        Some(Self { credential, shared, token: parts.next()?.parse().ok()?, name: parts.next()?.to_owned() })
+    }
+
+    fn line(&self) -> String {
+        let mode = if self.shared { "shared" } else { "exclusive" };
+        format!("{} {mode} {} {}", self.credential, self.token, self.name)
+    }
+}
+
+fn held_above() -> Vec<HeldAbove> {
+    let lines = std::env::var(VARIABLE).unwrap_or_default();
+    lines.lines().filter_map(HeldAbove::parse).collect()
+}
+
+/// The variable for a CMD that runs under these locks too.
+pub(crate) fn variable(names: &[String], shared: bool, token: u64, credential: Credential) -> (&'static str, String) {
+    let own = names.iter().map(|name| HeldAbove { credential, shared, token, name: name.clone() });
+    let lines: Vec<String> = held_above().into_iter().chain(own).map(|held| held.line()).collect();
+    (VARIABLE, lines.join("\n"))
+}
+
+/// The session that holds all of these locks around this process, and the token; `None` if it holds none of them.
+///
+/// # Errors
+/// Waiting for the locks would be waiting for itself, and they cannot be held once more.
+pub(crate) fn session_above(names: &[String], shared: bool) -> Result<Option<(Credential, u64)>, Failure> {
+    decide(names, shared, &held_above())
+}
+
+fn decide(names: &[String], shared: bool, above: &[HeldAbove]) -> Result<Option<(Credential, u64)>, Failure> {
+    let found: Vec<Option<&HeldAbove>> =
+        names.iter().map(|name| above.iter().rev().find(|held| held.name == *name)).collect();
+    let Some(first) = found.iter().find_map(|held| *held) else { return Ok(None) };
+    let refuse = |why: &str| {
+        let message = format!("{} is held by a lockkeeper around this one ({VARIABLE}), {why}", escaped(&first.name));
+        Err(Failure::new(EXIT_INTERNAL, message))
+    };
+    if shared || found.iter().flatten().any(|held| held.shared) {
+        return refuse("and only a lock that is held and asked for without --shared can be held once more");
+    }
+    let is_same = |held: &&HeldAbove| held.credential == first.credential && held.token == first.token;
+    match found.iter().all(|held| held.is_some_and(|held| is_same(&held))) {
+        true => Ok(Some((first.credential, first.token))),
+        false => refuse(
+            "but not under one token together with the others that are named; name them all in the outer command, or \
+             only those here that it does not hold",
+        ),
+    }
+}
+
+/// Locks that this process holds once more.
+pub(crate) struct Reentered {
+    names: Vec<String>,
+    token: u64,
+}
+
+impl Reentered {
+    /// Holds each of the locks once more under this token.
+    pub(crate) async fn enter(session: &Session, names: &[String], label: &str, token: u64) -> Result<Self, Failure> {
+        let mut entered = Self { names: Vec::new(), token };
+        for name in names {
+            if let Err(failure) = entered.enter_one(session, name, label).await {
+                entered.leave(session).await.ok();
+                return Err(failure);
+            }
+        }
+        Ok(entered)
+    }
+
+    async fn enter_one(&mut self, session: &Session, name: &str, label: &str) -> Result<(), Failure> {
+        let ask = Acquire { reentrant: true, label: Some(label.to_owned()), ..Acquire::default() };
+        let not_held = || {
+            let message = format!("{} is not held any more by the lockkeeper around this one", escaped(name));
+            Failure::new(EXIT_LOCK_LOST, message)
+        };
+        let held = match session.client().acquire(name, &ask).await {
+            Err(Error::Refused(problem)) if problem.code == lockkeeper_client::api::Code::LockBusy => {
+                return Err(not_held());
+            }
+            answer => answer.map_err(before_command)?,
+        };
+        if held.token != self.token {
+            // It was free, and is held anew: not what the outer command holds.
+            session.client().release(name, held.token).await.map_err(before_command)?;
+            return Err(not_held());
+        }
+        self.names.push(name.to_owned());
+        print_error(&format!(
+            "lockkeeper lock: {} is held by the lockkeeper around this one (session {}), and now once more by this one",
+            escaped(name),
+            session.id()
+        ));
+        Ok(())
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Gives this process's own hold of each lock back.
+    pub(crate) fn leave(self, session: &Session) -> BoxFuture<'static, Result<(), Error>> {
+        let session = session.clone();
+        async move {
+            let mut result = Ok(());
+            for name in self.names.iter().rev() {
+                let released = session.client().release(name, self.token).await.map(drop);
+                result = result.and(released);
+            }
+            result
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(session_id: u64, shared: bool, name: &str) -> HeldAbove {
+        HeldAbove {
+            credential: Credential { session_id, secret: [7; 16] },
+            shared,
+            token: session_id,
+            name: name.into(),
+        }
+    }
+
+    fn decided(names: &[&str], shared: bool, above: &[HeldAbove]) -> Result<Option<u64>, ()> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let found = decide(&names, shared, above).map_err(drop)?;
+        Ok(found.map(|(credential, _)| credential.session_id))
+    }
+
+    #[test]
+    fn a_line_comes_back_as_it_was() {
+        let lock = held(3, false, "with spaces/x");
+        assert_eq!(HeldAbove::parse(&lock.line()), Some(lock));
+        for line in ["", "3.07", "3.07070707070707070707070707070707 read 4 x", "x exclusive 4 y"] {
+            assert_eq!(HeldAbove::parse(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn only_locks_that_one_session_holds_together_are_held_once_more() {
+        let above = [held(1, false, "a"), held(1, false, "b"), held(2, false, "c"), held(3, true, "s")];
+        assert_eq!(decided(&["z"], false, &above), Ok(None));
+        assert_eq!(decided(&["a"], false, &above), Ok(Some(1)));
+        assert_eq!(decided(&["b", "a"], false, &above), Ok(Some(1)));
+        assert_eq!(decided(&["a", "c"], false, &above), Err(()), "two tokens");
+        assert_eq!(decided(&["a", "z"], false, &above), Err(()), "one more is not held");
+        assert_eq!(decided(&["a"], true, &above), Err(()));
+        assert_eq!(decided(&["s"], false, &above), Err(()));
+        let again = [held(1, false, "a"), held(4, false, "a")];
+        assert_eq!(decided(&["a"], false, &again), Ok(Some(4)), "the innermost");
+    }
+}

@@ -1,0 +1,160 @@
+//! Re-entry of a lock by its session, over HTTP and on the session's stream; and locks without a queue.
+
+use lockkeeper_api::Code;
+use lockkeeper_api::cluster::Status;
+use lockkeeper_api::locks::{Acquired, Lock, Released};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::harness::{Cluster, Got, Running, eventually};
+use crate::stream_client::StreamClient;
+
+/// A node of a cluster that has feature level 3.
+async fn node() -> Cluster {
+    let cluster = Cluster::start(1).await;
+    let level = async || cluster.get("/v1/cluster").await.json::<Status>().feature_level;
+    eventually("the feature level of re-entry", async || level().await >= Some(3)).await;
+    cluster
+}
+
+async fn acquire(node: &Running, lock: &str, credential: &str, body: Value) -> Got {
+    node.post(&format!("/v1/locks/{lock}/acquire"), Some(credential), body).await
+}
+
+async fn release(node: &Running, lock: &str, credential: &str, token: u64) -> Got {
+    node.post(&format!("/v1/locks/{lock}/release"), Some(credential), json!({ "token": token })).await
+}
+
+async fn shown(node: &Running, lock: &str) -> Lock {
+    node.get(&format!("/v1/locks/{lock}")).await.json()
+}
+
+#[tokio::test]
+async fn a_session_holds_its_lock_once_more() {
+    let node = node().await;
+    let (own, other) = (node.session(20_000).await.credential, node.session(20_000).await.credential);
+    let first: Acquired = acquire(&node, "l", &own, json!({ "reentrant": true })).await.json();
+    assert_eq!(first.holds, 1);
+    // A retry is counted once.
+    let id = Uuid::new_v4();
+    let again = json!({ "reentrant": true, "request_id": id });
+    for _ in 0..2 {
+        let held: Acquired = acquire(&node, "l", &own, again.clone()).await.json();
+        assert_eq!((held.token, held.holds, held.path.as_str()), (first.token, 2, first.path.as_str()));
+    }
+    let third: Acquired = acquire(&node, "l", &own, json!({ "reentrant": true, "wait_ms": 5_000 })).await.json();
+    assert_eq!(third.holds, 3);
+    let view = shown(&node, "l").await;
+    assert_eq!((view.holders.len(), view.holders[0].holds, view.waiting), (1, 3, 0));
+    acquire(&node, "l", &other, json!({ "reentrant": true })).await.problem(Code::LockBusy);
+    acquire(&node, "l", &own, json!({})).await.problem(Code::LockBusy);
+
+    for still_held in [2, 1, 0] {
+        assert!(node.verify("l", first.token).await.held);
+        let released: Released = release(&node, "l", &own, first.token).await.json();
+        assert_eq!(released.still_held, still_held);
+    }
+    release(&node, "l", &own, first.token).await.problem(Code::NotHeld);
+    let next: Acquired = acquire(&node, "l", &other, json!({})).await.json();
+    assert!(next.token > first.token);
+    // Its answer was remembered, but it holds no more.
+    acquire(&node, "l", &own, again).await.problem(Code::NotQueued);
+}
+
+#[tokio::test]
+async fn what_cannot_be_re_entered_is_refused() {
+    let node = node().await;
+    let own = node.session(20_000).await.credential;
+    for body in [
+        json!({ "reentrant": true, "also": ["b"] }),
+        json!({ "reentrant": true, "mode": "shared" }),
+        json!({ "reentrant": true, "mode": "permit", "permits": 2 }),
+    ] {
+        let problem = acquire(&node, "a", &own, body).await.problem(Code::BadRequest);
+        assert!(problem.detail.contains("reentrant"), "{problem}");
+    }
+    acquire(&node, "s", &own, json!({ "mode": "shared" })).await.json::<Acquired>();
+    acquire(&node, "s", &own, json!({ "reentrant": true })).await.problem(Code::LockMismatch);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_held_back_refuses_what_needs_a_higher_level() {
+    let cluster = Cluster::start_with(1, |config| config.cluster.max_feature_level = Some(2)).await;
+    let own = cluster.session(20_000).await.credential;
+    let many: Vec<String> = (0..32).map(|number| format!("m{number}")).collect();
+    for body in [json!({ "reentrant": true }), json!({ "also": many })] {
+        let problem = acquire(&cluster, "l", &own, body).await.problem(Code::FeatureLevelTooLow);
+        assert!(problem.detail.contains("level 3") && problem.detail.contains("max_feature_level"), "{problem}");
+    }
+    assert_eq!(cluster.session(100).await.timeout_ms, 500);
+}
+
+#[tokio::test]
+async fn a_request_names_up_to_256_locks() {
+    let node = node().await;
+    let own = node.session(20_000).await.credential;
+    let names = |count: usize| (0..count).map(|number| format!("m{number:03}")).collect::<Vec<_>>();
+    let all: Acquired = acquire(&node, "l", &own, json!({ "also": names(255) })).await.json();
+    assert_eq!((all.also.len(), all.also_paths.len()), (255, 255));
+    assert_eq!(shown(&node, "m254").await.holders[0].token, all.token);
+    let given_back = json!({ "token": all.token, "also": names(255) });
+    node.post("/v1/locks/l/release", Some(&own), given_back).await.json::<Released>();
+    assert!(shown(&node, "m254").await.holders.is_empty());
+    let problem = acquire(&node, "l", &own, json!({ "also": names(256) })).await.problem(Code::BadRequest);
+    assert!(problem.detail.contains("255"), "{problem}");
+}
+
+#[tokio::test]
+async fn a_lock_is_re_entered_on_the_stream_too() {
+    let node = node().await;
+    let own = node.session(20_000).await.credential;
+    let first: Acquired = acquire(&node, "l", &own, json!({})).await.json();
+    let (mut wire, _) = StreamClient::greeted(&node, &own).await;
+    let held = wire.get(json!({ "acquire_lock": { "name": "l", "body": { "reentrant": true } } })).await;
+    assert_eq!((&held["token"], &held["holds"]), (&json!(first.token), &json!(2)), "{held}");
+    let released = wire.get(json!({ "release_lock": { "name": "l", "body": { "token": first.token } } })).await;
+    assert_eq!(released["still_held"], json!(1), "{released}");
+    assert!(node.verify("l", first.token).await.held);
+    // Its loss is still reported.
+    let path = format!("/v1/locks/l/holders/{}", first.token);
+    node.call(reqwest::Method::DELETE, &path, None, None).await.json::<Value>();
+    let lost = wire.kind("lock_lost").await;
+    assert_eq!(lost["token"], json!(first.token), "{lost}");
+}
+
+#[tokio::test]
+async fn a_lock_without_a_queue() {
+    let node = node().await;
+    let (own, other) = (node.session(20_000).await.credential, node.session(20_000).await.credential);
+    let id = Uuid::new_v4();
+    let held: Acquired = acquire(&node, "u", &own, json!({ "unfair": true, "request_id": id })).await.json();
+    let repeated: Acquired = acquire(&node, "u", &own, json!({ "unfair": true, "request_id": id })).await.json();
+    assert_eq!(held.token, repeated.token, "a retry finds its grant");
+
+    acquire(&node, "u", &other, json!({ "unfair": true, "wait_ms": 50 })).await.problem(Code::LockBusy);
+    assert_eq!(shown(&node, "u").await.waiting, 0);
+    let id = Uuid::new_v4();
+    let ask = json!({ "unfair": true, "wait_ms": 20_000, "request_id": id });
+    let waits = acquire(&node, "u", &other, ask.clone());
+    let give_back = async {
+        let waiting = async || shown(&node, "u").await.waiting == 0;
+        eventually("it is not in the queue", waiting).await;
+        release(&node, "u", &own, held.token).await.json::<Released>();
+    };
+    let (next, ()) = tokio::join!(waits, give_back);
+    let next: Acquired = next.json();
+    assert!(next.token > held.token);
+    let repeated: Acquired = acquire(&node, "u", &other, ask).await.json();
+    assert_eq!(repeated.token, next.token, "the grant of a later attempt");
+}
+
+#[tokio::test]
+async fn sessions_of_100_ms_where_the_configuration_allows_them() {
+    let cluster = Cluster::start_with(1, |config| config.timing.min_session_timeout_ms = 100).await;
+    let level = async || cluster.get("/v1/cluster").await.json::<Status>().feature_level;
+    eventually("the feature level", async || level().await >= Some(3)).await;
+    let held: Acquired = cluster.post("/v1/locks/short/acquire", None, json!({ "ttl_ms": 100 })).await.json();
+    assert_eq!(held.session_timeout_ms, 100);
+    eventually("it is free again", async || shown(&cluster, "short").await.holders.is_empty()).await;
+    assert_eq!(cluster.session(1).await.timeout_ms, 100);
+}
