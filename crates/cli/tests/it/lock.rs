@@ -217,12 +217,11 @@ fn the_same_lock_is_held_once_more(dev: &Dev) {
     let script = format!("{}; code=$?; {shown}; exit $code", nested(dev, &format!("x -- {innermost}")));
     let output = dev.lock(&["x"], &script).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let (text, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 3, "three holds within, and one again behind: {output:?}");
+    assert_eq!(lines.len(), 3, "the holds and the token within, and the token behind: {text} {told}");
     assert_eq!(lines[0], "\"holds\":3");
     assert_eq!(lines[1], lines[2], "one token");
-    let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(told.matches("once more").count(), 2, "{told}");
     assert_eq!(dev.holders("x"), 0);
 }
