@@ -27,6 +27,8 @@ pub enum Resource {
     Sessions,
     /// The cluster, its members and its access control; it has no name.
     Cluster,
+    /// Rate limits, by name.
+    Rates,
 }
 
 /// A right on a resource. None includes another.
@@ -36,7 +38,7 @@ pub enum Resource {
 pub enum Right {
     /// To read, list, verify and watch.
     Read,
-    /// To acquire locks, and to begin and finish gates.
+    /// To acquire locks, to begin and finish gates, and to take permits of rate limits.
     Acquire,
     /// To create, set and delete nodes.
     Write,
@@ -351,7 +353,7 @@ macro_rules! words {
 }
 
 words!(Resource, "a resource", Locks => "locks", Nodes => "nodes", Gates => "gates", Sessions => "sessions",
-    Cluster => "cluster");
+    Cluster => "cluster", Rates => "rates");
 words!(Right, "a right", Read => "read", Acquire => "acquire", Write => "write", Force => "force", Admin => "admin");
 
 #[cfg(test)]
@@ -360,7 +362,8 @@ mod tests {
 
     #[test]
     fn words_are_those_of_json() {
-        for resource in [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster] {
+        use Resource::{Cluster, Gates, Locks, Nodes, Rates, Sessions};
+        for resource in [Locks, Nodes, Gates, Sessions, Cluster, Rates] {
             assert_eq!(serde_json::to_string(&resource).unwrap(), format!("\"{resource}\""));
             assert_eq!(resource.to_string().parse(), Ok(resource));
         }

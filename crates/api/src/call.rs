@@ -16,7 +16,8 @@ use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQue
 use crate::cluster::{AddMember, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
 use crate::gates::{Begin, Fail, Finish, GateView, Settled};
 use crate::locks::{Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified};
-use crate::nodes::{Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
+use crate::nodes::{Add, Added, Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
+use crate::rates::{PermitsTaken, RateView, Rates, RatesQuery, TakePermits};
 use crate::sessions::{Closed, KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
 
 /// How current a reading has to be.
@@ -155,6 +156,29 @@ pub enum Call {
         #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
         query: VersionQuery,
     },
+    /// Adds to the number in a node.
+    AddToCounter {
+        path: String,
+        #[serde(deserialize_with = "object")]
+        body: Add,
+    },
+    /// Takes permits of a rate limit.
+    TakePermits {
+        name: String,
+        #[serde(deserialize_with = "object")]
+        body: TakePermits,
+    },
+    /// Shows a rate limit.
+    GetRate {
+        name: String,
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: ReadQuery,
+    },
+    /// Lists rate limits.
+    ListRates {
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: RatesQuery,
+    },
     /// Runs a transaction.
     RunTransaction {
         #[serde(deserialize_with = "object")]
@@ -235,6 +259,10 @@ pub enum Answer {
     Node(Box<Node>),
     Changed(Box<Changed>),
     Deleted(Deleted),
+    Added(Added),
+    PermitsTaken(PermitsTaken),
+    Rate(RateView),
+    Rates(Rates),
     TxnDone(TxnDone),
     Cluster(Box<Status>),
     Membership(Membership),
@@ -293,6 +321,10 @@ impl Call {
             Self::CreateNode { .. } => ("POST", "/v1/nodes/{path}"),
             Self::SetNode { .. } => ("PUT", "/v1/nodes/{path}"),
             Self::DeleteNode { .. } => ("DELETE", "/v1/nodes/{path}"),
+            Self::AddToCounter { .. } => ("POST", "/v1/counters/{path}"),
+            Self::TakePermits { .. } => ("POST", "/v1/rates/{name}/take"),
+            Self::GetRate { .. } => ("GET", "/v1/rates/{name}"),
+            Self::ListRates { .. } => ("GET", "/v1/rates"),
             Self::RunTransaction { .. } => ("POST", "/v1/txn"),
             Self::GetCluster { .. } => ("GET", "/v1/cluster"),
             Self::AddMember { .. } => ("POST", "/v1/cluster/members"),
@@ -321,7 +353,9 @@ impl Call {
             | Self::AcquireLock { name, .. }
             | Self::ReleaseLock { name, .. }
             | Self::DowngradeLock { name, .. }
-            | Self::VerifyLock { name, .. } => route.replace("{name}", &encode(name)),
+            | Self::VerifyLock { name, .. }
+            | Self::TakePermits { name, .. }
+            | Self::GetRate { name, .. } => route.replace("{name}", &encode(name)),
             Self::BreakLock { name, token } => format!("/v1/locks/{}/holders/{token}", encode(name)),
             Self::GetGate { key, .. }
             | Self::BeginGate { key, .. }
@@ -330,10 +364,8 @@ impl Call {
             Self::GetNode { path, .. }
             | Self::CreateNode { path, .. }
             | Self::SetNode { path, .. }
-            | Self::DeleteNode { path, .. } => {
-                let parts: Vec<String> = path.split('/').map(encode).collect();
-                format!("/v1/nodes{}", parts.join("/"))
-            }
+            | Self::DeleteNode { path, .. } => format!("/v1/nodes{}", encode_parts(path)),
+            Self::AddToCounter { path, .. } => format!("/v1/counters{}", encode_parts(path)),
             _ => route.to_owned(),
         };
         format!("{path}{}", self.query())
@@ -345,13 +377,15 @@ impl Call {
             Self::ListSessions { query: SessionsQuery { after, limit, consistency } } => {
                 query.add("after", *after).add("limit", *limit).level(*consistency);
             }
-            Self::ListLocks { query: LocksQuery { prefix, after, limit, consistency } } => {
+            Self::ListLocks { query: LocksQuery { prefix, after, limit, consistency } }
+            | Self::ListRates { query: RatesQuery { prefix, after, limit, consistency } } => {
                 query.add("prefix", prefix.as_ref()).add("after", after.as_ref()).add("limit", *limit);
                 query.level(*consistency);
             }
             Self::GetSession { query: ReadQuery { consistency }, .. }
             | Self::GetLock { query: ReadQuery { consistency }, .. }
             | Self::GetGate { query: ReadQuery { consistency }, .. }
+            | Self::GetRate { query: ReadQuery { consistency }, .. }
             | Self::GetAccess { query: ReadQuery { consistency } }
             | Self::ListNamespaces { query: ReadQuery { consistency } }
             | Self::WhoAmI { query: ReadQuery { consistency } } => {
@@ -396,6 +430,8 @@ impl Call {
             Self::FailGate { body, .. } => serde_json::to_vec(body),
             Self::CreateNode { body, .. } => serde_json::to_vec(body),
             Self::SetNode { body, .. } => serde_json::to_vec(body),
+            Self::AddToCounter { body, .. } => serde_json::to_vec(body),
+            Self::TakePermits { body, .. } => serde_json::to_vec(body),
             Self::RunTransaction { body } => serde_json::to_vec(body),
             Self::AddMember { body } => serde_json::to_vec(body),
             Self::TransferLeadership { body } => serde_json::to_vec(body),
@@ -408,6 +444,8 @@ impl Call {
             | Self::GetLock { .. }
             | Self::BreakLock { .. }
             | Self::GetGate { .. }
+            | Self::GetRate { .. }
+            | Self::ListRates { .. }
             | Self::GetNode { .. }
             | Self::DeleteNode { .. }
             | Self::GetCluster { .. }
@@ -424,6 +462,11 @@ impl Call {
 
 /// Everything but RFC 3986's unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+fn encode_parts(path: &str) -> String {
+    let parts: Vec<String> = path.split('/').map(encode).collect();
+    parts.join("/")
+}
 
 /// Text as one part of a URL.
 pub fn encode(text: &str) -> String {

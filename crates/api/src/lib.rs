@@ -13,6 +13,7 @@ pub mod gates;
 pub mod locks;
 pub mod nodes;
 pub mod problem;
+pub mod rates;
 pub mod sessions;
 pub mod stream;
 pub mod text;

@@ -202,6 +202,19 @@ pub enum TxnOp {
         /// The fencing token.
         token: u64,
     },
+    /// Adds to the decimal number in a node, as `POST /v1/counters/{path}` does.
+    Add {
+        /// Where.
+        path: String,
+        /// The summand.
+        delta: i64,
+        /// The lower bound.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        min: Option<i64>,
+        /// The upper bound.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max: Option<i64>,
+    },
 }
 
 /// `POST /v1/txn`: all or nothing, one zxid.
@@ -236,6 +249,39 @@ pub enum TxnResult {
     Check,
     /// The lock is held with that token.
     LockHeld,
+    /// Added.
+    Add {
+        /// The number after the addition.
+        value: i64,
+    },
+}
+
+/// `POST /v1/counters/{path}`: adds to the decimal number in a node, within bounds that are checked where the addition
+/// takes place. A node that is missing counts as 0 and is created; its parent must exist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Add {
+    /// The summand; 0 changes nothing.
+    pub delta: i64,
+    /// The lower bound: a negative summand that leads below it is refused (409 `out_of_bounds`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<i64>,
+    /// The upper bound: a positive summand that leads above it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<i64>,
+}
+
+/// The number in a node after an addition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Added {
+    /// The node.
+    pub path: String,
+    /// The number.
+    pub value: i64,
+    /// The zxid of the change.
+    pub zxid: u64,
 }
 
 /// The transaction took place.

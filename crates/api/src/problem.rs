@@ -65,6 +65,12 @@ pub enum Code {
     NamespaceFull,
     /// 409: this needs a higher feature level than the cluster has, because a member still runs an older program.
     FeatureLevelTooLow,
+    /// 409: the sum would be beyond a bound; nothing was added.
+    OutOfBounds,
+    /// 409: the data of the node are not a decimal number of 64 bits.
+    NotANumber,
+    /// 409: the rate limit is in use with another rate.
+    RateMismatch,
     /// 409: the membership change is not possible now.
     MembershipConflict,
     /// 410: the session has expired or was closed; all it owned is gone.
@@ -125,6 +131,9 @@ impl Code {
             | Self::StateFull
             | Self::NamespaceFull
             | Self::FeatureLevelTooLow
+            | Self::OutOfBounds
+            | Self::NotANumber
+            | Self::RateMismatch
             | Self::MembershipConflict => 409,
             Self::SessionExpired | Self::Compacted => 410,
             Self::TooLarge => 413,
@@ -169,6 +178,9 @@ impl Code {
             Self::StateFull => "state full",
             Self::NamespaceFull => "namespace full",
             Self::FeatureLevelTooLow => "feature level too low",
+            Self::OutOfBounds => "sum out of bounds",
+            Self::NotANumber => "data are not a number",
+            Self::RateMismatch => "rate limit with another rate",
             Self::MembershipConflict => "membership change not possible",
             Self::SessionExpired => "session expired",
             Self::Compacted => "history compacted",

@@ -59,6 +59,8 @@ fn trace_of(command: &Command) -> Option<CommandTrace> {
     match command {
         Command::Serve(_) | Command::Dev(_) | Command::Bench(_) | Command::Certs(_) | Command::Recover(_) => None,
         Command::Completions { .. } | Command::Man { .. } | Command::Exec(_) | Command::Guard { .. } => None,
+        // CMD takes the place of this process before a trace could be sent.
+        Command::Rate(rate) if !rate.command.is_empty() => None,
         // They ask again and again: a trace of them would have no end, or no use.
         Command::Top(_) | Command::Watch(_) | Command::Health => None,
         _ => CommandTrace::from_environment(command.name()).unwrap_or_else(|error| {
@@ -74,7 +76,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let runs_cmd =
-        typed_command().is_some_and(|typed| matches!(typed.as_str(), "lock" | "semaphore" | "elect" | "gate"));
+        typed_command().is_some_and(|typed| matches!(typed.as_str(), "lock" | "semaphore" | "elect" | "gate" | "rate"));
     ExitCode::from(match (is_help, runs_cmd) {
         (true, _) => EXIT_OK,
         (false, true) => EXIT_INTERNAL,
@@ -107,6 +109,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Semaphore(semaphore) => commands::lock::run_semaphore(&common, &semaphore),
         Command::Elect(elect) => commands::elect::run(&common, &elect),
         Command::Gate(gate) => commands::gate::run(&common, &gate),
+        Command::Rate(rate) => commands::rate::run(&common, &rate),
         Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
         Command::Sessions => commands::on_runtime(commands::sessions::run(&common)),
         Command::Ls(ls) => commands::on_runtime(commands::nodes::ls(&common, &ls)),

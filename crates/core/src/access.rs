@@ -46,6 +46,8 @@ pub enum Resource {
     Sessions,
     /// The cluster with its members and its access control, without names.
     Cluster,
+    /// Rate limits, by name. Feature level 3.
+    Rates,
 }
 
 impl Resource {
@@ -78,6 +80,7 @@ impl fmt::Display for Resource {
             Self::Gates => "gates",
             Self::Sessions => "sessions",
             Self::Cluster => "cluster",
+            Self::Rates => "rates",
         })
     }
 }
@@ -90,7 +93,7 @@ pub struct Rights(pub u8);
 impl Rights {
     /// To read, list, verify and watch.
     pub const READ: Self = Self(1);
-    /// To acquire locks, and to begin and finish gates.
+    /// To acquire locks, to begin and finish gates, and to take permits of rate limits.
     pub const ACQUIRE: Self = Self(2);
     /// To create, set and delete nodes.
     pub const WRITE: Self = Self(4);

@@ -13,6 +13,7 @@ use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::limits::MAX_LOCKS_TOGETHER_BEFORE;
 use crate::lock::{LockMode, LockName};
 use crate::path::{NodePath, PathError};
+use crate::rate::{Rate, RateName};
 use crate::rules::Rules;
 use crate::trace_context::BatchTrace;
 
@@ -242,6 +243,8 @@ pub enum Op {
     Gate(GateOp),
     /// On access control.
     Access(AccessOp),
+    /// On a rate limit.
+    Rate(RateOp),
 }
 
 impl Command {
@@ -269,7 +272,15 @@ impl Op {
     pub(crate) fn introduced(&self) -> FeatureLevel {
         match self {
             Self::Lock(LockOp::AcquireReentrant { .. }) => FeatureLevel::REENTRY,
-            Self::Node(_) | Self::Multi(_) | Self::Lock(_) | Self::Gate(_) | Self::Access(_) => FeatureLevel::FIRST,
+            Self::Node(op) => op.introduced(),
+            Self::Multi(ops) => ops.iter().map(NodeOp::introduced).max().unwrap_or(FeatureLevel::FIRST),
+            Self::Access(AccessOp::PutRole { rules, .. })
+                if rules.iter().any(|rule| rule.resource == Resource::Rates) =>
+            {
+                FeatureLevel::RATES
+            }
+            Self::Rate(_) => FeatureLevel::RATES,
+            Self::Lock(_) | Self::Gate(_) | Self::Access(_) => FeatureLevel::FIRST,
         }
     }
 
@@ -290,17 +301,23 @@ impl Op {
             Self::Lock(LockOp::Acquire { locks, .. }) => locks.iter().map(LockName::as_str).collect(),
             Self::Lock(LockOp::AcquireReentrant { lock, .. }) => vec![lock.as_str()],
             Self::Gate(GateOp::Begin { key, .. }) => vec![key.as_str()],
+            Self::Rate(RateOp::Take { name, .. }) => vec![name.as_str()],
             Self::Lock(_) | Self::Gate(_) | Self::Access(_) => Vec::new(),
         }
     }
 }
 
 impl NodeOp {
+    fn introduced(&self) -> FeatureLevel {
+        if matches!(self, Self::Add { .. }) { FeatureLevel::RATES } else { FeatureLevel::FIRST }
+    }
+
     fn added(&self) -> Option<&str> {
         match self {
-            Self::Create { path, .. } | Self::SetData { path, .. } | Self::SetAcl { path, .. } => {
-                Some(Resource::of_node(path).1)
-            }
+            Self::Create { path, .. }
+            | Self::SetData { path, .. }
+            | Self::SetAcl { path, .. }
+            | Self::Add { path, .. } => Some(Resource::of_node(path).1),
             Self::Delete { .. } | Self::Check { .. } | Self::CheckLock { .. } => None,
         }
     }
@@ -360,6 +377,18 @@ pub enum NodeOp {
         lock: LockName,
         /// The token.
         token: FencingToken,
+    },
+    /// Adds to the decimal number that a node holds, within bounds. A missing node counts as 0 and is created; its
+    /// parent must exist. Feature level 3.
+    Add {
+        /// Where.
+        path: NodePath,
+        /// The summand; 0 changes nothing.
+        delta: i64,
+        /// The lower bound: no negative summand leads below it.
+        min: Option<i64>,
+        /// The upper bound: no positive summand leads above it.
+        max: Option<i64>,
     },
 }
 
@@ -500,6 +529,31 @@ pub enum GateOp {
         /// The token that the beginning gave.
         token: FencingToken,
     },
+}
+
+/// An operation on a rate limit. Feature level 3.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RateOp {
+    /// Takes permits for requests in their order, until one of them cannot be granted.
+    Take {
+        /// The rate limit.
+        name: RateName,
+        /// Its rate. Another one than that of a bucket which is not full is refused.
+        rate: Rate,
+        /// How many permits each request takes, all or none: from 1 to the limit. From 1 to
+        /// [`MAX_TAKES_TOGETHER`](crate::limits::MAX_TAKES_TOGETHER) requests.
+        permits: Vec<u32>,
+        /// How many permits the proposing node leases, at most, if all requests are granted.
+        ahead: u32,
+        /// Whether a bucket with another rate gets this one instead of a refusal.
+        reconfigure: bool,
+    },
+}
+
+impl From<RateOp> for Op {
+    fn from(op: RateOp) -> Self {
+        Self::Rate(op)
+    }
 }
 
 impl From<NodeOp> for Op {

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 1 | batch format 5; snapshot formats 6 to 8; peer messages 4 |
 //! | 2 | batch format 6: [`RaiseFeatureLevel`](crate::Command), traces; snapshot format 9 |
-//! | 3 | batch format 7: re-entry of locks; snapshot format 10; more than 32 locks together; timeouts below 500 ms |
+//! | 3 | batch format 7: re-entry of locks, rates, additions; snapshot format 10; more than 32 locks; short timeouts |
 //!
 //! A level is never changed once a release has it: what comes next gets the next one.
 //!
@@ -38,6 +38,8 @@ impl FeatureLevel {
     pub const REENTRY: Self = Self(3);
     /// Session timeouts may be as short as [`MIN_SESSION_TIMEOUT_MS`](crate::limits::MIN_SESSION_TIMEOUT_MS).
     pub const SHORT_SESSIONS: Self = Self(3);
+    /// Rate limits and bounded additions.
+    pub const RATES: Self = Self(3);
     /// The highest level that this program supports.
     pub const LATEST: Self = Self(3);
 }

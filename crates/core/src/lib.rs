@@ -20,6 +20,7 @@ pub mod namespace;
 mod nesting;
 mod op_codec;
 pub mod path;
+pub mod rate;
 pub mod reply;
 pub mod rules;
 pub mod snapshot;
@@ -31,7 +32,7 @@ pub mod wire;
 pub use access::{AccessOp, Need, Resource, Rights, Rule};
 pub use acl::{AclEntry, Identity, Permissions, Principals};
 pub use command::{
-    Actor, Batch, Command, GateOp, IfHolding, LockOp, NodeKind, NodeOp, Op, Origin, RequestKey, Sequential,
+    Actor, Batch, Command, GateOp, IfHolding, LockOp, NodeKind, NodeOp, Op, Origin, RateOp, RequestKey, Sequential,
 };
 pub use data::NodeData;
 pub use event::{Event, NodeEventKind, SessionEnd};
@@ -41,13 +42,14 @@ pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 pub use lock::{LockMode, LockName};
 pub use namespace::{Namespace, NamespaceBound, NamespaceLimits, NamespaceUsage};
 pub use path::NodePath;
+pub use rate::{Rate, RateName};
 pub use reply::{Outcome, Refusal, Reply};
 pub use rules::{ForeignNames, Rules};
 pub use snapshot::SnapshotError;
 pub use stat::Stat;
 pub use state::{
-    Access, Applied, LockRequest, LockSummary, LockView, NodeView, SEQUENCE_GAP, Session, Standing, State, ZXID_GAP,
-    ZxidsUsedUp,
+    Access, Applied, LockRequest, LockSummary, LockView, NodeView, RateView, SEQUENCE_GAP, Session, Standing, State,
+    ZXID_GAP, ZxidsUsedUp,
 };
 pub use trace_context::{BatchTrace, MAX_TRACED_REQUESTS, TraceContext};
 pub use wire::DecodeError;

@@ -75,3 +75,9 @@ pub const MAX_GATE_RESULT_BYTES: usize = 64 * 1024;
 pub const MAX_GATE_PENDING_MS: u64 = 24 * 3_600_000;
 /// Longest time that a gate's result is kept: a year, in milliseconds.
 pub const MAX_GATE_KEEP_MS: u64 = 365 * 24 * 3_600_000;
+/// Most permits of a rate limit.
+pub const MAX_RATE_LIMIT: u32 = 10_000_000;
+/// Longest time of a rate limit: a leap year, in milliseconds.
+pub const MAX_RATE_PER_MS: u64 = 366 * 24 * 3_600_000;
+/// Most requests for permits that one command carries.
+pub const MAX_TAKES_TOGETHER: usize = 1_024;

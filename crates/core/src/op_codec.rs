@@ -24,10 +24,17 @@ const ACCESS: u32 = 17;
 const ACQUIRE_REENTRANT: u32 = 18;
 /// Where a lock operation with a number of its own stands among the variants of [`LockOp`].
 const ACQUIRE_REENTRANT_INDEX: u32 = 7;
+/// An addition to a node's number. Within a multi it has the number of its variant.
+const ADD: u32 = 20;
+/// The variant of [`NodeOp`] that it is.
+const ADD_INDEX: u32 = 6;
+/// The operations on rate limits.
+const RATE: u32 = 21;
 
 impl Serialize for Op {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
+            Self::Node(NodeOp::Add { path, delta, min, max }) => write(to, ADD, &(path, delta, min, max)),
             Self::Node(op) => op.serialize(to),
             Self::Multi(ops) => write(to, MULTI, ops),
             Self::Lock(op) => match op {
@@ -52,6 +59,7 @@ impl Serialize for Op {
                 GateOp::Fail { key, token } => write(to, 16, &(key, token)),
             },
             Self::Access(op) => write(to, ACCESS, op),
+            Self::Rate(op) => write(to, RATE, op),
         }
     }
 }
@@ -87,6 +95,8 @@ impl<'de> Visitor<'de> for OpVisitor {
             FIRST_GATE_OP..ACCESS => GateOp::deserialize(variant(number - FIRST_GATE_OP, fields)).map(Op::Gate),
             ACCESS => fields.newtype_variant().map(Op::Access),
             ACQUIRE_REENTRANT => LockOp::deserialize(variant(ACQUIRE_REENTRANT_INDEX, fields)).map(Op::Lock),
+            ADD => NodeOp::deserialize(variant(ADD_INDEX, fields)).map(Op::Node),
+            RATE => fields.newtype_variant().map(Op::Rate),
             _ => Err(serde::de::Error::custom(format_args!("there is no operation {number}"))),
         }
     }

@@ -12,6 +12,7 @@ use crate::gate::{GateKey, GateStanding};
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::namespace::NamespaceBound;
 use crate::path::NodePath;
+use crate::rate::RateName;
 use crate::stat::Stat;
 
 /// The result of one [`Command`](crate::Command).
@@ -120,6 +121,20 @@ pub enum Reply {
     StillHeld {
         /// How often it holds it now; the most, if several locks were released.
         holds: u32,
+    },
+    /// The number in the node after an addition.
+    Added(i64),
+    /// Permits were taken, or none were there.
+    PermitsTaken {
+        /// How many of the requests were granted: the first ones.
+        granted: u32,
+        /// How many permits the proposing node may hand out for [`LEASE_MS`](crate::rate::LEASE_MS).
+        leased: u32,
+        /// Whole permits that are left.
+        available: u32,
+        /// In how many milliseconds the permits of the first request that was not granted can be taken, if nobody takes
+        /// any until then; 0 if all were granted.
+        wait_ms: u64,
     },
 }
 
@@ -298,5 +313,35 @@ pub enum Refusal {
         needed: FeatureLevel,
         /// The level of the cluster.
         level: FeatureLevel,
+    },
+    /// The sum would be out of bounds.
+    #[error("the number at {path} is {value}, and adding {delta} would lead beyond the bound {bound}")]
+    OutOfBounds {
+        /// The node.
+        path: NodePath,
+        /// The number, which stays.
+        value: i64,
+        /// The summand.
+        delta: i64,
+        /// The bound; where none was given, that of 64 bits.
+        bound: i64,
+    },
+    /// The node's data are not a number.
+    #[error("the {bytes} bytes of data at {path} are not a decimal number of 64 bits")]
+    NotANumber {
+        /// The node.
+        path: NodePath,
+        /// The length of its data.
+        bytes: u32,
+    },
+    /// The rate limit has another rate, and its bucket is not full.
+    #[error("rate limit {name} has {limit} permits in {per_ms} ms now; ask with the same rate, or reconfigure it")]
+    RateMismatch {
+        /// The rate limit.
+        name: RateName,
+        /// Its permits.
+        limit: u32,
+        /// The time in which they come back.
+        per_ms: u64,
     },
 }

@@ -327,7 +327,10 @@ mod tests {
         let put = AccessOp::PutRole { name: name.clone(), rules: vec![rule], version: Some(Zxid(5)) };
         let create = AccessOp::CreateToken { hash: hash.clone(), principal: name.clone(), ttl_ms: Some(5) };
         let (principal, role) = (name.clone(), hash.clone());
-        let ops: [(Op, &[u8]); 30] = [
+        let rates = |name: &str| RateName::parse(name).unwrap();
+        let rate = Rate { limit: 300, per_ms: 5 };
+        let (permits, ahead) = (vec![1, 2], 3);
+        let ops: [(Op, &[u8]); 33] = [
             (AccessOp::Enable { first: Some(hash.clone()) }.into(), b"\x11\0\x01\x01h"),
             (AccessOp::Disable.into(), b"\x11\x01"),
             (put.into(), b"\x11\x02\x01n\x01\0\x01p\x01\x01\x05"),
@@ -376,6 +379,15 @@ mod tests {
                 LockOp::AcquireReentrant { lock: lock("a"), delay_ms: 300, uuid: RequestId(9), label: "l".into() }
                     .into(),
                 b"\x12\x01a\xac\x02\x09\x01l",
+            ),
+            (NodeOp::Add { path: at(), delta: -1, min: None, max: Some(5) }.into(), b"\x14\x02/a\x01\0\x01\x0a"),
+            (
+                Op::Multi(vec![NodeOp::Add { path: at(), delta: 1, min: Some(0), max: None }]),
+                b"\x06\x01\x06\x02/a\x02\x01\0\0",
+            ),
+            (
+                RateOp::Take { name: rates("r"), rate, permits, ahead, reconfigure: true }.into(),
+                b"\x15\0\x01r\xac\x02\x05\x02\x01\x02\x03\x01",
             ),
         ];
         for (op, expected) in ops {
@@ -480,6 +492,6 @@ mod tests {
             let read = Batch::decode(&[within, other].concat());
             assert!(matches!(read, Err(DecodeError::Damaged(_))), "{other:?}: {read:?}");
         }
-        assert!(matches!(Batch::decode(&[alone, b"\x13"].concat()), Err(DecodeError::Damaged(_))));
+        assert!(matches!(Batch::decode(&[alone, b"\x16"].concat()), Err(DecodeError::Damaged(_))));
     }
 }

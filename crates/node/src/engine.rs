@@ -20,6 +20,7 @@ use crate::feature_level;
 use crate::log::inflight::Done;
 use crate::log::proposer::Proposer;
 use crate::log::read_barrier::ReadBarrier;
+use crate::rates::Rates;
 use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::request::{At, Caller, Consistency};
@@ -47,6 +48,7 @@ pub(crate) struct Engine {
     pub(crate) keepalives: Arc<Keepalives>,
     pub(crate) random: Random,
     pub(crate) token_uses: Arc<TokenUses>,
+    pub(crate) rates: Rates,
     /// One for each lock request in progress, its cancellation included.
     pub(crate) lock_permits: Arc<Semaphore>,
     /// No new requests are taken.
@@ -78,6 +80,7 @@ impl Engine {
         start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone());
         Arc::new(Self {
             token_uses: TokenUses::start(replica.clone(), proposer.clone()),
+            rates: Rates::default(),
             lock_permits: Arc::new(Semaphore::new(config.max_lock_requests)),
             config,
             replica,

@@ -36,6 +36,7 @@ mod log {
     pub(crate) mod read_barrier;
 }
 mod node;
+mod rates;
 mod replica;
 mod replication;
 mod request;
@@ -94,6 +95,7 @@ pub use locks::presence::Presence;
 pub use log::in_order::OrderedReply;
 pub use log::queue::network_of;
 pub use node::{Node, Parts};
+pub use rates::{PermitsTaken, TakePermits};
 pub use replica::Observer;
 pub use request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, ForcedDeletion,

@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::NodeError;
 use crate::locks::cancellation::Undecided;
 use crate::log::in_order::OrderedReply;
+use crate::rates::{PermitsTaken, TakePermits};
 use crate::replica::{Observer, Replica};
 use crate::request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, ForcedDeletionHook, KeepaliveAck,
@@ -167,6 +168,15 @@ impl Node {
     /// See [`NodeError`].
     pub async fn execute(&self, caller: Caller, op: impl Into<Op>) -> Result<At<Reply>, NodeError> {
         self.engine.execute(caller, op.into()).await
+    }
+
+    /// Takes permits of a rate limit, or says when they will be there. Belongs to no session: of the caller only its
+    /// principals count.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn take_permits(&self, caller: Caller, ask: TakePermits) -> Result<At<PermitsTaken>, NodeError> {
+        self.engine.take_permits(caller, ask).await
     }
 
     /// Submits an operation and returns at once. `tell` gets its answer in the order of the log: after the events of

@@ -13,7 +13,7 @@ use futures::{FutureExt, StreamExt};
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
-use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
+use lockkeeper_core::{GateKey, LockName, NodePath, RateName, RequestId, RequestKey, SessionId};
 use lockkeeper_node::{Caller, Consistency, Credential, NodeError};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -251,6 +251,20 @@ impl<S: Send + Sync> FromRequestParts<S> for KeyOfGate {
         let key = one_param::<String, S>(parts, state).await?;
         GateKey::parse(&key)?;
         Ok(Self(key))
+    }
+}
+
+/// The rate limit named in the path, which is a valid name.
+#[derive(Debug)]
+pub(crate) struct NameOfRate(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for NameOfRate {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let name = one_param::<String, S>(parts, state).await?;
+        RateName::parse(&name)?;
+        Ok(Self(name))
     }
 }
 

@@ -128,6 +128,9 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::NotThere(_) => Code::NotFound,
         Refusal::NamespaceFull { .. } => Code::NamespaceFull,
         Refusal::FeatureLevelTooLow { .. } => Code::FeatureLevelTooLow,
+        Refusal::OutOfBounds { .. } => Code::OutOfBounds,
+        Refusal::NotANumber { .. } => Code::NotANumber,
+        Refusal::RateMismatch { .. } => Code::RateMismatch,
         Refusal::RoleChanged { .. } | Refusal::NamespaceChanged { .. } => Code::BadVersion,
     }
 }
@@ -168,6 +171,8 @@ fn remedy(code: Code) -> &'static str {
             "the level rises by itself within seconds once every member runs a program that supports it; lockkeeper \
              status says which do not, or whether cluster.max_feature_level holds it back"
         }
+        Code::OutOfBounds => "nothing was added; read the number, then decide",
+        Code::NotANumber => "use another path, or set a number there",
         Code::TransactionFailed => "no operation was executed; see `operation` and `cause`",
         _ => "",
     }

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockkeeper_core::FeatureLevel;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -26,6 +27,7 @@ const UNTIL_READY: Duration = Duration::from_secs(30);
 const LEAVE: Duration = Duration::from_millis(200);
 const UNTIL_REMOVED: Duration = Duration::from_secs(1);
 const ONE_QUESTION: Duration = Duration::from_secs(2);
+const UNTIL_LEVEL: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A running cluster. Dropping it stops every node, which takes some milliseconds, and removes the data.
@@ -96,6 +98,7 @@ impl Cluster {
         for node in &mut cluster.nodes {
             node.ready().await?;
         }
+        cluster.latest_level().await;
         Ok(cluster)
     }
 
@@ -131,6 +134,19 @@ impl Cluster {
         let node = self.node(node_id)?;
         node.running = Some(running);
         node.ready().await
+    }
+
+    /// Waits until every node knows that the new cluster has the latest feature level, which takes some milliseconds.
+    /// A cluster whose configuration holds the level back, or hides it, goes on without it.
+    async fn latest_level(&self) {
+        let levels = async {
+            for node in &self.nodes {
+                while !has_latest_level(node.address).await {
+                    sleep(LOOK_EVERY).await;
+                }
+            }
+        };
+        let _ = timeout(UNTIL_LEVEL, levels).await;
     }
 
     fn node(&mut self, node_id: u64) -> Result<&mut LocalNode, ServeError> {
@@ -209,17 +225,27 @@ impl LocalNode {
     }
 }
 
-/// Asks `/readyz` by hand: an HTTP client would be a large dependency for one line of a reply.
 async fn is_ready(address: SocketAddr) -> bool {
+    ask(address, "/readyz").await.is_some_and(|reply| reply.starts_with("HTTP/1.1 200"))
+}
+
+async fn has_latest_level(address: SocketAddr) -> bool {
+    // The last field of the reply.
+    let latest = format!("\"feature_level\":{}}}", FeatureLevel::LATEST);
+    ask(address, "/v1/cluster").await.is_some_and(|reply| reply.trim_end().ends_with(&latest))
+}
+
+/// Asks by hand: an HTTP client would be a large dependency for a line of a reply.
+async fn ask(address: SocketAddr, path: &str) -> Option<String> {
     let ask = async {
         let mut stream = TcpStream::connect(address).await.ok()?;
-        let question = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        let question = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
         stream.write_all(question.as_bytes()).await.ok()?;
-        let mut head = [0; 12];
-        stream.read_exact(&mut head).await.ok()?;
-        Some(head == *b"HTTP/1.1 200")
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).await.ok()?;
+        Some(String::from_utf8_lossy(&reply).into_owned())
     };
-    matches!(timeout(ONE_QUESTION, ask).await, Ok(Some(true)))
+    timeout(ONE_QUESTION, ask).await.ok()?
 }
 
 /// Makes a node small and quick to start.

@@ -153,25 +153,31 @@ pub(crate) fn charges_of_call(state: &State, who: &Principals, call: &Call) -> V
             Named::Names(body.also.iter().chain([name]).map(|name| (Resource::Locks, name.as_str())).collect())
         }
         Call::GetGate { key, .. } | Call::BeginGate { key, .. } => Named::Names(vec![(Resource::Gates, key)]),
-        Call::GetNode { path, .. } | Call::CreateNode { path, .. } | Call::SetNode { path, .. } => {
-            Named::Names(vec![node(path)])
-        }
+        Call::GetRate { name, .. } | Call::TakePermits { name, .. } => Named::Names(vec![(Resource::Rates, name)]),
+        Call::GetNode { path, .. }
+        | Call::CreateNode { path, .. }
+        | Call::SetNode { path, .. }
+        | Call::AddToCounter { path, .. } => Named::Names(vec![node(path)]),
         // A deletion of what is not there gives nothing back.
         Call::DeleteNode { path, .. } if !is_there(state, path) => Named::Names(vec![node(path)]),
         Call::RunTransaction { body } => of_transaction(&body.operations),
-        Call::ListLocks { query } => match &query.prefix {
-            // The beginning of a namespace is a name of many.
-            Some(prefix)
-                if prefix.contains('/') || first_part(prefix).is_some_and(|it| state.namespace(it).is_some()) =>
-            {
-                Named::Names(vec![(Resource::Locks, prefix)])
-            }
-            _ => Named::Nameless,
-        },
+        Call::ListLocks { query } => of_prefix(state, Resource::Locks, query.prefix.as_deref()),
+        Call::ListRates { query } => of_prefix(state, Resource::Rates, query.prefix.as_deref()),
         Call::OpenSession { .. } | Call::ListSessions { .. } | Call::GetSession { .. } => Named::Nameless,
         _ => Named::Exempt,
     };
     charges(state, who, named)
+}
+
+/// The beginning of a namespace is a name of many.
+fn of_prefix<'a>(state: &State, resource: Resource, prefix: Option<&'a str>) -> Named<'a> {
+    let is_of_one = |prefix: &&str| {
+        prefix.contains('/') || first_part(prefix).is_some_and(|namespace| state.namespace(namespace).is_some())
+    };
+    match prefix.filter(is_of_one) {
+        Some(prefix) => Named::Names(vec![(resource, prefix)]),
+        None => Named::Nameless,
+    }
 }
 
 /// The namespaces in which a request counts.
@@ -215,7 +221,10 @@ pub(crate) fn node(path: &str) -> (Resource, &str) {
 fn of_transaction(operations: &[TxnOp]) -> Named<'_> {
     fn name(operation: &TxnOp) -> Option<(Resource, &str)> {
         match operation {
-            TxnOp::Create { path, .. } | TxnOp::Set { path, .. } | TxnOp::Check { path, .. } => Some(node(path)),
+            TxnOp::Create { path, .. }
+            | TxnOp::Set { path, .. }
+            | TxnOp::Add { path, .. }
+            | TxnOp::Check { path, .. } => Some(node(path)),
             TxnOp::LockHeld { lock, .. } => Some((Resource::Locks, lock.as_str())),
             TxnOp::Delete { .. } => None,
         }

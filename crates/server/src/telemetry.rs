@@ -205,6 +205,16 @@ fn describe_requests() {
         "Refusals by budget, and whose share was used up: all, address, session."
     );
     describe_counter!("lockkeeper_gate_outcomes_total", Unit::Count, "What gates answered, by outcome.");
+    describe_counter!(
+        "lockkeeper_rate_permits_total",
+        Unit::Count,
+        "Permits of rate limits at this node, by outcome: granted to a caller, leased ahead, lapsed without a caller."
+    );
+    describe_counter!(
+        "lockkeeper_rate_requests_refused_total",
+        Unit::Count,
+        "Requests for permits of rate limits that were not there."
+    );
     describe_counter!("lockkeeper_peer_rejections_total", Unit::Count, "Peer calls turned away at the gate, by code.");
 }
 

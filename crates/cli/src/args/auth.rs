@@ -88,7 +88,7 @@ Examples:
 pub(crate) struct AccessCheck {
     /// read, acquire, write, force or admin
     pub(crate) right: Right,
-    /// locks, nodes, gates, sessions or cluster
+    /// locks, nodes, gates, rates, sessions or cluster
     pub(crate) resource: Resource,
     /// The lock, the node's path or the gate's key [default: all]
     pub(crate) name: Option<String>,
@@ -129,7 +129,7 @@ pub(crate) struct RoleName {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 A rule is RESOURCE[:PREFIX]=RIGHT[,RIGHT...].
-  RESOURCE  locks, nodes, gates, sessions or cluster; sessions and cluster have no names and take no PREFIX
+  RESOURCE  locks, nodes, gates, rates, sessions or cluster; sessions and cluster have no names and take no PREFIX
   PREFIX    the first parts of a name: orders stands for orders and orders/42, but not for orders2. Without it, the rule
             is about every name. Paths of nodes begin with a slash
   RIGHT     read     read, list, verify and watch

@@ -6,6 +6,7 @@ mod hold;
 mod member;
 mod namespaces;
 mod observe;
+mod rate;
 mod snapshot;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
 pub(crate) use observe::{Doctor, Top};
+pub(crate) use rate::Rate;
 pub(crate) use snapshot::{Recover, RestoreSnapshot, SaveSnapshot, Snapshot, SnapshotCommand};
 
 /// Without a scheme, so that `--ca` makes them `https`.
@@ -34,7 +36,7 @@ Exit codes:
   2    wrong arguments or configuration
   122  cluster unreachable: no endpoint could serve; nothing was done
   123  outcome unknown: the change may or may not have taken place
-The commands that run CMD (lock, semaphore, elect, gate) have more; see `lockkeeper lock --help`.
+The commands that run CMD (lock, semaphore, elect, gate, rate) have more; see `lockkeeper lock --help`.
 
 Where OTEL_EXPORTER_OTLP_ENDPOINT names a collector of OpenTelemetry, a program that was built with the feature otlp
 sends it the trace of the command, below the span that TRACEPARENT names. Not so top, watch and health.
@@ -144,6 +146,9 @@ pub(crate) enum Command {
     /// Run a command at most once per key, and store its output
     #[command(after_long_help = hold::gate_help(), after_help = hold::SEE_HELP)]
     Gate(Gate),
+    /// Take permits of a rate limit, and run a command if they are granted
+    #[command(after_long_help = rate::rate_help(), after_help = hold::SEE_HELP)]
+    Rate(Rate),
     /// Show holders and waiters of all locks, or one lock with its queue
     Locks(Locks),
     /// List the open sessions
@@ -219,6 +224,7 @@ impl Command {
             Self::Semaphore(_) => "semaphore",
             Self::Elect(_) => "elect",
             Self::Gate(_) => "gate",
+            Self::Rate(_) => "rate",
             Self::Exec(exec) => &exec.of,
             Self::Guard { .. } => "__guard",
             Self::Locks(_) => "locks",

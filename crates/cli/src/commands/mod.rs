@@ -14,6 +14,7 @@ pub(crate) mod manual_pages;
 pub(crate) mod member;
 pub(crate) mod namespaces;
 pub(crate) mod nodes;
+pub(crate) mod rate;
 pub(crate) mod recover;
 pub(crate) mod serve;
 pub(crate) mod sessions;

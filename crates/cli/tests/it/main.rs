@@ -16,6 +16,7 @@ mod lock;
 mod members;
 mod operate;
 mod otlp;
+mod rate;
 mod readme_walk;
 mod service_manager;
 mod support;

@@ -16,6 +16,7 @@
 //! never delete a node that it did not create.
 
 mod barrier;
+mod bounded_counter;
 mod cache;
 mod cache_sync;
 mod cas;
@@ -33,12 +34,14 @@ mod leadership;
 mod path;
 mod persistent;
 mod queue;
+mod rate_limit;
 mod stale_participants;
 mod tracked_change;
 mod txn;
 mod until_lost;
 
 pub use barrier::Barrier;
+pub use bounded_counter::BoundedCounter;
 pub use cache::{CacheChange, CachedNode, Image, MAX_CACHED_NODES, NodeCache, TreeCache};
 pub use counter::Counter;
 pub use delivery::Delivery;
@@ -51,6 +54,7 @@ pub use latch::Latch;
 pub use leadership::Leadership;
 pub use persistent::{PersistentNode, PersistentState};
 pub use queue::Queue;
+pub use rate_limit::RateLimit;
 pub use txn::{Committed, Transaction, TxnError};
 
 use crate::session::Session;
@@ -63,6 +67,18 @@ impl Session {
     /// [`RecipeError::BadPath`].
     pub fn counter(&self, path: &str) -> Result<Counter, RecipeError> {
         Ok(Counter::new(self.clone(), RecipePath::parse(path)?))
+    }
+
+    /// A number that many processes change within a range. See [`BoundedCounter`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`], or an empty range.
+    pub fn bounded_counter(
+        &self,
+        path: &str,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Result<BoundedCounter, RecipeError> {
+        BoundedCounter::new(self.clone(), RecipePath::parse(path)?, range)
     }
 
     /// A count that goes down to 0 once, and processes that wait for 0. See [`Latch`].

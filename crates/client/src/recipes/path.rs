@@ -19,7 +19,7 @@ const MAX_PART_BYTES: usize = 255;
 /// Room for the nodes that a recipe creates below its path.
 const ROOM_BYTES: usize = 300;
 /// Directories of other parts of Lockkeeper, which have rules of their own.
-const RESERVED: [&str; 3] = ["/locks", "/gates", "/zookeeper"];
+const RESERVED: [&str; 4] = ["/locks", "/gates", "/rates", "/zookeeper"];
 /// Most directories that one creation makes: a path has at most half as many parts as bytes, and some may vanish again.
 const MAX_DIRECTORIES_MADE: usize = 600;
 
@@ -93,7 +93,7 @@ fn check(path: &str, room: usize) -> Result<(), RecipeError> {
     parts.split('/').try_for_each(check_part).map_err(named)
 }
 
-fn parent(path: &str) -> &str {
+pub(crate) fn parent(path: &str) -> &str {
     match path.rfind('/') {
         Some(0) | None => "/",
         Some(at) => &path[..at],
@@ -157,8 +157,7 @@ mod tests {
         for good in ["/a", "/a/b", "/app/ü/x y", "/lockss"] {
             assert_eq!(RecipePath::parse(good).unwrap().as_str(), good);
         }
-        for bad in
-            ["", "a", "/", "/a/", "//a", "/a/../b", "/a/.", "/a\n", "/locks", "/locks/x", "/gates/k", "/zookeeper"]
+        for bad in ["", "a", "/", "/a/", "//a", "/a/../b", "/a/.", "/a\n", "/locks", "/locks/x", "/gates/k", "/rates/r"]
         {
             assert!(matches!(RecipePath::parse(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
         }

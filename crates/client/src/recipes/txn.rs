@@ -77,6 +77,11 @@ impl Transaction {
         self.with(TxnOp::Set { path: path.into(), data, version })
     }
 
+    /// Adds to the number in a node, as a [`BoundedCounter`](super::BoundedCounter) does; `None` is no bound.
+    pub fn add(self, path: impl Into<String>, delta: i64, min: Option<i64>, max: Option<i64>) -> Self {
+        self.with(TxnOp::Add { path: path.into(), delta, min, max })
+    }
+
     /// Deletes a node, if it has that version.
     pub fn delete(self, path: impl Into<String>, version: Option<i32>) -> Self {
         self.with(TxnOp::Delete { path: path.into(), version })
@@ -117,6 +122,14 @@ impl Committed {
     pub fn path(&self, operation: usize) -> Option<&str> {
         match self.results.get(operation)? {
             TxnResult::Create { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The number after the addition with that index.
+    pub fn value(&self, operation: usize) -> Option<i64> {
+        match self.results.get(operation)? {
+            TxnResult::Add { value } => Some(*value),
             _ => None,
         }
     }
@@ -188,6 +201,7 @@ fn describe(operation: &TxnOp) -> String {
         TxnOp::Create { path, .. } => format!("creating {path}"),
         TxnOp::Delete { path, .. } => format!("deleting {path}"),
         TxnOp::Set { path, .. } => format!("setting {path}"),
+        TxnOp::Add { path, delta, .. } => format!("adding {delta} to {path}"),
         TxnOp::Check { path, .. } => format!("checking {path}"),
         TxnOp::LockHeld { lock, token } => format!("checking that lock '{lock}' is held with token {token}"),
     }

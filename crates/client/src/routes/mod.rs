@@ -6,6 +6,7 @@ mod gates;
 mod locks;
 mod nodes;
 mod observe;
+mod rates;
 mod sessions;
 
 use lockkeeper_api::Code;

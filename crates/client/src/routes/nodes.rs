@@ -2,7 +2,9 @@
 
 use lockkeeper_api::Call;
 use lockkeeper_api::call::Level;
-use lockkeeper_api::nodes::{Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
+use lockkeeper_api::nodes::{
+    Add, Added, Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery,
+};
 
 use super::{Reading, limit, node_path};
 use crate::client::Client;
@@ -76,6 +78,16 @@ impl Client {
     /// See [`Error`].
     pub async fn delete(&self, path: &str, version: Option<i32>) -> Result<Deleted, Error> {
         let call = Call::DeleteNode { path: node_path(path)?, query: VersionQuery { version } };
+        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+    }
+
+    /// Adds to the decimal number in a node, within bounds that the cluster checks. A missing node counts as 0 and is
+    /// created.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`](lockkeeper_api::Code::OutOfBounds) if the sum would be beyond a bound; otherwise see [`Error`].
+    pub async fn add(&self, path: &str, add: &Add) -> Result<Added, Error> {
+        let call = Call::AddToCounter { path: node_path(path)?, body: add.clone() };
         self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
     }
 

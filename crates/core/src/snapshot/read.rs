@@ -218,7 +218,7 @@ impl Builder {
                 if level <= self.state.feature_level || self.version < version {
                     return Err(damaged(format!("it raises the feature level to {level}")));
                 }
-                self.state.feature_level = level;
+                self.state.set_feature_level(level);
                 Ok(())
             }
             Record::Holds { request, count } => {

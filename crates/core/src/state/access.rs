@@ -16,6 +16,7 @@ use crate::access::{
     without_hash,
 };
 use crate::acl::{Identity, Principals};
+use crate::feature::FeatureLevel;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACCESS_NAME_BYTES, MAX_GRANTS, MAX_PATH_BYTES, MAX_ROLES, MAX_RULES, MAX_TOKENS};
 use crate::reply::{Refusal, Reply};
@@ -261,11 +262,11 @@ impl Access {
     }
 
     /// The same after a change.
-    fn changed(&self, zxid: Zxid, clock_ms: u64, op: &AccessOp) -> Result<Self, Refusal> {
+    fn changed(&self, zxid: Zxid, clock_ms: u64, level: FeatureLevel, op: &AccessOp) -> Result<Self, Refusal> {
         let mut access = self.clone();
         access.version = zxid;
         match op {
-            AccessOp::Enable { first } => access.enable(zxid, clock_ms, first.as_ref())?,
+            AccessOp::Enable { first } => access.enable(zxid, clock_ms, level, first.as_ref())?,
             AccessOp::Disable => access.enabled = false,
             AccessOp::PutRole { name, rules, version } => access.put_role(zxid, name, rules, *version)?,
             AccessOp::DeleteRole { name } => access.delete_role(name)?,
@@ -283,7 +284,13 @@ impl Access {
         Ok(access)
     }
 
-    fn enable(&mut self, zxid: Zxid, clock_ms: u64, first: Option<&Arc<str>>) -> Result<(), Refusal> {
+    fn enable(
+        &mut self,
+        zxid: Zxid,
+        clock_ms: u64,
+        level: FeatureLevel,
+        first: Option<&Arc<str>>,
+    ) -> Result<(), Refusal> {
         self.enabled = true;
         if self.has_admin(clock_ms) {
             return Ok(());
@@ -292,8 +299,10 @@ impl Access {
             return Err(Refusal::Forbidden("nobody could administer access control then".into()));
         };
         let all = [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster];
-        let rules = all.map(|resource| Rule { resource, prefix: "".into(), rights: Rights::ALL });
-        if self.roles.get(ADMIN).is_some_and(|role| role.rules != rules) {
+        let all = all.into_iter().chain((level >= FeatureLevel::RATES).then_some(Resource::Rates));
+        let rules: Vec<_> = all.map(|resource| Rule { resource, prefix: "".into(), rights: Rights::ALL }).collect();
+        // An earlier feature level had fewer resources.
+        if self.roles.get(ADMIN).is_some_and(|role| role.rules.is_empty() || !rules.starts_with(&role.rules)) {
             // Those who have it would get every right.
             let why = "there is a role 'admin' with other rules, and nobody could administer access control; grant a \
                        role with the right to admin on cluster, and make a token, before";
@@ -445,7 +454,7 @@ fn check_rules(rules: &[Rule]) -> Result<(), Refusal> {
         if *resource == Resource::Nodes && !is_path {
             return Err(bad(format!("the prefix of nodes is a path and begins with a slash, not '{prefix}'")));
         }
-        if matches!(resource, Resource::Locks | Resource::Gates) && prefix.starts_with('/') {
+        if matches!(resource, Resource::Locks | Resource::Gates | Resource::Rates) && prefix.starts_with('/') {
             return Err(bad(format!("names of {resource} do not begin with a slash as '{prefix}' does")));
         }
     }
@@ -467,7 +476,7 @@ impl Transaction<'_> {
         if self.access.is_done(self.clock_ms, op) {
             return Ok(Reply::AccessChanged);
         }
-        let changed = self.access.changed(self.zxid, self.clock_ms, op)?;
+        let changed = self.access.changed(self.zxid, self.clock_ms, self.level, op)?;
         // Nobody could undo what nobody may change. The caller of this change counts, because its credential is known
         // to work; others only where that is certain.
         let need = Need::of(Resource::Cluster, "", Rights::ADMIN);

@@ -100,7 +100,7 @@ impl State {
     }
 
     fn raise_feature_level(&mut self, level: FeatureLevel) -> Outcome {
-        self.feature_level = self.feature_level.max(level);
+        self.set_feature_level(self.feature_level.max(level));
         Outcome {
             zxid: self.zxid,
             reply: Ok(Reply::FeatureLevel(self.feature_level)),
@@ -259,7 +259,8 @@ impl State {
             return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
         let outcome = self.act(actor, rules, op);
-        let standing = matches!(op, Op::Gate(GateOp::Begin { .. })) && outcome.reply.is_ok() && !outcome.changed;
+        let only_tells = matches!(op, Op::Gate(GateOp::Begin { .. }) | Op::Rate(_));
+        let standing = only_tells && outcome.reply.is_ok() && !outcome.changed;
         if standing || outcome.reply.as_ref().is_err_and(is_for_now) {
             // Nothing was done that a retry could do twice. A stored result is too large to be kept for each caller,
             // and a client that was refused for lack of room may retry under the same id.

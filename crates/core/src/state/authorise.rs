@@ -6,7 +6,7 @@
 use super::State;
 use crate::access::{AccessOp, Need, Resource, Rights};
 use crate::acl::Principals;
-use crate::command::{Actor, GateOp, LockOp, NodeKind, NodeOp, Op, Sequential};
+use crate::command::{Actor, GateOp, LockOp, NodeKind, NodeOp, Op, RateOp, Sequential};
 use crate::gate::GateKey;
 use crate::ids::SessionId;
 use crate::lock::LockName;
@@ -91,6 +91,7 @@ impl State {
             }
             Op::Lock(LockOp::ForceRelease { lock, .. }) => on_lock(lock, Rights::FORCE),
             Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => on_gate(key, Rights::ACQUIRE),
+            Op::Rate(RateOp::Take { name, .. }) => check(&Need::of(Resource::Rates, name.as_str(), Rights::ACQUIRE)),
             // A caller that has not received the answer repeats the call, and has no other token than this one.
             Op::Access(op @ AccessOp::Enable { .. }) if self.access.is_done(self.clock_ms, op) => Ok(()),
             Op::Access(_) => check(&Need::of(Resource::Cluster, "", Rights::ADMIN)),
@@ -131,10 +132,14 @@ impl State {
                 }
                 _ => Need::at(path, right_to_change(path)),
             },
-            NodeOp::SetData { path, .. } | NodeOp::SetAcl { path, .. } => match Resource::of_node(path) {
-                (Resource::Locks | Resource::Gates, _) if !self.is_own(actor, path) => Need::at(path, Rights::FORCE),
-                _ => Need::at(path, right_to_change(path)),
-            },
+            NodeOp::SetData { path, .. } | NodeOp::SetAcl { path, .. } | NodeOp::Add { path, .. } => {
+                match Resource::of_node(path) {
+                    (Resource::Locks | Resource::Gates, _) if !self.is_own(actor, path) => {
+                        Need::at(path, Rights::FORCE)
+                    }
+                    _ => Need::at(path, right_to_change(path)),
+                }
+            }
             NodeOp::Check { path, .. } => Need::to_read(path).or_below(),
             NodeOp::CheckLock { lock, .. } => {
                 Need::of(Resource::Locks, lock.as_str(), Rights::READ.and(Rights::ACQUIRE))

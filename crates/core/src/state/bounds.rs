@@ -77,8 +77,8 @@ impl Transaction<'_> {
         self.check_room(bytes, Adds::Data)
     }
 
-    /// Checks before a gate is begun; directories may be missing.
-    pub(crate) fn check_gate(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
+    /// Checks before a gate is begun, or a bucket is stored; directories may be missing.
+    pub(crate) fn check_new_below(&self, path: &NodePath, node: &Node, adds: Adds) -> Result<(), Refusal> {
         let old = self.tree.get(path);
         if let Some(owner) = node.owner.filter(|owner| old.is_none_or(|old| old.owner != Some(*owner))) {
             self.check_ephemerals(owner, 1)?;
@@ -88,7 +88,7 @@ impl Transaction<'_> {
         let gate = Added::node(path, node).in_place_of(path, old);
         let added = gate.bytes + missing.values().sum::<u64>();
         self.check_namespaces(directories(missing).chain([(path.clone(), gate)]))?;
-        self.check_room(added, Adds::Lock)
+        self.check_room(added, adds)
     }
 
     /// Checks before a gate's result is stored in the place of its pending node. The limits of its namespace do not

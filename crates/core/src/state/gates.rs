@@ -9,6 +9,7 @@ use lockkeeper_mutants::mutant;
 
 use super::State;
 use super::apply::{bad, check_label};
+use super::bounds::Adds;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use crate::acl::Permissions;
@@ -98,7 +99,7 @@ impl Transaction<'_> {
         };
         let acl = self.acl_above(&path);
         let node = Node::new(record.encode(), acl, kind, session);
-        self.check_gate(&path, &node)?;
+        self.check_new_below(&path, &node, Adds::Lock)?;
         if is_replaced {
             self.remove(&path);
         }

@@ -18,18 +18,25 @@ use super::tree::{Node, Tree};
 use crate::access::{Need, Resource, Rights};
 use crate::acl::{Identity, Principals};
 use crate::command::{Actor, Op};
+use crate::feature::FeatureLevel;
 use crate::gate::GATES_ROOT;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_NAMESPACES, MAX_PART_BYTES};
 use crate::lock::{LOCKS_ROOT, LockName, parse_request};
 use crate::namespace::{Namespace, NamespaceBound, NamespaceLimits, NamespaceUsage, first_part, namespace_of};
 use crate::path::NodePath;
+use crate::rate::RATES_ROOT;
 use crate::reply::{Refusal, Reply};
 use crate::rules::Rules;
 
 /// The namespaces with limits by name. `Clone` is O(1).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Namespaces(OrdMap<Arc<str>, Counted>);
+pub(crate) struct Namespaces {
+    limited: OrdMap<Arc<str>, Counted>,
+    /// Whether the nodes below the root of the rate limits are in the namespaces of those. Before feature level 3 they
+    /// are nodes like any other.
+    has_rates: bool,
+}
 
 /// A namespace and what it uses.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,12 +176,25 @@ impl Counted {
 impl Namespaces {
     /// The counts of a namespace, if it has limits.
     fn counted(&mut self, name: Option<&str>) -> Option<&mut Counted> {
-        if self.0.is_empty() { None } else { self.0.get_mut(name?) }
+        if self.limited.is_empty() { None } else { self.limited.get_mut(name?) }
     }
 
     /// The same of a node's namespace. Where no namespace has limits, the path is not looked at.
     fn counted_of(&mut self, path: &NodePath) -> Option<&mut Counted> {
-        if self.0.is_empty() { None } else { self.0.get_mut(namespace_of(path)?) }
+        if self.limited.is_empty() {
+            return None;
+        }
+        let name = self.of_path(path)?;
+        self.limited.get_mut(name)
+    }
+
+    /// The namespace of a node.
+    fn of_path<'a>(&self, path: &'a NodePath) -> Option<&'a str> {
+        match path.as_str().strip_prefix(RATES_ROOT).filter(|_| self.has_rates) {
+            Some("") => None,
+            Some(name) if name.starts_with('/') => first_part(name),
+            _ => namespace_of(path),
+        }
     }
 
     pub(crate) fn add(&mut self, path: &NodePath, node: &Node) {
@@ -214,7 +234,8 @@ impl Namespaces {
 
     /// Checks that a namespace has room.
     pub(crate) fn check(&self, name: Option<&str>, added: &Added) -> Result<(), Refusal> {
-        let Some((name, counted)) = name.filter(|_| !self.0.is_empty()).and_then(|name| self.0.get_key_value(name))
+        let Some((name, counted)) =
+            name.filter(|_| !self.limited.is_empty()).and_then(|name| self.limited.get_key_value(name))
         else {
             return Ok(());
         };
@@ -234,7 +255,7 @@ impl Namespaces {
 
     /// The first namespace that a caller owns.
     fn owned_by(&self, access: &Access, who: &Principals, clock_ms: u64) -> Option<Arc<str>> {
-        if self.0.is_empty() {
+        if self.limited.is_empty() {
             return None;
         }
         let principals: Vec<_> = access.principals_of(who, clock_ms).collect();
@@ -245,16 +266,17 @@ impl Namespaces {
     }
 
     fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, &Counted)> {
-        self.0.iter()
+        self.limited.iter()
     }
 }
 
 /// Counts what there is of a namespace: takes the longer, the more nodes it has.
 fn count(namespace: Arc<Namespace>, name: &str, tree: &Tree, sessions: &OrdMap<SessionId, Arc<Session>>) -> Counted {
     let mut counted = Counted::new(namespace);
-    for root in ["", LOCKS_ROOT, GATES_ROOT] {
+    let of_rates = tree.namespaces.has_rates.then_some(RATES_ROOT);
+    for root in ["", LOCKS_ROOT, GATES_ROOT].into_iter().chain(of_rates) {
         let Ok(top) = NodePath::parse(&format!("{root}/{name}")) else { continue };
-        if namespace_of(&top) != Some(name) {
+        if tree.namespaces.of_path(&top) != Some(name) {
             // The service's own directories have the names of others below them.
             continue;
         }
@@ -282,7 +304,7 @@ impl State {
 
     /// The limits of a namespace, if it has any.
     pub fn namespace(&self, name: &str) -> Option<&Namespace> {
-        self.tree.namespaces.0.get(name).map(|counted| &*counted.namespace)
+        self.tree.namespaces.limited.get(name).map(|counted| &*counted.namespace)
     }
 
     /// The namespace in which a caller's sessions and nameless requests count: the first one that it owns.
@@ -294,7 +316,7 @@ impl State {
     /// repeat what is refused take no room in the log. `None` is no promise: the state decides when it applies the
     /// operation.
     pub fn full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> Option<Refusal> {
-        let is_limited = |name: &str| self.tree.namespaces.0.contains_key(name);
+        let is_limited = |name: &str| self.tree.namespaces.limited.contains_key(name);
         if !self.has_namespaces() || !op.names().into_iter().filter_map(first_part).any(is_limited) {
             return None;
         }
@@ -333,7 +355,21 @@ impl State {
     /// Gives a namespace of a snapshot its limits; everything else has been restored.
     pub(crate) fn restore_namespace(&mut self, name: Arc<str>, namespace: Arc<Namespace>) {
         let counted = count(namespace, &name, &self.tree, &self.sessions);
-        self.tree.namespaces.0.insert(name, counted);
+        self.tree.namespaces.limited.insert(name, counted);
+    }
+
+    /// Sets the feature level, which does not fall. From level 3 on, rate limits are in namespaces.
+    pub(crate) fn set_feature_level(&mut self, level: FeatureLevel) {
+        self.feature_level = level;
+        if level < FeatureLevel::RATES || self.tree.namespaces.has_rates {
+            return;
+        }
+        self.tree.namespaces.has_rates = true;
+        let known: Vec<_> =
+            self.tree.namespaces.iter().map(|(name, it)| (name.clone(), it.namespace.clone())).collect();
+        for (name, namespace) in known {
+            self.restore_namespace(name, namespace);
+        }
     }
 
     /// Checks the counts against what is there.
@@ -351,17 +387,17 @@ impl State {
 impl Transaction<'_> {
     /// Checks that the namespace of a new node has room.
     pub(crate) fn check_namespace(&self, path: &NodePath, added: &Added) -> Result<(), Refusal> {
-        self.tree.namespaces.check(namespace_of(path), added)
+        self.tree.namespaces.check(self.tree.namespaces.of_path(path), added)
     }
 
     /// The same for several nodes, which may be in different namespaces.
     pub(crate) fn check_namespaces(&self, added: impl IntoIterator<Item = (NodePath, Added)>) -> Result<(), Refusal> {
-        if self.tree.namespaces.0.is_empty() {
+        if self.tree.namespaces.limited.is_empty() {
             return Ok(());
         }
         let mut sums: BTreeMap<String, Added> = BTreeMap::new();
         for (path, added) in added {
-            let Some(name) = namespace_of(&path) else { continue };
+            let Some(name) = self.tree.namespaces.of_path(&path) else { continue };
             let sum = sums.entry(name.to_owned()).or_default();
             *sum = sum.and(added);
         }
@@ -377,7 +413,7 @@ impl Transaction<'_> {
         expected: Option<Zxid>,
     ) -> Result<Reply, Refusal> {
         check_namespace_name(name)?;
-        let known = self.tree.namespaces.0.get(name);
+        let known = self.tree.namespaces.limited.get(name);
         let actual = known.map_or(Zxid(0), |known| known.namespace.version);
         if let Some(expected) = expected.filter(|expected| *expected != actual) {
             return Err(Refusal::NamespaceChanged { namespace: name.clone(), expected, actual });
@@ -385,19 +421,19 @@ impl Transaction<'_> {
         let namespace = Arc::new(Namespace { owner: owner.cloned(), limits: *limits, version: self.zxid });
         let counted = match known {
             Some(known) => Counted { namespace, ..known.clone() },
-            None if self.tree.namespaces.0.len() >= MAX_NAMESPACES => {
+            None if self.tree.namespaces.limited.len() >= MAX_NAMESPACES => {
                 return Err(bad(format!("at most {MAX_NAMESPACES} namespaces have limits")));
             }
             None => count(namespace, name, self.tree, self.sessions),
         };
-        self.tree.namespaces.0.insert(name.clone(), counted);
+        self.tree.namespaces.limited.insert(name.clone(), counted);
         self.changed = true;
         Ok(Reply::AccessChanged)
     }
 
     /// Takes the limits from a namespace.
     pub(crate) fn delete_namespace(&mut self, name: &Arc<str>) -> Result<Reply, Refusal> {
-        if self.tree.namespaces.0.remove(name).is_none() {
+        if self.tree.namespaces.limited.remove(name).is_none() {
             return Err(Refusal::NotThere(format!("namespace '{name}' has no limits").into()));
         }
         self.changed = true;

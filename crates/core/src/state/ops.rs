@@ -4,14 +4,16 @@ use lockkeeper_mutants::mutant;
 
 use super::apply::bad;
 use super::bounds::Adds;
+use super::counters::Addition;
 use super::gates::Beginning;
 use super::lock_queue::Newcomer;
 use super::locks::{Request, check_kind};
+use super::rates::Taking;
 use super::size;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
-use crate::command::{GateOp, LockOp, NodeKind, NodeOp, Op, Sequential};
+use crate::command::{GateOp, LockOp, NodeKind, NodeOp, Op, RateOp, Sequential};
 use crate::data::NodeData;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
@@ -28,6 +30,10 @@ impl Transaction<'_> {
             Op::Lock(op) => self.run_on_locks(session, op),
             Op::Gate(op) => self.run_on_gate(session, op),
             Op::Access(op) => self.change_access(session, op),
+            Op::Rate(RateOp::Take { name, rate, permits, ahead, reconfigure }) => {
+                let (rate, ahead, reconfigure) = (*rate, *ahead, *reconfigure);
+                self.take_permits(&Taking { name, rate, permits, ahead, reconfigure })
+            }
         }
     }
 
@@ -80,6 +86,7 @@ impl Transaction<'_> {
                 Ok(Reply::Checked)
             }
             NodeOp::CheckLock { lock, token } => self.check_lock(lock, *token),
+            NodeOp::Add { path, delta, min, max } => self.add(path, &Addition { delta: *delta, min: *min, max: *max }),
         }
     }
 
@@ -179,7 +186,12 @@ impl Transaction<'_> {
         Ok(Reply::Deleted)
     }
 
-    fn set_data(&mut self, path: &NodePath, data: &NodeData, version: Option<i32>) -> Result<Reply, Refusal> {
+    pub(crate) fn set_data(
+        &mut self,
+        path: &NodePath,
+        data: &NodeData,
+        version: Option<i32>,
+    ) -> Result<Reply, Refusal> {
         check_data(data)?;
         let node = self.node(path)?;
         self.check_access(path, node, Permissions::WRITE)?;

@@ -1,9 +1,9 @@
 //! Protects nodes that belong to a session or to the service from operations on nodes, whichever listener they came
 //! through (promise P14).
 //!
-//! A lock request, a kept place and a gate belong to the session that made them. Other sessions cannot change such a
-//! node; to delete one is a forced release, which requires the right to force. Only the super user may change the
-//! tops of the service's trees.
+//! A lock request, a kept place and a gate belong to the session that made them, the bucket of a rate limit to nobody.
+//! Other sessions cannot change such a node; to delete one is a forced release, which requires the right to force. Only
+//! the super user may change the tops of the service's trees.
 
 use lockkeeper_mutants::mutant;
 
@@ -12,9 +12,11 @@ use super::tree::Node;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::event::Event;
+use crate::feature::FeatureLevel;
 use crate::gate::GATES_ROOT;
 use crate::lock::{LOCKS_ROOT, LockName, parse_request};
 use crate::path::NodePath;
+use crate::rate::{RATES_ROOT, RateName};
 use crate::reply::Refusal;
 
 use super::apply::bad;
@@ -22,24 +24,30 @@ use super::apply::bad;
 /// The purpose of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeUse {
-    /// The directory of all locks, or of all gates.
+    /// The directory of all locks, of all gates, or of all rate limits.
     Top,
     /// A lock request, or the kept place of a dead holder.
     Request,
     /// Below the directory of gates, and not a directory.
     Gate,
+    /// The bucket of a rate limit, or what a client of an earlier feature level made in its place.
+    Bucket,
     /// Any other node.
     Ordinary,
 }
 
-fn node_use(path: &NodePath, kind: NodeKind) -> NodeUse {
+fn node_use(path: &NodePath, kind: NodeKind, level: FeatureLevel) -> NodeUse {
     let is_gate = || path.as_str().strip_prefix(GATES_ROOT).is_some_and(|rest| rest.starts_with('/'));
-    if is_top(path) {
+    // Before, the nodes there are nodes like any other.
+    let has_rates = level >= FeatureLevel::RATES;
+    if is_top(path) || has_rates && path.as_str() == RATES_ROOT {
         NodeUse::Top
     } else if is_request(path) {
         NodeUse::Request
     } else if kind != NodeKind::Container && is_gate() {
         NodeUse::Gate
+    } else if has_rates && matches!(kind, NodeKind::Ttl { .. }) && RateName::of_node(path).is_some() {
+        NodeUse::Bucket
     } else {
         NodeUse::Ordinary
     }
@@ -66,12 +74,12 @@ impl Transaction<'_> {
 
     /// Checks that the caller may delete the node; gives the event to publish if the deletion is a forced one.
     pub(crate) fn check_deletion(&self, path: &NodePath, node: &Node) -> Result<Option<Event>, Refusal> {
-        match node_use(path, node.kind) {
+        match node_use(path, node.kind, self.level) {
             NodeUse::Ordinary => return Ok(None),
             NodeUse::Top if self.is_super() => return Ok(None),
             NodeUse::Top => return Err(reserved(path)),
-            NodeUse::Request | NodeUse::Gate if self.owns(node) => return Ok(None),
-            NodeUse::Request | NodeUse::Gate => {}
+            NodeUse::Request | NodeUse::Gate | NodeUse::Bucket if self.owns(node) => return Ok(None),
+            NodeUse::Request | NodeUse::Gate | NodeUse::Bucket => {}
         }
         let may_force = self.may_force(path) || mutant!(ForeignDeleteBreaksLock);
         if !may_force {
@@ -90,12 +98,15 @@ impl Transaction<'_> {
 
     /// Checks that the caller may change the node's data.
     pub(crate) fn check_rewriting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
-        match node_use(path, node.kind) {
+        match node_use(path, node.kind, self.level) {
             NodeUse::Ordinary => Ok(()),
             NodeUse::Top if self.is_super() => Ok(()),
             NodeUse::Top => Err(reserved(path)),
             NodeUse::Request if self.owns(node) => Ok(()),
             NodeUse::Request => Err(not_own(path)),
+            NodeUse::Bucket => Err(Refusal::Forbidden(
+                format!("the data of {path} are the bucket of a rate limit, which only taking permits changes").into(),
+            )),
             NodeUse::Gate => Err(Refusal::Forbidden(
                 format!("the data of {path} are a gate's record, which only finishing or failing the gate changes")
                     .into(),
@@ -106,13 +117,13 @@ impl Transaction<'_> {
     /// Checks that the caller may change the node's access control list. The root's list decides about everything
     /// else in the tree.
     pub(crate) fn check_relisting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
-        match node_use(path, node.kind) {
+        match node_use(path, node.kind, self.level) {
             _ if self.is_super() => Ok(()),
             NodeUse::Top => Err(reserved(path)),
             NodeUse::Ordinary if path.is_root() => Err(reserved(path)),
             NodeUse::Ordinary => Ok(()),
-            NodeUse::Request | NodeUse::Gate if self.owns(node) => Ok(()),
-            NodeUse::Request | NodeUse::Gate => Err(not_own(path)),
+            NodeUse::Request | NodeUse::Gate | NodeUse::Bucket if self.owns(node) => Ok(()),
+            NodeUse::Request | NodeUse::Gate | NodeUse::Bucket => Err(not_own(path)),
         }
     }
 
@@ -120,11 +131,28 @@ impl Transaction<'_> {
     /// first.
     pub(crate) fn check_making(&mut self, path: &NodePath, node: &mut Node) -> Result<(), Refusal> {
         let parent = path.parent().and_then(|parent| Some((self.tree.get(&parent)?.kind, parent)));
-        if let Some((_, gate)) = parent.filter(|(kind, parent)| node_use(parent, *kind) == NodeUse::Gate) {
-            return Err(Refusal::Forbidden(format!("{gate} is a gate, and has no children").into()));
+        if let Some((kind, leaf)) = parent {
+            let what = match node_use(&leaf, kind, self.level) {
+                NodeUse::Gate => Some("a gate"),
+                NodeUse::Bucket => Some("a rate limit"),
+                _ => None,
+            };
+            if let Some(what) = what {
+                return Err(Refusal::Forbidden(format!("{leaf} is {what}, and has no children").into()));
+            }
         }
-        match node_use(path, node.kind) {
-            NodeUse::Ordinary => Ok(()),
+        let is_below_rates = self.level >= FeatureLevel::RATES && RateName::of_node(path).is_some();
+        if is_below_rates && node.kind != NodeKind::Container {
+            return Err(Refusal::Forbidden(
+                format!(
+                    "{path} would be a rate limit, and those are made by taking permits; below {RATES_ROOT} only \
+                     containers are made by hand"
+                )
+                .into(),
+            ));
+        }
+        match node_use(path, node.kind, self.level) {
+            NodeUse::Ordinary | NodeUse::Bucket => Ok(()),
             NodeUse::Top if !matches!(node.kind, NodeKind::Persistent | NodeKind::Container) => {
                 Err(bad(format!("{path} is persistent or a container")))
             }

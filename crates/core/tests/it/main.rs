@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "tests may; the exemption does not reach helpers outside of #[test] functions")]
 
 mod access;
+mod counters;
 mod endings;
 mod golden;
 mod model;
 mod names;
 mod namespaces;
+mod rates;

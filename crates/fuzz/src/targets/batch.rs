@@ -1,8 +1,8 @@
 //! The payload of a log entry.
 
 use lockkeeper_core::{
-    Actor, Batch, Command, GateKey, GateOp, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp, NodePath, Op, Origin,
-    RequestId, RequestKey, Sequential, SessionId, State, Term,
+    Actor, Batch, Command, FeatureLevel, GateKey, GateOp, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp,
+    NodePath, Op, Origin, Rate, RateName, RateOp, RequestId, RequestKey, Sequential, SessionId, State, Term,
 };
 
 pub(super) fn examine(input: &[u8]) {
@@ -45,6 +45,11 @@ fn create(at: &str, kind: NodeKind, sequential: Sequential) -> NodeOp {
     }
 }
 
+fn take(name: &str, permits: Vec<u32>, ahead: u32) -> RateOp {
+    let name = RateName::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    RateOp::Take { name, rate: Rate { limit: 100, per_ms: 1_000 }, permits, ahead, reconfigure: false }
+}
+
 fn by(session: u64, op: impl Into<Op>) -> Command {
     Command::Do { actor: Actor::of(SessionId(session)), op: op.into() }
 }
@@ -80,6 +85,12 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         ],
         vec![by(2, begin)],
         vec![Command::CloseSession { session: SessionId(2) }],
+        vec![
+            Command::RaiseFeatureLevel { level: FeatureLevel::LATEST },
+            by(1, take("r", vec![1, 2, 9], 0)),
+            by(1, take("s/t", vec![1], 5)),
+            by(1, NodeOp::Add { path: path("/n"), delta: -3, min: Some(-5), max: None }),
+        ],
     ];
     let origin = |sequence| Origin { node: NodeId(1), incarnation: 1, sequence };
     let batches = batches.into_iter().zip(1..);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{
-    AccessOp, Actor, Command, GateOp, LockName, LockOp, NodeOp, Op, Principals, Refusal, TraceContext,
+    AccessOp, Actor, Command, GateOp, LockName, LockOp, NodeOp, Op, Principals, RateOp, Refusal, TraceContext,
 };
 use tokio::sync::oneshot;
 
@@ -212,6 +212,7 @@ fn bytes_of_op(op: &Op) -> usize {
                 GateOp::Fail { key, .. } => key.as_str().len(),
             },
             Op::Access(op) => bytes_of_access_op(op),
+            Op::Rate(RateOp::Take { name, permits, .. }) => name.as_str().len() + 5 * permits.len(),
         }
 }
 
@@ -238,7 +239,7 @@ fn bytes_of_node_op(op: &NodeOp) -> usize {
         NodeOp::Create { path, data, acl, .. } => path.as_str().len() + data.len() + of_acl(acl),
         NodeOp::SetData { path, data, .. } => path.as_str().len() + data.len(),
         NodeOp::SetAcl { path, acl, .. } => path.as_str().len() + of_acl(acl),
-        NodeOp::Delete { path, .. } | NodeOp::Check { path, .. } => path.as_str().len(),
+        NodeOp::Delete { path, .. } | NodeOp::Check { path, .. } | NodeOp::Add { path, .. } => path.as_str().len(),
         NodeOp::CheckLock { lock, .. } => lock.as_str().len(),
     }
 }

@@ -67,7 +67,7 @@ fn kind_of(command: &Command) -> &'static str {
         Command::Do { op, .. } => match op {
             Op::Node(NodeOp::Create { .. }) => "create",
             Op::Node(NodeOp::Delete { .. }) => "delete",
-            Op::Node(NodeOp::SetData { .. }) => "set-data",
+            Op::Node(NodeOp::SetData { .. } | NodeOp::Add { .. }) => "set-data",
             Op::Node(NodeOp::SetAcl { .. }) => "set-acl",
             Op::Multi(_) => "multi",
             Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }) => "acquire",
@@ -76,6 +76,7 @@ fn kind_of(command: &Command) -> &'static str {
             ) => "release",
             Op::Gate(_) => "gate",
             Op::Access(_) => "access",
+            Op::Rate(_) => "rate",
             Op::Node(NodeOp::Check { .. } | NodeOp::CheckLock { .. })
             | Op::Lock(LockOp::Downgrade { .. } | LockOp::Claim { .. }) => "other",
         },

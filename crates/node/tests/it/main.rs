@@ -8,6 +8,7 @@ mod feature_levels;
 mod herd;
 mod in_order;
 mod locks;
+mod rate_limits;
 mod rates;
 mod sessions;
 mod sets;

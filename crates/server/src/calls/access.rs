@@ -39,6 +39,7 @@ fn resource_in(resource: Resource) -> access::Resource {
         Resource::Gates => access::Resource::Gates,
         Resource::Sessions => access::Resource::Sessions,
         Resource::Cluster => access::Resource::Cluster,
+        Resource::Rates => access::Resource::Rates,
     }
 }
 
@@ -49,6 +50,7 @@ fn resource_out(resource: access::Resource) -> Resource {
         access::Resource::Gates => Resource::Gates,
         access::Resource::Sessions => Resource::Sessions,
         access::Resource::Cluster => Resource::Cluster,
+        access::Resource::Rates => Resource::Rates,
     }
 }
 
@@ -317,7 +319,8 @@ mod tests {
 
     #[test]
     fn rules_are_the_same_inside_and_outside() {
-        for resource in [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster] {
+        use Resource::{Cluster, Gates, Locks, Nodes, Rates, Sessions};
+        for resource in [Locks, Nodes, Gates, Sessions, Cluster, Rates] {
             let rights = vec![Right::Read, Right::Acquire, Right::Write, Right::Force, Right::Admin];
             let rule = Rule { resource, prefix: "p".into(), rights };
             assert_eq!(rule_out(&rule_in(rule.clone())), rule);

@@ -8,6 +8,7 @@ mod gates;
 mod locks;
 mod namespaces;
 pub(crate) mod nodes;
+mod rates;
 mod sessions;
 mod txn;
 mod unfair;
@@ -156,6 +157,10 @@ impl CallScope {
             Call::CreateNode { path, body } => nodes::create(self, path, body).boxed(),
             Call::SetNode { path, query, body } => nodes::set(self, path, query, body).boxed(),
             Call::DeleteNode { path, query } => nodes::delete(self, path, query).boxed(),
+            Call::AddToCounter { path, body } => nodes::add(self, path, body).boxed(),
+            Call::TakePermits { name, body } => rates::take(self, name, body).boxed(),
+            Call::GetRate { name, query } => rates::show(self, name, query).boxed(),
+            Call::ListRates { query } => rates::list(self, query).boxed(),
             Call::RunTransaction { body } => txn::txn(self, body).boxed(),
             Call::GetCluster { query } => cluster::status(self, query).boxed(),
             Call::AddMember { body } => to_the_end(self.context.clone(), cluster::add_member(self, body)).boxed(),

@@ -1,6 +1,8 @@
 //! Calls of nodes: read, create, set, delete.
 
-use lockkeeper_api::nodes::{AclEntry, Changed, Create, Deleted, Kind, Node, NodeQuery, SetData, Stat, VersionQuery};
+use lockkeeper_api::nodes::{
+    AclEntry, Add, Added, Changed, Create, Deleted, Kind, Node, NodeQuery, SetData, Stat, VersionQuery,
+};
 use lockkeeper_api::{Answer, Code, Data};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_DATA_BYTES;
@@ -220,6 +222,20 @@ pub(super) async fn delete(scope: CallScope, path: String, VersionQuery { versio
         Outcome::Deleted => {
             let body = Deleted { path: path.to_string(), zxid: done.zxid.0 };
             Ok(Reply::ok(done.zxid, Answer::Deleted(body)))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Adds to the number in a node, within bounds.
+pub(super) async fn add(scope: CallScope, path: String, Add { delta, min, max }: Add) -> Answered {
+    let path = NodePath::parse(&path)?;
+    not_reserved(&path)?;
+    let done = scope.context.node.execute(scope.caller, NodeOp::Add { path: path.clone(), delta, min, max }).await?;
+    match done.value {
+        Outcome::Added(value) => {
+            let body = Added { path: path.to_string(), value, zxid: done.zxid.0 };
+            Ok(Reply::ok(done.zxid, Answer::Added(body)))
         }
         other => Err(unexpected(&other)),
     }

@@ -58,6 +58,11 @@ fn operation(op: TxnOp, principals: &Principals) -> Result<NodeOp, Failure> {
             NodeOp::SetData { path: NodePath::parse(&path)?, data: data_in(&data)?, version }
         }
         TxnOp::Check { path, version } => NodeOp::Check { path: NodePath::parse(&path)?, version },
+        TxnOp::Add { path, delta, min, max } => {
+            let path = NodePath::parse(&path)?;
+            not_reserved(&path)?;
+            NodeOp::Add { path, delta, min, max }
+        }
         TxnOp::LockHeld { lock, token } => {
             NodeOp::CheckLock { lock: LockName::parse(&lock)?, token: FencingToken(token) }
         }
@@ -68,6 +73,7 @@ fn result(reply: Outcome) -> Result<TxnResult, Failure> {
     Ok(match reply {
         Outcome::Created { path, stat } => TxnResult::Create { path: path.to_string(), stat: stat_out(stat) },
         Outcome::Deleted => TxnResult::Delete,
+        Outcome::Added(value) => TxnResult::Add { value },
         Outcome::DataSet(stat) => TxnResult::Set { stat: stat_out(stat) },
         // A lock's check answers as a node's check does; the client knows which one it sent.
         Outcome::Checked => TxnResult::Check,

@@ -15,6 +15,8 @@ use crate::failure::Failure;
 /// Prefix of the paths of locks.
 pub(crate) const LOCKS: &str = "/v1/locks/";
 const GATES: &str = "/v1/gates/";
+const RATES: &str = "/v1/rates/";
+const COUNTERS: &str = "/v1/counters/";
 const NODES: &str = "/v1/nodes";
 /// Longest path, encoded: a name of 1,024 bytes with every byte encoded, and the rest.
 const MAX_PATH_BYTES: usize = 4 * 1024;
@@ -27,6 +29,10 @@ pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
         fold_lock(method, rest)?
     } else if let Some(rest) = path.strip_prefix(GATES) {
         fold_gate(method, rest)?
+    } else if let Some(rest) = path.strip_prefix(RATES) {
+        fold_rate(method, rest)?
+    } else if let Some(rest) = path.strip_prefix(COUNTERS) {
+        encode(rest).map(|name| format!("{COUNTERS}{name}"))
     } else if let Some(rest) = path.strip_prefix(NODES) {
         fold_node(rest)?
     } else {
@@ -97,6 +103,17 @@ fn fold_gate(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
     Ok(encode(key).map(|key| format!("{GATES}{key}{verb}")))
 }
 
+fn fold_rate(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
+    let (name, verb) = match rest.strip_suffix("/take") {
+        Some(name) if method == Method::POST => (name, "/take"),
+        _ => (rest, ""),
+    };
+    if name.is_empty() {
+        return Err(Failure::new(Code::BadPath, "the name of the rate limit is missing in the path"));
+    }
+    Ok(encode(name).map(|name| format!("{RATES}{name}{verb}")))
+}
+
 fn fold_node(rest: &str) -> Result<Option<String>, Failure> {
     match rest.strip_prefix('/') {
         // The root has no name; a slash stands for it.
@@ -140,6 +157,9 @@ mod tests {
             (Method::POST, "/v1/gates/a/b/begin", "/v1/gates/a%2Fb/begin"),
             (Method::POST, "/v1/gates/a/fail/finish", "/v1/gates/a%2Ffail/finish"),
             (Method::GET, "/v1/gates/a/begin", "/v1/gates/a%2Fbegin"),
+            (Method::POST, "/v1/rates/a/b/take", "/v1/rates/a%2Fb/take"),
+            (Method::GET, "/v1/rates/a/take", "/v1/rates/a%2Ftake"),
+            (Method::POST, "/v1/counters/a/b", "/v1/counters/a%2Fb"),
             (Method::GET, "/v1/nodes", "/v1/nodes/%2F"),
             (Method::GET, "/v1/nodes/?children=true", "/v1/nodes/%2F?children=true"),
             (Method::GET, "/v1/nodes/a//b/", "/v1/nodes/a%2F%2Fb%2F"),
@@ -157,6 +177,8 @@ mod tests {
             (Method::GET, "/v1/locks/"),
             (Method::GET, "/v1/gates/"),
             (Method::POST, "/v1/gates//begin"),
+            (Method::GET, "/v1/rates/"),
+            (Method::POST, "/v1/rates//take"),
             (Method::GET, "/v1/nodes//"),
             (Method::GET, "/v1/nodes/%zz"),
             (Method::GET, "/v1/nodes/a%2"),

@@ -68,7 +68,9 @@ impl RequestSpan {
             Call::GetNode { path, .. }
             | Call::CreateNode { path, .. }
             | Call::SetNode { path, .. }
+            | Call::AddToCounter { path, .. }
             | Call::DeleteNode { path, .. } => ("lockkeeper.path", path),
+            Call::TakePermits { name, .. } | Call::GetRate { name, .. } => ("lockkeeper.rate", name),
             _ => return,
         };
         span.set_attribute(KeyValue::new(key, text_of(name)));

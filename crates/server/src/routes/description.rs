@@ -5,7 +5,7 @@
 use lockkeeper_core::limits::{
     MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_DELAY_MS, MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS,
     MAX_GATE_PENDING_MS, MAX_LABEL_BYTES, MAX_LOCKS_TOGETHER, MAX_MULTI_OPS, MAX_PATH_BYTES, MAX_PERMITS,
-    MAX_SESSION_TIMEOUT_MS, MAX_TTL_MS, MIN_SESSION_TIMEOUT_MS,
+    MAX_RATE_LIMIT, MAX_RATE_PER_MS, MAX_SESSION_TIMEOUT_MS, MAX_TTL_MS, MIN_SESSION_TIMEOUT_MS,
 };
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ use crate::calls::acquire::MAX_WAIT_MS;
 use crate::calls::nodes::MAX_CHILDREN;
 
 /// Stable names, which generated clients call their functions by.
-const OPERATIONS: [(&str, &str, &str); 38] = [
+const OPERATIONS: [(&str, &str, &str); 42] = [
     ("post", "/v1/sessions", "openSession"),
     ("get", "/v1/sessions", "listSessions"),
     ("get", "/v1/sessions/{id}", "getSession"),
@@ -36,6 +36,10 @@ const OPERATIONS: [(&str, &str, &str); 38] = [
     ("post", "/v1/nodes/{path}", "createNode"),
     ("put", "/v1/nodes/{path}", "setNode"),
     ("delete", "/v1/nodes/{path}", "deleteNode"),
+    ("post", "/v1/counters/{path}", "addToCounter"),
+    ("get", "/v1/rates", "listRates"),
+    ("get", "/v1/rates/{name}", "getRate"),
+    ("post", "/v1/rates/{name}/take", "takePermits"),
     ("post", "/v1/txn", "runTransaction"),
     ("get", "/v1/watch", "watchNodes"),
     ("get", "/v1/cluster", "getCluster"),
@@ -200,6 +204,9 @@ fn bounds(document: &mut Value) {
         ("AddMember", "client_address", &address),
         ("AddMember", "zookeeper_address", &address),
         ("Transfer", "to", &token),
+        ("TakePermits", "permits", &json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
+        ("TakePermits", "limit", &json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
+        ("TakePermits", "per_ms", &json!({ "minimum": 1, "maximum": MAX_RATE_PER_MS })),
     ] {
         // Indexing would make what is not there.
         if let Some(known) = document.pointer_mut(&format!("/components/schemas/{schema}/properties/{field}")) {

@@ -8,6 +8,7 @@ mod gates;
 mod locks;
 mod meta;
 mod nodes;
+mod rates;
 mod sessions;
 mod stream;
 mod watch;
@@ -71,6 +72,7 @@ struct RequestHeaders {
         (name = "sessions", description = "Who holds things"),
         (name = "locks", description = "First come, first served, with fencing tokens"),
         (name = "gates", description = "One run of an operation, whatever number of times it is asked for"),
+        (name = "rates", description = "So many permits in so much time, over the whole cluster"),
         (name = "nodes", description = "The tree"),
         (name = "watch", description = "What changes"),
         (name = "cluster", description = "The cluster itself"),
@@ -113,6 +115,10 @@ fn documented() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(gates::finish))
         .routes(routes!(gates::fail))
         .routes(routes!(nodes::get, nodes::create, nodes::set, nodes::delete))
+        .routes(routes!(nodes::add))
+        .routes(routes!(rates::list))
+        .routes(routes!(rates::show))
+        .routes(routes!(rates::take))
         .routes(routes!(nodes::txn))
         .routes(routes!(watch::watch))
         .routes(routes!(cluster::status))

@@ -1,6 +1,8 @@
 //! The routes of `/v1/nodes` and `/v1/txn`.
 
-use lockkeeper_api::nodes::{Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
+use lockkeeper_api::nodes::{
+    Add, Added, Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery,
+};
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
@@ -71,6 +73,23 @@ pub(super) async fn delete(
     Identified(scope): Identified,
 ) -> Answered {
     scope.dispatch(Call::DeleteNode { path, query }).await
+}
+
+/// Adds to the decimal number in a node, within bounds that are checked where the addition takes place.
+#[utoipa::path(post, path = "/v1/counters/{path}", tag = "nodes", request_body = Add,
+    params(("path" = String, Path, description = "The path of the node without its first slash"),
+           super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "It was added", body = Added),
+              (status = "4XX", description = "Refused; nothing was added; 409 `out_of_bounds`, `not_a_number`",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn add(
+    PathOfNode(path): PathOfNode,
+    Identified(scope): Identified,
+    Json(body): Json<Add>,
+) -> Answered {
+    scope.dispatch(Call::AddToCounter { path, body }).await
 }
 
 /// Carries out a transaction: all of it or nothing.

@@ -98,7 +98,10 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         | Refusal::NotThere(_)
         | Refusal::RoleChanged { .. }
         | Refusal::NamespaceChanged { .. }
-        | Refusal::FeatureLevelTooLow { .. } => ErrorCode::BadArguments,
+        | Refusal::FeatureLevelTooLow { .. }
+        | Refusal::OutOfBounds { .. }
+        | Refusal::NotANumber { .. }
+        | Refusal::RateMismatch { .. } => ErrorCode::BadArguments,
     }
 }
 

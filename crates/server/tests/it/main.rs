@@ -34,6 +34,7 @@ mod otlp;
 mod peer_link;
 mod peer_tls;
 mod peers;
+mod rate_limits;
 mod reentry;
 mod sessions;
 mod shares;

@@ -2,6 +2,7 @@
 
 mod counting;
 mod leading;
+mod limits;
 mod meeting;
 mod outage;
 mod queueing;

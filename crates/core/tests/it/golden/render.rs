@@ -19,6 +19,10 @@ pub(crate) fn reply(reply: &Reply) -> String {
     match reply {
         Reply::SessionOpened { session, timeout_ms } => format!("session {session} opened, timeout {timeout_ms} ms"),
         Reply::SessionClosed => "session closed".into(),
+        Reply::Added(sum) => format!("the number is {sum}"),
+        Reply::PermitsTaken { granted, leased, available, wait_ms } => {
+            format!("{granted} requests granted, {leased} permits leased, {available} left, wait {wait_ms} ms")
+        }
         Reply::SessionsExpired(sessions) => format!("sessions expired: {}", join(sessions)),
         Reply::Reaped(paths) => format!("reaped: {}", join(paths)),
         Reply::Created { path, stat } => format!("created {path}: {}", self::stat(stat)),

@@ -238,7 +238,13 @@ fn node_op(chooser: &Chooser<'_>, what: u16) -> NodeOp {
             let path = chooser.path();
             NodeOp::SetAcl { version: chooser.version(|n| n.aversion, &path), path, acl: chooser.acl() }
         }
-        13 | 14 => {
+        13 => {
+            let path = chooser.path();
+            let bound = |by: u16| (!by.is_multiple_of(3)).then_some(i64::from(by % 200) - 50);
+            let (min, max) = (bound(chooser.raw[1]), bound(chooser.raw[4]));
+            NodeOp::Add { path, delta: i64::from(chooser.raw[5] % 64) - 20, min, max }
+        }
+        14 => {
             let path = chooser.path();
             NodeOp::Check { version: chooser.version(|n| n.version, &path), path }
         }

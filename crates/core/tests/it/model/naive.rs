@@ -259,7 +259,14 @@ impl Model {
                 Ok(Reply::Reaped(reaped))
             }
             Command::Do { actor, op } => {
-                if self.level < 3 && matches!(op, Op::Lock(LockOp::AcquireReentrant { .. })) {
+                let is_addition = |op: &NodeOp| matches!(op, NodeOp::Add { .. });
+                let is_new = match op {
+                    Op::Lock(LockOp::AcquireReentrant { .. }) => true,
+                    Op::Node(op) => is_addition(op),
+                    Op::Multi(ops) => ops.iter().any(is_addition),
+                    _ => false,
+                };
+                if self.level < 3 && is_new {
                     return Err(Refusal::FeatureLevelTooLow {
                         needed: FeatureLevel(3),
                         level: FeatureLevel(self.level),
@@ -483,6 +490,7 @@ impl Model {
             Op::Lock(op) => self.run_on_locks(zxid, session, op),
             Op::Gate(op) => self.run_on_gate(zxid, session, op),
             Op::Access(op) => self.limit(zxid, op),
+            Op::Rate(_) => panic!("rate limits have a model of their own"),
         }?;
         let stores_result = matches!(op, Op::Gate(GateOp::Finish { .. }));
         bounds::check(&before, self, bounds::is_for_locks(op, &reply), stores_result)?;

@@ -70,8 +70,50 @@ impl Model {
                 expect(at, *version, actual)?;
                 Ok(Reply::Checked)
             }
+            NodeOp::Add { path, delta, min, max } => self.add_up(zxid, session, path, *delta, (*min, *max)),
             NodeOp::CheckLock { lock, token } => self.holder(lock, *token, |_| true).map(|_| Reply::Checked),
         }
+    }
+
+    fn add_up(
+        &mut self,
+        zxid: u64,
+        session: Option<SessionId>,
+        path: &NodePath,
+        delta: i64,
+        (min, max): (Option<i64>, Option<i64>),
+    ) -> Answer {
+        let at = path.as_str();
+        let is_there = self.nodes.contains_key(at);
+        let mut value = 0;
+        if is_there {
+            self.allow(at, Permissions::WRITE)?;
+            let data = self.nodes[at].data.clone().unwrap_or_default();
+            let number = String::from_utf8(data.clone()).ok().and_then(|text| text.parse::<i64>().ok());
+            value = number.ok_or(Refusal::NotANumber { path: path.clone(), bytes: data.len() as u32 })?;
+        }
+        let sum = i128::from(value) + i128::from(delta);
+        let (low, high) = (min.unwrap_or(i64::MIN), max.unwrap_or(i64::MAX));
+        if delta > 0 && sum > i128::from(high) || delta < 0 && sum < i128::from(low) {
+            let bound = if delta > 0 { high } else { low };
+            return Err(Refusal::OutOfBounds { path: path.clone(), value, delta, bound });
+        }
+        let sum = sum as i64;
+        if delta == 0 {
+            if !is_there {
+                let (parent, _) = split(at).unwrap();
+                self.there(&parent)?;
+                self.allow(&parent, Permissions::CREATE)?;
+            }
+            return Ok(Reply::Added(sum));
+        }
+        let data = sum.to_string().as_bytes().into();
+        if is_there {
+            self.run_on_node(zxid, session, &NodeOp::SetData { path: path.clone(), data, version: None })?;
+        } else {
+            self.create(zxid, session, at, &data, NodeKind::Persistent, Sequential::No, &[AclEntry::open()])?;
+        }
+        Ok(Reply::Added(sum))
     }
 
     fn there(&self, at: &str) -> Result<&MNode, Refusal> {

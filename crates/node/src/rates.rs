@@ -1,0 +1,317 @@
+//! Permits of rate limits (see `lockkeeper_core::rate`): takes them from the replicated bucket, for all callers that
+//! wait at this node together, and hands out from memory what it has leased.
+//!
+//! For each name there is at most one command in flight; requests that come meanwhile go into the next one. A node that
+//! is asked often leases permits ahead, as many as it handed out in about the time of a lease, so that most requests
+//! need no command. A request that was refused for want of permits says until when others for as many are, too: nobody
+//! gives permits back.
+//!
+//! This module must never hand out a permit that the state has not given it, nor one whose lease may be over.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::limits::MAX_TAKES_TOGETHER;
+use lockkeeper_core::rate::LEASE_MS;
+use lockkeeper_core::{Op, Principals, Rate, RateName, RateOp, Refusal, Reply, TraceContext, Zxid};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::engine::Engine;
+use crate::error::{Bound, NodeError};
+use crate::request::{At, Caller};
+use crate::time::clock::whole_ms;
+
+/// How long this node hands out what it has leased, from when it sent the command. The replicated clock, by which the
+/// lease ends, runs at most 1 % faster than this node's.
+const HAND_OUT: Duration = Duration::from_millis(LEASE_MS * 9 / 10);
+/// Most names about which something is remembered. Beyond it everything but what is in flight is forgotten.
+const MAX_NAMES: usize = 4_096;
+/// Most requests for one name that wait for a command.
+const MAX_WAITING: usize = 8 * MAX_TAKES_TOGETHER;
+
+/// A request for permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakePermits {
+    /// The rate limit.
+    pub name: RateName,
+    /// Its rate.
+    pub rate: Rate,
+    /// How many permits, all or none: from 1 to the limit.
+    pub permits: u32,
+    /// Whether a bucket with another rate gets this one instead of a refusal.
+    pub reconfigure: bool,
+}
+
+/// The answer to a request for permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PermitsTaken {
+    /// Whether the permits were taken.
+    pub granted: bool,
+    /// About how many are left.
+    pub available: u32,
+    /// If they were not taken: in how many milliseconds they will be there, if nobody takes any until then.
+    pub retry_after_ms: u64,
+}
+
+/// What this node knows about rate limits.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    names: Mutex<BTreeMap<RateName, Known>>,
+}
+
+/// What this node knows about one rate limit.
+#[derive(Debug, Default)]
+struct Known {
+    /// The rate to which the rest belongs.
+    rate: Option<Rate>,
+    /// Leased permits, and until when they may be handed out.
+    leased: u32,
+    leased_until: Duration,
+    /// So many permits and more are not there before this time.
+    refused: Option<(u32, Duration)>,
+    available: u32,
+    zxid: Zxid,
+    /// Permits handed out since the last command was sent.
+    handed_out: u32,
+    sent_at: Option<Duration>,
+    is_in_flight: bool,
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    ask: TakePermits,
+    principals: Principals,
+    trace: Option<TraceContext>,
+    answer: oneshot::Sender<Result<At<PermitsTaken>, NodeError>>,
+}
+
+/// What becomes of a request.
+enum Step {
+    Answered(At<PermitsTaken>),
+    /// The answer comes with the next command; the flag says whether the caller has it sent.
+    Later(oneshot::Receiver<Result<At<PermitsTaken>, NodeError>>, bool),
+}
+
+impl Known {
+    /// Answers from memory, if that is possible.
+    fn answer(&mut self, ask: &TakePermits, now: Duration) -> Option<At<PermitsTaken>> {
+        if self.rate != Some(ask.rate) || ask.reconfigure {
+            return None;
+        }
+        if ask.permits <= self.leased && now < self.leased_until {
+            self.leased -= ask.permits;
+            return Some(self.grant(ask.permits, self.leased));
+        }
+        let (refused, until) = self.refused.filter(|(_, until)| now < *until)?;
+        (refused <= ask.permits).then(|| self.refuse(until - now))
+    }
+
+    fn grant(&mut self, permits: u32, also_left: u32) -> At<PermitsTaken> {
+        self.handed_out = self.handed_out.saturating_add(permits);
+        metrics::counter!("lockkeeper_rate_permits_total", "outcome" => "granted").increment(permits.into());
+        let available = self.available.saturating_add(also_left);
+        At { value: PermitsTaken { granted: true, available, retry_after_ms: 0 }, zxid: self.zxid }
+    }
+
+    fn refuse(&self, wait: Duration) -> At<PermitsTaken> {
+        metrics::counter!("lockkeeper_rate_requests_refused_total").increment(1);
+        let retry_after_ms = whole_ms(wait).saturating_add(1);
+        At { value: PermitsTaken { granted: false, available: self.available, retry_after_ms }, zxid: self.zxid }
+    }
+
+    /// Takes the requests of the next command: the first ones, as far as they ask alike.
+    fn next_batch(&mut self) -> Vec<Waiting> {
+        let mut batch: Vec<Waiting> = Vec::new();
+        while let Some(next) = self.waiting.pop_front() {
+            if next.answer.is_closed() {
+                continue;
+            }
+            let is_alike =
+                |first: &Waiting| (first.ask.rate, first.ask.reconfigure) == (next.ask.rate, next.ask.reconfigure);
+            if batch.len() == MAX_TAKES_TOGETHER || !batch.first().is_none_or(is_alike) {
+                self.waiting.push_front(next);
+                break;
+            }
+            batch.push(next);
+        }
+        batch
+    }
+
+    /// How many permits to lease ahead: as many as were handed out since the last command, if that is not long ago.
+    fn ahead(&mut self, rate: Rate, now: Duration) -> u32 {
+        let is_recent = self.sent_at.is_some_and(|sent_at| now - sent_at < HAND_OUT);
+        let is_known = self.rate == Some(rate);
+        self.sent_at = Some(now);
+        let handed_out = std::mem::take(&mut self.handed_out);
+        if is_recent && is_known { handed_out } else { 0 }
+    }
+
+    /// Notes what a command has brought.
+    fn learn(&mut self, rate: Rate, sent_at: Duration, leased: u32, available: u32, zxid: Zxid) {
+        let lapsed = std::mem::replace(&mut self.leased, leased);
+        metrics::counter!("lockkeeper_rate_permits_total", "outcome" => "lapsed").increment(lapsed.into());
+        metrics::counter!("lockkeeper_rate_permits_total", "outcome" => "leased").increment(leased.into());
+        self.leased_until = sent_at + HAND_OUT;
+        (self.rate, self.available, self.zxid, self.refused) = (Some(rate), available, zxid, None);
+    }
+
+    fn is_of_use(&self, now: Duration) -> bool {
+        self.is_in_flight
+            || self.sent_at.is_some_and(|sent_at| now - sent_at < HAND_OUT)
+            || self.refused.is_some_and(|(_, until)| now < until)
+    }
+}
+
+impl Rates {
+    fn ask(&self, ask: TakePermits, caller: Caller, now: Duration) -> Result<Step, NodeError> {
+        let mut names = self.names.lock();
+        if names.len() >= MAX_NAMES && !names.contains_key(&ask.name) {
+            names.retain(|_, known| known.is_of_use(now));
+            if names.len() >= MAX_NAMES {
+                names.retain(|_, known| known.is_in_flight);
+            }
+        }
+        let known = names.entry(ask.name.clone()).or_default();
+        if let Some(answer) = known.answer(&ask, now) {
+            return Ok(Step::Answered(answer));
+        }
+        if known.waiting.len() >= MAX_WAITING {
+            return Err(NodeError::overloaded(Bound::QueuedChanges));
+        }
+        let (answer, receiver) = oneshot::channel();
+        let Caller { principals, trace, .. } = caller;
+        known.waiting.push_back(Waiting { ask, principals, trace, answer });
+        let is_first = !std::mem::replace(&mut known.is_in_flight, true);
+        Ok(Step::Later(receiver, is_first))
+    }
+
+    fn with<T>(&self, name: &RateName, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(self.names.lock().entry(name.clone()).or_default())
+    }
+}
+
+impl Engine {
+    /// Takes permits, or says when they will be there.
+    pub(crate) async fn take_permits(
+        self: &Arc<Self>,
+        caller: Caller,
+        ask: TakePermits,
+    ) -> Result<At<PermitsTaken>, NodeError> {
+        self.refuse_when_closing()?;
+        check(&ask)?;
+        self.rights_are_current().await?;
+        let who = &caller.principals;
+        self.refuse_early(|engine| engine.replica.state().check_taking(who, &ask.name)).await?;
+        let name = ask.name.clone();
+        let (receiver, is_first) = match self.rates.ask(ask, caller, self.replica.clock.now())? {
+            Step::Answered(answer) => return Ok(answer),
+            Step::Later(receiver, is_first) => (receiver, is_first),
+        };
+        if is_first {
+            // In a task of its own: others wait for it even if this caller goes.
+            let engine = self.clone();
+            self.replica.tasks.spawn(async move { engine.send_takes(&name).await });
+        }
+        receiver.await.unwrap_or_else(|_| Err(NodeError::UnknownOutcome("this node has stopped".into())))
+    }
+
+    /// Sends commands for those who wait for permits of this name, one after the other, until nobody does.
+    async fn send_takes(self: Arc<Self>, name: &RateName) {
+        loop {
+            let now = self.replica.clock.now();
+            let taken = self.rates.with(name, |known| {
+                let batch = known.next_batch();
+                known.is_in_flight = !batch.is_empty();
+                let rate = batch.first()?.ask.rate;
+                let ahead = known.ahead(rate, now).min(rate.longest_lease());
+                Some((batch, ahead))
+            });
+            let Some((batch, ahead)) = taken else { return };
+            let Some(first) = batch.first() else { return };
+            let (rate, reconfigure) = (first.ask.rate, first.ask.reconfigure);
+            let permits = batch.iter().map(|waiting| waiting.ask.permits).collect();
+            let op = RateOp::Take { name: name.clone(), rate, permits, ahead, reconfigure };
+            let caller = Caller { principals: first.principals.clone(), trace: first.trace, ..Caller::default() };
+            let done = self.execute(caller, Op::from(op)).await;
+            self.rates.with(name, |known| known.settle(rate, now, batch, done));
+        }
+    }
+}
+
+impl Known {
+    /// Answers the requests of a command.
+    fn settle(&mut self, rate: Rate, sent_at: Duration, batch: Vec<Waiting>, done: Result<At<Reply>, NodeError>) {
+        let mut batch = VecDeque::from(batch);
+        match done {
+            Ok(At { value: Reply::PermitsTaken { granted, leased, available, wait_ms }, zxid }) => {
+                self.learn(rate, sent_at, leased, available, zxid);
+                for waiting in batch.drain(..(granted as usize).min(batch.len())) {
+                    let answer = self.grant(waiting.ask.permits, leased);
+                    let _ = waiting.answer.send(Ok(answer));
+                }
+                if let Some(permits) = batch.front().map(|waiting| waiting.ask.permits) {
+                    let wait = Duration::from_millis(wait_ms);
+                    self.refused = Some((permits, sent_at + wait));
+                    self.refuse_or_keep(batch, permits, wait);
+                }
+            }
+            Ok(other) => {
+                let why = format!("the state answered with something else: {other:?}");
+                answer_all(batch, &NodeError::Fatal(why));
+            }
+            // The right of the one in whose name it was asked; the others have been found to have theirs.
+            Err(error) if is_of_the_caller(&error) => {
+                if let Some(first) = batch.pop_front() {
+                    let _ = first.answer.send(Err(error));
+                }
+                self.put_back(batch);
+            }
+            Err(error) => answer_all(batch, &error),
+        }
+    }
+
+    /// Refuses the requests for so many permits or more; the others may be granted by the next command.
+    fn refuse_or_keep(&mut self, batch: VecDeque<Waiting>, permits: u32, wait: Duration) {
+        let mut kept = VecDeque::new();
+        for waiting in batch {
+            if waiting.ask.permits < permits {
+                kept.push_back(waiting);
+            } else {
+                let _ = waiting.answer.send(Ok(self.refuse(wait)));
+            }
+        }
+        self.put_back(kept);
+    }
+
+    fn put_back(&mut self, mut kept: VecDeque<Waiting>) {
+        kept.append(&mut self.waiting);
+        self.waiting = kept;
+    }
+}
+
+fn answer_all(batch: VecDeque<Waiting>, error: &NodeError) {
+    for waiting in batch {
+        let _ = waiting.answer.send(Err(error.clone()));
+    }
+}
+
+fn is_of_the_caller(error: &NodeError) -> bool {
+    matches!(error, NodeError::Refused(Refusal::NoAuth { .. } | Refusal::Forbidden(_) | Refusal::Unauthenticated(_)))
+}
+
+fn check(ask: &TakePermits) -> Result<(), Refusal> {
+    ask.rate.check().map_err(|why| Refusal::BadArguments(why.into()))?;
+    if !(1..=ask.rate.limit).contains(&ask.permits) {
+        let (limit, permits) = (ask.rate.limit, ask.permits);
+        let why = format!("a request takes from 1 to {limit} permits, the limit, not {permits}");
+        return Err(Refusal::BadArguments(why.into()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "rates_tests.rs"]
+mod tests;

@@ -1,0 +1,135 @@
+//! Rate limits and bounded counters over HTTP: what they answer, who may, and how much of a namespace they take.
+
+use lockkeeper_api::Code;
+use lockkeeper_api::nodes::{Added, TxnDone, TxnResult};
+use lockkeeper_api::rates::{PermitsTaken, RateView, Rates};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::access::{As, enable, principal};
+use crate::harness::{Cluster, Got, Running, eventually};
+
+async fn start() -> Cluster {
+    let node = Cluster::start(1).await;
+    let probe = json!({ "limit": 1, "per_ms": 1 });
+    eventually("feature level 3", async || {
+        node.post("/v1/rates/probe/take", None, probe.clone()).await.status.is_success()
+    })
+    .await;
+    node
+}
+
+async fn take(node: &Running, name: &str, body: Value) -> Got {
+    node.post(&format!("/v1/rates/{name}/take"), None, body).await
+}
+
+#[tokio::test]
+async fn permits_are_granted_refused_and_shown() {
+    let node = start().await;
+    let rate = |permits: u32| json!({ "permits": permits, "limit": 5, "per_ms": 3_600_000 });
+    let taken: PermitsTaken = take(&node, "mails/welcome", rate(4)).await.json();
+    assert_eq!((taken.name.as_str(), taken.granted, taken.available), ("mails/welcome", true, 1));
+    let refused = take(&node, "mails/welcome", rate(2)).await;
+    assert_eq!(refused.status, StatusCode::OK, "a limit that is used up is no overload");
+    let refused: PermitsTaken = refused.json();
+    assert!(!refused.granted && (700_000..=720_001).contains(&refused.retry_after_ms), "{refused:?}");
+    let one = json!({ "limit": 5, "per_ms": 3_600_000 });
+    assert!(take(&node, "mails/welcome", one).await.json::<PermitsTaken>().granted, "one permit where nothing is said");
+
+    let shown: RateView = node.get("/v1/rates/mails/welcome").await.json();
+    assert_eq!((shown.rate.limit, shown.rate.per_ms, shown.rate.available), (5, 3_600_000, 0));
+    node.get("/v1/rates/mails/other").await.problem(Code::NotFound);
+    for name in ["mails/a", "mails/b", "sms/a"] {
+        take(&node, name, rate(1)).await.json::<PermitsTaken>();
+    }
+    let page: Rates = node.get("/v1/rates?prefix=mails/&limit=2").await.json();
+    let names = |page: &Rates| page.rates.iter().map(|rate| rate.name.clone()).collect::<Vec<_>>();
+    assert_eq!((names(&page), page.next.as_deref()), (vec!["mails/a".into(), "mails/b".into()], Some("mails/b")));
+    let page: Rates = node.get("/v1/rates?prefix=mails/&limit=2&after=mails/b").await.json();
+    assert_eq!((names(&page), page.next), (vec!["mails/welcome".into()], None));
+
+    let problem = take(&node, "mails/welcome", json!({ "limit": 6, "per_ms": 3_600_000 })).await;
+    assert!(problem.problem(Code::RateMismatch).detail.contains("5 permits in 3600000 ms"), "{}", problem.text);
+    let changed = json!({ "limit": 6, "per_ms": 3_600_000, "reconfigure": true });
+    assert!(take(&node, "mails/welcome", changed).await.json::<PermitsTaken>().granted);
+    for bad in [
+        json!({ "limit": 0, "per_ms": 1 }),
+        json!({ "limit": 1, "per_ms": 0 }),
+        json!({ "limit": 5, "per_ms": 1_000, "permits": 6 }),
+        json!({ "limit": 5, "per_ms": 1_000, "permits": 0 }),
+        json!({ "limit": 5 }),
+        json!({ "limit": 5, "per_ms": 1_000, "surprise": 1 }),
+    ] {
+        take(&node, "bad", bad).await.problem(Code::BadRequest);
+    }
+    take(&node, "mails", rate(1)).await.problem(Code::BadRequest);
+    take(&node, "mails%2F..", rate(1)).await.problem(Code::BadPath);
+    node.post("/v1/nodes/rates/mails/c", None, json!({})).await.problem(Code::Forbidden);
+    let figures = node.get("/metrics").await.text;
+    for wanted in ["lockkeeper_rate_permits_total{outcome=\"granted\"}", "lockkeeper_rate_requests_refused_total"] {
+        assert!(figures.contains(wanted), "{wanted}");
+    }
+}
+
+#[tokio::test]
+async fn additions_stay_within_their_bounds() {
+    let node = start().await;
+    let session = node.session(20_000).await.credential;
+    node.post("/v1/nodes/stock", None, json!({})).await;
+    let add = async |body: Value| node.post("/v1/counters/stock/7", Some(&session), body).await;
+    assert_eq!(add(json!({ "delta": 3, "max": 5 })).await.json::<Added>().value, 3);
+    let problem = add(json!({ "delta": -4, "min": 0 })).await.problem(Code::OutOfBounds);
+    for word in ["/stock/7", "is 3", "adding -4", "bound 0", "nothing was added"] {
+        assert!(problem.status == 409 && problem.detail.contains(word), "{problem}");
+    }
+    let read = node.get("/v1/nodes/stock/7").await;
+    assert!(read.text.contains(r#""text":"3""#), "{}", read.text);
+    node.post("/v1/counters/none/7", None, json!({ "delta": 1 })).await.problem(Code::NoNode);
+    node.post("/v1/counters/stock", None, json!({ "delta": 1 })).await.problem(Code::NotANumber);
+    node.post("/v1/counters/stock/7", None, json!({ "delta": 1.5 })).await.problem(Code::BadRequest);
+    node.post("/v1/counters/zookeeper/x", None, json!({ "delta": 1 })).await.problem(Code::Forbidden);
+    let transfer = |count: i64| {
+        json!({ "operations": [
+            { "op": "add", "path": "/stock/7", "delta": -count, "min": 0 },
+            { "op": "add", "path": "/stock/8", "delta": count },
+        ] })
+    };
+    let problem = node.post("/v1/txn", None, transfer(4)).await.problem(Code::TransactionFailed);
+    assert_eq!((problem.operation, problem.cause), (Some(0), Some(Code::OutOfBounds)));
+    let done: TxnDone = node.post("/v1/txn", None, transfer(2)).await.json();
+    assert_eq!(done.results, [TxnResult::Add { value: 1 }, TxnResult::Add { value: 2 }]);
+}
+
+#[tokio::test]
+async fn a_role_says_who_may_take_and_look() {
+    let node = start().await;
+    let admin = enable(&node).await;
+    let rules = json!([{ "resource": "rates", "prefix": "mails", "rights": ["acquire"] },
+                       { "resource": "nodes", "prefix": "/stock", "rights": ["read"] }]);
+    let token = principal(&node, &admin, "mailer", rules).await.token.unwrap();
+    let body = json!({ "limit": 5, "per_ms": 3_600_000 });
+    let ask = async |path: &str, token: Option<&str>, body: Option<Value>| {
+        let method = if body.is_some() { Method::POST } else { Method::GET };
+        As { node: &node, token }.call(method, path, None, body).await
+    };
+    let mailer = Some(token.as_str());
+    assert!(ask("/v1/rates/mails/a/take", mailer, Some(body.clone())).await.json::<PermitsTaken>().granted);
+    ask("/v1/rates/sms/a/take", mailer, Some(body.clone())).await.problem(Code::Forbidden);
+    ask("/v1/rates/mails/a/take", None, Some(body)).await.problem(Code::Unauthenticated);
+    ask("/v1/rates/mails/a", mailer, None).await.json::<RateView>();
+    ask("/v1/rates/sms/a", mailer, None).await.problem(Code::Forbidden);
+    assert_eq!(ask("/v1/rates?prefix=mails", mailer, None).await.json::<Rates>().rates.len(), 1);
+    ask("/v1/rates", mailer, None).await.problem(Code::Forbidden);
+    ask("/v1/counters/stock/7", mailer, Some(json!({ "delta": 1 }))).await.problem(Code::Forbidden);
+}
+
+#[tokio::test]
+async fn a_namespace_bounds_buckets() {
+    let node = start().await;
+    let change = json!({ "put_namespace": { "name": "mails", "limits": { "nodes": 2 } } });
+    As { node: &node, token: None }.change(change).await;
+    let body = json!({ "limit": 5, "per_ms": 3_600_000 });
+    assert!(take(&node, "mails/a", body.clone()).await.json::<PermitsTaken>().granted);
+    take(&node, "mails/b", body.clone()).await.problem(Code::NamespaceFull);
+    assert!(take(&node, "mails/a", body).await.json::<PermitsTaken>().granted);
+}
