@@ -28,6 +28,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod sampler;
+pub mod servers;
 pub mod small_disk;
 pub mod sse;
 pub mod stats;

@@ -37,7 +37,7 @@ impl Postgres {
     /// There is no user to run it, or it does not start.
     pub async fn start(programs: &Path, log_dir: &Path) -> Result<Self, Failed> {
         let data = tempfile::Builder::new().prefix("lockkeeper-postgres-").tempdir()?;
-        let become_user = other_user(data.path())?;
+        let become_user = other_user(data.path(), "postgres")?;
         let directory = data.path().join("data").display().to_string();
         let log = log_dir.join("postgres.log");
         let run = |program: &str, arguments: &[&str]| {
@@ -54,7 +54,8 @@ impl Postgres {
         let port = ports::free(1)?.first().copied().unwrap_or_default();
         let port_text = port.to_string();
         // fsync is off: this proof cuts off no power, and the data goes with the proof.
-        let settings = ["-D", &directory, "-h", "127.0.0.1", "-p", &port_text, "-k", "", "-c", "fsync=off"];
+        let mut settings = vec!["-D", &directory, "-h", "127.0.0.1", "-p", &port_text, "-k", ""];
+        settings.extend(["-c", "fsync=off", "-c", "max_connections=300"]);
         let mut postgres = Self { process: run("postgres", &settings)?, port, _data: data };
         let begun = Instant::now();
         while tokio_postgres::connect(&postgres.url(), tokio_postgres::NoTls).await.is_err() {
@@ -86,14 +87,17 @@ impl Drop for Postgres {
     }
 }
 
-/// The words before the program that make it another user's, if we are root; the directory then belongs to that user.
-fn other_user(directory: &Path) -> Result<Vec<String>, Failed> {
+/// The words before the program of a server that does not run as root. They make it the process of this user, or of
+/// nobody, if we are root; the directory then belongs to that user.
+pub(crate) fn other_user(directory: &Path, user: &str) -> Result<Vec<String>, Failed> {
     if std::fs::metadata("/proc/self")?.uid() != 0 {
         return Ok(Vec::new());
     }
     let users = std::fs::read_to_string("/etc/passwd")?;
-    let Some((uid, gid)) = ids(&users, "postgres").or_else(|| ids(&users, "nobody")) else {
-        return Err(Failed::CannotRun("PostgreSQL does not run as root, and there is no other user to run it".into()));
+    let Some((uid, gid)) = ids(&users, user).or_else(|| ids(&users, "nobody")) else {
+        let why =
+            format!("a database server does not run as root, and there is no user '{user}' or 'nobody' to run it");
+        return Err(Failed::CannotRun(why));
     };
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
     chown(directory, Some(uid), Some(gid))?;

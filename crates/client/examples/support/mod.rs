@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "no example needs all of it")]
 
+pub(crate) mod fence;
 pub(crate) mod other;
 pub(crate) mod postgres;
 

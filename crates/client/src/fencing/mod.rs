@@ -5,7 +5,9 @@
 //! step of the resource: a check before the write only makes the gap smaller. This module has resources that do both
 //! in one step:
 //!
-//! - [`sql`]: statements for PostgreSQL and SQLite, for any driver.
+//! - [`sql`]: statements for PostgreSQL, SQLite, MySQL and MariaDB, for any driver.
+//! - [`redis`]: a script for Redis, for any client.
+//! - [`http`]: the header for a service that is the resource, and a middleware.
 //! - [`FencedFile`]: a file that contains its token, replaced as a whole.
 //! - [`Session::txn`](crate::Session::txn): nodes of the cluster itself; the cluster checks that the lock is held.
 //!
@@ -16,6 +18,8 @@
 
 #[cfg(unix)]
 mod file;
+pub mod http;
+pub mod redis;
 pub mod sql;
 
 #[cfg(unix)]

@@ -1,8 +1,8 @@
-//! Fencing in SQL: statements that write if the token is not stale, and report 0 rows if it is.
+//! Fencing in SQL: statements that write only if the token is not stale.
 //!
-//! There are two ways: [`FencedTable`] builds the statements of the first; the constants are the statements of the
-//! second. They are for PostgreSQL, and for SQLite if you replace each `$1` by `?1` (in SQLite `$1` is a name, and
-//! names are numbered in order of appearance).
+//! There are two ways, and a [`Dialect`] has the statements of both: [`FencedTable`] builds those of the first,
+//! [`Dialect::fence_table`] and [`Dialect::raise_fence`] are those of the second. The constants are the latter for
+//! PostgreSQL.
 //!
 //! | | a column in the row ([`FencedTable`]) | a row for each lock ([`FENCE_TABLE`]) |
 //! |---|---|---|
@@ -10,17 +10,17 @@
 //! | costs | one column, no further statement | one further statement in each transaction |
 //! | use it for | one row or object for each lock | a lock over several tables or rows |
 //!
-//! **Always check the number of rows**, by [`accepted`]. 0 rows is no error for a database, and the work would go on
-//! as if it had written.
+//! **How a stale token is refused depends on the dialect.** In PostgreSQL and SQLite the statement writes 0 rows, which
+//! is no error for a database: always check their number, by [`accepted`]. In MySQL and MariaDB the statement fails
+//! with error 1690, which [`refused`] recognizes, and the number of rows says nothing: see [`Dialect::MySql`].
 //!
 //! Pitfalls. Deleting a row deletes its fence, and a stale holder's upsert can insert it again; mark the row as
-//! deleted instead. An [update](FencedTable::update) also reports 0 rows for a missing row, an
-//! [upsert](FencedTable::upsert) only for a stale token. Values that were *read* in an earlier transaction may be old
-//! even if the token is not: read them under the lock, with the token that writes them. MySQL counts rows that
-//! changed, not rows that matched, unless its driver sets `CLIENT_FOUND_ROWS`.
+//! deleted instead. An [update](FencedTable::update) also writes 0 rows if the row is missing; an
+//! [upsert](FencedTable::upsert) inserts it. Values that were *read* in an earlier transaction may be old even if the
+//! token is not: read them under the lock, with the token that writes them.
 //!
 //! ```
-//! use lockkeeper_client::fencing::sql::FencedTable;
+//! use lockkeeper_client::fencing::sql::{Dialect, FencedTable};
 //!
 //! let accounts = FencedTable::new("accounts", "id")?;
 //! assert_eq!(accounts.add_column(), r#"ALTER TABLE "accounts" ADD COLUMN "fence" BIGINT NOT NULL DEFAULT 0"#);
@@ -32,8 +32,24 @@
 //! //     let token = sql::parameter(guard.token())?;
 //! //     let rows = db.execute(&accounts.update(&["balance"])?, &[&token, &"ann", &60_i64]).await?;
 //! //     sql::accepted(rows, guard.token())?;
+//!
+//! let accounts = accounts.dialect(Dialect::MySql);
+//! assert_eq!(
+//!     accounts.update(&["balance"])?,
+//!     "UPDATE `accounts` SET `fence` = IF(`fence` > ?, `fence` + 18446744073709551615, ?), `balance` = ? \
+//!      WHERE `id` = ?"
+//! );
+//! // With mysql_async:
+//! //     let written = db.exec_drop(accounts.update(&["balance"])?, (token, token, 60, "ann")).await;
+//! //     if let Err(mysql_async::Error::Server(error)) = &written {
+//! //         sql::refused(error.code, guard.token())?;
+//! //     }
 //! # Ok::<(), lockkeeper_client::fencing::sql::SqlError>(())
 //! ```
+
+mod dialect;
+
+pub use dialect::{Dialect, STALE_ERROR_MYSQL};
 
 use thiserror::Error;
 
@@ -48,7 +64,7 @@ pub const FENCE_TABLE: &str =
 pub const RAISE_FENCE: &str = "INSERT INTO lockkeeper_fence (lock, token) VALUES ($1, $2) \
     ON CONFLICT (lock) DO UPDATE SET token = EXCLUDED.token WHERE lockkeeper_fence.token <= EXCLUDED.token";
 
-/// Longest name of a table or column: PostgreSQL truncates longer ones.
+/// Longest name of a table or column: PostgreSQL truncates longer ones, and MySQL refuses them.
 const MAX_NAME_BYTES: usize = 63;
 
 /// Why a statement cannot be built.
@@ -79,7 +95,8 @@ pub fn parameter(token: u64) -> Result<i64, SqlError> {
     i64::try_from(token).map_err(|_| SqlError::TokenTooLarge(token))
 }
 
-/// Checks the number of rows that a fenced statement wrote.
+/// Checks the number of rows that a fenced statement wrote in PostgreSQL or SQLite. Not for MySQL: there this number
+/// depends on a setting of the driver, and [`refused`] is the check.
 ///
 /// # Errors
 /// 0 rows: the token is stale. (For an [update](FencedTable::update) also: the row does not exist.)
@@ -87,23 +104,48 @@ pub fn accepted(rows: u64, token: u64) -> Result<(), Stale> {
     if rows == 0 { Err(Stale { token, seen: None }) } else { Ok(()) }
 }
 
-/// A table whose rows contain the token of their last writer. In all its statements `$1` is the token, `$2` the key,
-/// and the values follow in the order of the named columns.
+/// Checks the code of an error that a fenced statement ended with in MySQL or MariaDB. Other errors are the caller's.
+///
+/// # Errors
+/// [`STALE_ERROR_MYSQL`]: the token is stale.
+pub fn refused(code: u16, token: u64) -> Result<(), Stale> {
+    if code == STALE_ERROR_MYSQL { Err(Stale { token, seen: None }) } else { Ok(()) }
+}
+
+/// A table whose rows contain the token of their last writer.
+///
+/// The parameters of its statements, where the values are those of the named columns in their order:
+///
+/// | | update | upsert |
+/// |---|---|---|
+/// | PostgreSQL (`$1`), SQLite (`?1`) | token, key, values | token, key, values |
+/// | MySQL, MariaDB (`?`) | token, token again, values, key | token, key, values |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedTable {
-    table: String,
+    dialect: Dialect,
+    /// One name, or a schema and a name. These and the other names are checked, and not quoted.
+    table: Vec<String>,
     key: String,
     fence: String,
 }
 
 impl FencedTable {
-    /// The table of that name (`table` or `schema.table`), with that key column, which must be unique.
+    /// The table of that name (`table` or `schema.table`), with that key column, which must be unique. For PostgreSQL,
+    /// if no other [dialect](Self::dialect) is chosen.
     ///
     /// # Errors
     /// An invalid name.
     pub fn new(table: &str, key: &str) -> Result<Self, SqlError> {
-        let parts: Result<Vec<String>, SqlError> = table.splitn(2, '.').map(|part| quoted("table", part)).collect();
-        Ok(Self { table: parts?.join("."), key: quoted("column", key)?, fence: quoted("column", "fence")? })
+        let parts: Result<Vec<String>, SqlError> = table.splitn(2, '.').map(|part| checked("table", part)).collect();
+        let (key, fence) = (checked("column", key)?, checked("column", "fence")?);
+        Ok(Self { dialect: Dialect::default(), table: parts?, key, fence })
+    }
+
+    /// The database that the statements are for. In MySQL the key must be the only unique index of a table that is
+    /// [upserted](Self::upsert): a duplicate in any other would update the row that has it.
+    #[must_use]
+    pub fn dialect(self, dialect: Dialect) -> Self {
+        Self { dialect, ..self }
     }
 
     /// Names the token's column; `fence` by default.
@@ -111,12 +153,12 @@ impl FencedTable {
     /// # Errors
     /// An invalid name.
     pub fn fence_column(self, fence: &str) -> Result<Self, SqlError> {
-        Ok(Self { fence: quoted("column", fence)?, ..self })
+        Ok(Self { fence: checked("column", fence)?, ..self })
     }
 
     /// Adds the token's column to an existing table. Existing rows start at 0, below every token.
     pub fn add_column(&self) -> String {
-        let Self { table, fence, .. } = self;
+        let (table, fence) = (self.table(), self.dialect.quoted(&self.fence));
         format!("ALTER TABLE {table} ADD COLUMN {fence} BIGINT NOT NULL DEFAULT 0")
     }
 
@@ -125,9 +167,18 @@ impl FencedTable {
     /// # Errors
     /// No column, or an invalid name.
     pub fn update(&self, columns: &[&str]) -> Result<String, SqlError> {
-        let Self { table, key, fence } = self;
-        let set = assignments(columns, |at| format!("${}", at + 3))?;
-        Ok(format!("UPDATE {table} SET {set}, {fence} = $1 WHERE {key} = $2 AND {fence} <= $1"))
+        let (table, key, fence) = (self.table(), self.dialect.quoted(&self.key), self.dialect.quoted(&self.fence));
+        let [token, of_key] = [1, 2].map(|number| self.dialect.parameter(number));
+        let set = self.assignments(columns, |at, _| self.dialect.parameter(at + 3))?;
+        Ok(match self.dialect {
+            Dialect::Postgres | Dialect::Sqlite => {
+                format!("UPDATE {table} SET {set}, {fence} = {token} WHERE {key} = {of_key} AND {fence} <= {token}")
+            }
+            Dialect::MySql => {
+                let raised = dialect::raised_mysql(&fence, &token);
+                format!("UPDATE {table} SET {fence} = {raised}, {set} WHERE {key} = {of_key}")
+            }
+        })
     }
 
     /// Writes these columns of the row if the token is not stale, and inserts the row if it is missing.
@@ -135,34 +186,57 @@ impl FencedTable {
     /// # Errors
     /// No column, or an invalid name.
     pub fn upsert(&self, columns: &[&str]) -> Result<String, SqlError> {
-        let Self { table, key, fence } = self;
-        let names: Result<Vec<String>, SqlError> = columns.iter().map(|name| quoted("column", name)).collect();
-        let values: Vec<String> = (0..columns.len()).map(|at| format!("${}", at + 3)).collect();
-        let set = assignments(columns, |at| format!("EXCLUDED.{}", quoted("column", columns[at]).unwrap_or_default()))?;
-        let (names, values) = (names?.join(", "), values.join(", "));
-        // Behind ON CONFLICT the table is known by its own name, without the schema.
-        let row = table.rsplit('.').next().unwrap_or(table);
-        Ok(format!(
-            "INSERT INTO {table} ({fence}, {key}, {names}) VALUES ($1, $2, {values}) \
-             ON CONFLICT ({key}) DO UPDATE SET {set}, {fence} = EXCLUDED.{fence} \
-             WHERE {row}.{fence} <= EXCLUDED.{fence}"
-        ))
+        let (key, fence) = (self.dialect.quoted(&self.key), self.dialect.quoted(&self.fence));
+        let names: Result<Vec<String>, SqlError> =
+            columns.iter().map(|name| Ok(self.dialect.quoted(&checked("column", name)?))).collect();
+        let parameters: Vec<String> = (1..columns.len() + 3).map(|number| self.dialect.parameter(number)).collect();
+        let set = self.assignments(columns, |_, name| self.dialect.inserted(name))?;
+        let insert = format!(
+            "INSERT INTO {} ({fence}, {key}, {}) VALUES ({})",
+            self.table(),
+            names?.join(", "),
+            parameters.join(", ")
+        );
+        let inserted = self.dialect.inserted(&fence);
+        Ok(match self.dialect {
+            Dialect::Postgres | Dialect::Sqlite => {
+                // Behind ON CONFLICT the table is known by its own name, without the schema.
+                let row = self.table.last().map(|name| self.dialect.quoted(name)).unwrap_or_default();
+                format!(
+                    "{insert} ON CONFLICT ({key}) DO UPDATE SET {set}, {fence} = {inserted} \
+                     WHERE {row}.{fence} <= {inserted}"
+                )
+            }
+            Dialect::MySql => {
+                let raised = dialect::raised_mysql(&fence, &inserted);
+                format!("{insert} ON DUPLICATE KEY UPDATE {fence} = {raised}, {set}")
+            }
+        })
+    }
+
+    fn table(&self) -> String {
+        let parts: Vec<String> = self.table.iter().map(|part| self.dialect.quoted(part)).collect();
+        parts.join(".")
+    }
+
+    /// `value` gets the position of a column and its quoted name.
+    fn assignments(&self, columns: &[&str], value: impl Fn(usize, &str) -> String) -> Result<String, SqlError> {
+        if columns.is_empty() {
+            return Err(SqlError::NoColumns);
+        }
+        let each = columns.iter().enumerate().map(|(at, name)| {
+            let name = self.dialect.quoted(&checked("column", name)?);
+            Ok(format!("{name} = {}", value(at, &name)))
+        });
+        Ok(each.collect::<Result<Vec<_>, SqlError>>()?.join(", "))
     }
 }
 
-fn assignments(columns: &[&str], value: impl Fn(usize) -> String) -> Result<String, SqlError> {
-    if columns.is_empty() {
-        return Err(SqlError::NoColumns);
-    }
-    let each = columns.iter().enumerate().map(|(at, name)| Ok(format!("{} = {}", quoted("column", name)?, value(at))));
-    Ok(each.collect::<Result<Vec<_>, SqlError>>()?.join(", "))
-}
-
-fn quoted(what: &'static str, name: &str) -> Result<String, SqlError> {
+fn checked(what: &'static str, name: &str) -> Result<String, SqlError> {
     let fits = (1..=MAX_NAME_BYTES).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !name.starts_with(|first: char| first.is_ascii_digit());
-    if fits { Ok(format!("\"{name}\"")) } else { Err(SqlError::BadName { what, name: name.into() }) }
+    if fits { Ok(name.into()) } else { Err(SqlError::BadName { what, name: name.into() }) }
 }
 
 #[cfg(test)]
@@ -184,6 +258,27 @@ mod tests {
             table.update(&["state", "total"]).unwrap(),
             r#"UPDATE "shop"."orders" SET "state" = $3, "total" = $4, "token" = $1 WHERE "id" = $2 AND "token" <= $1"#
         );
+    }
+
+    #[test]
+    fn statements_of_the_other_dialects() {
+        let table = FencedTable::new("shop.orders", "id").unwrap();
+        let sqlite = table.clone().dialect(Dialect::Sqlite);
+        assert_eq!(
+            sqlite.update(&["state"]).unwrap(),
+            r#"UPDATE "shop"."orders" SET "state" = ?3, "fence" = ?1 WHERE "id" = ?2 AND "fence" <= ?1"#
+        );
+        let mysql = table.dialect(Dialect::MySql);
+        assert_eq!(mysql.add_column(), "ALTER TABLE `shop`.`orders` ADD COLUMN `fence` BIGINT NOT NULL DEFAULT 0");
+        assert_eq!(
+            mysql.upsert(&["state", "total"]).unwrap(),
+            "INSERT INTO `shop`.`orders` (`fence`, `id`, `state`, `total`) VALUES (?, ?, ?, ?) \
+             ON DUPLICATE KEY UPDATE `fence` = \
+             IF(`fence` > VALUES(`fence`), `fence` + 18446744073709551615, VALUES(`fence`)), \
+             `state` = VALUES(`state`), `total` = VALUES(`total`)"
+        );
+        assert_eq!(refused(1_062, 7), Ok(()));
+        assert_eq!(refused(STALE_ERROR_MYSQL, 7), Err(Stale { token: 7, seen: None }));
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! The fenced statements against a real PostgreSQL, with concurrent and late writers. Skipped, with a message, where
-//! none is installed.
+//! The fenced statements against a real PostgreSQL and a real SQLite, with late writers. A database that is not
+//! installed is a failure: a skipped test would pass for a proof. MariaDB is tested in `jepsen-style-tests/tests`.
 #![cfg(unix)]
 
 #[path = "../../examples/support/postgres.rs"]
 mod postgres;
 
-use lockkeeper_client::fencing::sql::{FENCE_TABLE, FencedTable, RAISE_FENCE, accepted, parameter};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use lockkeeper_client::fencing::sql::{Dialect, FENCE_TABLE, FencedTable, RAISE_FENCE, accepted, parameter};
 use tokio_postgres::{Client, NoTls, types::ToSql};
 
 use postgres::{Postgres, installed};
@@ -30,10 +33,9 @@ async fn written(db: &Client, statement: &str, token: u64, rest: &[&(dyn ToSql +
 
 #[tokio::test]
 async fn stale_tokens_write_nothing() {
-    let Some(programs) = installed() else {
-        eprintln!("SKIPPED: PostgreSQL is not installed (no `postgres` and `initdb` in PATH or /usr/lib/postgresql)");
-        return;
-    };
+    let missing = "PostgreSQL is not installed: no `postgres` and `initdb` in PATH or /usr/lib/postgresql; \
+                   install the package postgresql";
+    let programs = installed().expect(missing);
     let server = Postgres::start(&programs).await.unwrap();
     let db = connect(&server).await;
     db.batch_execute("CREATE TABLE accounts (id TEXT PRIMARY KEY, balance BIGINT NOT NULL)").await.unwrap();
@@ -117,4 +119,54 @@ async fn late_writers_among_many(server: &Postgres, accounts: &FencedTable) {
     assert_eq!(largest, 199);
     let db = connect(server).await;
     assert_eq!(balance(&db, "many").await, (199, 199), "the value is that of the largest token");
+}
+
+/// Executes the statements and prints, for each, the number of rows that it wrote; then the tables.
+const SQLITE: &str = r#"
+import json, sqlite3, sys
+steps = json.load(sys.stdin)
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+for statement, parameters in steps:
+    print(db.execute(statement, parameters).rowcount)
+print(db.execute("SELECT id, balance, fence FROM accounts ORDER BY id").fetchall())
+print(db.execute("SELECT lock, token FROM lockkeeper_fence").fetchall())
+"#;
+
+#[test]
+fn sqlite_writes_nothing_for_a_stale_token() {
+    let accounts = FencedTable::new("main.accounts", "id").unwrap().dialect(Dialect::Sqlite);
+    let (update, upsert) = (accounts.update(&["balance"]).unwrap(), accounts.upsert(&["balance"]).unwrap());
+    let raise = Dialect::Sqlite.raise_fence();
+    let steps = serde_json::json!([
+        ["CREATE TABLE accounts (id TEXT PRIMARY KEY, balance BIGINT NOT NULL)", []],
+        ["INSERT INTO accounts VALUES ('ann', 10)", []],
+        [accounts.add_column(), []],
+        [Dialect::Sqlite.fence_table(), []],
+        [update, [33, "ann", 11]],
+        [update, [34, "ann", 12]],
+        [update, [33, "ann", 0]],
+        [update, [34, "ann", 12]],
+        [upsert, [35, "bob", 1]],
+        [upsert, [34, "bob", 0]],
+        [upsert, [36, "bob", 2]],
+        [raise, ["accounts", 51]],
+        [raise, ["accounts", 50]],
+        [raise, ["accounts", 51]],
+    ]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut python = Command::new("python3")
+        .args(["-c", SQLITE])
+        .arg(directory.path().join("db"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 is not installed; its module sqlite3 is the SQLite of this test; install the package python3");
+    python.stdin.take().unwrap().write_all(steps.to_string().as_bytes()).unwrap();
+    let output = python.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = printed.lines().skip(4).collect();
+    // 0 rows: token 33 after 34, 34 after 35, and 50 after 51. An accepted write is 1 row, even if it changes nothing.
+    assert_eq!(lines[..10], ["1", "1", "0", "1", "1", "0", "1", "1", "0", "1"]);
+    assert_eq!(lines[10..], ["[('ann', 12, 34), ('bob', 2, 36)]", "[('accounts', 51)]"]);
 }

@@ -9,6 +9,8 @@ mod access;
 mod authority;
 mod calls;
 mod fencing_file;
+mod fencing_http;
+mod fencing_redis;
 mod fencing_sql;
 mod gate;
 mod locks;

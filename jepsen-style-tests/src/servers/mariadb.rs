@@ -1,0 +1,139 @@
+//! A real MariaDB: in a directory of its own, on loopback, run by a user that is not root, which it refuses. Where it
+//! is not installed, that is an error that names the package, never a skipped test.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mysql_async::prelude::Queryable as _;
+use nix::sys::signal::Signal;
+
+use crate::ports;
+use crate::postgres::other_user;
+use crate::process::Process;
+use crate::verdict::{Failed, broken};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const STOPPED_WITHIN: Duration = Duration::from_secs(20);
+const DATABASE: &str = "lockkeeper";
+
+/// The server; dropping it kills it and removes its data.
+#[derive(Debug)]
+pub struct MariaDb {
+    process: Process,
+    argv: Vec<String>,
+    log: PathBuf,
+    port: u16,
+    _data: tempfile::TempDir,
+}
+
+impl MariaDb {
+    /// Makes an empty database and starts the server, with further options such as `--max-connections=10`.
+    ///
+    /// # Errors
+    /// It is not installed, there is no user to run it, or it does not start.
+    pub async fn start(log_dir: &Path, options: &[&str]) -> Result<Self, Failed> {
+        let (install, server) = programs()?;
+        let data = tempfile::Builder::new().prefix("lockkeeper-mariadb-").tempdir()?;
+        let become_user = other_user(data.path(), "mysql")?;
+        let log = log_dir.join("mariadb.log");
+        let directory = data.path().join("data").display().to_string();
+        let at = |program: &Path, arguments: &[String]| {
+            let mut argv = become_user.clone();
+            argv.extend([program.display().to_string(), "--no-defaults".into(), format!("--datadir={directory}")]);
+            argv.extend(arguments.iter().cloned());
+            argv
+        };
+        let words = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"];
+        let made = Process::start(&at(&install, &words.map(str::to_owned)), &[], &log)?.wait_end(READY_WITHIN).await;
+        if !made.is_some_and(|status| status.success()) {
+            return Err(Failed::CannotRun(format!("mariadb-install-db: {made:?}, see {}", log.display())));
+        }
+        let port = ports::free(1)?.first().copied().unwrap_or_default();
+        let mut arguments = vec![
+            format!("--port={port}"),
+            format!("--socket={}", data.path().join("socket").display()),
+            format!("--pid-file={}", data.path().join("pid").display()),
+        ];
+        // The log of InnoDB is written at each commit, and not synced: no proof cuts off the machine's power.
+        let words = ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=2"];
+        arguments.extend(words.iter().chain(options).map(|word| (*word).to_owned()));
+        let argv = at(&server, &arguments);
+        let process = Process::start(&argv, &[], &log)?;
+        let mut started = Self { process, argv, log, port, _data: data };
+        started.until_ready().await?;
+        Ok(started)
+    }
+
+    /// How to connect, as root, to a database for tests.
+    pub fn url(&self) -> String {
+        format!("mysql://root@127.0.0.1:{}/{DATABASE}?prefer_socket=false", self.port)
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Sends it a signal: SIGSTOP and SIGCONT pause it, SIGKILL ends it at once.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Stops it as its operator would.
+    ///
+    /// # Errors
+    /// It does not stop.
+    pub async fn stop(&mut self) -> Result<(), Failed> {
+        self.process.signal(Signal::SIGTERM);
+        match self.process.wait_end(STOPPED_WITHIN).await {
+            Some(_) => Ok(()),
+            None => broken(format!("mariadbd did not stop within {STOPPED_WITHIN:?}")),
+        }
+    }
+
+    /// Starts it again with its data, after it has ended.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start_again(&mut self) -> Result<(), Failed> {
+        let _ = self.process.wait_end(STOPPED_WITHIN).await;
+        self.process = Process::start(&self.argv, &[], &self.log)?;
+        self.until_ready().await
+    }
+
+    async fn until_ready(&mut self) -> Result<(), Failed> {
+        let begun = Instant::now();
+        let options = mysql_async::OptsBuilder::default().ip_or_hostname("127.0.0.1").tcp_port(self.port);
+        loop {
+            let opened = mysql_async::Conn::new(options.clone().user(Some("root")).prefer_socket(false)).await;
+            if let Ok(mut connection) = opened {
+                let made = connection.query_drop(format!("CREATE DATABASE IF NOT EXISTS {DATABASE}")).await;
+                let _ = connection.disconnect().await;
+                return made.map_err(|error| Failed::CannotRun(format!("MariaDB: {error}")));
+            }
+            if let Some(status) = self.process.ended() {
+                return Err(Failed::CannotRun(format!("mariadbd ended ({status}), see {}", self.log.display())));
+            }
+            if begun.elapsed() > READY_WITHIN {
+                return broken(format!("mariadbd takes no connections after {READY_WITHIN:?}"));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// The programs that make an empty database and serve it.
+fn programs() -> Result<(PathBuf, PathBuf), Failed> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    places.push("/usr/sbin".into());
+    let find = |name: &str| places.iter().map(|place| place.join(name)).find(|program| program.is_file());
+    match (find("mariadb-install-db"), find("mariadbd")) {
+        (Some(install), Some(server)) => Ok((install, server)),
+        _ => Err(Failed::CannotRun(
+            "MariaDB is not installed: no `mariadb-install-db` and `mariadbd` in PATH; install the package \
+             mariadb-server"
+                .into(),
+        )),
+    }
+}
