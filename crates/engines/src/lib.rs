@@ -13,8 +13,14 @@ mod guard;
 mod local_leases;
 mod lockkeeper;
 mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod names;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod session_pool;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod sql;
 mod wait;
 
 pub use capabilities::{Capabilities, Capability};
@@ -23,5 +29,9 @@ pub use error::EngineError;
 pub use guard::{FencedGuard, Guard, lock, lock_fenced};
 pub use lockkeeper::LockkeeperEngine;
 pub use memory::MemoryEngine;
+#[cfg(feature = "mysql")]
+pub use mysql::{MySqlEngine, MySqlGetLockEngine, mysql_async};
 pub use names::{MAX_LABEL_BYTES, MAX_LOCKS, MAX_NAME_BYTES, check_name};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresAdvisoryEngine, PostgresEngine, tokio_postgres};
 pub use wait::{Deadline, Wait};
