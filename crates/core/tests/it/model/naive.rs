@@ -72,6 +72,16 @@ pub(crate) struct Model {
     pub(crate) holds: BTreeMap<String, u32>,
 }
 
+fn is_of_level_3(op: &Op) -> bool {
+    let is_addition = |op: &NodeOp| matches!(op, NodeOp::Add { .. });
+    match op {
+        Op::Lock(LockOp::AcquireReentrant { .. }) => true,
+        Op::Node(op) => is_addition(op),
+        Op::Multi(ops) => ops.iter().any(is_addition),
+        _ => false,
+    }
+}
+
 pub(crate) fn path(text: &str) -> NodePath {
     NodePath::parse(text).unwrap()
 }
@@ -259,14 +269,7 @@ impl Model {
                 Ok(Reply::Reaped(reaped))
             }
             Command::Do { actor, op } => {
-                let is_addition = |op: &NodeOp| matches!(op, NodeOp::Add { .. });
-                let is_new = match op {
-                    Op::Lock(LockOp::AcquireReentrant { .. }) => true,
-                    Op::Node(op) => is_addition(op),
-                    Op::Multi(ops) => ops.iter().any(is_addition),
-                    _ => false,
-                };
-                if self.level < 3 && is_new {
+                if self.level < 3 && is_of_level_3(op) {
                     return Err(Refusal::FeatureLevelTooLow {
                         needed: FeatureLevel(3),
                         level: FeatureLevel(self.level),
