@@ -13,7 +13,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
-use crate::cluster::{AddMember, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
+use crate::cluster::{AddMember, ClusterClock, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
 use crate::gates::{Begin, Fail, Finish, GateView, Settled};
 use crate::locks::{Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified};
 use crate::nodes::{Add, Added, Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
@@ -189,6 +189,11 @@ pub enum Call {
         #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
         query: ClusterQuery,
     },
+    /// Reads the replicated clock.
+    GetClock {
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: ReadQuery,
+    },
     /// Adds a member.
     AddMember {
         #[serde(deserialize_with = "object")]
@@ -265,6 +270,7 @@ pub enum Answer {
     Rates(Rates),
     TxnDone(TxnDone),
     Cluster(Box<Status>),
+    Clock(ClusterClock),
     Membership(Membership),
     Transferred(Transferred),
     Access(Box<Access>),
@@ -327,6 +333,7 @@ impl Call {
             Self::ListRates { .. } => ("GET", "/v1/rates"),
             Self::RunTransaction { .. } => ("POST", "/v1/txn"),
             Self::GetCluster { .. } => ("GET", "/v1/cluster"),
+            Self::GetClock { .. } => ("GET", "/v1/clock"),
             Self::AddMember { .. } => ("POST", "/v1/cluster/members"),
             Self::PromoteMember { .. } => ("POST", "/v1/cluster/members/{id}/promote"),
             Self::RemoveMember { .. } => ("DELETE", "/v1/cluster/members/{id}"),
@@ -386,6 +393,7 @@ impl Call {
             | Self::GetLock { query: ReadQuery { consistency }, .. }
             | Self::GetGate { query: ReadQuery { consistency }, .. }
             | Self::GetRate { query: ReadQuery { consistency }, .. }
+            | Self::GetClock { query: ReadQuery { consistency } }
             | Self::GetAccess { query: ReadQuery { consistency } }
             | Self::ListNamespaces { query: ReadQuery { consistency } }
             | Self::WhoAmI { query: ReadQuery { consistency } } => {
@@ -449,6 +457,7 @@ impl Call {
             | Self::GetNode { .. }
             | Self::DeleteNode { .. }
             | Self::GetCluster { .. }
+            | Self::GetClock { .. }
             | Self::PromoteMember { .. }
             | Self::RemoveMember { .. }
             | Self::GetAccess { .. }

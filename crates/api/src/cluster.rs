@@ -125,6 +125,17 @@ pub struct Status {
     pub feature_level: Option<u32>,
 }
 
+/// `GET /v1/clock`: the replicated clock, by which gates, times to live and schedules are decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClusterClock {
+    /// Milliseconds since 1970, as far as this node knows it. It was read after the request came and before the answer
+    /// went, and the node's view of it is at most the delay of one message behind the leader's.
+    pub clock_ms: u64,
+    /// The zxid that the node had applied by then.
+    pub zxid: u64,
+}
+
 /// The state of one replica in a few digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -12,7 +12,7 @@ pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_USAGE: u8 = 2;
 /// `gate`: CMD's output is too large to be stored.
 pub(crate) const EXIT_RESULT_TOO_LARGE: u8 = 117;
-/// `gate`: the key is used for another operation.
+/// `gate`: the key is used for another operation. `cron`: the job has another schedule.
 pub(crate) const EXIT_GATE_MISMATCH: u8 = 118;
 /// `gate`: another caller is running it.
 pub(crate) const EXIT_IN_PROGRESS: u8 = 119;

@@ -62,7 +62,7 @@ fn trace_of(command: &Command) -> Option<CommandTrace> {
         // CMD takes the place of this process before a trace could be sent.
         Command::Rate(rate) if !rate.command.is_empty() => None,
         // They ask again and again: a trace of them would have no end, or no use.
-        Command::Top(_) | Command::Watch(_) | Command::Health => None,
+        Command::Top(_) | Command::Watch(_) | Command::Health | Command::Cron(_) => None,
         _ => CommandTrace::from_environment(command.name()).unwrap_or_else(|error| {
             print_error(&format!("lockkeeper: warning: {error}; the command is not traced"));
             None
@@ -75,8 +75,8 @@ fn trace_of(command: &Command) -> Option<CommandTrace> {
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let runs_cmd =
-        typed_command().is_some_and(|typed| matches!(typed.as_str(), "lock" | "semaphore" | "elect" | "gate" | "rate"));
+    let runs_cmd = typed_command()
+        .is_some_and(|typed| matches!(typed.as_str(), "lock" | "semaphore" | "elect" | "gate" | "rate" | "cron"));
     ExitCode::from(match (is_help, runs_cmd) {
         (true, _) => EXIT_OK,
         (false, true) => EXIT_INTERNAL,
@@ -110,6 +110,8 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Elect(elect) => commands::elect::run(&common, &elect),
         Command::Gate(gate) => commands::gate::run(&common, &gate),
         Command::Rate(rate) => commands::rate::run(&common, &rate),
+        Command::Cron(cron) => commands::cron::run(&common, &cron),
+        Command::Schedules(schedules) => commands::on_runtime(commands::schedules::run(&common, &schedules)),
         Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
         Command::Sessions => commands::on_runtime(commands::sessions::run(&common)),
         Command::Ls(ls) => commands::on_runtime(commands::nodes::ls(&common, &ls)),

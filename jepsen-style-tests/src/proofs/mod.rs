@@ -3,6 +3,7 @@
 
 mod access;
 mod catch_up;
+mod cron;
 mod crowd;
 mod expiry;
 mod failover;
@@ -267,6 +268,13 @@ pub const PROOFS: &[Proof] = &[
             time, not before",
         limit: |context| minutes(4 + u64::from(context.rounds.unwrap_or(gate::ROUNDS))),
         run: |context| Box::pin(gate::run(context)),
+    },
+    Proof {
+        name: "cron",
+        about: "10 workers with clocks from -10 to +10 minutes, a tick every 2 s, workers and nodes killed: each tick \
+            ends once, none is early",
+        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(cron::SECONDS)),
+        run: |context| Box::pin(cron::run(context)),
     },
     Proof {
         name: "lock-delay",

@@ -1,4 +1,4 @@
-//! Options and help texts of the commands that run CMD: `lock`, `semaphore`, `elect` and `gate`.
+//! Options and help texts of the commands that run CMD: `lock`, `semaphore`, `elect` and `gate`; `cron` has its own module.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::duration;
 
 pub(super) const SEE_HELP: &str = "Use --help for exit codes and examples";
 
-const SUPERVISION: &str = "\
+pub(super) const SUPERVISION: &str = "\
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to the group. When CMD ends, processes that it left
 in its group are ended too (SIGTERM, then SIGKILL after --grace) before the lock or gate is released. A process that
 leaves the group (setsid) is no longer supervised.
@@ -22,7 +22,7 @@ After a forced release (`lockkeeper unlock`) the group gets SIGKILL as soon as l
 --ttl.";
 
 /// Exit codes from 121 on; `what` is what CMD holds.
-fn exit_codes(what: &str) -> String {
+pub(super) fn exit_codes(what: &str) -> String {
     format!(
         "\
   121  {what} was lost while CMD ran, and CMD was killed
@@ -34,7 +34,7 @@ fn exit_codes(what: &str) -> String {
     )
 }
 
-const EXIT_CODES: &str = "Exit codes:\n  CMD's own, or 128+n if signal n killed it, or";
+pub(super) const EXIT_CODES: &str = "Exit codes:\n  CMD's own, or 128+n if signal n killed it, or";
 
 pub(super) fn lock_help() -> String {
     format!(

@@ -2,6 +2,7 @@
 
 mod auth;
 mod certs;
+mod cron;
 mod hold;
 mod member;
 mod namespaces;
@@ -19,6 +20,7 @@ pub(crate) use auth::{
     AccessCheck, Auth, AuthCommand, EnableAccess, NewToken, RolesCommand, TokenFileArgs, TokensCommand,
 };
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
+pub(crate) use cron::{Cron, Schedules};
 pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
@@ -36,7 +38,7 @@ Exit codes:
   2    wrong arguments or configuration
   122  cluster unreachable: no endpoint could serve; nothing was done
   123  outcome unknown: the change may or may not have taken place
-The commands that run CMD (lock, semaphore, elect, gate, rate) have more; see `lockkeeper lock --help`.
+The commands that run CMD (lock, semaphore, elect, gate, rate, cron) have more; see `lockkeeper lock --help`.
 
 Where OTEL_EXPORTER_OTLP_ENDPOINT names a collector of OpenTelemetry, a program that was built with the feature otlp
 sends it the trace of the command, below the span that TRACEPARENT names. Not so top, watch and health.
@@ -149,6 +151,11 @@ pub(crate) enum Command {
     /// Take permits of a rate limit, and run a command if they are granted
     #[command(after_long_help = rate::rate_help(), after_help = hold::SEE_HELP)]
     Rate(Rate),
+    /// Run a command at the ticks of a schedule, each on one machine of a fleet
+    #[command(after_long_help = cron::cron_help(), after_help = hold::SEE_HELP)]
+    Cron(Cron),
+    /// Show all schedules, or the history of one
+    Schedules(Schedules),
     /// Show holders and waiters of all locks, or one lock with its queue
     Locks(Locks),
     /// List the open sessions
@@ -225,6 +232,8 @@ impl Command {
             Self::Elect(_) => "elect",
             Self::Gate(_) => "gate",
             Self::Rate(_) => "rate",
+            Self::Cron(_) => "cron",
+            Self::Schedules(_) => "schedules",
             Self::Exec(exec) => &exec.of,
             Self::Guard { .. } => "__guard",
             Self::Locks(_) => "locks",

@@ -3,6 +3,7 @@
 pub(crate) mod auth;
 pub(crate) mod bench;
 pub(crate) mod certs;
+pub(crate) mod cron;
 pub(crate) mod dev;
 pub(crate) mod doctor;
 pub(crate) mod elect;
@@ -16,6 +17,7 @@ pub(crate) mod namespaces;
 pub(crate) mod nodes;
 pub(crate) mod rate;
 pub(crate) mod recover;
+pub(crate) mod schedules;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod snapshot;

@@ -10,6 +10,8 @@ pub(crate) mod queue;
 mod supervision;
 
 use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_client::api::Credential;
@@ -20,8 +22,11 @@ use tokio::sync::mpsc;
 
 use crate::args::{Common, HoldArgs};
 use crate::commands::{client, runtime};
-use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error};
+use crate::failure::{
+    EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error,
+};
 use crate::supervise::code_of;
+use capture::Capture;
 use supervision::{End, supervise};
 
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
@@ -83,6 +88,8 @@ pub(crate) struct Ended {
     pub(crate) code: u8,
     /// Its standard output, if that is kept.
     pub(crate) output: Vec<u8>,
+    /// Whether lockkeeper, and with it CMD, got SIGTERM or SIGINT.
+    pub(crate) told_to_end: bool,
 }
 
 /// Result of acquiring.
@@ -94,50 +101,62 @@ pub(crate) enum Obtained<T> {
 
 /// Acquires and runs CMD.
 pub(crate) fn run(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<u8, Failure> {
+    on_signals(common, args, async |client, signals| {
+        loop {
+            let result = once(client, args, hold, signals).await;
+            let Err(failure) = &result else { return result };
+            let Some(pause) = hold.retry_after(failure) else { return result };
+            failure.print(hold.command());
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Some(signal) = signals.received.recv() => return Ok(code_of(signal)),
+            }
+        }
+    })
+}
+
+/// Acquires and runs CMD again and again, until a signal ends it: SIGTERM and SIGINT without a failure.
+pub(crate) fn run_each(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<u8, Failure> {
+    let code_after = |signal| if is_end(signal) { EXIT_OK } else { code_of(signal) };
+    on_signals(common, args, async |client, signals| {
+        loop {
+            let failure = match each_in_session(client, args, hold, signals).await {
+                Ok(signal) => return Ok(code_after(signal)),
+                Err(failure) => failure,
+            };
+            let Some(pause) = hold.retry_after(&failure) else { return Err(failure) };
+            failure.print(hold.command());
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Some(signal) = signals.received.recv() => return Ok(code_after(signal)),
+            }
+        }
+    })
+}
+
+fn on_signals(
+    common: &Common,
+    args: &HoldArgs,
+    work: impl AsyncFnOnce(&Client, &mut Signals) -> Result<u8, Failure>,
+) -> Result<u8, Failure> {
     if args.ttl < SHORTEST_TTL {
         let message = format!("--ttl is at least {} ms", SHORTEST_TTL.as_millis());
         return Err(Failure::new(EXIT_INTERNAL, message));
     }
     let client = client(common).map_err(|failure| failure.with_code(EXIT_INTERNAL))?;
     // CMD must be started from this thread; see `Supervised::start`.
-    runtime()?.block_on(async {
-        let mut signals = forwarded_signals()?;
-        loop {
-            let result = once(&client, args, hold, &mut signals).await;
-            let Err(failure) = &result else { return result };
-            let Some(pause) = hold.retry_after(failure) else { return result };
-            failure.print(hold.command());
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                Some(signal) = signals.recv() => return Ok(code_of(signal)),
-            }
-        }
-    })
+    runtime()?.block_on(async { work(&client, &mut Signals::receive()?).await })
 }
 
-async fn once(
-    client: &Client,
-    args: &HoldArgs,
-    hold: &impl Hold,
-    signals: &mut mpsc::Receiver<Signal>,
-) -> Result<u8, Failure> {
+async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut Signals) -> Result<u8, Failure> {
     let (session, is_own) = tokio::select! {
         opened = open(client, args, hold) => opened.map_err(before_command)?,
-        Some(signal) = signals.recv() => return Ok(code_of(signal)),
-    };
-    let obtained = tokio::select! {
-        obtained = hold.obtain(&session) => obtained,
-        because = session.lost() => Err(before_command(Error::Lost(because))),
-        Some(signal) = signals.recv() => Ok(Obtained::ExitWith(code_of(signal))),
+        Some(signal) = signals.received.recv() => return Ok(code_of(signal)),
     };
     let mut capture = None;
-    let result = match obtained {
-        Ok(Obtained::Held(held)) => match supervise(&session, args, hold, &held, signals, &mut capture).await {
-            Ok(End::Exited(ended)) => hold.release(&session, held, ended).await,
-            Ok(End::Lost(because)) => Err(lost(hold, &because)),
-            Err(failure) => Err(failure),
-        },
-        Ok(Obtained::ExitWith(code)) => Ok(code),
+    let result = match obtain_and_run(&session, args, hold, signals, &mut capture).await {
+        Ok(Ran::Ended(code)) => Ok(code),
+        Ok(Ran::Signalled(signal)) => Ok(code_of(signal)),
         Err(failure) => Err(failure),
     };
     if is_own {
@@ -166,6 +185,64 @@ async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Ses
     }
     let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
     Ok((Session::open(client, &options).await?, true))
+}
+
+/// Runs CMD for each grant, in one session; returns the signal that ended it.
+async fn each_in_session(
+    client: &Client,
+    args: &HoldArgs,
+    hold: &impl Hold,
+    signals: &mut Signals,
+) -> Result<Signal, Failure> {
+    let (session, is_own) = tokio::select! {
+        opened = open(client, args, hold) => opened.map_err(before_command)?,
+        Some(signal) = signals.received.recv() => return Ok(signal),
+    };
+    let result = loop {
+        match obtain_and_run(&session, args, hold, signals, &mut None).await {
+            Ok(Ran::Ended(_)) if signals.told_to_end() => break Ok(Signal::SIGTERM),
+            Ok(Ran::Ended(_)) => {}
+            Ok(Ran::Signalled(signal)) => break Ok(signal),
+            Err(failure) => break Err(failure),
+        }
+    };
+    if is_own {
+        close(session, hold).await;
+    }
+    result
+}
+
+/// What came of one wait for a grant.
+enum Ran {
+    /// This exit code: CMD's, or without it.
+    Ended(u8),
+    /// A signal came before the grant.
+    Signalled(Signal),
+}
+
+async fn obtain_and_run(
+    session: &Session,
+    args: &HoldArgs,
+    hold: &impl Hold,
+    signals: &mut Signals,
+    capture: &mut Option<Capture>,
+) -> Result<Ran, Failure> {
+    let obtained = tokio::select! {
+        obtained = hold.obtain(session) => obtained?,
+        because = session.lost() => return Err(before_command(Error::Lost(because))),
+        Some(signal) = signals.received.recv() => return Ok(Ran::Signalled(signal)),
+    };
+    let held = match obtained {
+        Obtained::Held(held) => held,
+        Obtained::ExitWith(code) => return Ok(Ran::Ended(code)),
+    };
+    match supervise(session, args, hold, &held, &mut signals.received, capture).await? {
+        End::Exited(ended) => {
+            let ended = Ended { told_to_end: signals.told_to_end(), ..ended };
+            hold.release(session, held, ended).await.map(Ran::Ended)
+        }
+        End::Lost(because) => Err(lost(hold, &because)),
+    }
 }
 
 /// The grant was lost before CMD exited.
@@ -209,22 +286,42 @@ pub(crate) fn label(args: &HoldArgs) -> String {
 const FORWARDED: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// Receives the signals that are forwarded to CMD.
-fn forwarded_signals() -> Result<mpsc::Receiver<Signal>, Failure> {
-    let (sender, receiver) = mpsc::channel(64);
-    for which in FORWARDED {
-        let failed = |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot receive {which}: {e}"));
-        let mut received = signal(SignalKind::from_raw(which as i32)).map_err(failed)?;
-        let sender = sender.clone();
-        tokio::spawn(async move {
-            while received.recv().await.is_some() {
-                if sender.send(which).await.is_err() {
-                    return;
+/// Whether the signal asks this process to end.
+fn is_end(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGTERM | Signal::SIGINT)
+}
+
+/// The signals that are forwarded to CMD.
+struct Signals {
+    received: mpsc::Receiver<Signal>,
+    told_to_end: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn receive() -> Result<Self, Failure> {
+        let (sender, received) = mpsc::channel(64);
+        let told_to_end = Arc::new(AtomicBool::new(false));
+        for which in FORWARDED {
+            let failed = |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot receive {which}: {e}"));
+            let mut signals = signal(SignalKind::from_raw(which as i32)).map_err(failed)?;
+            let (sender, told_to_end) = (sender.clone(), told_to_end.clone());
+            tokio::spawn(async move {
+                while signals.recv().await.is_some() {
+                    // Before CMD gets it.
+                    told_to_end.fetch_or(is_end(which), Ordering::Relaxed);
+                    if sender.send(which).await.is_err() {
+                        return;
+                    }
                 }
-            }
-        });
+            });
+        }
+        Ok(Self { received, told_to_end })
     }
-    Ok(receiver)
+
+    /// Whether SIGTERM or SIGINT came.
+    fn told_to_end(&self) -> bool {
+        self.told_to_end.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]

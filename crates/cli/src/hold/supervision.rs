@@ -87,7 +87,7 @@ pub(super) async fn supervise<H: Hold>(
             if warned || deadline.has_passed() {
                 return Ok(End::Lost(deadline.why()));
             }
-            return rest_of_output(capture).map(|output| End::Exited(Ended { code, output }));
+            return rest_of_output(capture).map(|output| End::Exited(Ended { code, output, told_to_end: false }));
         }
         let left = Moment::now().until(kill_at);
         if left <= grace && !warned {

@@ -9,6 +9,7 @@ mod certs;
 #[path = "../../../server/tests/it/collector.rs"]
 mod collector;
 mod commands;
+mod cron;
 mod doctor;
 mod gate;
 mod hold;

@@ -149,7 +149,7 @@ impl Gate {
     }
 
     /// The state of the gate, and the zxid as of which that is true.
-    async fn begin_at(&self, fingerprint: &str) -> Result<(Begun, u64), Error> {
+    pub(super) async fn begin_at(&self, fingerprint: &str) -> Result<(Begun, u64), Error> {
         check_key(&self.key)?;
         let begin = Begin {
             fingerprint: fingerprint.into(),
@@ -175,10 +175,11 @@ impl Gate {
 
     fn understand(&self, view: GateView, asked_at: Moment) -> Result<Begun, Error> {
         Ok(match view.gate {
-            gates::Gate::Proceed { token, .. } => {
+            gates::Gate::Proceed { token, until_ms } => {
                 let pending = self.pending.saturating_sub(safety_margin(self.pending));
                 let ticket = Ticket { session: self.session.clone(), key: self.key.clone(), token };
-                Begun::Proceed(GateTicket { ticket, ends_at: asked_at + pending })
+                let begun_ms = until_ms.saturating_sub(millis(self.pending));
+                Begun::Proceed(GateTicket { ticket, begun_ms, ends_at: asked_at + pending })
             }
             gates::Gate::InProgress { token, session_id, label, since_ms, until_ms } => {
                 Begun::InProgress(InProgress { token, session_id, label, since_ms, until_ms })
@@ -289,6 +290,7 @@ pub enum OnceError<E> {
 #[must_use = "the gate stays pending until the ticket is finished or failed, or its time is over"]
 pub struct GateTicket {
     ticket: Ticket,
+    begun_ms: u64,
     /// By this machine's clock; before the cluster lets another worker begin.
     ends_at: Moment,
 }
@@ -310,6 +312,17 @@ impl GateTicket {
     /// The key of the gate.
     pub fn key(&self) -> &str {
         &self.ticket.key
+    }
+
+    /// When the cluster let this worker begin, in milliseconds since 1970 by the replicated clock.
+    pub fn begun_ms(&self) -> u64 {
+        self.begun_ms
+    }
+
+    /// When the pending time is over, by this machine's clock: shortly before the cluster lets another worker begin.
+    /// The session may end earlier.
+    pub fn ends_at(&self) -> Moment {
+        self.ends_at
     }
 
     /// How much longer no other worker may begin, by this machine's clock: the rest of the pending time or of the

@@ -35,6 +35,7 @@ mod path;
 mod persistent;
 mod queue;
 mod rate_limit;
+mod schedule;
 mod stale_participants;
 mod tracked_change;
 mod txn;
@@ -55,6 +56,10 @@ pub use leadership::Leadership;
 pub use persistent::{PersistentNode, PersistentState};
 pub use queue::Queue;
 pub use rate_limit::RateLimit;
+pub use schedule::{
+    EndedTick, Missed, OpenTick, Overlap, Schedule, ScheduleDefinition, ScheduleSpec, ScheduleState, Tick, TickOutcome,
+    TickRun, TickTurn, TickWorker,
+};
 pub use txn::{Committed, Transaction, TxnError};
 
 use crate::session::Session;

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use lockkeeper_api::Call;
-use lockkeeper_api::cluster::{AddMember, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::cluster::{
+    AddMember, ClusterClock, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred,
+};
 use tokio::time::timeout;
 
 use crate::client::Client;
@@ -73,6 +76,15 @@ impl Client {
             async move { matches!(timeout(limit, answer).await, Ok(Ok(answer)) if answer.status().is_success()) }
         };
         join_all(self.endpoints().iter().map(ready)).await.into_iter().all(|ready| ready)
+    }
+
+    /// Reads the replicated clock, by which the cluster decides about gates, times to live and schedules.
+    ///
+    /// # Errors
+    /// [`NotFound`](lockkeeper_api::Code::NotFound) at a node before version 0.3; otherwise see [`Error`].
+    pub async fn cluster_clock(&self) -> Result<ClusterClock, Error> {
+        // Over HTTP: the answer does not wait behind others, and a node that does not know the call only refuses it.
+        self.call(&RequestSpec::read(Call::GetClock { query: ReadQuery::default() }).anonymous()).await
     }
 
     /// Transfers leadership, to that member if one is named.

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::cluster::{
-    AddMember, ClusterQuery, Member, MemberQuery, Membership, Role, StateChecksum, Status, Transfer, Transferred,
+    AddMember, ClusterClock, ClusterQuery, Member, MemberQuery, Membership, Role, StateChecksum, Status, Transfer,
+    Transferred,
 };
 use lockkeeper_api::{Answer, Code};
 use lockkeeper_consensus::{
@@ -13,7 +15,7 @@ use lockkeeper_core::Zxid;
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_node::{Bound, Consistency, NodeError};
 
-use super::{Answered, CallScope, record};
+use super::{Answered, CallScope, level, record};
 use crate::audit::AuditEvent;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -115,6 +117,15 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
         feature_level: Some(status.feature_level.0),
     };
     Ok(Reply::ok(status.zxid, Answer::Cluster(Box::new(body))))
+}
+
+/// Reads the replicated clock. A linearizable read confirms that this node is in touch with the leader, whose time it
+/// follows. Needs no right: the times of nodes tell as much.
+pub(super) async fn clock(scope: CallScope, query: ReadQuery) -> Answered {
+    let node = &scope.context.node;
+    let read = node.read(level(query.consistency), |state| state.clock_ms()).await?;
+    let clock_ms = node.clock_ms().max(read.value);
+    Ok(Reply::ok(read.zxid, Answer::Clock(ClusterClock { clock_ms, zxid: read.zxid.0 })))
 }
 
 /// The answer to a change of the membership, whose audit record this writes.

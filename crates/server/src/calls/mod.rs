@@ -163,6 +163,7 @@ impl CallScope {
             Call::ListRates { query } => rates::list(self, query).boxed(),
             Call::RunTransaction { body } => txn::txn(self, body).boxed(),
             Call::GetCluster { query } => cluster::status(self, query).boxed(),
+            Call::GetClock { query } => cluster::clock(self, query).boxed(),
             Call::AddMember { body } => to_the_end(self.context.clone(), cluster::add_member(self, body)).boxed(),
             Call::PromoteMember { id, query } => {
                 to_the_end(self.context.clone(), cluster::promote_member(self, id, query)).boxed()

@@ -1,6 +1,9 @@
 //! The routes of `/v1/cluster`.
 
-use lockkeeper_api::cluster::{AddMember, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::cluster::{
+    AddMember, ClusterClock, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred,
+};
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
@@ -12,6 +15,16 @@ use crate::extract::{Id, Json, Query, Reader};
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn status(Reader(scope): Reader, Query(query): Query<ClusterQuery>) -> Answered {
     scope.dispatch(Call::GetCluster { query }).await
+}
+
+/// Reads the replicated clock, by which gates, times to live and schedules are decided. A client that knows when it
+/// asked and when the answer came knows the cluster's time to within that round trip, whatever its own clock shows.
+#[utoipa::path(get, path = "/v1/clock", tag = "cluster", params(ReadQuery),
+    responses((status = 200, description = "The time", body = ClusterClock),
+              (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn clock(Reader(scope): Reader, Query(query): Query<ReadQuery>) -> Answered {
+    scope.dispatch(Call::GetClock { query }).await
 }
 
 /// Adds a learner, which receives the log and does not vote yet, or a front node, which never votes. Its id must never

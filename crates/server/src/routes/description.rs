@@ -14,7 +14,7 @@ use crate::calls::acquire::MAX_WAIT_MS;
 use crate::calls::nodes::MAX_CHILDREN;
 
 /// Stable names, which generated clients call their functions by.
-const OPERATIONS: [(&str, &str, &str); 42] = [
+const OPERATIONS: [(&str, &str, &str); 43] = [
     ("post", "/v1/sessions", "openSession"),
     ("get", "/v1/sessions", "listSessions"),
     ("get", "/v1/sessions/{id}", "getSession"),
@@ -43,6 +43,7 @@ const OPERATIONS: [(&str, &str, &str); 42] = [
     ("post", "/v1/txn", "runTransaction"),
     ("get", "/v1/watch", "watchNodes"),
     ("get", "/v1/cluster", "getCluster"),
+    ("get", "/v1/clock", "getClock"),
     ("post", "/v1/cluster/members", "addMember"),
     ("post", "/v1/cluster/members/{id}/promote", "promoteMember"),
     ("delete", "/v1/cluster/members/{id}", "removeMember"),

@@ -122,6 +122,7 @@ fn documented() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(nodes::txn))
         .routes(routes!(watch::watch))
         .routes(routes!(cluster::status))
+        .routes(routes!(cluster::clock))
         .routes(routes!(cluster::add_member))
         .routes(routes!(cluster::promote_member))
         .routes(routes!(cluster::remove_member))

@@ -6,5 +6,6 @@ mod limits;
 mod meeting;
 mod outage;
 mod queueing;
+mod scheduling;
 mod support;
 mod watching;

@@ -1,0 +1,126 @@
+//! `lockkeeper cron`: runs a command at the ticks of a schedule, each tick on one machine of a fleet.
+//!
+//! Who runs which tick is the client library's (`recipes::schedule`); this keeps CMD within the grant, as all commands
+//! that run CMD do, and reports how it ended.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use lockkeeper_client::recipes::{RecipeError, Schedule, ScheduleSpec, TickRun};
+use lockkeeper_client::{Error, Moment, Session};
+
+use crate::args::{Common, Cron};
+use crate::failure::{
+    EXIT_GATE_MISMATCH, EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure,
+    print_error,
+};
+use crate::hold::{self, Ended, Hold, Obtained};
+use crate::output::escaped;
+
+/// Pause before another session is opened.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs the command at each tick.
+pub(crate) fn run(common: &Common, args: &Cron) -> Result<u8, Failure> {
+    let spec = ScheduleSpec::new(&args.at)
+        .and_then(|spec| spec.zone(&args.zone))
+        .and_then(|spec| spec.missed(args.missed.into()).overlap(args.overlap.into()).deadline(args.deadline))
+        .map_err(refused)?;
+    hold::run_each(common, &args.holding, &Job { args, spec, replaces: Cell::new(args.replace) })
+}
+
+struct Job<'a> {
+    args: &'a Cron,
+    spec: ScheduleSpec,
+    /// Whether the specification has to be replaced yet: once, or two workers that replace would do it for ever.
+    replaces: Cell<bool>,
+}
+
+impl Job<'_> {
+    fn schedule(&self, session: &Session) -> Result<Schedule, RecipeError> {
+        let schedule = session.schedule(&self.args.name, self.spec.clone())?.namespace(&self.args.namespace)?;
+        Ok(schedule.label(hold::label(&self.args.holding)))
+    }
+}
+
+impl Hold for Job<'_> {
+    type Held = TickRun;
+
+    fn command(&self) -> &'static str {
+        "cron"
+    }
+
+    fn name(&self) -> String {
+        escaped(&self.args.name)
+    }
+
+    async fn obtain(&self, session: &Session) -> Result<Obtained<TickRun>, Failure> {
+        let next = async {
+            let schedule = self.schedule(session)?;
+            if self.replaces.get() {
+                schedule.replace().await?;
+                self.replaces.set(false);
+            }
+            schedule.next().await
+        };
+        Ok(Obtained::Held(next.await.map_err(refused)?))
+    }
+
+    fn variables(&self, held: &TickRun) -> Vec<(&'static str, String)> {
+        vec![
+            ("LOCKKEEPER_SCHEDULE", self.args.name.clone()),
+            ("LOCKKEEPER_TICK", held.tick().to_string()),
+            ("LOCKKEEPER_TOKEN", held.token().to_string()),
+            ("LOCKKEEPER_ATTEMPT", held.attempt().to_string()),
+        ]
+    }
+
+    fn ends_at(&self, held: &TickRun) -> Option<Moment> {
+        Some(held.ticket().ends_at())
+    }
+
+    /// Only deleting its node takes a gate from its session; the report of the end notices.
+    async fn revoked(&self, _session: &Session, _held: &TickRun) -> String {
+        std::future::pending().await
+    }
+
+    async fn release(&self, _session: &Session, held: TickRun, ended: Ended) -> Result<u8, Failure> {
+        let (tick, code) = (held.tick(), ended.code);
+        let reported = if ended.told_to_end && code != EXIT_OK {
+            print_error(&format!("lockkeeper cron: {} of {tick} is left to another worker", self.name()));
+            held.hand_over().await
+        } else {
+            if code != EXIT_OK {
+                print_error(&format!("lockkeeper cron: {} of {tick} ended with exit code {code}", self.name()));
+            }
+            held.finish_with_exit_code(code).await
+        };
+        match reported {
+            Ok(()) => Ok(code),
+            Err(error @ (RecipeError::Stale { .. } | RecipeError::Client(Error::Lost(_)))) => {
+                Err(hold::lost(self, &error.to_string()))
+            }
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    fn retry_after(&self, failure: &Failure) -> Option<Duration> {
+        match failure.code {
+            EXIT_LOCK_LOST | EXIT_UNREACHABLE | EXIT_UNKNOWN_OUTCOME => Some(RETRY_PAUSE),
+            _ => None,
+        }
+    }
+}
+
+fn refused(error: RecipeError) -> Failure {
+    match error {
+        RecipeError::Client(error) => hold::before_command(error),
+        RecipeError::Mismatch { .. } => {
+            let remedy = "give the same options, or replace them for all with --replace";
+            Failure::new(EXIT_GATE_MISMATCH, format!("{error}; {remedy}"))
+        }
+        RecipeError::Stale { .. } => Failure::new(EXIT_LOCK_LOST, error.to_string()),
+        RecipeError::Contended { .. } => Failure::new(EXIT_UNREACHABLE, error.to_string()),
+        other => Failure::new(EXIT_INTERNAL, other.to_string()),
+    }
+}

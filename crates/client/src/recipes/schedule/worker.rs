@@ -1,0 +1,346 @@
+//! A worker: waits for the next tick, takes part in the decision about it, and begins it if its gate says so.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_api::Code;
+
+use super::Tick;
+use super::cluster_time::ClusterTime;
+use super::record::{NotOpen, OpenTick, ScheduleSpec, ScheduleState, TickWorker};
+use super::run::{TickRun, TickTurn};
+use crate::client::Client;
+use crate::error::Error;
+use crate::label::own_label;
+use crate::recipes::cas::{CasCell, Edit};
+use crate::recipes::error::RecipeError;
+use crate::recipes::gapless_watch::{GaplessWatch, bytes_of};
+use crate::recipes::gate::{Begun, GateTicket};
+use crate::recipes::path::{RecipePath, check_part};
+use crate::routes::Reading;
+use crate::session::Session;
+
+/// The default namespace of schedules.
+pub(super) const NAMESPACE: &str = "cron";
+/// The pending time of a tick's gate, the longest that there is: a dead worker frees it by the end of its session.
+pub(super) const PENDING: Duration = Duration::from_secs(24 * 3_600);
+/// How long the result of a tick is kept at its gate. The node keeps the tick from being begun again; this is only for
+/// readers.
+pub(super) const KEEP: Duration = Duration::from_secs(3_600);
+/// The clock's reading may be so old when a worker decides about ticks.
+const FRESH: Duration = Duration::from_secs(5);
+/// What the gates of ticks are for; another program's gate under such a key is refused.
+const FINGERPRINT: &str = "lockkeeper schedule";
+
+impl Session {
+    /// A job that this session's process does at the ticks of a schedule, together with other processes: each tick is
+    /// done once over all of them. The name has one or more parts, such as `reports/nightly`. See [`Schedule`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`] if the name cannot be part of a path.
+    pub fn schedule(&self, job: &str, spec: ScheduleSpec) -> Result<Schedule, RecipeError> {
+        let cell = CasCell::new(self.clone(), path_of(NAMESPACE, job)?);
+        let (namespace, job) = (NAMESPACE.to_owned(), job.to_owned());
+        Ok(Schedule { cell, namespace, job, spec: Arc::new(spec), label: own_label() })
+    }
+}
+
+impl Client {
+    /// The state of a schedule: its definition, open ticks and history; `None` if there is no such schedule. The
+    /// namespace is `cron` unless the workers have another one.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn schedule_state(&self, namespace: &str, job: &str) -> Result<Option<ScheduleState>, RecipeError> {
+        let path = path_of(namespace, job)?;
+        match self.node(path.as_str(), &Reading::default()).await {
+            Ok(node) => ScheduleState::read(path.as_str(), &bytes_of(&node)?).map(Some),
+            Err(error) if error.code() == Some(Code::NoNode) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn path_of(namespace: &str, job: &str) -> Result<RecipePath, RecipeError> {
+    check_part(namespace)?;
+    job.split('/').try_for_each(check_part)?;
+    RecipePath::parse(&format!("/{namespace}/{job}"))
+}
+
+/// A job with a schedule, at one of its workers.
+///
+/// Any number of processes may be workers of a job. Each tick is done by one of them; if that one dies, another one
+/// does it again from the start, once the dead one's session has ended. All must give the same [`ScheduleSpec`]:
+/// another one is refused with [`RecipeError::Mismatch`].
+///
+/// The replicated clock decides when a tick is due. A tick begins never before that clock shows its time, and in an
+/// idle cluster later by the time of about five requests and up to 40 ms.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// use lockkeeper_client::recipes::ScheduleSpec;
+///
+/// let reports = session.schedule("reports", ScheduleSpec::new("* * * * * *")?)?;
+/// let run = reports.next().await?;
+/// // … make the report of run.tick(), showing run.token() to the store …
+/// run.finish("17 pages").await?;
+///
+/// let state = reports.state().await?.unwrap();
+/// assert_eq!(state.history.back().unwrap().message, "17 pages");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    pub(super) cell: CasCell,
+    namespace: String,
+    job: String,
+    pub(super) spec: Arc<ScheduleSpec>,
+    label: String,
+}
+
+/// What to do after the gate of a tick was asked.
+enum NextStep {
+    Run(Box<TickRun>),
+    /// The node has changed: look again.
+    Look,
+    /// Another worker has the gate, until then at the latest.
+    Wait {
+        as_of: u64,
+        until_ms: u64,
+    },
+}
+
+impl Schedule {
+    /// A name for this worker, for people: by default user, host, process id and name of the program.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Another namespace than `cron`: the schedule's node is `/<namespace>/<job>`, and the gates of its ticks are
+    /// `<namespace>/<job>/<tick>`.
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`] if it is not one part of a path.
+    pub fn namespace(mut self, namespace: &str) -> Result<Self, RecipeError> {
+        self.cell = CasCell::new(self.session().clone(), path_of(namespace, &self.job)?);
+        self.namespace = namespace.to_owned();
+        Ok(self)
+    }
+
+    /// Replaces the specification that the schedule has by this worker's. The workers that have the former one end with
+    /// [`RecipeError::Mismatch`]. Ticks that are open stay open.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn replace(&self) -> Result<(), RecipeError> {
+        self.time().renew(self.session().client(), FRESH).await?;
+        self.decide_as(true).await.map(drop)
+    }
+
+    /// The name of the job.
+    pub fn job(&self) -> &str {
+        &self.job
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.cell.session
+    }
+
+    fn path(&self) -> &str {
+        self.cell.path.as_str()
+    }
+
+    pub(super) fn time(&self) -> Arc<ClusterTime> {
+        self.session().extension()
+    }
+
+    /// The state of the schedule; `None` before its first worker.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn state(&self) -> Result<Option<ScheduleState>, RecipeError> {
+        self.session().client().schedule_state(&self.namespace, &self.job).await
+    }
+
+    /// Waits until this worker has to do a tick. Report its end with [`TickRun::finish`], [`TickRun::finish_failed`] or
+    /// [`TickRun::hand_over`].
+    ///
+    /// A waiting worker wakes at each tick, and when the worker of a tick ends or dies: then all workers of the job ask
+    /// the gate. Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`RecipeError::Mismatch`] if the schedule has another specification; otherwise see [`RecipeError`].
+    pub async fn next(&self) -> Result<TickRun, RecipeError> {
+        let (session, time) = (self.session(), self.time());
+        loop {
+            time.renew(session.client(), FRESH).await?;
+            let state = self.decide().await?;
+            let next_ms = self.spec.next_after(state.last).map_or(u64::MAX, Tick::as_millis);
+            let Some(OpenTick { tick, .. }) = state.open.front() else {
+                time.reach(session, next_ms).await?;
+                continue;
+            };
+            match self.ask_gate(*tick).await? {
+                NextStep::Run(run) => return Ok(*run),
+                NextStep::Look => {}
+                NextStep::Wait { as_of, until_ms } => {
+                    let gate = format!("/gates/{}", self.key(*tick));
+                    let mut watch = GaplessWatch::node(session.client(), &gate);
+                    tokio::select! {
+                        changed = watch.change(as_of, |_| true) => drop(changed?),
+                        reached = time.reach(session, next_ms.min(until_ms)) => reached?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does `work` at each tick that this worker has to do, until the session is lost or the schedule cannot go on.
+    ///
+    /// `work` returns a text for the history, or an error, which is noted there too: the tick counts as done, and is
+    /// not tried again. `work` is dropped when another worker may begin the tick.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn run<E: std::fmt::Display, F: Future<Output = Result<String, E>>>(
+        &self,
+        mut work: impl FnMut(TickTurn) -> F,
+    ) -> Result<Infallible, RecipeError> {
+        loop {
+            let run = self.next().await?;
+            match run.ticket().run(work(run.turn())).await? {
+                Ok(message) => run.finish(message).await?,
+                Err(error) => run.finish_failed(None, error.to_string()).await?,
+            }
+        }
+    }
+
+    fn key(&self, tick: Tick) -> String {
+        format!("{}/{}/{tick}", self.namespace, self.job)
+    }
+
+    /// Decides about the ticks that are due, unless another worker has, and gives the state after that.
+    async fn decide(&self) -> Result<ScheduleState, RecipeError> {
+        self.decide_as(false).await
+    }
+
+    async fn decide_as(&self, replace: bool) -> Result<ScheduleState, RecipeError> {
+        let now_ms = self.time().earliest_ms();
+        let definition = self.spec.definition();
+        self.cell
+            .update(|bytes| {
+                let Some(bytes) = bytes else {
+                    let state = ScheduleState::new(definition.clone(), Tick::at_millis(now_ms));
+                    return Ok(Edit::Put(state.encode(), state));
+                };
+                let mut state = ScheduleState::read(self.path(), bytes)?;
+                let replaced = state.schedule != definition;
+                if replaced && !replace {
+                    let (asked, found) = (definition.to_string(), state.schedule.to_string());
+                    return Err(RecipeError::Mismatch { path: self.path().into(), asked, found });
+                }
+                state.schedule.clone_from(&definition);
+                let advanced = state.advance(&self.spec, now_ms);
+                let edited = advanced || replaced;
+                Ok(if edited { Edit::Put(state.encode(), state) } else { Edit::Keep(state) })
+            })
+            .await
+    }
+
+    /// Decides about ticks as they become due, while this worker is busy.
+    pub(super) async fn keep_deciding(&self) -> Result<Infallible, RecipeError> {
+        let time = self.time();
+        loop {
+            time.renew(self.session().client(), FRESH).await?;
+            let state = self.decide().await?;
+            let next_ms = self.spec.next_after(state.last).map_or(u64::MAX, Tick::as_millis);
+            time.reach(self.session(), next_ms).await?;
+        }
+    }
+
+    async fn ask_gate(&self, tick: Tick) -> Result<NextStep, RecipeError> {
+        let gate = self.session().gate(self.key(tick)).label(self.label.clone()).pending(PENDING);
+        match gate.begin_at(FINGERPRINT).await? {
+            (Begun::InProgress(work), as_of) => Ok(NextStep::Wait { as_of, until_ms: work.until_ms }),
+            (Begun::Proceed(ticket), _) => self.begin(tick, ticket).await,
+            (Begun::Done(done), _) => {
+                // The node is written first, so that the state that made this worker ask is an older one.
+                let state = self.state().await?;
+                let is_open = state.is_some_and(|state| state.open.iter().any(|open| open.tick == tick));
+                if !is_open {
+                    return Ok(NextStep::Look);
+                }
+                Err(RecipeError::Foreign {
+                    path: format!("/gates/{}", self.key(tick)),
+                    recipe: "gate of this schedule",
+                    why: format!("it has a result under token {}, and the schedule has the tick open", done.token),
+                })
+            }
+        }
+    }
+
+    /// Begins a tick whose gate this worker has, unless the node says that it is not to be done (any more).
+    async fn begin(&self, tick: Tick, ticket: GateTicket) -> Result<NextStep, RecipeError> {
+        let worker = TickWorker {
+            token: ticket.token(),
+            label: self.label.clone(),
+            session_id: self.session().id(),
+            started_ms: ticket.begun_ms().max(tick.as_millis()),
+            attempt: 1,
+        };
+        let noted = self
+            .until_known(|| {
+                self.cell.update(|bytes| {
+                    let Some(bytes) = bytes else { return Ok(Edit::Keep(Err(NotOpen::Ended))) };
+                    let mut state = ScheduleState::read(self.path(), bytes)?;
+                    Ok(match state.begin(tick, worker.clone()) {
+                        Ok(worker) => Edit::Put(state.encode(), Ok(worker)),
+                        Err(refused) => Edit::Keep(Err(refused)),
+                    })
+                })
+            })
+            .await?;
+        match noted {
+            Ok(worker) => {
+                // A new leader's clock may be behind by the delay of one message.
+                let early_ms = tick.as_millis().saturating_sub(ticket.begun_ms());
+                tokio::time::sleep(Duration::from_millis(early_ms)).await;
+                Ok(NextStep::Run(Box::new(TickRun::new(self.clone(), tick, ticket, worker))))
+            }
+            Err(NotOpen::Ended | NotOpen::NotFirst | NotOpen::Replaced { .. }) => {
+                ticket.fail().await?;
+                Ok(NextStep::Look)
+            }
+        }
+    }
+
+    /// Repeats a change of the node until its outcome is known, while the session lives. The change must have the same
+    /// effect if it is made twice.
+    pub(super) async fn until_known<T, F>(&self, change: impl Fn() -> F) -> Result<T, RecipeError>
+    where
+        F: Future<Output = Result<T, RecipeError>>,
+    {
+        loop {
+            match change().await {
+                Err(error) if error.is_unknown() || is_outage(&error) => {
+                    tracing::debug!(%error, path = self.path(), "a schedule's node could not be changed yet");
+                }
+                other => return other,
+            }
+            tokio::select! {
+                because = self.session().lost() => return Err(Error::Lost(because).into()),
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
+        }
+    }
+}
+
+fn is_outage(error: &RecipeError) -> bool {
+    matches!(error, RecipeError::Client(Error::Unreachable { .. }) | RecipeError::Contended { .. })
+}

@@ -1,0 +1,178 @@
+//! Workers of `lockkeeper cron` with shifted wall clocks, what their commands report, and the schedule's history.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use lockkeeper_api::Code;
+use lockkeeper_client::recipes::{EndedTick, OpenTick, ScheduleState, Tick, TickOutcome};
+
+use super::judge::Run;
+use crate::cluster::Cluster;
+use crate::process::{Process, has_program};
+use crate::proofs::Context;
+use crate::verdict::{Failed, broken};
+
+/// Shifts what a process takes for the time of the day.
+const SHIM: &str = include_str!("../../../../crates/cli/tests/it/support/stepped_clock.c");
+/// How long a command works.
+const WORK: &str = "0.4";
+const READ_WITHIN: Duration = Duration::from_secs(2);
+
+/// Starts workers.
+pub(super) struct Fleet {
+    binary: PathBuf,
+    dir: PathBuf,
+    shim: PathBuf,
+    endpoints: String,
+}
+
+impl Fleet {
+    pub(super) fn new(context: &Context, cluster: &Cluster) -> Result<Self, Failed> {
+        if !has_program("cc") {
+            return Err(Failed::CannotRun("needs cc, to make clocks wrong".into()));
+        }
+        let (source, shim) = (context.dir.join("stepped_clock.c"), context.dir.join("stepped_clock.so"));
+        std::fs::write(&source, SHIM)?;
+        let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&shim).arg(&source).output()?;
+        if !compiled.status.success() {
+            let why = String::from_utf8_lossy(&compiled.stderr).into_owned();
+            return Err(Failed::CannotRun(format!("cc does not compile the clock: {why}")));
+        }
+        let endpoints = cluster.endpoints().join(",");
+        Ok(Self { binary: context.binary.clone(), dir: context.dir.clone(), shim, endpoints })
+    }
+
+    fn reports(&self, job: &str) -> PathBuf {
+        self.dir.join(format!("runs-{job}"))
+    }
+
+    /// Starts a worker, whose wall clock is off by so many seconds. Its options are separated by `|`.
+    pub(super) fn start(&self, job: &str, number: usize, off_s: i64, options: &str) -> Result<Process, Failed> {
+        let step = self.dir.join(format!("step-{job}-{number}"));
+        std::fs::write(&step, off_s.to_string())?;
+        // Short lines, each written at once. The machine's own clock is that without the library.
+        let script = format!(
+            "r={}; n='env -u LD_PRELOAD date +%s%3N'; i=\"$LOCKKEEPER_TICK $LOCKKEEPER_TOKEN\"; \
+             echo \"start $i $($n) $(date +%s) {number} $PPID $LOCKKEEPER_ATTEMPT\" >>$r; sleep {WORK}; \
+             echo \"end $i $($n)\" >>$r",
+            self.reports(job).display()
+        );
+        let binary = self.binary.display().to_string();
+        let label = format!("worker {number}");
+        let mut argv: Vec<&str> = vec![&binary, "--endpoints", &self.endpoints, "cron", job, "--ttl", "3s"];
+        argv.extend(["--label", &label]);
+        argv.extend(options.split('|'));
+        argv.extend(["--", "sh", "-c", &script]);
+        let argv: Vec<String> = argv.into_iter().map(str::to_owned).collect();
+        let environment = [
+            ("LD_PRELOAD", self.shim.display().to_string()),
+            ("LOCKKEEPER_TEST_CLOCK", "wall".into()),
+            ("LOCKKEEPER_TEST_STEP", step.display().to_string()),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value));
+        Ok(Process::start(&argv, &environment, &self.dir.join(format!("{job}-{number}.log")))?)
+    }
+
+    /// What the commands of a job have reported, in the order of their starts.
+    pub(super) fn runs(&self, job: &str) -> Result<Vec<Run>, Failed> {
+        let text = std::fs::read_to_string(self.reports(job)).unwrap_or_default();
+        let mut runs: Vec<Run> = Vec::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let known = match words[..] {
+                ["start", tick, token, at_ms, clock_s, number, worker, attempt] => {
+                    started(tick, token, [at_ms, clock_s, number, worker, attempt]).map(|run| runs.push(run))
+                }
+                ["end", tick, token, at_ms] => {
+                    let run =
+                        runs.iter_mut().rfind(|run| run.tick.to_string() == tick && run.token.to_string() == token);
+                    run.zip(at_ms.parse().ok()).map(|(run, at_ms)| run.ended_ms = Some(at_ms))
+                }
+                _ => None,
+            };
+            if known.is_none() {
+                return broken(format!("a command reported {line:?}"));
+            }
+        }
+        Ok(runs)
+    }
+}
+
+fn started(tick: &str, token: &str, [at_ms, clock_s, number, worker, attempt]: [&str; 5]) -> Option<Run> {
+    let started_ms: u64 = at_ms.parse().ok()?;
+    let clock_s: i64 = clock_s.parse().ok()?;
+    Some(Run {
+        tick: Tick::try_from(tick.to_owned()).ok()?,
+        token: token.parse().ok()?,
+        started_ms,
+        ended_ms: None,
+        clock_off_s: clock_s - i64::try_from(started_ms / 1_000).ok()?,
+        number: number.parse().ok()?,
+        worker: worker.parse().ok()?,
+        attempt: attempt.parse().ok()?,
+    })
+}
+
+/// All that the schedule's node has ever said.
+pub(super) struct History {
+    job: String,
+    /// By the first tick of each entry.
+    pub(super) ended: BTreeMap<Tick, EndedTick>,
+    pub(super) open: Vec<OpenTick>,
+    /// What the node said that cannot be.
+    pub(super) contradiction: Option<String>,
+}
+
+impl History {
+    pub(super) fn of(job: &str) -> Self {
+        Self { job: job.into(), ended: BTreeMap::new(), open: Vec::new(), contradiction: None }
+    }
+
+    /// Reads the node; while no node of the cluster serves, nothing is added.
+    pub(super) async fn read(&mut self, cluster: &Cluster) -> Result<(), Failed> {
+        let path = format!("/cron/{}", self.job);
+        for (_, api) in cluster.apis() {
+            let node = match api.get(&path, READ_WITHIN).await {
+                Ok(node) => node.value,
+                Err(failure) if failure.code() == Some(Code::NoNode) => return Ok(()),
+                Err(_) => continue,
+            };
+            let bytes = node.data.to_bytes().map_err(Failed::Broken)?;
+            let state = ScheduleState::read(&path, &bytes).map_err(|e| Failed::Broken(e.to_string()))?;
+            return self.add(state);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, state: ScheduleState) -> Result<(), Failed> {
+        self.open = state.open.into();
+        for ended in state.history {
+            let before = self.ended.insert(ended.tick, ended.clone());
+            let grown = |before: &EndedTick| {
+                let skipped = before.worker.is_none() && ended.worker.is_none() && before.outcome == ended.outcome;
+                *before == ended
+                    || skipped && before.through.unwrap_or(before.tick) <= ended.through.unwrap_or(ended.tick)
+            };
+            if before.as_ref().is_some_and(|before| !grown(before)) {
+                self.contradiction = Some(format!("{before:?} became {ended:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of ticks that were done.
+    pub(super) fn done_entries(&self) -> impl Iterator<Item = &EndedTick> {
+        self.ended.values().filter(|ended| matches!(ended.outcome, TickOutcome::Done | TickOutcome::Failed))
+    }
+
+    pub(super) fn done(&self) -> usize {
+        self.done_entries().count()
+    }
+
+    /// When the latest tick that was done was due.
+    pub(super) fn latest_done_ms(&self) -> u64 {
+        self.done_entries().last().map_or(0, |ended| ended.tick.as_millis())
+    }
+}
