@@ -91,6 +91,15 @@ pub enum WorkerEvent {
         /// The guard's reason.
         why: String,
     },
+    /// The phase of a switch of engines, as its process sees it.
+    Phase {
+        /// Its name.
+        phase: String,
+        /// The engine that serves, or is to serve.
+        engine: String,
+        /// Rises with each phase.
+        epoch: u64,
+    },
     /// The client gave up waiting.
     GaveUp,
     /// A call failed.

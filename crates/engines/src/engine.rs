@@ -66,6 +66,18 @@ impl LockRequest {
         Ok(Self { locks, ..Self::new("") })
     }
 
+    /// The same request with another wait.
+    #[must_use]
+    pub fn waiting(self, wait: Wait) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// The same request with another lease.
+    #[must_use]
+    pub fn leased(self, lease: Duration) -> Self {
+        Self { lease, ..self }
+    }
+
     /// The locks, sorted, each once.
     pub fn locks(&self) -> &[String] {
         &self.locks
@@ -138,6 +150,18 @@ impl Lease {
     }
 }
 
+/// What keeps others from holding a lock at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// The engine, as its capabilities say.
+    Engine,
+    /// Only the other callers of this process are kept out: the engine could not be reached, and the caller had asked
+    /// for this.
+    ThisProcess,
+    /// Nothing: the engine could not be reached, and the caller had asked to run all the same.
+    Nothing,
+}
+
 /// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -179,6 +203,11 @@ pub trait LockEngine: fmt::Debug + Send + Sync + 'static {
     /// Completes, with the reason, when the engine itself learns that the lease is over. The guard watches the clock.
     async fn lost(&self, _lease: &Lease) -> String {
         std::future::pending().await
+    }
+
+    /// What protects this lease.
+    fn protection(&self, _lease: &Lease) -> Protection {
+        Protection::Engine
     }
 
     /// Whether the lock is held with this token.

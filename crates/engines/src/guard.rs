@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use crate::capabilities::Capability;
-use crate::engine::{FencingEngine, Lease, LockEngine, LockRequest};
+use crate::engine::{FencingEngine, Lease, LockEngine, LockRequest, Protection};
 use crate::error::EngineError;
 
 /// The clock is read at least this often: timers of the runtime do not count the time that a machine sleeps.
@@ -110,6 +110,12 @@ impl Guard {
     /// The engine that granted it.
     pub fn engine(&self) -> &str {
         self.engine.name()
+    }
+
+    /// What keeps others from holding the lock at the same time. Not the engine, if it could not be reached and the
+    /// caller had chosen to go on: see [`IfUnreachable`](crate::IfUnreachable).
+    pub fn protection(&self) -> Protection {
+        self.engine.protection(&self.lease)
     }
 
     /// How much longer the lock is sure to be held without a further renewal, less a margin for clocks that run at

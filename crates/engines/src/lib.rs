@@ -18,13 +18,15 @@ mod mysql;
 mod names;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod renamed;
 mod session_pool;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql;
+mod switch;
 mod wait;
 
 pub use capabilities::{Capabilities, Capability};
-pub use engine::{FencingEngine, Holder, LONGEST_LEASE, Lease, LockEngine, LockRequest, Mode};
+pub use engine::{FencingEngine, Holder, LONGEST_LEASE, Lease, LockEngine, LockRequest, Mode, Protection};
 pub use error::EngineError;
 pub use guard::{FencedGuard, Guard, lock, lock_fenced};
 pub use lockkeeper::LockkeeperEngine;
@@ -34,4 +36,9 @@ pub use mysql::{MySqlEngine, MySqlGetLockEngine, mysql_async};
 pub use names::{MAX_LABEL_BYTES, MAX_LOCKS, MAX_NAME_BYTES, check_name};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresAdvisoryEngine, PostgresEngine, tokio_postgres};
+pub use renamed::Renamed;
+pub use switch::{
+    Agreement, Degrading, Engines, EnginesOptions, FencedEngines, IfUnreachable, MAX_MEMBERS, SwitchError, SwitchEvent,
+    SwitchMode, SwitchPhase, SwitchStatus,
+};
 pub use wait::{Deadline, Wait};

@@ -38,6 +38,7 @@ mod soak;
 mod socket;
 mod steady_clients;
 mod stream_client;
+mod switch_engine;
 mod synced;
 mod tenants;
 mod tls_cluster;
@@ -364,5 +365,12 @@ pub const PROOFS: &[Proof] = &[
             come, first served (P1, P2)",
         limit: |_| minutes(15),
         run: |context| Box::pin(one_queue::run(context)),
+    },
+    Proof {
+        name: "switch-engine",
+        about: "100 clients in three processes while their lock moves from one engine to another, by call and by \
+            rule, the old one alive and killed: no lost update, in drain and both no two holders, no refused holder",
+        limit: |_| minutes(15),
+        run: |context| Box::pin(switch_engine::run(context)),
     },
 ];

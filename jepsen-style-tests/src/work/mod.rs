@@ -6,6 +6,7 @@
 
 mod clients;
 mod contend;
+mod engines;
 mod gate;
 mod hold;
 mod permits;
@@ -53,6 +54,8 @@ enum Work {
     Clients(clients::Clients),
     /// Clients that increment a counter in a file under one lock.
     Contend(contend::Contend),
+    /// Clients that increment a counter under a lock of several engines, which are switched meanwhile.
+    Engines(engines::EnginesWork),
     /// One client that takes a lock and then does as it is told: for pauses, deaths and delays.
     Hold(hold::HoldWork),
     /// Clients of one semaphore.
@@ -73,6 +76,7 @@ pub async fn run(arguments: WorkerArguments) -> Result<(), String> {
     let WorkerArguments { common, work } = arguments;
     let sessions = match work {
         Work::Clients(work) => return clients::run(&common, work).await,
+        Work::Engines(work) => return engines::run(&common, work).await,
         Work::Contend(work) => contend::run(&common, work).await?,
         Work::Hold(work) => hold::run(&common, work).await?,
         Work::Permits(work) => permits::run(&common, work).await?,
