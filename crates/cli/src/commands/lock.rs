@@ -1,5 +1,7 @@
 //! `lockkeeper lock` and `lockkeeper semaphore`: run a command while holding locks or a permit.
 
+use std::cell::Cell;
+
 use lockkeeper_client::api::{Code, Credential};
 use lockkeeper_client::{Error, Moment, Session};
 
@@ -29,7 +31,7 @@ pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
         return Err(Failure::new(EXIT_INTERNAL, "--unfair is for one lock; omit it, or name one lock"));
     }
     let above = nested::session_above(&names, args.shared)?;
-    hold::run(common, &args.holding, &LockHold { args, names, above })
+    hold::run(common, &args.holding, &LockHold { args, names, above, left_open: Cell::new(false) })
 }
 
 /// How the locks are held.
@@ -45,6 +47,8 @@ struct LockHold<'a> {
     names: Vec<String>,
     /// The session that holds them around this process, and the token.
     above: Option<(Credential, u64)>,
+    /// A lockkeeper within still uses this process's session.
+    left_open: Cell<bool>,
 }
 
 impl Hold for LockHold<'_> {
@@ -60,6 +64,10 @@ impl Hold for LockHold<'_> {
 
     fn session_above(&self) -> Option<Credential> {
         self.above.map(|(credential, _)| credential)
+    }
+
+    fn is_left_open(&self) -> bool {
+        self.left_open.get()
     }
 
     fn time_limit(&self) -> &'static str {
@@ -112,7 +120,17 @@ impl Hold for LockHold<'_> {
 
     async fn release(&self, session: &Session, held: LockGrant, ended: Ended) -> Result<u8, Failure> {
         let entered = match held {
-            LockGrant::Own(grant) => return grant.release_after(session, self, ended.code).await,
+            LockGrant::Own(grant) => {
+                let still_held = grant.release_after(session, self).await?;
+                if still_held > 0 {
+                    self.left_open.set(true);
+                    print_error(&format!(
+                        "lockkeeper lock: {} is still held by a lockkeeper within, and free once that has ended",
+                        self.name()
+                    ));
+                }
+                return Ok(ended.code);
+            }
             LockGrant::Nested(entered, _) => entered,
         };
         let lost = || Err(hold::lost(self, "it was released before CMD ended"));
@@ -171,6 +189,6 @@ impl Hold for Semaphore {
     }
 
     async fn release(&self, session: &Session, held: Grant, ended: Ended) -> Result<u8, Failure> {
-        held.release_after(session, self, ended.code).await
+        held.release_after(session, self).await.map(|_| ended.code)
     }
 }

@@ -61,6 +61,11 @@ pub(crate) trait Hold {
         None
     }
 
+    /// Whether others use the session when this process ends, so that it must not be closed.
+    fn is_left_open(&self) -> bool {
+        false
+    }
+
     /// The option that limits how long CMD may run, in messages.
     fn time_limit(&self) -> &'static str {
         "its time limit"
@@ -159,7 +164,7 @@ async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut 
         Ok(Ran::Signalled(signal)) => Ok(code_of(signal)),
         Err(failure) => Err(failure),
     };
-    if is_own {
+    if is_own && !hold.is_left_open() {
         close(session, hold).await;
     }
     // Last, because the reader of the output may be slow.

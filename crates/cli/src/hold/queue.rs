@@ -72,7 +72,8 @@ impl Request {
 trait Held {
     fn token(&self) -> u64;
     fn lost(&self) -> BoxFuture<'static, String>;
-    fn release(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
+    /// Returns how often the session still holds it.
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<u32, Error>>;
 }
 
 impl<K: 'static> Held for Guard<K> {
@@ -84,8 +85,8 @@ impl<K: 'static> Held for Guard<K> {
         self.lost().boxed()
     }
 
-    fn release(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        (*self).release().boxed()
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<u32, Error>> {
+        (*self).release_counted().boxed()
     }
 }
 
@@ -132,10 +133,11 @@ impl Grant {
         }
     }
 
-    /// Releases the grant after CMD has exited with this code.
-    pub(crate) async fn release_after(self, session: &Session, hold: &impl Hold, code: u8) -> Result<u8, Failure> {
+    /// Releases the grant after CMD has exited. Returns how often the session still holds it: a lockkeeper that CMD left
+    /// behind may.
+    pub(crate) async fn release_after(self, session: &Session, hold: &impl Hold) -> Result<u32, Failure> {
         match self.guard.release().await {
-            Ok(()) => {}
+            Ok(still_held) => return Ok(still_held),
             Err(Error::Lost(_)) => return Err(lost(hold, "it was revoked before CMD ended")),
             Err(error) => print_error(&format!(
                 "lockkeeper {}: cannot release {}, which becomes free within {} s: {error}",
@@ -144,7 +146,7 @@ impl Grant {
                 (session.timeout() + self.request.delay).as_secs_f32()
             )),
         }
-        Ok(code)
+        Ok(0)
     }
 }
 

@@ -201,8 +201,8 @@ fn a_lock_within_a_lock() {
     the_same_lock_is_held_once_more(&dev);
     another_lock_has_a_session_of_its_own(&dev);
     what_cannot_be_held_once_more_is_refused(&dev);
+    a_lockkeeper_that_is_left_behind_keeps_the_lock(&dev);
     another_cluster_does_not_know_the_session(&dev);
-    a_lock_taken_by_force_is_not_held_once_more(&dev);
     a_lock_that_is_held_for_too_long_is_given_up(&dev);
     an_unfair_lock_stands_in_no_queue(&dev);
 }
@@ -248,19 +248,29 @@ fn what_cannot_be_held_once_more_is_refused(dev: &Dev) {
     }
 }
 
+fn a_lockkeeper_that_is_left_behind_keeps_the_lock(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let (ready, done) = (directory.path().join("ready"), directory.path().join("done"));
+    let waits = format!("x -- sh -c ': > {}; while ! [ -e {} ]; do sleep 0.01; done'", ready.display(), done.display());
+    let script = format!(
+        "setsid {} < /dev/null > /dev/null 2>&1 & while ! [ -e {} ]; do sleep 0.01; done",
+        nested(dev, &waits),
+        ready.display()
+    );
+    let output = dev.lock(&["x", "--ttl", "2s"], &script).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("still held by a lockkeeper within"), "{output:?}");
+    let other = dev.lock(&["x", "--wait", "0"], "true").output().unwrap();
+    assert_eq!(other.status.code(), Some(120), "{other:?}");
+    std::fs::write(&done, "").unwrap();
+    eventually("it is free", || dev.holders("x") == 0);
+}
+
 fn another_cluster_does_not_know_the_session(dev: &Dev) {
     let other = Dev::start(1, &[]);
     let output = dev.lock(&["x"], &nested(&other, "x -- echo there")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "there\n", "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("is not known here"), "{output:?}");
-}
-
-fn a_lock_taken_by_force_is_not_held_once_more(dev: &Dev) {
-    let mut command = dev.command(&["lock", "z", "--wait", "20s", "--", "true"]);
-    command.env("LOCKKEEPER_HELD", "");
-    let session = "7.00000000000000000000000000000007 exclusive 9 z";
-    let output = command.env("LOCKKEEPER_HELD", session).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "an unknown session is none: {output:?}");
 }
 
 fn a_lock_that_is_held_for_too_long_is_given_up(dev: &Dev) {

@@ -73,14 +73,15 @@ impl Grant {
         if self.loss().is_some() { Duration::ZERO } else { self.session.left() }
     }
 
-    /// Releases the grant and returns the outcome. Without an answer the release goes on in the background.
-    pub(crate) async fn release(mut self) -> Result<(), Error> {
+    /// Releases the grant and returns how often its session still holds the lock by re-entry. Without an answer the
+    /// release goes on in the background.
+    pub(crate) async fn release(mut self) -> Result<u32, Error> {
         let release = self.request.release(self.token);
         let answer = self.session.client().release_together(&self.request.first, &release).await;
-        let result = answer.map(drop).map_err(|error| self.as_loss(error));
+        let result = answer.map(|released| released.still_held).map_err(|error| self.as_loss(error));
         // Unreachable or unknown: the drop goes on releasing. So it does for the locks that are held together with a
         // lost one.
-        let decided = matches!(result, Ok(()) | Err(Error::Refused(_) | Error::Lost(_)));
+        let decided = matches!(result, Ok(_) | Err(Error::Refused(_) | Error::Lost(_)));
         self.to_release = !decided || result.is_err() && !self.request.also.is_empty();
         result
     }

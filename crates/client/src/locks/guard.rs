@@ -146,6 +146,16 @@ impl<K> Guard<K> {
     /// [`Error::UnknownOutcome`] and [`Error::Unreachable`] the release goes on in the background until the cluster has
     /// answered or the session is over; so it does if this future is dropped.
     pub async fn release(self) -> Result<(), Error> {
+        self.held.release().await.map(drop)
+    }
+
+    /// The same. Returns how often the session still holds the lock because somebody who uses the session, perhaps
+    /// another process, has re-entered it (`reentrant` of the HTTP API). The session must then stay open until they have
+    /// released it too.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub async fn release_counted(self) -> Result<u32, Error> {
         self.held.release().await
     }
 }

@@ -51,16 +51,17 @@ impl Hold {
         self.grant
     }
 
-    pub(super) async fn release(self) -> Result<(), Error> {
+    /// Returns how often the session still holds the lock by re-entry.
+    pub(super) async fn release(self) -> Result<u32, Error> {
         let loss = self.grant.loss();
         if let Some(turn) = self.turn {
             // The turn has a share of its own, which is to be the last.
             drop(self.grant);
-            return turn.end().await;
+            return turn.end().await.map(|()| 0);
         }
         match (Arc::into_inner(self.grant), loss) {
             (Some(last), _) => last.release().await,
-            (None, None) => Ok(()),
+            (None, None) => Ok(0),
             (None, Some(because)) => Err(Error::Lost(because)),
         }
     }
@@ -347,7 +348,7 @@ impl AcquireTask {
         *shared.last_turn.lock() = None;
         if let Some((grant, result)) = last {
             let released = match Arc::into_inner(grant) {
-                Some(grant) => grant.release().await,
+                Some(grant) => grant.release().await.map(drop),
                 None => Ok(()),
             };
             drop(result.map(|result| result.send(released)));
