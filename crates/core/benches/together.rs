@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_core::*;
 
 /// Locks in the state beside those that are measured.
-const OTHERS: u32 = 100_000;
+const OTHERS: u32 = 50_000;
 const ROUNDS: u32 = 200;
 
 struct Bench {
@@ -19,7 +19,8 @@ impl Bench {
     fn apply(&mut self, command: Command) -> (Outcome, Duration) {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let batch = Batch::consecutive(origin, self.sequence, vec![command]);
+        let rules = Rules { max_ephemerals_per_session: 100_000, ..Rules::default() };
+        let batch = Batch { rules, ..Batch::consecutive(origin, self.sequence, vec![command]) };
         let began = Instant::now();
         let outcome = self.state.apply(Term(1), &batch).remove(0);
         (outcome, began.elapsed())

@@ -161,7 +161,7 @@ pub(crate) struct HoldArgs {
     /// Session timeout: how long after the last keepalive the cluster may grant to another
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub(crate) ttl: Duration,
-    /// Time between SIGTERM and SIGKILL [default and maximum: a fifth of --ttl]
+    /// Time between SIGTERM and SIGKILL [default and maximum: a fifth of --ttl, or of the time that CMD may run]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
     /// Description shown in the queue (default: user@host, process id and program name, without arguments)

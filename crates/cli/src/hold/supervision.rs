@@ -47,7 +47,8 @@ impl Deadline<'_> {
 
     fn why(&self) -> String {
         match self.fixed {
-            Some(fixed) if Moment::now().until(fixed).is_zero() => format!("{} has passed", self.limit),
+            // CMD may have ended by the signal that comes before the end.
+            Some(fixed) if fixed <= self.session.lost_at() => format!("{} has passed", self.limit),
             _ => "the session could not be renewed".into(),
         }
     }
@@ -63,8 +64,9 @@ pub(super) async fn supervise<H: Hold>(
     capture: &mut Option<Capture>,
 ) -> Result<End, Failure> {
     let ttl = session.timeout();
-    let grace = args.grace.unwrap_or(ttl / 5).min(ttl / 5);
     let deadline = Deadline { session, fixed: hold.ends_at(held), limit: hold.time_limit() };
+    let longest_grace = deadline.fixed.map_or(ttl, |fixed| Moment::now().until(fixed).min(ttl)) / 5;
+    let grace = args.grace.unwrap_or(longest_grace).min(longest_grace);
     let mut ended_children = signal(SignalKind::child()).map_err(|e| Failure::new(EXIT_INTERNAL, e.to_string()))?;
     let mut renewals = session.renewals();
     // The guard acts later than this process, but before the session can expire.

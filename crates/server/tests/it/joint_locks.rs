@@ -136,7 +136,7 @@ async fn bad_requests_name_the_field_and_change_nothing() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await.credential;
     let before = node.zxid().await;
-    let many: Vec<String> = (0..32).map(|n| format!("l{n}")).collect();
+    let many: Vec<String> = (0..256).map(|n| format!("l{n}")).collect();
     for (body, field) in [
         (json!({ "also": many }), "'also'"),
         (json!({ "also": ["b", "b"] }), "lock b"),
