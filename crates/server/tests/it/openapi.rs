@@ -292,6 +292,17 @@ async fn real_replies_are_as_described() {
         ("get", "/v1/gates/{key}", "/v1/gates/a/b".into(), None, None),
         ("post", "/v1/gates/{key}/finish", "/v1/gates/a/b/finish".into(), mine, Some(json!({ "token": 1 }))),
         ("post", "/v1/gates/{key}/fail", "/v1/gates/a/b/fail".into(), mine, Some(json!({ "token": 1 }))),
+        ("post", "/v1/counters/{path}", "/v1/counters/sum".into(), mine, Some(json!({ "delta": 1, "max": 5 }))),
+        (
+            "post",
+            "/v1/rates/{name}/take",
+            "/v1/rates/a/b/take".into(),
+            None,
+            Some(json!({ "limit": 5, "per_ms": 3_600_000 })),
+        ),
+        ("get", "/v1/rates/{name}", "/v1/rates/a/b".into(), None, None),
+        ("get", "/v1/rates/{name}", "/v1/rates/none".into(), None, None),
+        ("get", "/v1/rates", "/v1/rates?prefix=a&limit=1".into(), None, None),
         ("get", "/v1/sessions/{id}/stream", format!("/v1/sessions/{id}/stream"), mine, None),
         ("delete", "/v1/sessions/{id}", format!("/v1/sessions/{id}"), mine, None),
     ];
