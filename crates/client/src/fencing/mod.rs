@@ -6,6 +6,7 @@
 //! in one step:
 //!
 //! - [`sql`]: statements for PostgreSQL, SQLite, MySQL and MariaDB, for any driver.
+//! - [`operations`]: statements that record the operation of a gate in the transaction of its work.
 //! - [`redis`]: a script for Redis, for any client.
 //! - [`http`]: the header for a service that is the resource, and a middleware.
 //! - [`FencedFile`]: a file that contains its token, replaced as a whole.
@@ -19,6 +20,7 @@
 #[cfg(unix)]
 mod file;
 pub mod http;
+pub mod operations;
 pub mod redis;
 pub mod sql;
 

@@ -3,7 +3,7 @@
 #![cfg(unix)]
 
 #[path = "../../examples/support/postgres.rs"]
-mod postgres;
+pub(crate) mod postgres;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
