@@ -7,11 +7,11 @@ use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use lockkeeper_api::locks::{Acquire, Acquired, Token};
 use lockkeeper_api::sessions::{OpenSession, SessionOpened};
-use lockkeeper_api::{Problem, SESSION_HEADER};
+use lockkeeper_api::{Call, Problem, SESSION_HEADER};
 use lockkeeper_client::{AccessToken, Tls};
 use rustls::pki_types::ServerName;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
@@ -24,6 +24,12 @@ use crate::BenchError;
 pub(crate) const WAIT_MS: u64 = 60_000;
 /// Longer than a warm-up without a request; every request renews the session.
 const SESSION_TIMEOUT_MS: u32 = 60_000;
+
+/// The token of an answer.
+#[derive(Deserialize)]
+pub(crate) struct Granted {
+    pub(crate) token: u64,
+}
 
 /// What a client needs at a cluster that uses TLS or enforces access control.
 #[derive(Clone, Debug, Default)]
@@ -182,6 +188,16 @@ impl Connection {
         self.send::<serde::de::IgnoredAny>(Method::POST, target, Some(&Token { token })).await.map(|_| ())
     }
 
+    /// Makes a call of the API and returns the token in its answer.
+    ///
+    /// # Errors
+    /// The server's, or the connection is lost.
+    pub(crate) async fn call(&mut self, call: &Call) -> Result<u64, String> {
+        let body = call.body().map_err(|e| e.to_string())?;
+        let bytes = self.exchange(Method::POST, &call.target(), body).await?;
+        serde_json::from_slice::<Granted>(&bytes).map(|granted| granted.token).map_err(|e| e.to_string())
+    }
+
     /// Closes the session, over a new connection if a request was cancelled on this one.
     ///
     /// # Errors
@@ -202,6 +218,12 @@ impl Connection {
         body: Option<&impl Serialize>,
     ) -> Result<T, String> {
         let body = body.map(serde_json::to_vec).transpose().map_err(|e| e.to_string())?;
+        let bytes = self.exchange(method, target, body).await?;
+        let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(bytes).map_err(|e| e.to_string())
+    }
+
+    async fn exchange(&mut self, method: Method, target: &str, body: Option<Vec<u8>>) -> Result<Bytes, String> {
         let mut request = Request::builder().method(method).uri(target).header("host", &self.host);
         if body.is_some() {
             request = request.header("content-type", "application/json");
@@ -221,7 +243,6 @@ impl Connection {
             let problem = serde_json::from_slice::<Problem>(&bytes).map(|problem| problem.to_string());
             return Err(problem.unwrap_or_else(|_| format!("status {status}")));
         }
-        let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(bytes).map_err(|e| e.to_string())
+        Ok(bytes)
     }
 }

@@ -1,9 +1,9 @@
-//! The load generator: clients that acquire and release locks over HTTP, the session stream or the client library, each
-//! as fast as it can (closed loop), or all together at a given rate (open loop).
+//! The load generator: clients that acquire and release locks, or begin and finish gates, over HTTP, the session stream
+//! or the client library, each as fast as it can (closed loop), or all together at a given rate (open loop).
 //!
 //! It shares the machine with the servers that it measures, so it is lean: one open connection per client, and no
-//! retries. Every error is counted and reported, never retried silently. It must never touch a lock whose name does not
-//! start with [`LOCK_PREFIX`].
+//! retries. Every error is counted and reported, never retried silently. It must never touch a lock or a gate whose
+//! name does not start with [`LOCK_PREFIX`].
 //!
 //! `lockkeeper-cycles`, which compares Lockkeeper with its peers, counts the same [`Cycles`] and draws the same
 //! [`charts`].
@@ -11,6 +11,7 @@
 mod connection;
 mod cpu;
 mod cycles;
+mod gates;
 mod idle;
 mod plot;
 mod rate;
@@ -27,13 +28,14 @@ use serde::Serialize;
 pub use connection::{Connection, Security};
 pub use cpu::{US_PER_TICK, resident_bytes, spent_us};
 pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
+pub use gates::{GatesMeasured, run_gates};
 pub use idle::{IdleMeasured, IdlePlan, ServerCost, run_idle};
 pub use plot::{Figures, PlotError, charts, svg};
 pub use run::{Routes, run, run_with};
 pub use stream::Stream;
 pub use time_charts::{TimeChart, time_charts};
 
-/// Prefix of the load generator's locks.
+/// Prefix of the load generator's locks and gates.
 pub const LOCK_PREFIX: &str = "lockkeeper-bench";
 
 /// The locks that clients acquire: own ones show the throughput without waiting, one the hand-over to a waiter.
@@ -104,6 +106,8 @@ pub struct Plan {
 /// A distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
+    /// Mean.
+    pub mean_us: f64,
     /// Median.
     pub p50_us: u64,
     /// 99th percentile.
@@ -118,6 +122,7 @@ impl Latency {
     /// Summarizes a histogram of microseconds.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         Self {
+            mean_us: histogram.mean(),
             p50_us: histogram.value_at_quantile(0.5),
             p99_us: histogram.value_at_quantile(0.99),
             p99_9_us: histogram.value_at_quantile(0.999),

@@ -22,7 +22,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// When clients begin cycles.
 #[derive(Clone)]
-struct Pace {
+pub(crate) struct Pace {
     phase: watch::Receiver<Phase>,
     /// As soon as they can if there is none.
     rate: Option<Arc<Rate>>,
@@ -30,7 +30,7 @@ struct Pace {
 
 impl Pace {
     /// Waits until the next cycle is due; gives when it begins, and the phase. `None` at the end of the measurement.
-    async fn next(&self) -> Option<(Phase, Instant)> {
+    pub(crate) async fn next(&self) -> Option<(Phase, Instant)> {
         let began = match &self.rate {
             None => Instant::now(),
             Some(rate) => {
@@ -49,15 +49,15 @@ impl Pace {
 
 /// Result of one client or of several.
 #[derive(Default)]
-struct ClientResult {
-    cycles: Cycles,
-    tokens_not_rising: u64,
+pub(crate) struct ClientResult {
+    pub(crate) cycles: Cycles,
+    pub(crate) tokens_not_rising: u64,
 }
 
 impl ClientResult {
     /// Counts a cycle if it started and ended during the measurement. At a rate, it only has to end in it, or the
     /// cycles that take long would be missing.
-    fn cycle_done(&mut self, started_in: Phase, pace: &Pace, acquire: Duration, cycle: Duration) {
+    pub(crate) fn cycle_done(&mut self, started_in: Phase, pace: &Pace, acquire: Duration, cycle: Duration) {
         let counts = started_in == Phase::Measure || pace.rate.is_some();
         if counts && *pace.phase.borrow() == Phase::Measure {
             self.cycles.succeeded(acquire, cycle);
@@ -83,6 +83,36 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
 /// # Errors
 /// As [`run`].
 pub async fn run_with(plan: &Plan, security: &Security) -> Result<Measured, BenchError> {
+    let client = |at, connection, pace| {
+        let lock = match plan.locks {
+            Locks::Own => format!("{LOCK_PREFIX}/own-{at}"),
+            Locks::One => format!("{LOCK_PREFIX}/one"),
+        };
+        client(connection, lock, pace)
+    };
+    summarize(plan, measure(plan, security, client).await?)
+}
+
+/// What all clients together have done in the time that was measured.
+pub(crate) struct Total {
+    pub(crate) result: ClientResult,
+    pub(crate) seconds: f64,
+    /// CPU time of the servers.
+    pub(crate) servers_us: u64,
+    /// CPU time of this process.
+    pub(crate) own_us: Option<u64>,
+}
+
+/// Opens a connection for each client, runs `client` on it, counts what it does in the time to be measured, and closes
+/// all.
+pub(crate) async fn measure<F>(
+    plan: &Plan,
+    security: &Security,
+    client: impl Fn(u32, ClientConnection, Pace) -> F,
+) -> Result<Total, BenchError>
+where
+    F: Future<Output = (ClientResult, ClientConnection)> + Send + 'static,
+{
     cpu::spent_us(&plan.server_pids)?;
     let opened = timeout(OPEN_TIMEOUT, open_all(plan, security)).await;
     let connections = opened.map_err(|_| BenchError::Endpoint {
@@ -93,13 +123,7 @@ pub async fn run_with(plan: &Plan, security: &Security) -> Result<Measured, Benc
     let pace = Pace { phase, rate: plan.rate.map(|per_second| Arc::new(Rate::from_now(per_second))) };
     let clients: Vec<_> = (0..)
         .zip(connections)
-        .map(|(at, connection): (u32, _)| {
-            let lock = match plan.locks {
-                Locks::Own => format!("{LOCK_PREFIX}/own-{at}"),
-                Locks::One => format!("{LOCK_PREFIX}/one"),
-            };
-            tokio::spawn(client(connection, lock, pace.clone()))
-        })
+        .map(|(at, connection): (u32, _)| tokio::spawn(client(at, connection, pace.clone())))
         .collect();
     drop(pace);
 
@@ -112,8 +136,8 @@ pub async fn run_with(plan: &Plan, security: &Security) -> Result<Measured, Benc
     sleep(plan.measure).await;
     let seconds = began.elapsed().as_secs_f64();
     let _ = phases.send(Phase::Done);
-    let servers = cpu::spent_us(&plan.server_pids)?.saturating_sub(servers_before);
-    let own = own_before.and_then(|before| Some(cpu::spent_us(&[std::process::id()]).ok()?.saturating_sub(before)));
+    let servers_us = cpu::spent_us(&plan.server_pids)?.saturating_sub(servers_before);
+    let own_us = own_before.and_then(|before| Some(cpu::spent_us(&[std::process::id()]).ok()?.saturating_sub(before)));
 
     let mut total = ClientResult::default();
     let mut connections = Vec::new();
@@ -131,9 +155,9 @@ pub async fn run_with(plan: &Plan, security: &Security) -> Result<Measured, Benc
             }
         }
     }
-    // Locks of a failed client, or of one that cannot be closed in time, are released when its session expires.
+    // Locks and gates of a failed client, or of one that cannot be closed in time, are released when its session expires.
     let _ = timeout_at(give_up_at, join_all(connections.into_iter().map(ClientConnection::close))).await;
-    summarize(plan, total, seconds, servers, own)
+    Ok(Total { result: total, seconds, servers_us, own_us })
 }
 
 async fn open_all(plan: &Plan, security: &Security) -> Result<Vec<ClientConnection>, BenchError> {
@@ -160,13 +184,8 @@ async fn open_all(plan: &Plan, security: &Security) -> Result<Vec<ClientConnecti
     Ok((0..clients).map(|at| ClientConnection::Library(sessions[at % sessions.len()].clone())).collect())
 }
 
-fn summarize(
-    plan: &Plan,
-    ClientResult { cycles: counted, tokens_not_rising }: ClientResult,
-    seconds: f64,
-    servers_us: u64,
-    own_us: Option<u64>,
-) -> Result<Measured, BenchError> {
+fn summarize(plan: &Plan, total: Total) -> Result<Measured, BenchError> {
+    let Total { result: ClientResult { cycles: counted, tokens_not_rising }, seconds, servers_us, own_us } = total;
     let cycles = counted.cycle.len();
     if cycles == 0 {
         return Err(BenchError::NothingWorked(counted.first_error.unwrap_or_else(|| "none finished in time".into())));
@@ -191,7 +210,7 @@ fn summarize(
 }
 
 /// One client's connection to the cluster.
-enum ClientConnection {
+pub(crate) enum ClientConnection {
     Http(Connection),
     Stream(Box<Stream>),
     Library(Session),

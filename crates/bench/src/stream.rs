@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::BenchError;
-use crate::connection::{Connection, Security, Socket, WAIT_MS, connect};
+use crate::connection::{Connection, Granted, Security, Socket, WAIT_MS, connect};
 
 /// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
@@ -43,11 +43,6 @@ struct Answer<'a> {
     status: u16,
     #[serde(borrow)]
     body: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct Granted {
-    token: u64,
 }
 
 impl Stream {
@@ -85,6 +80,19 @@ impl Stream {
         let text = serde_json::to_string(&FromClient::Request(request)).map_err(|e| e.to_string())?;
         self.socket.feed(Message::text(text)).await.map_err(lost)?;
         Ok(id)
+    }
+
+    /// Makes a call and returns the token in its answer. No other answer may be under way.
+    ///
+    /// # Errors
+    /// The server's, or the connection is lost.
+    pub(crate) async fn call(&mut self, call: Call) -> Result<u64, String> {
+        let sent = self.send(call).await?;
+        self.flush().await?;
+        match self.next_answer().await? {
+            (id, outcome) if id == sent => outcome,
+            (id, _) => Err(format!("an answer with the unknown id {id}")),
+        }
     }
 
     /// Buffers an acquire.

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn measured(clients: u32, cycles_per_second: f64, p50_us: u64) -> Measured {
-        let latency = Latency { p50_us, p99_us: p50_us, p99_9_us: p50_us, max_us: p50_us };
+        let latency = Latency { p50_us, p99_us: p50_us, p99_9_us: p50_us, max_us: p50_us, ..Latency::default() };
         Measured {
             transport: Transport::Http,
             rate: None,

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper_bench::{BenchError, IdleMeasured, IdlePlan, Locks, Measured, Plan, Security, Transport};
-use lockkeeper_bench::{run_idle, run_with, svg};
+use lockkeeper_bench::{BenchError, GatesMeasured, IdleMeasured, IdlePlan, Locks, Measured, Plan, Security, Transport};
+use lockkeeper_bench::{run_gates, run_idle, run_with, svg};
 use tokio::runtime::Runtime;
 
 use super::{client, tls, token};
@@ -26,12 +26,10 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         BenchLocks::One => &[Locks::One],
         BenchLocks::Both => &[Locks::Own, Locks::One],
     };
-    let transports: &[Transport] = match args.transport {
-        BenchTransport::Http => &[Transport::Http],
-        BenchTransport::Stream => &[Transport::Stream],
-        BenchTransport::Library => &[Transport::Library],
-        BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
-    };
+    if args.gates {
+        return gates(common, args, endpoints, &security);
+    }
+    let transports = transports(args);
     // Fail before minutes of measuring if the file cannot be created.
     let plot = match args.plot.as_deref() {
         Some(path) => Some((path, File::create(path).map_err(|e| plot_failure(path, &e))?)),
@@ -42,16 +40,7 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     for &locks in kinds {
         for &clients in &args.clients {
             for &transport in transports {
-                let plan = Plan {
-                    endpoints: endpoints.clone(),
-                    clients,
-                    locks,
-                    transport,
-                    rate: None,
-                    warm_up: Duration::from_secs(args.warm_up.into()),
-                    measure: Duration::from_secs(args.seconds.into()),
-                    server_pids: args.server_pids.clone(),
-                };
+                let plan = Plan { locks, ..plan(args, &endpoints, (clients, transport)) };
                 results.extend(ramp(&runtime, &plan, &args.rate, &security)?);
             }
         }
@@ -65,7 +54,104 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     } else {
         print(&results)?
     }
-    Ok(if results.iter().all(is_valid) { EXIT_OK } else { EXIT_FAILED })
+    let are_valid =
+        results.iter().all(|m| is_valid(m.clients, m.errors, m.first_error.as_deref(), m.tokens_not_rising));
+    Ok(if are_valid { EXIT_OK } else { EXIT_FAILED })
+}
+
+fn transports(args: &Bench) -> &'static [Transport] {
+    match args.transport {
+        BenchTransport::Http => &[Transport::Http],
+        BenchTransport::Stream => &[Transport::Stream],
+        BenchTransport::Library => &[Transport::Library],
+        BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
+    }
+}
+
+/// A closed loop of so many clients.
+fn plan(args: &Bench, endpoints: &[String], (clients, transport): (u32, Transport)) -> Plan {
+    Plan {
+        endpoints: endpoints.to_vec(),
+        clients,
+        locks: Locks::Own,
+        transport,
+        rate: None,
+        warm_up: Duration::from_secs(args.warm_up.into()),
+        measure: Duration::from_secs(args.seconds.into()),
+        server_pids: args.server_pids.clone(),
+    }
+}
+
+/// Measures gates and prints the results.
+fn gates(common: &Common, args: &Bench, endpoints: Vec<String>, security: &Security) -> Result<u8, Failure> {
+    let runtime = super::runtime()?;
+    let rates = if args.rate.is_empty() { vec![None] } else { args.rate.iter().copied().map(Some).collect() };
+    let mut results: Vec<GatesMeasured> = Vec::new();
+    for &clients in &args.clients {
+        for &transport in transports(args) {
+            for &rate in &rates {
+                let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
+                print_error(&format!("{clients} clients, gates, {}{at} …", transport_name(transport)));
+                let plan = Plan { rate, ..plan(args, &endpoints, (clients, transport)) };
+                let measured = runtime.block_on(run_gates(&plan, security)).map_err(failure)?;
+                let is_kept = measured.kept_rate();
+                results.push(measured);
+                if !is_kept {
+                    break;
+                }
+            }
+        }
+    }
+    if common.json {
+        print_json(&results)?
+    } else {
+        print_gates(&results)?
+    }
+    let are_valid =
+        results.iter().all(|m| is_valid(m.clients, m.errors, m.first_error.as_deref(), m.tokens_not_rising));
+    Ok(if are_valid { EXIT_OK } else { EXIT_FAILED })
+}
+
+fn print_gates(results: &[GatesMeasured]) -> Result<(), Failure> {
+    let mut table = table(&[
+        "over",
+        "clients",
+        "due/s",
+        "cycles/s",
+        "begin + finish mean",
+        "p50",
+        "p99",
+        "p99.9",
+        "begin mean",
+        "p50",
+        "p99",
+        "server CPU/cycle",
+        "client CPU/cycle",
+        "errors",
+    ]);
+    for m in results {
+        table.add_row(vec![
+            transport_name(m.transport).into(),
+            number(m.clients),
+            number(m.rate.map_or("-".into(), |rate| rate.to_string())),
+            number(format!("{:.0}", m.cycles_per_second)),
+            number(format!("{:.2} ms", m.cycle.mean_us / 1e3)),
+            number(millis(m.cycle.p50_us)),
+            number(millis(m.cycle.p99_us)),
+            number(millis(m.cycle.p99_9_us)),
+            number(format!("{:.2} ms", m.begin.mean_us / 1e3)),
+            number(millis(m.begin.p50_us)),
+            number(millis(m.begin.p99_us)),
+            number(per_cycle(m.server_cpu_us_per_cycle)),
+            number(per_cycle(m.client_cpu_us_per_cycle)),
+            number(m.errors),
+        ]);
+    }
+    print_table(&table)?;
+    if results.iter().any(|m| m.transport == Transport::Library) {
+        print_line("library: the clients are tasks that share one session and stream per endpoint.")?;
+    }
+    Ok(())
 }
 
 /// Measures idle sessions and prints the result.
@@ -147,14 +233,15 @@ fn plot_failure(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(EXIT_USAGE, format!("--plot {}: {error}", path.display()))
 }
 
-fn is_valid(measured: &Measured) -> bool {
-    if let Some(error) = &measured.first_error {
-        print_error(&format!("{} clients: {} cycles failed; first error: {error}", measured.clients, measured.errors));
+/// Whether every cycle succeeded, and every token rose; says what did not.
+fn is_valid(clients: u32, errors: u64, first_error: Option<&str>, tokens_not_rising: u64) -> bool {
+    if let Some(error) = first_error {
+        print_error(&format!("{clients} clients: {errors} cycles failed; first error: {error}"));
     }
-    if measured.tokens_not_rising > 0 {
-        print_error(&format!("{} clients: {} tokens did not rise", measured.clients, measured.tokens_not_rising));
+    if tokens_not_rising > 0 {
+        print_error(&format!("{clients} clients: {tokens_not_rising} tokens did not rise"));
     }
-    measured.errors == 0 && measured.tokens_not_rising == 0
+    errors == 0 && tokens_not_rising == 0
 }
 
 fn transport_name(transport: Transport) -> &'static str {
