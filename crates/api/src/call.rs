@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
 use crate::cluster::{AddMember, ClusterClock, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
-use crate::gates::{Begin, Fail, Finish, GateView, Settled};
+use crate::gates::{Begin, Fail, Finish, GateReset, GateView, Gates, GatesQuery, ResetQuery, Settled};
 use crate::locks::{Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified};
 use crate::nodes::{Add, Added, Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
 use crate::rates::{PermitsTaken, RateView, Rates, RatesQuery, TakePermits};
@@ -106,6 +106,11 @@ pub enum Call {
     },
     /// Takes a lock from its holder.
     BreakLock { name: String, token: u64 },
+    /// Lists gates.
+    ListGates {
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: GatesQuery,
+    },
     /// Shows a gate.
     GetGate {
         key: String,
@@ -129,6 +134,12 @@ pub enum Call {
         key: String,
         #[serde(deserialize_with = "object")]
         body: Fail,
+    },
+    /// Opens the gate by force.
+    ResetGate {
+        key: String,
+        #[serde(default, deserialize_with = "object", skip_serializing_if = "is_default")]
+        query: ResetQuery,
     },
     /// Reads a node. The path begins with a slash, as in all calls of nodes.
     GetNode {
@@ -259,8 +270,10 @@ pub enum Answer {
     Released(Released),
     Downgraded(Downgraded),
     Verified(Verified),
+    Gates(Gates),
     Gate(GateView),
     GateSettled(Settled),
+    GateReset(GateReset),
     Node(Box<Node>),
     Changed(Box<Changed>),
     Deleted(Deleted),
@@ -319,10 +332,12 @@ impl Call {
             Self::DowngradeLock { .. } => ("POST", "/v1/locks/{name}/downgrade"),
             Self::VerifyLock { .. } => ("POST", "/v1/locks/{name}/verify"),
             Self::BreakLock { .. } => ("DELETE", "/v1/locks/{name}/holders/{token}"),
+            Self::ListGates { .. } => ("GET", "/v1/gates"),
             Self::GetGate { .. } => ("GET", "/v1/gates/{key}"),
             Self::BeginGate { .. } => ("POST", "/v1/gates/{key}/begin"),
             Self::FinishGate { .. } => ("POST", "/v1/gates/{key}/finish"),
             Self::FailGate { .. } => ("POST", "/v1/gates/{key}/fail"),
+            Self::ResetGate { .. } => ("DELETE", "/v1/gates/{key}"),
             Self::GetNode { .. } => ("GET", "/v1/nodes/{path}"),
             Self::CreateNode { .. } => ("POST", "/v1/nodes/{path}"),
             Self::SetNode { .. } => ("PUT", "/v1/nodes/{path}"),
@@ -367,7 +382,8 @@ impl Call {
             Self::GetGate { key, .. }
             | Self::BeginGate { key, .. }
             | Self::FinishGate { key, .. }
-            | Self::FailGate { key, .. } => route.replace("{key}", &encode(key)),
+            | Self::FailGate { key, .. }
+            | Self::ResetGate { key, .. } => route.replace("{key}", &encode(key)),
             Self::GetNode { path, .. }
             | Self::CreateNode { path, .. }
             | Self::SetNode { path, .. }
@@ -389,6 +405,10 @@ impl Call {
                 query.add("prefix", prefix.as_ref()).add("after", after.as_ref()).add("limit", *limit);
                 query.level(*consistency);
             }
+            Self::ListGates { query: GatesQuery { prefix, after, limit, consistency } } => {
+                query.add("prefix", prefix.as_ref()).add("after", after.as_ref()).add("limit", *limit);
+                query.level(*consistency);
+            }
             Self::GetSession { query: ReadQuery { consistency }, .. }
             | Self::GetLock { query: ReadQuery { consistency }, .. }
             | Self::GetGate { query: ReadQuery { consistency }, .. }
@@ -406,6 +426,9 @@ impl Call {
             Self::SetNode { query: VersionQuery { version }, .. }
             | Self::DeleteNode { query: VersionQuery { version }, .. } => {
                 query.add("version", *version);
+            }
+            Self::ResetGate { query: ResetQuery { token }, .. } => {
+                query.add("token", *token);
             }
             Self::GetCluster { query: ClusterQuery { checksum, checksum_from } } => {
                 query.add("checksum", *checksum).add("checksum_from", *checksum_from);
@@ -451,9 +474,11 @@ impl Call {
             | Self::ListLocks { .. }
             | Self::GetLock { .. }
             | Self::BreakLock { .. }
+            | Self::ListGates { .. }
             | Self::GetGate { .. }
             | Self::GetRate { .. }
             | Self::ListRates { .. }
+            | Self::ResetGate { .. }
             | Self::GetNode { .. }
             | Self::DeleteNode { .. }
             | Self::GetCluster { .. }

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Data;
+use crate::call::Level;
 
 /// `POST /v1/gates/{key}/begin`. With the `Lockkeeper-Session` header the gate opens again when that session ends;
 /// without it only the pending time frees it.
@@ -60,8 +61,9 @@ pub enum Gate {
         result: Data,
         /// When, in milliseconds since 1970 by the replicated clock.
         since_ms: u64,
-        /// Until when the result is kept.
-        until_ms: u64,
+        /// Until when the result is kept; missing if it is kept until the gate is reset.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until_ms: Option<u64>,
     },
 }
 
@@ -91,6 +93,18 @@ pub struct Finish {
     /// How long it is kept, in milliseconds; from 1 to a year's worth. A day where it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
+    /// `forever` keeps it until the gate is reset, instead of `keep_ms`. Needs feature level 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Keep>,
+}
+
+/// How long a result is kept where it is no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// Until the gate is reset.
+    Forever,
 }
 
 /// `POST /v1/gates/{key}/fail`.
@@ -110,6 +124,103 @@ pub struct Settled {
     pub key: String,
     /// The token.
     pub token: u64,
+    /// The zxid of the change.
+    pub zxid: u64,
+}
+
+/// Whether the operation of a gate is under way or done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum GateState {
+    /// A caller does the work.
+    InProgress,
+    /// The work is done, and its result is kept.
+    Done,
+}
+
+/// A line of `GET /v1/gates`. The result itself is left out: `GET /v1/gates/{key}` has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GateSummary {
+    /// The key.
+    pub key: String,
+    /// Whether the work is under way or done.
+    pub state: GateState,
+    /// The token of the run.
+    pub token: u64,
+    /// The worker's session, while the work is under way and if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<u64>,
+    /// The principal to which that session belongs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// The worker's label, for people.
+    pub label: String,
+    /// When the work was begun, or done, in milliseconds since 1970 by the replicated clock.
+    pub since_ms: u64,
+    /// When another worker may begin, or until when the result is kept; missing if it is kept until the gate is reset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+    /// The length of the kept result in bytes; missing while the work is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_bytes: Option<u64>,
+}
+
+/// `GET /v1/gates?prefix=&after=&limit=`: gates whose operation is under way or done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Gates {
+    /// In the order of their keys. A page may have fewer than asked for, or none, and yet a next one.
+    pub gates: Vec<GateSummary>,
+    /// Where the next page starts (`?after=`), if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The zxid at which this is true.
+    pub zxid: u64,
+}
+
+/// Which page of gates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct GatesQuery {
+    /// Gates whose keys start with this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// Gates after this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// At most so many, from 1 to 1,000; 100 where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// `linearizable` (default) or `stale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<Level>,
+}
+
+/// `DELETE /v1/gates/{key}?token=`: opens the gate, whoever works or has worked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct ResetQuery {
+    /// Only if the operation that is under way, or the result, has this token: a later run stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+}
+
+/// The gate was reset: the next caller does the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GateReset {
+    /// The key.
+    pub key: String,
+    /// The token of the run that was reset.
+    pub token: u64,
+    /// Whether its operation was under way or done. A worker that was under way may still act.
+    pub was: GateState,
     /// The zxid of the change.
     pub zxid: u64,
 }

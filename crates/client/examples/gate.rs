@@ -74,7 +74,7 @@ async fn main() -> Outcome {
     let once = tokio::time::timeout(PATIENCE, refund).await??;
     println!("taken over {:?} after the kill", killed.elapsed());
     check(once.ran_here && once.token > token, "killed in the middle, it was taken over under a larger token")?;
-    let late = Finish { token, result: Data::from_bytes(b"too late"), keep_ms: None };
+    let late = Finish { token, result: Data::from_bytes(b"too late"), keep_ms: None, keep: None };
     let late = sessions[1].client().gate_finish(&key, &late).await;
     check(late.err().and_then(|error| error.code()) == Some(Code::GateNotPending), "a late result is refused")
 }

@@ -56,7 +56,7 @@ impl BackupDownload {
         };
         self.endpoints.move_on_from(self.index);
         let why = format!("the backup broke off: {why}");
-        Some(Err(Error::Unreachable { tried: vec![Tried { endpoint: self.endpoint.clone(), why }] }))
+        Some(Err(Error::Unreachable { tried: vec![Tried { endpoint: self.endpoint.clone(), why, code: None }] }))
     }
 }
 
@@ -97,7 +97,7 @@ impl Client {
 
     async fn begin_backup(&self, index: usize) -> Begun {
         let endpoint = self.context.endpoints.at(index).to_string();
-        let failed = |why| Begun::Failed(Tried { endpoint: endpoint.clone(), why });
+        let failed = |why| Begun::Failed(Tried { endpoint: endpoint.clone(), why, code: None });
         let request = self.context.http.get(format!("{endpoint}/v1/snapshot")).send();
         let response = match timeout(self.context.options.attempt_timeout, request).await {
             Err(_) => return failed("no answer in time".into()),

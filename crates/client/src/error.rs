@@ -12,6 +12,8 @@ pub struct Tried {
     pub endpoint: String,
     /// The failure.
     pub why: String,
+    /// The code, if a node answered that it could not serve.
+    pub code: Option<Code>,
 }
 
 impl fmt::Display for Tried {
@@ -65,6 +67,18 @@ fn list(tried: &[Tried]) -> String {
 }
 
 impl Error {
+    /// Whether nothing could be reached: no endpoint answered, or none had a leader with a majority. A cluster that is
+    /// overloaded is there, and so is one that refuses the call, presents a certificate that is not accepted, or may
+    /// have carried the call out.
+    ///
+    /// What a caller does in an outage is its own decision, such as
+    /// [`IfUnreachable`](crate::recipes::IfUnreachable). Errors of a session's stream do not have all codes; ask
+    /// [`Client::is_outage`](crate::Client::is_outage) before you act without the cluster.
+    pub fn is_outage(&self) -> bool {
+        let is_busy = |tried: &Tried| matches!(tried.code, Some(Code::Overloaded | Code::RateLimited));
+        matches!(self, Self::Unreachable { tried } if !tried.iter().any(is_busy))
+    }
+
     /// The cluster's code, if it refused the call.
     pub fn code(&self) -> Option<Code> {
         match self {
@@ -84,5 +98,33 @@ impl Error {
 
     pub(crate) fn refused(code: Code, detail: impl Into<String>) -> Self {
         Self::Refused(Box::new(Problem::new(code, detail)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_cluster_that_cannot_be_reached_is_an_outage() {
+        let unreachable = |codes: &[Option<Code>]| Error::Unreachable {
+            tried: codes.iter().map(|code| Tried { endpoint: "e".into(), why: "w".into(), code: *code }).collect(),
+        };
+        for codes in [&[None][..], &[None, Some(Code::NoLeader)], &[Some(Code::ShuttingDown)]] {
+            assert!(unreachable(codes).is_outage(), "{codes:?}");
+        }
+        for codes in [&[Some(Code::Overloaded)][..], &[None, Some(Code::RateLimited)]] {
+            assert!(!unreachable(codes).is_outage(), "{codes:?}");
+        }
+        let (why, endpoint) = ("w".to_owned(), "e".to_owned());
+        for other in [
+            Error::UnknownOutcome(why.clone()),
+            Error::Tls { tried: Vec::new() },
+            Error::Lost(why.clone()),
+            Error::NotLockkeeper { endpoint, why },
+            Error::refused(Code::Forbidden, "no"),
+        ] {
+            assert!(!other.is_outage(), "{other:?}");
+        }
     }
 }

@@ -131,7 +131,9 @@ async fn over_stream(stream: &StreamHandle, limit: Duration) -> Result<Duration,
 }
 
 fn unanswered(why: &str) -> Error {
-    Error::Unreachable { tried: vec![Tried { endpoint: "the session's stream".into(), why: why.to_owned() }] }
+    Error::Unreachable {
+        tried: vec![Tried { endpoint: "the session's stream".into(), why: why.to_owned(), code: None }],
+    }
 }
 
 /// Whether an error says that the session is over, or that this client cannot use it any more: its token does not

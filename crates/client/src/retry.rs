@@ -141,8 +141,13 @@ struct Attempts {
 
 impl Attempts {
     fn note(&mut self, endpoint: &Endpoint, why: String) {
+        self.note_answer(endpoint, why, None);
+    }
+
+    /// The same of an endpoint that answered with this code.
+    fn note_answer(&mut self, endpoint: &Endpoint, why: String, code: Option<Code>) {
         self.in_this_round += 1;
-        self.note_tried(Tried { endpoint: endpoint.to_string(), why });
+        self.note_tried(Tried { endpoint: endpoint.to_string(), why, code });
     }
 
     fn note_tls(&mut self, index: usize, endpoint: &Endpoint, why: String) {
@@ -358,7 +363,7 @@ impl<'a> RetryLoop<'a> {
         }
         let retry_after = problem.retry_after_ms.map(Duration::from_millis).filter(|_| transient);
         let (code, why) = (problem.code, problem.to_string());
-        self.attempts.note(&endpoint, why.clone());
+        self.attempts.note_answer(&endpoint, why.clone(), Some(code));
         match stream {
             None => NextStep::MoveOn { index, retry_after },
             Some((stream, generation)) => {

@@ -191,7 +191,7 @@ impl Session {
                 RoundOutcome::Over(why) => return Err(Error::Lost(why)),
                 RoundOutcome::Failed(why) if began.until(Moment::now()) >= LONGEST_ADOPTION => {
                     let endpoint = client.preferred().to_string();
-                    return Err(Error::Unreachable { tried: vec![Tried { endpoint, why }] });
+                    return Err(Error::Unreachable { tried: vec![Tried { endpoint, why, code: None }] });
                 }
                 RoundOutcome::Failed(_) => sleep(PAUSE_AFTER_FAILURE).await,
             }

@@ -198,7 +198,7 @@ pub(crate) async fn send_once_for_bytes(
     request: reqwest::RequestBuilder,
     limit: Duration,
 ) -> Result<Bytes, Error> {
-    let tried = |why| vec![Tried { endpoint: endpoint.to_string(), why }];
+    let tried = |why| vec![Tried { endpoint: endpoint.to_string(), why, code: None }];
     let unreachable = |why| Error::Unreachable { tried: tried(why) };
     match timeout(limit, send(request)).await {
         Err(_) => Err(unreachable(format!("no answer within {} ms", limit.as_millis()))),

@@ -339,7 +339,7 @@ impl Watch {
     fn note_tried(&mut self, index: usize, why: String) {
         let endpoint = self.client.context.endpoints.at(index).to_string();
         self.tried.retain(|tried| tried.endpoint != endpoint);
-        self.tried.push(Tried { endpoint, why });
+        self.tried.push(Tried { endpoint, why, code: None });
     }
 
     async fn move_on(&mut self, index: usize, why: String) -> Step {

@@ -272,6 +272,7 @@ impl Op {
     pub(crate) fn introduced(&self) -> FeatureLevel {
         match self {
             Self::Lock(LockOp::AcquireReentrant { .. }) => FeatureLevel::REENTRY,
+            Self::Gate(GateOp::FinishForever { .. } | GateOp::Reset { .. }) => FeatureLevel::GATES,
             Self::Node(op) => op.introduced(),
             Self::Multi(ops) => ops.iter().map(NodeOp::introduced).max().unwrap_or(FeatureLevel::FIRST),
             Self::Access(AccessOp::PutRole { rules, .. })
@@ -528,6 +529,24 @@ pub enum GateOp {
         key: GateKey,
         /// The token that the beginning gave.
         token: FencingToken,
+    },
+    /// As [`GateOp::Finish`], but the result is kept until the gate is reset.
+    FinishForever {
+        /// The gate.
+        key: GateKey,
+        /// The token that the beginning gave.
+        token: FencingToken,
+        /// The result that later callers get.
+        #[serde(deserialize_with = "crate::blob::deserialize")]
+        result: Arc<[u8]>,
+    },
+    /// Opens a gate by force: ends the pending operation, or forgets the result. The frontend decides who may, and
+    /// writes the audit record.
+    Reset {
+        /// The gate.
+        key: GateKey,
+        /// Only if the pending operation, or the result, has this token.
+        token: Option<FencingToken>,
     },
 }
 

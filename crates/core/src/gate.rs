@@ -70,6 +70,9 @@ impl fmt::Debug for GateKey {
     }
 }
 
+/// The end of a result that is kept until its gate is reset.
+pub const FOREVER_MS: u64 = u64::MAX;
+
 /// The state of a gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GateStanding {
@@ -102,9 +105,38 @@ pub enum GateStanding {
         result: Arc<[u8]>,
         /// When it was done.
         since_ms: u64,
-        /// Until when the result is kept.
+        /// Until when the result is kept; [`FOREVER_MS`] until the gate is reset.
         until_ms: u64,
     },
+}
+
+/// One gate in a list: its result is left out, because it may be large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateSummary {
+    /// The gate.
+    pub key: GateKey,
+    /// The token of the run that is under way, or whose result is kept.
+    pub token: FencingToken,
+    /// The worker's session, while the work is under way and if it has one.
+    pub session: Option<SessionId>,
+    /// The worker's description, for operators.
+    pub label: Arc<str>,
+    /// When the work was begun, or done.
+    pub since_ms: u64,
+    /// When the pending operation, or the kept result, runs out; [`FOREVER_MS`] for a result that is kept until the
+    /// gate is reset.
+    pub until_ms: u64,
+    /// The length of the kept result; `None` while the work is under way.
+    pub result_bytes: Option<usize>,
+}
+
+/// A page of a list of gates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GatePage {
+    /// In the order of their keys.
+    pub gates: Vec<GateSummary>,
+    /// The key after which the next page starts, if there may be more. A page may be empty and have one.
+    pub next: Option<GateKey>,
 }
 
 /// The record format that this program writes.
@@ -117,7 +149,7 @@ pub(crate) struct GateRecord {
     pub(crate) label: Arc<str>,
     /// When the work was begun, or done.
     pub(crate) since_ms: u64,
-    /// When the pending operation, or the kept result, runs out.
+    /// When the pending operation, or the kept result, runs out; or [`FOREVER_MS`].
     pub(crate) until_ms: u64,
     /// Once it is done: the token and the result.
     pub(crate) done: Option<(FencingToken, Arc<[u8]>)>,
@@ -131,6 +163,27 @@ impl GateRecord {
 
     /// Decodes what [`encode`](Self::encode) wrote; `None` for anything else.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&RECORD_VERSION, body) = bytes.split_first()? else { return None };
+        let (record, rest) = postcard::take_from_bytes(body).ok()?;
+        rest.is_empty().then_some(record)
+    }
+}
+
+/// The fields of a [`GateRecord`] without copies of its texts and its result, for lists.
+#[derive(Debug, Deserialize)]
+pub(crate) struct BorrowedRecord<'a> {
+    #[allow(dead_code, reason = "a field of the record: the fields after it are read by their order")]
+    fingerprint: &'a str,
+    pub(crate) label: &'a str,
+    pub(crate) since_ms: u64,
+    pub(crate) until_ms: u64,
+    #[serde(borrow)]
+    pub(crate) done: Option<(FencingToken, &'a [u8])>,
+}
+
+impl<'a> BorrowedRecord<'a> {
+    /// Decodes what [`GateRecord::encode`] wrote; `None` for anything else.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (&RECORD_VERSION, body) = bytes.split_first()? else { return None };
         let (record, rest) = postcard::take_from_bytes(body).ok()?;
         rest.is_empty().then_some(record)
@@ -156,11 +209,19 @@ mod tests {
         let done = GateRecord { done: Some((FencingToken(7), Arc::from(*b"result"))), ..pending.clone() };
         for record in [pending, done] {
             let bytes = record.encode();
+            let borrowed = BorrowedRecord::decode(&bytes).unwrap();
+            let done = record.done.as_ref().map(|(token, result)| (*token, &result[..]));
+            assert_eq!(
+                (borrowed.fingerprint, borrowed.label, borrowed.since_ms, borrowed.until_ms, borrowed.done),
+                (&*record.fingerprint, &*record.label, record.since_ms, record.until_ms, done)
+            );
             assert_eq!(GateRecord::decode(&bytes), Some(record));
             for cut in 0..bytes.len() {
                 assert_eq!(GateRecord::decode(&bytes[..cut]), None);
+                assert!(BorrowedRecord::decode(&bytes[..cut]).is_none());
             }
             assert_eq!(GateRecord::decode(&[&bytes[..], b"x"].concat()), None);
+            assert!(BorrowedRecord::decode(&[&bytes[..], b"x"].concat()).is_none());
         }
         assert_eq!(GateRecord::decode(b"hello"), None);
     }

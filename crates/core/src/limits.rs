@@ -71,6 +71,9 @@ pub const MAX_DELAY_MS: u32 = 600_000;
 pub const MAX_FINGERPRINT_BYTES: usize = 256;
 /// Largest result that a gate keeps, in bytes.
 pub const MAX_GATE_RESULT_BYTES: usize = 64 * 1024;
+/// Most nodes that one page of a list of gates looks at. Directories, and gates whose time is over, are looked at and
+/// not listed.
+pub const MAX_NODES_PER_PAGE: usize = 5_000;
 /// Longest time that a gate's operation may take: a day, in milliseconds.
 pub const MAX_GATE_PENDING_MS: u64 = 24 * 3_600_000;
 /// Longest time that a gate's result is kept: a year, in milliseconds.

@@ -43,7 +43,7 @@ pub struct NamespaceLimits {
     pub sessions: Option<u64>,
     /// Most lock requests in its queues, holders included.
     pub lock_requests: Option<u64>,
-    /// Most nodes, directories of locks included.
+    /// Most nodes: gates, pending or done, and directories of locks included.
     pub nodes: Option<u64>,
     /// Most memory of its nodes, in bytes, as [`State::bytes`](crate::State::bytes) counts it.
     pub bytes: Option<u64>,

@@ -24,12 +24,18 @@ const ACCESS: u32 = 17;
 const ACQUIRE_REENTRANT: u32 = 18;
 /// Where a lock operation with a number of its own stands among the variants of [`LockOp`].
 const ACQUIRE_REENTRANT_INDEX: u32 = 7;
+/// A result of a gate that is kept for ever, and where that stands among the variants of [`GateOp`]. The reset of a gate
+/// is the next variant.
+const FINISH_FOREVER: u32 = 19;
+const FINISH_FOREVER_INDEX: u32 = 3;
 /// An addition to a node's number. Within a multi it has the number of its variant.
 const ADD: u32 = 20;
 /// The variant of [`NodeOp`] that it is.
 const ADD_INDEX: u32 = 6;
 /// The operations on rate limits.
 const RATE: u32 = 21;
+/// The reset of a gate.
+const RESET: u32 = 22;
 
 impl Serialize for Op {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -57,6 +63,8 @@ impl Serialize for Op {
                 }
                 GateOp::Finish { key, token, result, keep_ms } => write(to, 15, &(key, token, Blob(result), keep_ms)),
                 GateOp::Fail { key, token } => write(to, 16, &(key, token)),
+                GateOp::FinishForever { key, token, result } => write(to, FINISH_FOREVER, &(key, token, Blob(result))),
+                GateOp::Reset { key, token } => write(to, RESET, &(key, token)),
             },
             Self::Access(op) => write(to, ACCESS, op),
             Self::Rate(op) => write(to, RATE, op),
@@ -95,8 +103,10 @@ impl<'de> Visitor<'de> for OpVisitor {
             FIRST_GATE_OP..ACCESS => GateOp::deserialize(variant(number - FIRST_GATE_OP, fields)).map(Op::Gate),
             ACCESS => fields.newtype_variant().map(Op::Access),
             ACQUIRE_REENTRANT => LockOp::deserialize(variant(ACQUIRE_REENTRANT_INDEX, fields)).map(Op::Lock),
+            FINISH_FOREVER => GateOp::deserialize(variant(FINISH_FOREVER_INDEX, fields)).map(Op::Gate),
             ADD => NodeOp::deserialize(variant(ADD_INDEX, fields)).map(Op::Node),
             RATE => fields.newtype_variant().map(Op::Rate),
+            RESET => GateOp::deserialize(variant(FINISH_FOREVER_INDEX + 1, fields)).map(Op::Gate),
             _ => Err(serde::de::Error::custom(format_args!("there is no operation {number}"))),
         }
     }

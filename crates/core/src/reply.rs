@@ -136,6 +136,13 @@ pub enum Reply {
         /// any until then; 0 if all were granted.
         wait_ms: u64,
     },
+    /// The gate is open: what it stood for is over.
+    GateReset {
+        /// The token of the pending operation, or of the result.
+        token: FencingToken,
+        /// Whether there was a result.
+        was_done: bool,
+    },
 }
 
 /// Why a command was refused. Deterministic: every replica refuses it alike.
@@ -343,5 +350,15 @@ pub enum Refusal {
         limit: u32,
         /// The time in which they come back.
         per_ms: u64,
+    },
+    /// The pending operation of the gate, or its result, has another token.
+    #[error("gate {key} has token {actual}, not {expected}")]
+    GateTokenMismatch {
+        /// The gate.
+        key: GateKey,
+        /// The token that the caller has seen.
+        expected: FencingToken,
+        /// The token that it has.
+        actual: FencingToken,
     },
 }

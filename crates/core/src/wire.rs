@@ -330,7 +330,7 @@ mod tests {
         let rates = |name: &str| RateName::parse(name).unwrap();
         let rate = Rate { limit: 300, per_ms: 5 };
         let (permits, ahead) = (vec![1, 2], 3);
-        let ops: [(Op, &[u8]); 33] = [
+        let ops: [(Op, &[u8]); 36] = [
             (AccessOp::Enable { first: Some(hash.clone()) }.into(), b"\x11\0\x01\x01h"),
             (AccessOp::Disable.into(), b"\x11\x01"),
             (put.into(), b"\x11\x02\x01n\x01\0\x01p\x01\x01\x05"),
@@ -380,6 +380,9 @@ mod tests {
                     .into(),
                 b"\x12\x01a\xac\x02\x09\x01l",
             ),
+            (GateOp::FinishForever { key: key(), token, result: (*b"r").into() }.into(), b"\x13\x01k\x07\x01r"),
+            (GateOp::Reset { key: key(), token: Some(token) }.into(), b"\x16\x01k\x01\x07"),
+            (GateOp::Reset { key: key(), token: None }.into(), b"\x16\x01k\0"),
             (NodeOp::Add { path: at(), delta: -1, min: None, max: Some(5) }.into(), b"\x14\x02/a\x01\0\x01\x0a"),
             (
                 Op::Multi(vec![NodeOp::Add { path: at(), delta: 1, min: Some(0), max: None }]),
@@ -492,6 +495,6 @@ mod tests {
             let read = Batch::decode(&[within, other].concat());
             assert!(matches!(read, Err(DecodeError::Damaged(_))), "{other:?}: {read:?}");
         }
-        assert!(matches!(Batch::decode(&[alone, b"\x16"].concat()), Err(DecodeError::Damaged(_))));
+        assert!(matches!(Batch::decode(&[alone, b"\x17"].concat()), Err(DecodeError::Damaged(_))));
     }
 }

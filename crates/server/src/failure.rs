@@ -131,7 +131,9 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::OutOfBounds { .. } => Code::OutOfBounds,
         Refusal::NotANumber { .. } => Code::NotANumber,
         Refusal::RateMismatch { .. } => Code::RateMismatch,
-        Refusal::RoleChanged { .. } | Refusal::NamespaceChanged { .. } => Code::BadVersion,
+        Refusal::RoleChanged { .. } | Refusal::NamespaceChanged { .. } | Refusal::GateTokenMismatch { .. } => {
+            Code::BadVersion
+        }
     }
 }
 

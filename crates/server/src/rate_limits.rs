@@ -162,6 +162,7 @@ pub(crate) fn charges_of_call(state: &State, who: &Principals, call: &Call) -> V
         Call::DeleteNode { path, .. } if !is_there(state, path) => Named::Names(vec![node(path)]),
         Call::RunTransaction { body } => of_transaction(&body.operations),
         Call::ListLocks { query } => of_prefix(state, Resource::Locks, query.prefix.as_deref()),
+        Call::ListGates { query } => of_prefix(state, Resource::Gates, query.prefix.as_deref()),
         Call::ListRates { query } => of_prefix(state, Resource::Rates, query.prefix.as_deref()),
         Call::OpenSession { .. } | Call::ListSessions { .. } | Call::GetSession { .. } => Named::Nameless,
         _ => Named::Exempt,

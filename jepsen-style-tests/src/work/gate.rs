@@ -152,7 +152,7 @@ impl Ticket {
             Self::Session(ticket) => ticket.finish(result, KEEP).await,
             Self::Plain(client, key, token) => {
                 let keep_ms = u64::try_from(KEEP.as_millis()).ok();
-                let finish = Finish { token, result: Data::from_bytes(result.as_bytes()), keep_ms };
+                let finish = Finish { token, result: Data::from_bytes(result.as_bytes()), keep_ms, keep: None };
                 client.gate_finish(&key, &finish).await.map(drop)
             }
         }

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
+use lockkeeper_client::recipes::Keep;
 
 use super::duration;
 
@@ -20,6 +21,23 @@ cluster can grant to another. If lockkeeper itself is killed or frozen, a guard 
 const FORCED: &str = "\
 After a forced release (`lockkeeper unlock`) the group gets SIGKILL as soon as lockkeeper notices, within a third of
 --ttl.";
+
+/// The outage before CMD starts; `what` is what CMD would hold.
+fn outage(what: &str) -> String {
+    format!(
+        "\
+If nothing can be reached before CMD starts, --if-unreachable decides:
+  refuse  CMD is not run; exit code 122 (the default)
+  run     CMD is run WITHOUT {what}, and others may run theirs at the same time. Standard error says so,
+          LOCKKEEPER_TOKEN and the other variables of a holder are unset, and LOCKKEEPER_UNPROTECTED is 1.
+Nothing can be reached if for as long as --patience no endpoint answers, or none has a leader with a majority; also if
+an endpoint is misspelt. If the session is lost while lockkeeper waits, it asks once more. CMD is never run without
+{what} if a cluster may be there: after a wait that timed out (120), in an overloaded cluster (122), after a refusal
+(a missing right, a full namespace), a certificate that is not accepted or an answer that is not Lockkeeper's (125), or
+if {what} may be held: an unknown outcome (123). While CMD runs with {what} the option plays no part: if {what} is lost,
+CMD is killed (121)."
+    )
+}
 
 /// Exit codes from 121 on; `what` is what CMD holds.
 pub(super) fn exit_codes(what: &str) -> String {
@@ -55,6 +73,8 @@ matter, and they cannot deadlock.
 {SUPERVISION}
 {FORCED}
 
+{}
+
 {EXIT_CODES}
   120  timed out: another client still holds the lock; CMD was not run
 {}
@@ -66,7 +86,9 @@ Examples:
   lockkeeper lock deploy --wait 0 -- ./deploy || {{ [ $? = 120 ] && echo 'another deployment is running'; }}
   lockkeeper lock printer --delay 1m -- ./print    # if this host fails, the printer stays locked for a minute
   lockkeeper lock import --max-hold 10m -- ./import       # killed after 10 minutes, whatever it does
-  lockkeeper lock cache --unfair --wait 5s -- ./refill    # never stands in the queue",
+  lockkeeper lock cache --unfair --wait 5s -- ./refill    # never stands in the queue
+  lockkeeper lock report --if-unreachable run -- ./report    # rather two reports than none",
+        outage("the lock"),
         exit_codes("the lock")
     )
 }
@@ -84,6 +106,8 @@ CMD runs in a process group of its own with
 {SUPERVISION}
 {FORCED}
 
+{}
+
 {EXIT_CODES}
   120  timed out: no permit became free; CMD was not run
 {}
@@ -91,6 +115,7 @@ CMD runs in a process group of its own with
 Examples:
   lockkeeper semaphore licences --permits 5 -- ./render
   lockkeeper semaphore db/imports --permits 2 --wait 0 -- ./import || echo 'two imports are running'",
+        outage("the permit"),
         exit_codes("the permit")
     )
 }
@@ -121,9 +146,13 @@ pub(super) fn gate_help() -> String {
     format!(
         "\
 Of all callers with the same KEY, one runs CMD. Its standard output is passed through and stored as the result (at
-most 64 KiB). Until --keep has passed, later callers get this result and exit code 0. While CMD runs, other callers
+most 64 KiB). Until --keep has passed, later callers get this result and exit code 0; with --keep
+forever, until the gate is reset. While CMD runs, other callers
 fail, or wait for the result (--wait). If CMD fails, is killed by a signal, runs longer than --pending (it is killed
 then), or its host fails (--ttl), the gate opens again and the next caller may run it.
+
+An operator may reset the gate (`lockkeeper gates reset`). CMD gets SIGKILL as soon as lockkeeper notices, within a
+third of --ttl, and the next caller may run it.
 
 A CMD that failed or was killed may have done part of its work. CMD must therefore be safe to repeat.
 LOCKKEEPER_TOKEN is larger for each run, so that the resource can tell the runs apart and refuse an older one.
@@ -136,6 +165,9 @@ CMD runs in a process group of its own with
   LOCKKEEPER_TOKEN  the fencing token of this run
 
 {SUPERVISION}
+
+{}
+Without the gate, CMD's output is passed through and not stored: the next caller runs it again.
 
 {EXIT_CODES}
   0    also if CMD had run before: its stored result was printed
@@ -151,7 +183,9 @@ CMD runs in a process group of its own with
 
 Examples:
   lockkeeper gate invoices/2026-11 -- ./send-invoices 2026-11
-  lockkeeper gate payments/8f3a --wait 30s --keep 7d -- ./charge 8f3a 12.50"
+  lockkeeper gate payments/8f3a --wait 30s --keep 7d -- ./charge 8f3a 12.50
+  lockkeeper gate migrations/0042 --keep forever -- ./migrate 0042",
+        outage("the gate")
     )
 }
 
@@ -170,6 +204,23 @@ pub(crate) struct HoldArgs {
     /// The command to run
     #[arg(required = true, last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What `--if-unreachable` declares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfUnreachable {
+    /// Do not run CMD; exit with code 122
+    Refuse,
+    /// Run CMD without protection, and say so on standard error
+    Run,
+}
+
+/// The option of the commands that can run CMD in an outage
+#[derive(Debug, ClapArgs)]
+pub(crate) struct OutageArgs {
+    /// What to do with CMD while no node can serve; details below the options of --help
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = IfUnreachable::Refuse)]
+    pub(crate) if_unreachable: IfUnreachable,
 }
 
 /// Options of the commands that wait in a queue
@@ -204,6 +255,8 @@ pub(crate) struct Lock {
     #[command(flatten)]
     pub(crate) queueing: QueueArgs,
     #[command(flatten)]
+    pub(crate) outage: OutageArgs,
+    #[command(flatten)]
     pub(crate) holding: HoldArgs,
 }
 
@@ -217,6 +270,8 @@ pub(crate) struct Semaphore {
     pub(crate) permits: u16,
     #[command(flatten)]
     pub(crate) queueing: QueueArgs,
+    #[command(flatten)]
+    pub(crate) outage: OutageArgs,
     #[command(flatten)]
     pub(crate) holding: HoldArgs,
 }
@@ -250,12 +305,14 @@ pub(crate) struct Gate {
     /// Time limit of CMD, from 1s to 1d; then it is killed, and another caller may run it
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = pending)]
     pub(crate) pending: Duration,
-    /// How long the result is stored, at most 365d
+    /// How long the result is stored, at most 365d, or `forever`: until `lockkeeper gates reset`
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = keep)]
-    pub(crate) keep: Duration,
+    pub(crate) keep: Keep,
     /// Wait for the result of a running CMD; without TIME, as long as it takes
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "100y", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) outage: OutageArgs,
     #[command(flatten)]
     pub(crate) holding: HoldArgs,
 }
@@ -274,8 +331,12 @@ fn pending(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_secs(1), Duration::from_secs(86_400), "must be from 1s to 1d")
 }
 
-fn keep(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_millis(1), Duration::from_secs(365 * 86_400), "must be from 1ms to 365d")
+fn keep(text: &str) -> Result<Keep, String> {
+    if text == "forever" {
+        return Ok(Keep::Forever);
+    }
+    let longest = Duration::from_secs(365 * 86_400);
+    within(text, Duration::from_millis(1), longest, "must be from 1ms to 365d, or forever").map(Keep::For)
 }
 
 /// Checked before CMD runs, because the server would refuse to store its result afterwards.

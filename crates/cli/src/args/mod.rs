@@ -3,6 +3,7 @@
 mod auth;
 mod certs;
 mod cron;
+mod gates;
 mod hold;
 mod member;
 mod namespaces;
@@ -21,7 +22,8 @@ pub(crate) use auth::{
 };
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use cron::{Cron, Schedules};
-pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
+pub(crate) use gates::{Gates, GatesCommand, ResetGate};
+pub(crate) use hold::{Elect, Gate, HoldArgs, IfUnreachable, Lock, Semaphore};
 pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
 pub(crate) use observe::{Doctor, Top};
@@ -158,6 +160,8 @@ pub(crate) enum Command {
     Schedules(Schedules),
     /// Show holders and waiters of all locks, or one lock with its queue
     Locks(Locks),
+    /// Show the gates whose operation is under way or done, and reset one by force
+    Gates(Gates),
     /// List the open sessions
     Sessions,
     /// List the children of a node
@@ -185,7 +189,7 @@ pub(crate) enum Command {
     Member(Member),
     /// Take a lock from its holder by force
     Unlock(Unlock),
-    /// Measure the cluster: acquire and release in a closed loop
+    /// Measure the cluster: acquire and release, or begin and finish of gates, in a closed loop
     Bench(Bench),
     /// Make a private certificate authority, and certificates for nodes and clients
     Certs(Certs),
@@ -237,6 +241,7 @@ impl Command {
             Self::Exec(exec) => &exec.of,
             Self::Guard { .. } => "__guard",
             Self::Locks(_) => "locks",
+            Self::Gates(_) => "gates",
             Self::Sessions => "sessions",
             Self::Ls(_) => "ls",
             Self::Get(_) => "get",
@@ -506,6 +511,7 @@ Examples:
   lockkeeper bench --transport all --plot bench.svg
   lockkeeper bench --transport stream --clients 256 --locks own --rate 1000,2000,4000,8000 --plot ramp.svg
   lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json
+  lockkeeper bench --gates --transport library --clients 1,4,16,64,256
   lockkeeper bench --idle-sessions 10000 --seconds 60 --server-pids $(pgrep -d, -f 'lockkeeper serve')")]
 pub(crate) struct Bench {
     /// Numbers of concurrent clients, one measurement each
@@ -515,6 +521,9 @@ pub(crate) struct Bench {
     /// Locks to acquire
     #[arg(long, value_enum, default_value = "both")]
     pub(crate) locks: BenchLocks,
+    /// Instead of locks, measure gates: begin and finish of operations, each with a key of its own
+    #[arg(long, conflicts_with = "locks")]
+    pub(crate) gates: bool,
     /// Cycles begun each second by all clients together (open loop), one measurement each. Several are a ramp, which
     /// ends at the first rate that is not kept. The latency of a cycle that begins late, since all clients are busy,
     /// counts from when it was due. Without this, each client begins its next cycle at once (closed loop)
@@ -523,7 +532,7 @@ pub(crate) struct Bench {
     /// Instead, open so many sessions that do nothing, with a stream each, and report the CPU time and memory that they
     /// cost the processes of --server-pids. Measure longer than their 10 seconds between keepalives
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    #[arg(conflicts_with_all = ["clients", "locks", "rate", "transport", "plot"])]
+    #[arg(conflicts_with_all = ["clients", "locks", "gates", "rate", "transport", "plot"])]
     pub(crate) idle_sessions: Option<u32>,
     /// Transport
     #[arg(long, value_enum, default_value = "http")]
@@ -538,7 +547,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "PID,PID", value_delimiter = ',')]
     pub(crate) server_pids: Vec<u32>,
     /// Also plot the measurements into this SVG file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "gates")]
     pub(crate) plot: Option<PathBuf>,
 }
 

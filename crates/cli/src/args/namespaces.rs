@@ -61,7 +61,7 @@ pub(crate) struct NamespaceUpdate {
     /// Most lock requests in its queues, holders included
     #[arg(long, value_name = "N")]
     pub(crate) lock_requests: Option<u64>,
-    /// Most nodes, directories of locks included
+    /// Most nodes: gates, pending or done, and directories of locks included
     #[arg(long, value_name = "N")]
     pub(crate) nodes: Option<u64>,
     /// Most memory of its nodes, such as 64MiB: the data, and about 600 bytes for each node

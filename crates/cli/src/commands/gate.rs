@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use lockkeeper_api::gates::{Begin, Finish, Gate as GateState, GateView};
+use lockkeeper_api::gates::{self, Begin, Finish, Gate as GateState, GateView};
 use lockkeeper_api::{Code, Data};
+use lockkeeper_client::recipes::Keep;
 use lockkeeper_client::{Error, Moment, Session, WatchOptions, safety_margin};
 use sha2::{Digest, Sha256};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::args::{Common, Gate};
+use crate::args::{Common, Gate, IfUnreachable};
 use crate::failure::{
     EXIT_GATE_MISMATCH, EXIT_IN_PROGRESS, EXIT_INTERNAL, EXIT_OK, EXIT_UNKNOWN_OUTCOME, Failure, print_error,
 };
@@ -67,6 +68,10 @@ impl Hold for Gate {
         self.key.clone()
     }
 
+    fn if_unreachable(&self) -> IfUnreachable {
+        self.outage.if_unreachable
+    }
+
     async fn obtain(&self, session: &Session) -> Result<Obtained<Begun>, Failure> {
         let begin = self.begin();
         let give_up_at = Instant::now() + self.wait.unwrap_or_default();
@@ -112,16 +117,31 @@ impl Hold for Gate {
         Some(held.ends_at)
     }
 
-    /// Only deleting its node takes a gate from its session; the token protects the resource.
-    async fn revoked(&self, _session: &Session, _held: &Begun) -> String {
-        std::future::pending().await
+    /// Polls whether the operation is still under way with this token: a reset says nothing to its worker.
+    async fn revoked(&self, session: &Session, held: &Begun) -> String {
+        let every = session.timeout() / 3;
+        loop {
+            sleep(every).await;
+            let is_held = match session.client().gate(&self.key).await {
+                Ok(view) => matches!(view.gate, GateState::InProgress { token, .. } if token == held.token),
+                // Any other failed call says nothing about the gate; the session's own deadline still counts.
+                Err(error) => error.code() != Some(Code::NotFound),
+            };
+            if !is_held {
+                return format!("{} was reset", escaped(&self.key));
+            }
+        }
     }
 
     async fn release(&self, session: &Session, held: Begun, ended: Ended) -> Result<u8, Failure> {
         let settled = match ended.code {
             EXIT_OK => {
                 let result = Data::from_bytes(&ended.output);
-                let finish = Finish { token: held.token, result, keep_ms: Some(millis(self.keep)) };
+                let (keep_ms, keep) = match self.keep {
+                    Keep::For(time) => (Some(millis(time)), None),
+                    Keep::Forever => (None, Some(gates::Keep::Forever)),
+                };
+                let finish = Finish { token: held.token, result, keep_ms, keep };
                 session.client().gate_finish(&self.key, &finish).await
             }
             // Also if a signal killed CMD, although part of the work may be done: the gate cannot stay closed without

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use lockkeeper_client::api::{Code, Credential};
 use lockkeeper_client::{Error, Moment, Session};
 
-use crate::args::{Common, Lock, Semaphore};
+use crate::args::{Common, IfUnreachable, Lock, Semaphore};
 use crate::failure::{EXIT_INTERNAL, Failure, print_error};
 use crate::hold::nested::{self, Reentered};
 use crate::hold::queue::{Grant, Request, Target, no_longer_held};
@@ -60,6 +60,10 @@ impl Hold for LockHold<'_> {
 
     fn name(&self) -> String {
         self.args.names.join(" and ")
+    }
+
+    fn if_unreachable(&self) -> IfUnreachable {
+        self.args.outage.if_unreachable
     }
 
     fn session_above(&self) -> Option<Credential> {
@@ -160,6 +164,10 @@ impl Hold for Semaphore {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn if_unreachable(&self) -> IfUnreachable {
+        self.outage.if_unreachable
     }
 
     async fn obtain(&self, session: &Session) -> Result<Obtained<Grant>, Failure> {

@@ -8,6 +8,7 @@ pub(crate) mod dev;
 pub(crate) mod doctor;
 pub(crate) mod elect;
 pub(crate) mod gate;
+pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod lock;
 pub(crate) mod locks;

@@ -49,7 +49,7 @@ fn survey(change: impl Fn(u64, &mut Value, &mut String)) -> Survey {
 fn silent(mut survey: Survey, nodes: &[u64]) -> Survey {
     for answer in &mut survey.answers {
         if answer.node().is_some_and(|node| nodes.contains(&node)) {
-            let tried = vec![Tried { endpoint: answer.endpoint.to_string(), why: "refused".into() }];
+            let tried = vec![Tried { endpoint: answer.endpoint.to_string(), why: "refused".into(), code: None }];
             (answer.status, answer.metrics) = (Err(Error::Unreachable { tried }), Metrics::default());
         }
     }

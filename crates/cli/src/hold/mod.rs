@@ -8,6 +8,7 @@ mod capture;
 pub(crate) mod nested;
 pub(crate) mod queue;
 mod supervision;
+pub(crate) mod unprotected;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::args::{Common, HoldArgs};
+use crate::args::{Common, HoldArgs, IfUnreachable};
 use crate::commands::{client, runtime};
 use crate::failure::{
     EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error,
@@ -81,6 +82,11 @@ pub(crate) trait Hold {
 
     /// Releases the grant after CMD and its whole group have ended.
     async fn release(&self, session: &Session, held: Self::Held, ended: Ended) -> Result<u8, Failure>;
+
+    /// What the caller has declared for an outage before CMD is run.
+    fn if_unreachable(&self) -> IfUnreachable {
+        IfUnreachable::Refuse
+    }
 
     /// The pause before trying again with a new session after this failure; `None` to give up.
     fn retry_after(&self, _failure: &Failure) -> Option<Duration> {
@@ -154,14 +160,33 @@ fn on_signals(
 }
 
 async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut Signals) -> Result<u8, Failure> {
-    let (session, is_own) = tokio::select! {
-        opened = open(client, args, hold) => opened.map_err(before_command)?,
+    let opened = tokio::select! {
+        opened = open(client, args, hold) => opened,
         Some(signal) = signals.received.recv() => return Ok(code_of(signal)),
+    };
+    let (session, is_own) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            let known = match &error {
+                _ if error.is_outage() => Known::Outage,
+                // A session without a lock may have been opened; nothing was asked for in it.
+                Error::UnknownOutcome(_) => Known::Nothing,
+                _ => Known::NoOutage,
+            };
+            return not_begun(client, args, hold, &mut signals.received, (before_command(error), known)).await;
+        }
     };
     let mut capture = None;
     let result = match obtain_and_run(&session, args, hold, signals, &mut capture).await {
         Ok(Ran::Ended(code)) => Ok(code),
         Ok(Ran::Signalled(signal)) => Ok(code_of(signal)),
+        Ok(Ran::NotBegun(failure)) => {
+            if is_own {
+                close(session, hold).await;
+            }
+            let known = if failure.code == EXIT_UNREACHABLE { Known::Nothing } else { Known::NoOutage };
+            return not_begun(client, args, hold, &mut signals.received, (failure, known)).await;
+        }
         Err(failure) => Err(failure),
     };
     if is_own && !hold.is_left_open() {
@@ -208,7 +233,7 @@ async fn each_in_session(
             Ok(Ran::Ended(_)) if signals.told_to_end() => break Ok(Signal::SIGTERM),
             Ok(Ran::Ended(_)) => {}
             Ok(Ran::Signalled(signal)) => break Ok(signal),
-            Err(failure) => break Err(failure),
+            Ok(Ran::NotBegun(failure)) | Err(failure) => break Err(failure),
         }
     };
     if is_own {
@@ -223,6 +248,8 @@ enum Ran {
     Ended(u8),
     /// A signal came before the grant.
     Signalled(Signal),
+    /// There is no grant, for this reason.
+    NotBegun(Failure),
 }
 
 async fn obtain_and_run(
@@ -233,13 +260,14 @@ async fn obtain_and_run(
     capture: &mut Option<Capture>,
 ) -> Result<Ran, Failure> {
     let obtained = tokio::select! {
-        obtained = hold.obtain(session) => obtained?,
-        because = session.lost() => return Err(before_command(Error::Lost(because))),
+        obtained = hold.obtain(session) => obtained,
+        because = session.lost() => Err(before_command(Error::Lost(because))),
         Some(signal) = signals.received.recv() => return Ok(Ran::Signalled(signal)),
     };
     let held = match obtained {
-        Obtained::Held(held) => held,
-        Obtained::ExitWith(code) => return Ok(Ran::Ended(code)),
+        Ok(Obtained::Held(held)) => held,
+        Ok(Obtained::ExitWith(code)) => return Ok(Ran::Ended(code)),
+        Err(failure) => return Ok(Ran::NotBegun(failure)),
     };
     match supervise(session, args, hold, &held, &mut signals.received, capture).await? {
         End::Exited(ended) => {
@@ -248,6 +276,39 @@ async fn obtain_and_run(
         }
         End::Lost(because) => Err(lost(hold, &because)),
     }
+}
+
+/// What a failure says of the cluster.
+enum Known {
+    /// Nothing could be reached.
+    Outage,
+    /// The cluster is there, or what was to be held may be held.
+    NoOutage,
+    /// Nothing is held; whether anything can be reached has to be asked. A session may also be lost to a cluster that is
+    /// there, such as when an operator has closed it.
+    Nothing,
+}
+
+/// CMD was not run. In an outage the caller's declaration decides whether it is run without the grant.
+async fn not_begun(
+    client: &Client,
+    args: &HoldArgs,
+    hold: &impl Hold,
+    signals: &mut mpsc::Receiver<Signal>,
+    (failure, known): (Failure, Known),
+) -> Result<u8, Failure> {
+    if hold.if_unreachable() == IfUnreachable::Refuse {
+        return Err(failure);
+    }
+    let is_outage = match known {
+        Known::Outage => true,
+        Known::NoOutage => false,
+        Known::Nothing => tokio::select! {
+            is_outage = client.is_outage() => is_outage,
+            Some(signal) = signals.recv() => return Ok(code_of(signal)),
+        },
+    };
+    if is_outage { unprotected::run(hold, args, signals, &failure).await } else { Err(failure) }
 }
 
 /// The grant was lost before CMD exited.

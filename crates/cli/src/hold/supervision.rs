@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::capture::Capture;
+use super::unprotected::UNPROTECTED;
 use super::{Ended, Hold};
 use crate::args::HoldArgs;
 use crate::failure::{EXIT_INTERNAL, EXIT_RESULT_TOO_LARGE, Failure, print_error};
@@ -76,9 +77,9 @@ pub(super) async fn supervise<H: Hold>(
         return Ok(End::Lost("it was lost before CMD started".into()));
     }
     let stdout = if hold.output_limit().is_some() { Stdio::piped() } else { Stdio::inherit() };
-    let mut variables = hold.variables(held);
-    variables.extend(CommandTrace::traceparent().map(|traceparent| ("TRACEPARENT", traceparent)));
-    let mut command = Supervised::start(hold.command(), &args.command, &variables, kill_at + guard_slack, stdout)?;
+    let variables = variables(hold, held);
+    let mut command =
+        Supervised::start(hold.command(), &args.command, &variables, Some(kill_at + guard_slack), stdout)?;
     *capture = start_capture(&mut command, hold.output_limit())?;
     let mut taken = pin!(hold.revoked(session, held));
     let mut warned = false;
@@ -127,6 +128,13 @@ pub(super) async fn supervise<H: Hold>(
             return Ok(End::Lost(deadline.why()));
         }
     }
+}
+
+/// CMD's environment variables. That of a surrounding command that runs unprotected is unset.
+fn variables<H: Hold>(hold: &H, held: &H::Held) -> Vec<(&'static str, Option<String>)> {
+    let traceparent = CommandTrace::traceparent().map(|traceparent| ("TRACEPARENT", traceparent));
+    let own = hold.variables(held).into_iter().chain(traceparent).map(|(name, value)| (name, Some(value)));
+    own.chain([(UNPROTECTED, None)]).collect()
 }
 
 fn warn(hold: &impl Hold, left: Duration) {

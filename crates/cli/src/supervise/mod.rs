@@ -40,13 +40,14 @@ pub(crate) struct Supervised {
 }
 
 impl Supervised {
-    /// Runs `command` in a group of its own with these environment variables. Call this from a thread that lives as
-    /// long as the process: the parent-death signal follows the thread.
+    /// Runs `command` in a group of its own with these environment variables; those without a value are unset. Call
+    /// this from a thread that lives as long as the process: the parent-death signal follows the thread. Without a
+    /// deadline the guard kills the group only when this process is gone.
     pub(crate) fn start(
         of: &'static str,
         command: &[OsString],
-        variables: &[(&str, String)],
-        deadline: Moment,
+        variables: &[(&str, Option<String>)],
+        deadline: Option<Moment>,
         stdout: Stdio,
     ) -> Result<Self, Failure> {
         let failed = |what: &str| {
@@ -62,7 +63,13 @@ impl Supervised {
         if terminal.is_ours() {
             exec.arg("--foreground");
         }
-        exec.arg("--").args(command).envs(variables.iter().map(|(k, v)| (k, v))).process_group(0).stdout(stdout);
+        exec.arg("--").args(command).process_group(0).stdout(stdout);
+        for (name, value) in variables {
+            match value {
+                Some(value) => exec.env(name, value),
+                None => exec.env_remove(name),
+            };
+        }
         let mut child = exec.spawn().map_err(failed("start a process"))?;
         let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
         let guard = Command::new(&itself)
@@ -80,7 +87,9 @@ impl Supervised {
             }
         };
         let mut supervised = Self { of, stdout: child.stdout.take(), leader, ended: None, guard, terminal };
-        supervised.set_guard_deadline(deadline);
+        if let Some(deadline) = deadline {
+            supervised.set_guard_deadline(deadline);
+        }
         Ok(supervised)
     }
 

@@ -256,7 +256,7 @@ pub(crate) mod tests {
     fn members_and_locks_are_rows() {
         let metrics = "lockkeeper_cluster_clock_seconds 10\nprocess_resident_memory_bytes 2048\n";
         let mut answers = vec![answer(1, 100.0, metrics), answer(3, 100.0, "")];
-        let tried = vec![Tried { endpoint: "http://c:2".into(), why: "refused".into() }];
+        let tried = vec![Tried { endpoint: "http://c:2".into(), why: "refused".into(), code: None }];
         answers.push(Answer { status: Err(Error::Unreachable { tried }), ..answer(2, 100.0, "") });
         let frame = Frame::new(&Survey { answers }, None, &Ok(locks()), 0);
         assert_eq!((frame.leader, frame.member_count, frame.ready, frame.sessions), (Some(1), 3, 1, 4));

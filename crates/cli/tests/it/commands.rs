@@ -33,6 +33,7 @@ fn every_json_output_parses_and_tables_are_text() {
 
     assert_eq!(json(&dev.run(&["--json", "locks"]))["locks"], serde_json::json!([]));
     assert_eq!(json(&dev.run(&["--json", "sessions"]))["sessions"], serde_json::json!([]));
+    the_gates_in_use(&dev);
     let inside =
         "LOCKKEEPER_ENDPOINTS=$1; export LOCKKEEPER_ENDPOINTS; \"$0\" locks && \"$0\" locks b && \"$0\" sessions";
     let binary = env!("CARGO_BIN_EXE_lockkeeper");
@@ -82,6 +83,32 @@ fn every_json_output_parses_and_tables_are_text() {
     let refused = dev.run(&["bench", "--plot", "/no/such/directory/plot.svg"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     a_watch_continues_at_another_node(&dev);
+}
+
+fn the_gates_in_use(dev: &Dev) {
+    let text = |arguments: &[&str]| String::from_utf8(dev.run(arguments).stdout).unwrap();
+    assert_eq!(text(&["gates", "list"]), "no gates are in use\n");
+    assert_eq!(json(&dev.run(&["--json", "gates", "list"]))["gates"], serde_json::json!([]));
+    let missing = dev.run(&["gates", "show", "mail/ann"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(complaint(&missing).contains("not_found"));
+    let run = ["gate", "mail/ann", "--label", "the mailer", "--", "echo", "sent\u{1b}[31m"];
+    assert_eq!(dev.run(&run).status.code(), Some(0));
+    let inside =
+        "LOCKKEEPER_ENDPOINTS=$1; export LOCKKEEPER_ENDPOINTS; \"$0\" gates list mail/ && \"$0\" gates show mail/bob";
+    let binary = env!("CARGO_BIN_EXE_lockkeeper");
+    let under = ["gate", "mail/bob", "--label", "worker", "--", "sh", "-c", inside, binary, &dev.endpoints.join(",")];
+    let output = dev.run(&under);
+    let shown = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{shown}"));
+    assert!(line("mail/ann").contains(" done ") && line("mail/ann").contains("the mailer"), "{shown}");
+    assert!(line("mail/bob").contains("in progress") && shown.contains("by worker in session"), "{shown}");
+    let listed = json(&dev.run(&["--json", "gates", "list", "mail/"]));
+    assert_eq!((&listed["gates"][0]["key"], &listed["gates"][0]["result_bytes"]), (&"mail/ann".into(), &10.into()));
+    assert_eq!(json(&dev.run(&["--json", "gates", "show", "mail/ann"]))["result"]["text"], "sent\u{1b}[31m\n");
+    let shown = text(&["gates", "show", "mail/ann"]);
+    assert!(shown.contains("result, 10 bytes: sent\\u{1b}[31m"), "{shown}");
 }
 
 fn a_watch_continues_at_another_node(dev: &Dev) {

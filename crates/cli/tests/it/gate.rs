@@ -21,6 +21,8 @@ fn a_command_behind_a_gate() {
     too_long_an_output_is_refused(&dev);
     bytes_that_are_no_text_come_back(&dev);
     results_are_forgotten_in_time(&dev);
+    results_are_kept_for_ever_until_a_reset(&dev);
+    a_reset_ends_the_command(&dev);
     a_reader_that_leaves_does_not_cost_the_result(&dev);
     bad_arguments(&dev);
 }
@@ -167,6 +169,40 @@ fn results_are_forgotten_in_time(dev: &Dev) {
     eventually("it is run anew", || run(dev, &["forgotten", "--keep", "1h"], script).stdout != first.stdout);
 }
 
+fn results_are_kept_for_ever_until_a_reset(dev: &Dev) {
+    let script = "echo $LOCKKEEPER_TOKEN";
+    let first = run(dev, &["kept", "--keep", "forever"], script);
+    assert_eq!(first.status.code(), Some(0), "{first:?}");
+    let token = String::from_utf8(first.stdout.clone()).unwrap().trim().to_owned();
+    assert_eq!(run(dev, &["kept"], script).stdout, first.stdout);
+    let shown = String::from_utf8(dev.run(&["gates", "show", "kept"]).stdout).unwrap();
+    assert!(shown.contains("kept until it is reset"), "{shown}");
+    let listed = String::from_utf8(dev.run(&["gates", "list", "kept"]).stdout).unwrap();
+    assert!(listed.contains(" never "), "{listed}");
+    let wrong = dev.run(&["gates", "reset", "kept", "--token", "1"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(complaint(&wrong).contains("bad_version"), "{wrong:?}");
+    let reset = dev.run(&["gates", "reset", "kept", "--token", &token]);
+    assert!(reset.status.success(), "{reset:?}");
+    assert!(String::from_utf8(reset.stdout).unwrap().starts_with("forgot the result of kept"));
+    assert_ne!(run(dev, &["kept"], script).stdout, first.stdout);
+    let reset = json(&dev.run(&["--json", "gates", "reset", "kept"]));
+    assert_eq!((&reset["key"], &reset["was"]), (&"kept".into(), &"done".into()));
+    let again = dev.run(&["gates", "reset", "kept"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(complaint(&again).contains("is open"), "{again:?}");
+}
+
+fn a_reset_ends_the_command(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut first, _) = busy(dev, "reset", &["--ttl", "1s"], directory.path());
+    let pid = numbers(&directory.path().join("running"))[0];
+    let reset = dev.run(&["gates", "reset", "reset"]);
+    assert!(String::from_utf8(reset.stdout).unwrap().contains("may still be running"));
+    assert_eq!(first.code(), Some(121));
+    assert!(!alive(pid));
+}
+
 fn a_reader_that_leaves_does_not_cost_the_result(dev: &Dev) {
     let script = "echo one; sleep 0.2; echo two";
     let mut first = Killed(gate(dev, &["left"], script).stdout(Stdio::piped()).spawn().unwrap());
@@ -182,6 +218,7 @@ fn bad_arguments(dev: &Dev) {
         (&["a", "--pending", "1ms"], "1s"),
         (&["a", "--pending", "48h"], "1d"),
         (&["a", "--keep", "3y"], "365d"),
+        (&["a", "--keep", "always"], "always"),
         (&["a", "--wait", "soon"], "soon"),
         (&["a", "--fingerprint", &long], "256"),
         (&[][..], "KEY"),

@@ -17,6 +17,7 @@ mod lock;
 mod members;
 mod operate;
 mod otlp;
+mod outage;
 mod rate;
 mod readme_walk;
 mod service_manager;

@@ -5,18 +5,20 @@
 //! take silence for "did not happen": a worker that disappears leaves the gate pending until its session or its pending
 //! time ends.
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+mod once;
+mod ticket;
 
-use lockkeeper_api::gates::{self, Begin, Finish, GateView};
-use lockkeeper_api::{Code, Data};
-use tokio::time::sleep;
+use std::time::Duration;
+
+use lockkeeper_api::Code;
+use lockkeeper_api::gates::{self, Begin, GateView};
+
+pub use once::{IfUnreachable, Once, OnceError, UNPROTECTED};
+pub use ticket::GateTicket;
+use ticket::{Ticket, UnclaimedTicket};
 
 use super::ephemeral::run_to_completion;
 use super::error::RecipeError;
-use super::gapless_watch::GaplessWatch;
 use super::path::check_part;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -25,15 +27,17 @@ use crate::session::Session;
 
 /// How long an operation may take by default.
 const DEFAULT_PENDING: Duration = Duration::from_secs(60);
-/// The clock is read at least this often: timers of the runtime do not count the time that a machine sleeps.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
-/// Pause before the client asks again about a gate whose time should be over: clocks differ.
-const SHORTEST_RECHECK: Duration = Duration::from_millis(100);
 
 impl Session {
     /// The gate of that key, such as `payments/42`. Sends no request. See [`Gate`].
     pub fn gate(&self, key: impl Into<String>) -> Gate {
-        Gate { session: self.clone(), key: key.into(), label: String::new(), pending: DEFAULT_PENDING }
+        Gate {
+            session: self.clone(),
+            key: key.into(),
+            label: String::new(),
+            pending: DEFAULT_PENDING,
+            if_unreachable: IfUnreachable::Refuse,
+        }
     }
 }
 
@@ -73,6 +77,7 @@ pub struct Gate {
     key: String,
     label: String,
     pending: Duration,
+    if_unreachable: IfUnreachable,
 }
 
 /// The state of a gate when a process asked to begin.
@@ -110,8 +115,24 @@ pub struct Done {
     pub result: Vec<u8>,
     /// When the work was finished, in milliseconds since 1970 by the replicated clock.
     pub since_ms: u64,
-    /// Until when the result is kept.
-    pub until_ms: u64,
+    /// Until when the result is kept; `None` if it is kept until the gate is reset.
+    pub until_ms: Option<u64>,
+}
+
+/// How long the result of an operation is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// So long, at most one year. After that the operation may be done again.
+    For(Duration),
+    /// Until the gate is [reset](crate::Client::gate_reset) by force. The cluster's feature level must be 3. Each such
+    /// result takes memory at every node for good: count on about 600 bytes and the result.
+    Forever,
+}
+
+impl From<Duration> for Keep {
+    fn from(time: Duration) -> Self {
+        Self::For(time)
+    }
 }
 
 impl Gate {
@@ -127,6 +148,13 @@ impl Gate {
     #[must_use]
     pub fn pending(mut self, pending: Duration) -> Self {
         self.pending = pending;
+        self
+    }
+
+    /// What [`run_once`](Self::run_once) does while nothing can be reached; [`IfUnreachable::Refuse`] by default.
+    #[must_use]
+    pub fn if_unreachable(mut self, declared: IfUnreachable) -> Self {
+        self.if_unreachable = declared;
         self
     }
 
@@ -193,223 +221,6 @@ impl Gate {
             }
         })
     }
-
-    /// Does the operation if no worker has, waits for the result while another worker does it, and returns the result.
-    ///
-    /// `work` gets the ticket's token, runs while the ticket is [valid](GateTicket::run), and returns the result,
-    /// which is kept for `keep_for`. Its error means "did not take place" and opens the gate for the next worker; so
-    /// after an error in the middle of the work the next worker must be able to continue. If `work` is dropped or
-    /// panics, the gate stays pending until the session or the pending time ends.
-    ///
-    /// Waiters watch the gate, and all are woken when it changes: all of them want the result.
-    ///
-    /// ```
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
-    /// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
-    /// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
-    /// # use std::time::Duration;
-    /// let gate = session.gate("mails/welcome/ann");
-    /// let send = async |_token: u64| Ok::<_, std::io::Error>(b"sent".to_vec());
-    /// let first = gate.run_once("welcome ann", Duration::from_secs(60), send).await?;
-    /// let second = gate.run_once("welcome ann", Duration::from_secs(60), send).await?;
-    /// assert!(first.ran_here && !second.ran_here);
-    /// assert_eq!(second.result, b"sent");
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// See [`OnceError`].
-    pub async fn run_once<E>(
-        &self,
-        fingerprint: &str,
-        keep_for: Duration,
-        work: impl AsyncFnOnce(u64) -> Result<Vec<u8>, E>,
-    ) -> Result<Once, OnceError<E>> {
-        let mut follow = None;
-        let ticket = loop {
-            let (in_progress, as_of) = match self.begin_at(fingerprint).await? {
-                (Begun::Proceed(ticket), _) => break ticket,
-                (Begun::Done(done), _) => {
-                    return Ok(Once { ran_here: false, token: done.token, result: done.result });
-                }
-                (Begun::InProgress(in_progress), as_of) => (in_progress, as_of),
-            };
-            let follow = follow
-                .get_or_insert_with(|| GaplessWatch::node(self.session.client(), &format!("/gates/{}", self.key)));
-            tokio::select! {
-                changed = follow.change(as_of, |_| true) => drop(changed.map_err(only_client)?),
-                () = sleep(until_over(&in_progress)) => {}
-                because = self.session.lost() => return Err(Error::Lost(because).into()),
-            }
-        };
-        let token = ticket.token();
-        match ticket.run(work(token)).await? {
-            Ok(result) => {
-                ticket.finish(&result, keep_for).await?;
-                Ok(Once { ran_here: true, token, result })
-            }
-            Err(error) => {
-                if let Err(error) = ticket.fail().await {
-                    tracing::debug!(%error, key = self.key, "gate left pending until its session or time ends");
-                }
-                Err(OnceError::Work(error))
-            }
-        }
-    }
-}
-
-/// The outcome of [`Gate::run_once`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Once {
-    /// Whether this call did the work; otherwise an earlier one did.
-    pub ran_here: bool,
-    /// The worker's token.
-    pub token: u64,
-    /// The result.
-    pub result: Vec<u8>,
-}
-
-/// Why [`Gate::run_once`] has no result.
-#[derive(Debug, thiserror::Error)]
-pub enum OnceError<E> {
-    /// The work failed. The gate is open for the next worker.
-    #[error("the operation failed: {0}")]
-    Work(E),
-    /// A request to the gate failed. If the work was done by then, its result is not stored.
-    #[error(transparent)]
-    Gate(#[from] Error),
-}
-
-/// The right, and the duty, to do the work.
-///
-/// Report the outcome by [`finish`](Self::finish) or [`fail`](Self::fail). **Dropping the ticket reports nothing**,
-/// since it is unknown how far the work has come: the gate stays pending until this session ends or the pending time
-/// is over.
-#[derive(Debug)]
-#[must_use = "the gate stays pending until the ticket is finished or failed, or its time is over"]
-pub struct GateTicket {
-    ticket: Ticket,
-    begun_ms: u64,
-    /// By this machine's clock; before the cluster lets another worker begin.
-    ends_at: Moment,
-}
-
-#[derive(Clone, Debug)]
-struct Ticket {
-    session: Session,
-    key: String,
-    token: u64,
-}
-
-impl GateTicket {
-    /// A fencing token: larger than that of every earlier worker of this operation. Show it to each resource that the
-    /// work changes.
-    pub fn token(&self) -> u64 {
-        self.ticket.token
-    }
-
-    /// The key of the gate.
-    pub fn key(&self) -> &str {
-        &self.ticket.key
-    }
-
-    /// When the cluster let this worker begin, in milliseconds since 1970 by the replicated clock.
-    pub fn begun_ms(&self) -> u64 {
-        self.begun_ms
-    }
-
-    /// When the pending time is over, by this machine's clock: shortly before the cluster lets another worker begin.
-    /// The session may end earlier.
-    pub fn ends_at(&self) -> Moment {
-        self.ends_at
-    }
-
-    /// How much longer no other worker may begin, by this machine's clock: the rest of the pending time or of the
-    /// session, whichever ends first. Zero once it is over.
-    pub fn remaining(&self) -> Duration {
-        let now = Moment::now();
-        now.until(self.ends_at).min(now.until(self.ticket.session.lost_at()))
-    }
-
-    /// Completes, with the reason, when another worker may begin.
-    pub async fn lost(&self) -> String {
-        loop {
-            let left = Moment::now().until(self.ends_at);
-            if left.is_zero() {
-                return "its pending time is over".into();
-            }
-            tokio::select! {
-                because = self.ticket.session.lost() => return because,
-                () = sleep(left.min(LONGEST_NAP)) => {}
-            }
-        }
-    }
-
-    /// Runs `work` while no other worker may begin, as [`Guard::run`](crate::Guard::run) does for a lock.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the session was lost or the pending time was over before `work` was done.
-    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        let (mut lost, mut work) = (pin!(self.lost()), pin!(work));
-        let over = || Error::Lost("its pending time, or the session, is over".into());
-        poll_fn(|context| {
-            if let Poll::Ready(because) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(Error::Lost(because)));
-            }
-            // A process that wakes from a long pause must not continue.
-            if self.remaining().is_zero() {
-                return Poll::Ready(Err(over()));
-            }
-            let Poll::Ready(done) = work.as_mut().poll(context) else { return Poll::Pending };
-            Poll::Ready(if self.remaining().is_zero() { Err(over()) } else { Ok(done) })
-        })
-        .await
-    }
-
-    /// Stores the result, at most 64 KiB, for requests within `keep_for`, at most one year. After that the operation
-    /// may be done again.
-    ///
-    /// # Errors
-    /// [`Code::GateNotPending`] if another worker may have begun meanwhile: then nothing was stored, and two workers
-    /// may have done the work. After [`Error::UnknownOutcome`] and [`Error::Unreachable`] you can try again with
-    /// [`Client::gate_finish`](crate::Client::gate_finish) and the same token. Otherwise see [`Error`].
-    pub async fn finish(self, result: impl AsRef<[u8]>, keep_for: Duration) -> Result<(), Error> {
-        let Ticket { session, key, token } = &self.ticket;
-        let result = Data::from_bytes(result.as_ref());
-        let finish = Finish { token: *token, result, keep_ms: Some(millis(keep_for)) };
-        session.client().gate_finish(key, &finish).await.map(drop)
-    }
-
-    /// Opens the gate again: the operation did not take place, or can safely be done again.
-    ///
-    /// # Errors
-    /// As [`finish`](Self::finish).
-    pub async fn fail(self) -> Result<(), Error> {
-        self.ticket.fail().await
-    }
-}
-
-impl Ticket {
-    async fn fail(&self) -> Result<(), Error> {
-        self.session.client().gate_fail(&self.key, self.token).await.map(drop)
-    }
-}
-
-/// An answer on its way to the caller. If the caller is gone, the work has not begun, and the gate is opened again.
-struct UnclaimedTicket(Option<(Begun, u64)>);
-
-impl Drop for UnclaimedTicket {
-    fn drop(&mut self) {
-        let Some((Begun::Proceed(ticket), _)) = self.0.take() else { return };
-        let ticket = ticket.ticket.clone();
-        let session = ticket.session.clone();
-        session.client().context.spawn(async move {
-            if let Err(error) = ticket.fail().await {
-                tracing::debug!(%error, key = ticket.key, "gate left pending until its session or time ends");
-            }
-        });
-    }
 }
 
 /// URLs resolve `.` and `..`: such a key would silently name another resource.
@@ -418,22 +229,6 @@ fn check_key(key: &str) -> Result<(), Error> {
         Error::refused(Code::BadPath, format!("a gate's key is one or more parts separated by '/': {error}"))
     };
     key.split('/').try_for_each(check_part).map_err(bad)
-}
-
-/// When to ask again about an unchanged gate. An estimate, by a clock that may differ from the replicated one: the
-/// cluster decides.
-fn until_over(in_progress: &InProgress) -> Duration {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap_or_default();
-    let at_most = in_progress.until_ms.saturating_sub(in_progress.since_ms);
-    let left_ms = in_progress.until_ms.saturating_sub(now_ms).min(at_most);
-    Duration::from_millis(left_ms).max(SHORTEST_RECHECK)
-}
-
-fn only_client(error: RecipeError) -> Error {
-    match error {
-        RecipeError::Client(error) => error,
-        other => Error::refused(Code::BadRequest, other.to_string()),
-    }
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -453,19 +248,5 @@ mod tests {
         for bad in ["", "/", "a/", "/a", "a//b", "..", "a/../b", ".", "a\n"] {
             assert_eq!(check_key(bad).unwrap_err().code(), Some(Code::BadPath), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn a_gate_is_looked_at_when_its_time_is_over_and_never_in_a_rush() {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap();
-        let in_progress =
-            |since_ms, until_ms| InProgress { token: 1, session_id: None, label: String::new(), since_ms, until_ms };
-        assert_eq!(until_over(&in_progress(0, 1)), SHORTEST_RECHECK);
-        let left = until_over(&in_progress(now_ms, now_ms + 60_000));
-        assert!(left > Duration::from_secs(50) && left <= Duration::from_secs(60), "{left:?}");
-        // The cluster's clock is a day ahead: not longer than the work may take in all.
-        let ahead = now_ms + 24 * 3_600_000;
-        assert_eq!(until_over(&in_progress(ahead, ahead + 5_000)), Duration::from_secs(5));
-        assert_eq!(millis(Duration::from_nanos(1)), 1);
     }
 }

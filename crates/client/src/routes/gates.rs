@@ -2,8 +2,9 @@
 
 use lockkeeper_api::Call;
 use lockkeeper_api::call::ReadQuery;
-use lockkeeper_api::gates::{Begin, Fail, Finish, GateView, Settled};
+use lockkeeper_api::gates::{Begin, Fail, Finish, GateReset, GateView, Gates, GatesQuery, ResetQuery, Settled};
 
+use super::{Paging, limit};
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -45,5 +46,27 @@ impl Client {
     /// [`NotFound`](lockkeeper_api::Code::NotFound) if no worker has begun; otherwise see [`Error`].
     pub async fn gate(&self, key: &str) -> Result<GateView, Error> {
         self.call(&RequestSpec::read(Call::GetGate { key: key.to_owned(), query: ReadQuery::default() })).await
+    }
+
+    /// A page of the gates whose operation is under way or done.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn gates(&self, prefix: Option<&str>, paging: &Paging) -> Result<Gates, Error> {
+        let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
+        let query = GatesQuery { prefix, after, limit: limit(paging.limit), consistency: None };
+        self.call(&RequestSpec::read(Call::ListGates { query })).await
+    }
+
+    /// Opens a gate by force: ends the operation that is under way, or forgets its result; with a token only if it is
+    /// that of the operation or the result. The server audits this. A worker that is under way may still act.
+    ///
+    /// # Errors
+    /// [`NotFound`](lockkeeper_api::Code::NotFound) if the gate is open,
+    /// [`BadVersion`](lockkeeper_api::Code::BadVersion) if it has another token; otherwise see [`Error`].
+    pub async fn gate_reset(&self, key: &str, token: Option<u64>) -> Result<GateReset, Error> {
+        let call = Call::ResetGate { key: key.to_owned(), query: ResetQuery { token } };
+        // The cluster remembers no request id for this: a second attempt could not tell its own success from another's.
+        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
     }
 }

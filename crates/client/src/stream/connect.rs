@@ -120,7 +120,7 @@ pub(super) async fn connect_any(stream: &StreamHandle, first: Option<usize>) -> 
                     }
                     Err(ConnectFailure::Now(why)) => why,
                 };
-                tried.push(Tried { endpoint: context.endpoints.at(index).to_string(), why });
+                tried.push(Tried { endpoint: context.endpoints.at(index).to_string(), why, code: None });
             }
             () = sleep(hedge_after(stream.timeout)), if next < count => {
                 asked.push(connect_one(stream, (first + next) % count));

@@ -108,7 +108,7 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReas
         }
         CloseReason::OtherVersion(why) => {
             endpoints.move_on_from(index);
-            let tried = Tried { endpoint: endpoints.at(index).to_string(), why };
+            let tried = Tried { endpoint: endpoints.at(index).to_string(), why, code: None };
             use_http(stream, vec![tried]);
             return true;
         }
@@ -124,7 +124,7 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReas
         stream.enter(Phase::Connecting);
         let failed = if fails { inner.pending.drain_sent_callers() } else { Vec::new() };
         inner.pending.connection_lost();
-        inner.tried = vec![Tried { endpoint: endpoints.at(index).to_string(), why: why.clone() }];
+        inner.tried = vec![Tried { endpoint: endpoints.at(index).to_string(), why: why.clone(), code: None }];
         failed
     };
     for request in failed {

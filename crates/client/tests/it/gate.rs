@@ -6,12 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_client::api::gates::{self, Begin, Finish};
 use lockkeeper_client::api::{Code, Data};
-use lockkeeper_client::recipes::{Begun, Done, GateTicket, InProgress, OnceError};
-use lockkeeper_client::{Error, Session, SessionOptions};
+use lockkeeper_client::recipes::{
+    Begun, Done, Fingerprint, GateTicket, IfUnreachable, InProgress, Keep, OnceError, UNPROTECTED,
+};
+use lockkeeper_client::{Client, Error, Options, Paging, Session, SessionOptions};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::test_cluster::{SOON, TestCluster};
+use crate::test_cluster::{SOON, TestCluster, soon};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -84,7 +86,7 @@ async fn one_of_many_proceeds_and_all_others_hear_of_it() {
     for session in &sessions {
         let kept = done(session.gate("pay/42").begin("10 EUR").await.unwrap());
         assert_eq!((kept.result.as_slice(), kept.token), (&result[..], token));
-        assert!(kept.until_ms >= kept.since_ms + 24 * 3_600_000);
+        assert!(kept.until_ms.unwrap() >= kept.since_ms + 24 * 3_600_000);
     }
 }
 
@@ -109,8 +111,10 @@ async fn a_gate_that_failed_is_open_and_the_token_grows() {
     first.fail().await.unwrap();
     let second = proceed(session.gate("k").begin("another").await.unwrap());
     assert!(second.token() > token);
-    let late =
-        session.client().gate_finish("k", &Finish { token, result: Data::from_bytes(b"x"), keep_ms: None }).await;
+    let late = session
+        .client()
+        .gate_finish("k", &Finish { token, result: Data::from_bytes(b"x"), keep_ms: None, keep: None })
+        .await;
     assert_eq!(late.unwrap_err().code(), Some(Code::GateNotPending));
     // Nor can another session settle it with the right token.
     let thief = setting.session().await;
@@ -322,4 +326,86 @@ async fn each_operation_runs_once_while_nodes_go_and_come_back() {
     let asked = timeout(SOON, asking.join_all()).await.unwrap();
     let operations: u32 = asked.into_iter().max().unwrap();
     assert_eq!(runs.load(Ordering::SeqCst), operations, "each of {operations} operations ran once");
+}
+
+#[tokio::test]
+async fn gates_in_use_are_listed() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let of_payment = Fingerprint::of(&("ann", 10)).unwrap();
+    let mut tickets = Vec::new();
+    for number in 0..3 {
+        tickets.push(proceed(session.gate(format!("pay/{number}")).begin(&of_payment).await.unwrap()));
+    }
+    let (mut found, mut paging) = (Vec::new(), Paging { after: None, limit: Some(2) });
+    loop {
+        let page = setting.client.gates(Some("pay/"), &paging).await.unwrap();
+        found.extend(page.gates.into_iter().map(|gate| (gate.key, gate.token)));
+        let Some(next) = page.next else { break };
+        paging.after = Some(next);
+    }
+    let expected: Vec<_> = tickets.iter().map(|ticket| (ticket.key().to_owned(), ticket.token())).collect();
+    assert_eq!(found, expected);
+}
+
+/// The work of a gate whose cluster is gone: refused, or run without the gate, as its caller has declared.
+#[tokio::test]
+async fn in_an_outage_the_caller_decides() {
+    let mut setting = TestCluster::new().await;
+    let patient = Options { patience: Duration::from_millis(300), ..Options::default() };
+    let client = Client::new(setting.cluster.endpoints(), patient).unwrap();
+    let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
+    let (refuses, runs) = (session.gate("k"), session.gate("k").if_unreachable(IfUnreachable::RunAnyway));
+    let work = async |token: u64| Ok::<_, &str>(token.to_string().into_bytes());
+    // While there is a cluster, nothing runs without the gate.
+    let first = soon(runs.run_once("f", DAY, work)).await.unwrap();
+    assert!(first.ran_here && first.is_protected && first.token > UNPROTECTED);
+    let refused = soon(runs.run_once("another", DAY, work)).await.unwrap_err();
+    assert!(matches!(&refused, OnceError::Gate(error) if error.code() == Some(Code::GateMismatch)), "{refused}");
+
+    setting.cluster.stop(1).await.unwrap();
+    let refused = soon(refuses.run_once("f", DAY, work)).await.unwrap_err();
+    assert!(matches!(&refused, OnceError::Gate(Error::Unreachable { .. })), "{refused}");
+    let anyway = soon(runs.run_once("f", DAY, work)).await.unwrap();
+    assert!(anyway.ran_here && !anyway.is_protected, "{anyway:?}");
+    assert_eq!((anyway.token, anyway.result.as_slice()), (UNPROTECTED, &b"0"[..]));
+    let failed = soon(runs.run_once("f", DAY, async |_| Err::<Vec<u8>, _>("no money"))).await.unwrap_err();
+    assert!(matches!(failed, OnceError::Work("no money")), "{failed}");
+
+    setting.cluster.restart(1).await.unwrap();
+    let next = setting.session().await;
+    assert_eq!(done(next.gate("k").begin("f").await.unwrap()).token, first.token, "the stored result is untouched");
+}
+
+/// The session is lost, but not to an outage: nobody runs the work without the gate.
+#[tokio::test]
+async fn a_session_that_is_closed_is_no_outage() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let gate = session.gate("k").if_unreachable(IfUnreachable::RunAnyway);
+    session.close().await.unwrap();
+    let refused = soon(gate.run_once("f", DAY, async |_| Ok::<_, &str>(Vec::new()))).await.unwrap_err();
+    assert!(matches!(&refused, OnceError::Gate(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn a_result_that_is_kept_for_ever_goes_by_a_reset_alone() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let gate = session.gate("migrations/0042");
+    let once = gate.run_once("f", Keep::Forever, async |_| Ok::<_, &str>(b"migrated".to_vec())).await.unwrap();
+    session.close().await.unwrap();
+    let other = setting.session().await;
+    let kept = done(other.gate("migrations/0042").begin("f").await.unwrap());
+    assert_eq!((kept.token, kept.until_ms, kept.result.as_slice()), (once.token, None, &b"migrated"[..]));
+    let wrong = setting.client.gate_reset("migrations/0042", Some(once.token + 1)).await.unwrap_err();
+    assert_eq!(wrong.code(), Some(Code::BadVersion), "{wrong}");
+    let reset = setting.client.gate_reset("migrations/0042", Some(once.token)).await.unwrap();
+    assert_eq!((reset.token, reset.was), (once.token, gates::GateState::Done));
+    assert_eq!(setting.client.gate_reset("migrations/0042", None).await.unwrap_err().code(), Some(Code::NotFound));
+    let ticket = proceed(other.gate("migrations/0042").begin("another").await.unwrap());
+    // A worker learns of the reset when it finishes.
+    setting.client.gate_reset("migrations/0042", None).await.unwrap();
+    let late = ticket.finish("late", Keep::Forever).await.unwrap_err();
+    assert_eq!(late.code(), Some(Code::GateNotPending));
 }

@@ -14,6 +14,7 @@ mod fencing_redis;
 mod fencing_sql;
 mod gate;
 mod locks;
+mod operations_sql;
 mod recipes;
 mod stream;
 mod test_cluster;

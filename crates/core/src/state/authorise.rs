@@ -90,7 +90,10 @@ impl State {
                 on_lock(lock, Rights::ACQUIRE)
             }
             Op::Lock(LockOp::ForceRelease { lock, .. }) => on_lock(lock, Rights::FORCE),
-            Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. }) => on_gate(key, Rights::ACQUIRE),
+            Op::Gate(GateOp::Begin { key, .. } | GateOp::Finish { key, .. } | GateOp::FinishForever { key, .. }) => {
+                on_gate(key, Rights::ACQUIRE)
+            }
+            Op::Gate(GateOp::Reset { key, .. }) => on_gate(key, Rights::FORCE),
             Op::Rate(RateOp::Take { name, .. }) => check(&Need::of(Resource::Rates, name.as_str(), Rights::ACQUIRE)),
             // A caller that has not received the answer repeats the call, and has no other token than this one.
             Op::Access(op @ AccessOp::Enable { .. }) if self.access.is_done(self.clock_ms, op) => Ok(()),

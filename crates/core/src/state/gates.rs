@@ -1,8 +1,9 @@
 //! The gate commands: an operation runs once, however often it is requested.
 //!
 //! A pending gate is an ephemeral node of its worker's session, or a TTL node if there is none. Its czxid is the
-//! token. A finished gate is a TTL node with the result.
+//! token. A finished gate is a TTL node with the result, or a persistent one if the result is kept for ever.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
@@ -14,11 +15,22 @@ use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use crate::acl::Permissions;
 use crate::command::NodeKind;
-use crate::gate::{GATES_ROOT, GateKey, GateRecord, GateStanding};
+use crate::gate::{BorrowedRecord, FOREVER_MS, GATES_ROOT, GateKey, GatePage, GateRecord, GateStanding, GateSummary};
 use crate::ids::{FencingToken, SessionId};
-use crate::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
+use crate::limits::{
+    MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES, MAX_NODES_PER_PAGE,
+};
 use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
+
+/// How long a result is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// So many milliseconds.
+    For(u64),
+    /// Until the gate is reset.
+    Forever,
+}
 
 /// The arguments of a begin.
 pub(crate) struct Beginning<'a> {
@@ -36,6 +48,52 @@ impl State {
         let found = self.tree.gate(key)?.filter(|(_, record)| record.until_ms > self.clock_ms);
         Ok(found.map(|(node, record)| standing(node, record)))
     }
+
+    /// A page of the gates whose work is under way or whose result is kept, in order of their keys: those whose keys
+    /// start with `prefix` and come after `after`, at most `limit`. Looks at no more than [`MAX_NODES_PER_PAGE`] nodes.
+    pub fn gates(&self, prefix: &str, after: Option<&GateKey>, limit: usize) -> GatePage {
+        let prefix = format!("{GATES_ROOT}/{prefix}");
+        let after = after.map(GateKey::path);
+        let from = match &after {
+            Some(after) if after.as_str() >= prefix.as_str() => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix.as_str()),
+        };
+        let nodes = self.tree.nodes.range::<_, str>((from, Bound::Unbounded));
+        let mut page = GatePage::default();
+        // The last node that was looked at.
+        let mut last: Option<&NodePath> = None;
+        for (index, (path, node)) in nodes.take_while(|(path, _)| path.as_str().starts_with(&prefix)).enumerate() {
+            if page.gates.len() >= limit || index >= MAX_NODES_PER_PAGE {
+                page.next = last.and_then(key_of);
+                break;
+            }
+            page.gates.extend(self.gate_summary(path, node));
+            last = Some(path);
+        }
+        page
+    }
+
+    fn gate_summary(&self, path: &NodePath, node: &Node) -> Option<GateSummary> {
+        if node.kind == NodeKind::Container || !node.children().is_empty() {
+            return None;
+        }
+        let record = BorrowedRecord::decode(&node.data).filter(|record| record.until_ms > self.clock_ms)?;
+        Some(GateSummary {
+            key: key_of(path)?,
+            token: record.done.map_or(node.czxid.into(), |(token, _)| token),
+            session: node.owner,
+            label: Arc::from(record.label),
+            since_ms: record.since_ms,
+            until_ms: record.until_ms,
+            result_bytes: record.done.map(|(_, result)| result.len()),
+        })
+    }
+}
+
+/// The key of the gate whose node has this path.
+fn key_of(path: &NodePath) -> Option<GateKey> {
+    let key = path.as_str().strip_prefix(GATES_ROOT)?.strip_prefix('/')?;
+    GateKey::parse(key).ok()
 }
 
 impl Tree {
@@ -116,28 +174,34 @@ impl Transaction<'_> {
         key: &GateKey,
         token: FencingToken,
         result: &Arc<[u8]>,
-        keep_ms: u64,
+        keep: Keep,
     ) -> Result<Reply, Refusal> {
         if result.len() > MAX_GATE_RESULT_BYTES {
             let length = result.len();
             return Err(bad(format!("a gate keeps at most {MAX_GATE_RESULT_BYTES} bytes, these are {length}")));
         }
-        if !(1..=MAX_GATE_KEEP_MS).contains(&keep_ms) {
+        if let Keep::For(keep_ms) = keep
+            && !(1..=MAX_GATE_KEEP_MS).contains(&keep_ms)
+        {
             return Err(bad(format!("a gate keeps its result from 1 to {MAX_GATE_KEEP_MS} ms, not {keep_ms}")));
         }
-        if self.is_finished_alike(key, token, result)? {
+        if self.is_finished_alike(key, (token, result), keep)? {
             // A retry: without a session there are no remembered replies.
             return Ok(Reply::GateSettled);
         }
         let pending = self.pending(session, key, token)?;
-        let (since_ms, until_ms) = (self.clock_ms, self.clock_ms.saturating_add(keep_ms));
+        let since_ms = self.clock_ms;
+        let (kind, until_ms) = match keep {
+            Keep::For(ttl_ms) => (NodeKind::Ttl { ttl_ms }, since_ms.saturating_add(ttl_ms)),
+            Keep::Forever => (NodeKind::Persistent, FOREVER_MS),
+        };
         let record = GateRecord { since_ms, until_ms, done: Some((token, result.clone())), ..pending };
         let path = key.path();
         // Another node with another lifetime; its access control list stays.
         let Some(acl) = self.tree.get(&path).map(|node| node.acl.clone()) else {
             return Err(Refusal::GateNotPending { key: key.clone(), token });
         };
-        let node = Node::new(record.encode(), acl, NodeKind::Ttl { ttl_ms: keep_ms }, None);
+        let node = Node::new(record.encode(), acl, kind, None);
         self.check_result(&path, &node)?;
         self.remove(&path);
         self.create(&path, node);
@@ -155,9 +219,41 @@ impl Transaction<'_> {
         Ok(Reply::GateSettled)
     }
 
-    fn is_finished_alike(&self, key: &GateKey, token: FencingToken, result: &Arc<[u8]>) -> Result<bool, Refusal> {
+    /// Opens a gate by force.
+    pub(crate) fn reset_gate(&mut self, key: &GateKey, token: Option<FencingToken>) -> Result<Reply, Refusal> {
+        let path = key.path();
+        let Some((node, record)) = self.tree.gate(key)?.filter(|(_, record)| record.until_ms > self.clock_ms) else {
+            return Err(Refusal::NotThere(format!("gate {key} is open: there is nothing to reset").into()));
+        };
+        // As for a forced release: the lists of the gate and of its directory count beside the right to force.
+        if let Some((directory, above)) = path.parent().and_then(|above| Some((self.tree.get(&above)?, above))) {
+            self.check_access(&above, directory, Permissions::DELETE)?;
+        }
+        if !self.may_force(&path) {
+            let why = "resetting gates is switched off at this node (admin.allow_force_release); wait until the \
+                       operation or its result runs out, or ask the worker to fail it";
+            return Err(Refusal::Forbidden(why.into()));
+        }
+        let was_done = record.done.is_some();
+        let actual = record.done.map_or(node.czxid.into(), |(token, _)| token);
+        if let Some(expected) = token.filter(|token| *token != actual) {
+            return Err(Refusal::GateTokenMismatch { key: key.clone(), expected, actual });
+        }
+        self.remove(&path);
+        Ok(Reply::GateReset { token: actual, was_done })
+    }
+
+    fn is_finished_alike(
+        &self,
+        key: &GateKey,
+        (token, result): (FencingToken, &Arc<[u8]>),
+        keep: Keep,
+    ) -> Result<bool, Refusal> {
         let kept = self.tree.gate(key)?.filter(|(_, record)| record.until_ms > self.clock_ms);
-        Ok(kept.is_some_and(|(_, record)| record.done == Some((token, result.clone()))))
+        Ok(kept.is_some_and(|(_, record)| {
+            let is_kept_alike = (record.until_ms == FOREVER_MS) == (keep == Keep::Forever);
+            is_kept_alike && record.done == Some((token, result.clone()))
+        }))
     }
 
     /// The record of a gate that is pending under this token, for its worker.

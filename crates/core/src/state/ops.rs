@@ -5,7 +5,7 @@ use lockkeeper_mutants::mutant;
 use super::apply::bad;
 use super::bounds::Adds;
 use super::counters::Addition;
-use super::gates::Beginning;
+use super::gates::{Beginning, Keep};
 use super::lock_queue::Newcomer;
 use super::locks::{Request, check_kind};
 use super::rates::Taking;
@@ -62,8 +62,14 @@ impl Transaction<'_> {
             GateOp::Begin { key, fingerprint, pending_ms, label } => {
                 self.begin_gate(session, key, &Beginning { fingerprint, pending_ms: *pending_ms, label })
             }
-            GateOp::Finish { key, token, result, keep_ms } => self.finish_gate(session, key, *token, result, *keep_ms),
+            GateOp::Finish { key, token, result, keep_ms } => {
+                self.finish_gate(session, key, *token, result, Keep::For(*keep_ms))
+            }
+            GateOp::FinishForever { key, token, result } => {
+                self.finish_gate(session, key, *token, result, Keep::Forever)
+            }
             GateOp::Fail { key, token } => self.fail_gate(session, key, *token),
+            GateOp::Reset { key, token } => self.reset_gate(key, *token),
         }
     }
 

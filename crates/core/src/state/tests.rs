@@ -9,12 +9,14 @@ struct Bench {
     state: State,
     session: SessionId,
     sequence: u64,
+    clock_ms: u64,
     rules: Rules,
 }
 
 impl Bench {
     fn new() -> Self {
-        let mut bench = Self { state: State::new(), session: SessionId(1), sequence: 0, rules: Rules::default() };
+        let mut bench =
+            Self { state: State::new(), session: SessionId(1), sequence: 0, clock_ms: 1, rules: Rules::default() };
         bench.run(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1000, label: "s".into() }).unwrap();
         bench
     }
@@ -22,8 +24,8 @@ impl Bench {
     fn run(&mut self, command: Command) -> Result<Reply, Refusal> {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let mut outcomes =
-            self.state.apply(Term(1), &Batch { rules: self.rules, ..Batch::consecutive(origin, 1, vec![command]) });
+        let batch = Batch { rules: self.rules, ..Batch::consecutive(origin, self.clock_ms, vec![command]) };
+        let mut outcomes = self.state.apply(Term(1), &batch);
         outcomes.remove(0).reply
     }
 
@@ -297,6 +299,57 @@ fn the_bounds_of_gates_hold() {
     assert_eq!(bench.ask(finish(MAX_GATE_RESULT_BYTES, MAX_GATE_KEEP_MS)), Ok(Reply::GateSettled));
     assert!(matches!(bench.state.gate(&key), Ok(Some(GateStanding::Done { .. }))));
     bench.state.validate().unwrap();
+}
+
+/// The keys of a page, and where the next one starts.
+fn keys(page: &GatePage) -> (Vec<&str>, Option<&str>) {
+    (page.gates.iter().map(|gate| gate.key.as_str()).collect(), page.next.as_ref().map(GateKey::as_str))
+}
+
+#[test]
+fn gates_are_listed_page_by_page_in_the_order_of_their_keys() {
+    let mut bench = Bench::new();
+    let begin = |key: &str, pending_ms| GateOp::Begin {
+        key: GateKey::parse(key).unwrap(),
+        fingerprint: "f".into(),
+        pending_ms,
+        label: key.into(),
+    };
+    let token = |reply| match reply {
+        Ok(Reply::Gate(GateStanding::Proceed { token, .. })) => token,
+        other => panic!("{other:?}"),
+    };
+    for key in ["b", "a/1", "a/3/x", "a-b", "c"] {
+        token(bench.ask(begin(key, 1_000)));
+    }
+    let done = token(bench.ask(begin("a/2", 1_000)));
+    let key = GateKey::parse("a/2").unwrap();
+    bench.ask(GateOp::Finish { key, token: done, result: (*b"result").into(), keep_ms: 5_000 }).unwrap();
+    let all = bench.state.gates("", None, 100);
+    assert_eq!(keys(&all), (vec!["a-b", "a/1", "a/2", "a/3/x", "b", "c"], None));
+    let finished = &all.gates[2];
+    assert_eq!((finished.token, &*finished.label, finished.result_bytes), (done, "a/2", Some(6)));
+    assert_eq!(finished.until_ms - finished.since_ms, 5_000);
+    assert!(all.gates[1].result_bytes.is_none() && all.gates[1].token < done);
+    assert_eq!(keys(&bench.state.gates("a/", None, 100)).0, ["a/1", "a/2", "a/3/x"]);
+    assert_eq!(keys(&bench.state.gates("a", None, 1)), (vec!["a-b"], Some("a-b")));
+    // Directories are looked at and not listed, so a page may have fewer gates and start the next one at a directory.
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = bench.state.gates("", after.as_ref(), 2);
+        assert!(page.gates.len() <= 2);
+        found.extend(page.gates.into_iter().map(|gate| gate.key.to_string()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, ["a-b", "a/1", "a/2", "a/3/x", "b", "c"]);
+    // Those whose time is over are not listed, even before they are removed.
+    bench.clock_ms += 2_000;
+    bench.ask(begin("d", 1_000)).unwrap();
+    assert_eq!(keys(&bench.state.gates("", None, 100)).0, ["a/2", "d"]);
+    assert_eq!(keys(&bench.state.gates("nothing", None, 100)), (vec![], None));
 }
 
 /// Granting permits looks at no more of the queue than there are permits.

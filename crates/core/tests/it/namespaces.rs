@@ -168,3 +168,44 @@ fn a_gate_is_finished_in_a_full_namespace() {
     let result = vec![b'x'; 10_000].into();
     world.call(&nobody(), None, GateOp::Finish { key, token, result, keep_ms: 1_000 }).unwrap();
 }
+
+/// The first part of a gate's key is an application key: its gates count from their beginning until they are forgotten,
+/// also those that are kept for ever.
+#[test]
+fn gates_count_in_the_namespace_of_their_key() {
+    let mut world = World::new();
+    world.apply(Command::RaiseFeatureLevel { level: FeatureLevel::LATEST });
+    // The directory of the application, and two gates.
+    let limits = NamespaceLimits { nodes: Some(3), bytes: Some(4_000), ..NamespaceLimits::default() };
+    world.change(&nobody(), limit("billing", None, limits)).unwrap();
+    let key = |key: &str| GateKey::parse(key).unwrap();
+    let begin = |world: &mut World, at: &str| {
+        let begin = GateOp::Begin { key: key(at), fingerprint: "f".into(), pending_ms: 1_000, label: "".into() };
+        match world.call(&nobody(), None, begin) {
+            Ok(Reply::Gate(GateStanding::Proceed { token, .. })) => Ok(token),
+            Ok(other) => panic!("{other:?}"),
+            Err(refusal) => Err(refusal),
+        }
+    };
+    let one = begin(&mut world, "billing/1").unwrap();
+    let two = begin(&mut world, "billing/2").unwrap();
+    assert!(is_full(&begin(&mut world, "billing/3"), NamespaceBound::Nodes));
+    begin(&mut world, "mail/1").unwrap();
+    let finish = GateOp::FinishForever { key: key("billing/1"), token: one, result: (*b"paid").into() };
+    world.call(&nobody(), None, finish).unwrap();
+    assert_eq!(usage(&world, "billing").nodes, 3, "the directory, a result and a pending gate");
+    assert!(is_full(&begin(&mut world, "billing/3"), NamespaceBound::Nodes));
+    // A large result is stored, since the work is done, and leaves no room for others.
+    world.call(&nobody(), None, GateOp::Fail { key: key("billing/2"), token: two }).unwrap();
+    let two = begin(&mut world, "billing/2").unwrap();
+    let result = vec![b'x'; 5_000].into();
+    world.call(&nobody(), None, GateOp::FinishForever { key: key("billing/2"), token: two, result }).unwrap();
+    assert!(usage(&world, "billing").bytes > 5_000);
+    let force = Actor { may_force: true, ..Actor::default() };
+    world.act(force.clone(), GateOp::Reset { key: key("billing/1"), token: None }).unwrap();
+    assert!(is_full(&begin(&mut world, "billing/3"), NamespaceBound::Bytes));
+    world.act(force, GateOp::Reset { key: key("billing/2"), token: Some(two) }).unwrap();
+    begin(&mut world, "billing/3").unwrap();
+    assert_eq!(usage(&world, "billing").nodes, 2);
+    world.state.validate().unwrap();
+}

@@ -208,8 +208,10 @@ fn bytes_of_op(op: &Op) -> usize {
             },
             Op::Gate(op) => match op {
                 GateOp::Begin { key, fingerprint, label, .. } => key.as_str().len() + fingerprint.len() + label.len(),
-                GateOp::Finish { key, result, .. } => key.as_str().len() + result.len(),
-                GateOp::Fail { key, .. } => key.as_str().len(),
+                GateOp::Finish { key, result, .. } | GateOp::FinishForever { key, result, .. } => {
+                    key.as_str().len() + result.len()
+                }
+                GateOp::Fail { key, .. } | GateOp::Reset { key, .. } => key.as_str().len(),
             },
             Op::Access(op) => bytes_of_access_op(op),
             Op::Rate(RateOp::Take { name, permits, .. }) => name.as_str().len() + 5 * permits.len(),

@@ -10,7 +10,7 @@ use lockkeeper_api::Code;
 use lockkeeper_api::access::AccessChange;
 use lockkeeper_api::cluster::Role;
 use lockkeeper_core::acl::Principals;
-use lockkeeper_core::{FencingToken, LockName, NodePath, RequestId, SessionId, State, Zxid};
+use lockkeeper_core::{FencingToken, GateKey, LockName, NodePath, RequestId, SessionId, State, Zxid};
 use lockkeeper_node::ForcedDeletion;
 use serde::Serialize;
 
@@ -39,6 +39,13 @@ pub(crate) enum AuditEvent {
         path: Option<NodePath>,
         /// The fencing token, which is no secret.
         token: FencingToken,
+    },
+    /// A gate was opened by force: its pending operation ended, or its result was forgotten.
+    GateReset {
+        gate: GateKey,
+        /// The token of the run that was reset; where that was refused, the one that the caller named.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token: Option<FencingToken>,
     },
     /// A member was added, or its addresses were changed.
     MemberAdded {
@@ -122,6 +129,7 @@ impl AuditEvent {
     pub(super) fn message(&self) -> &'static str {
         match self {
             Self::ForcedRelease { .. } => "forced release",
+            Self::GateReset { .. } => "gate reset",
             Self::MemberAdded { .. } => "member added",
             Self::MemberPromoted { .. } => "member promoted",
             Self::MemberRemoved { .. } => "member removed",

@@ -1,18 +1,27 @@
-//! Calls of gates: begin, finish, fail, look at.
+//! Calls of gates: begin, finish, fail, look at, list, reset.
 
 use std::sync::Arc;
 
 use lockkeeper_api::call::ReadQuery;
-use lockkeeper_api::gates::{Begin, Fail, Finish, Gate, GateView, Settled};
+use lockkeeper_api::gates::{
+    Begin, Fail, Finish, Gate, GateReset, GateState, GateSummary, GateView, Gates, GatesQuery, Keep, ResetQuery,
+    Settled,
+};
 use lockkeeper_api::{Answer, Code, Data};
-use lockkeeper_core::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
-use lockkeeper_core::{FencingToken, GateKey, GateOp, GateStanding, Reply as Outcome, State};
-use lockkeeper_node::NodeError;
+use lockkeeper_core::access::{Need, Resource, Rights};
+use lockkeeper_core::acl::Principals;
+use lockkeeper_core::gate::{FOREVER_MS, GATES_ROOT};
+use lockkeeper_core::limits::{
+    MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES, MAX_PATH_BYTES,
+};
+use lockkeeper_core::{FencingToken, GateKey, GateOp, GatePage, GateStanding, NodePath, Reply as Outcome, State};
+use lockkeeper_node::{Caller, NodeError};
 
 use super::sessions::check_label;
-use super::{Answered, CallScope, level, unexpected};
-use crate::failure::Failure;
-use crate::principals::may_read;
+use super::{Answered, CallScope, level, page_limit, record, unexpected};
+use crate::audit::AuditEvent;
+use crate::failure::{Failure, shutting_down};
+use crate::principals::{list_allows, may_name, may_read};
 use crate::reply::Reply;
 
 /// Default of `pending_ms`.
@@ -49,9 +58,14 @@ fn view(standing: GateStanding) -> Gate {
             until_ms,
         },
         GateStanding::Done { token, result, since_ms, until_ms } => {
-            Gate::Done { token: token.0, result: Data::from_bytes(&result), since_ms, until_ms }
+            Gate::Done { token: token.0, result: Data::from_bytes(&result), since_ms, until_ms: until(until_ms) }
         }
     }
+}
+
+/// The end of a kept result; `None` if it is kept until the gate is reset.
+fn until(until_ms: u64) -> Option<u64> {
+    (until_ms != FOREVER_MS).then_some(until_ms)
 }
 
 fn count(outcome: &'static str) {
@@ -96,9 +110,17 @@ pub(super) async fn finish(scope: CallScope, key: String, ask: Finish) -> Answer
         );
         return Err(Failure::new(Code::TooLarge, detail));
     }
-    let keep_ms = time("keep_ms", ask.keep_ms, DEFAULT_KEEP_MS, MAX_GATE_KEEP_MS)?;
-    let token = FencingToken(ask.token);
-    let op = GateOp::Finish { key: key.clone(), token, result: Arc::from(result), keep_ms };
+    let (token, result) = (FencingToken(ask.token), Arc::from(result));
+    let op = match (ask.keep, ask.keep_ms) {
+        (Some(Keep::Forever), Some(_)) => {
+            return Err(Failure::bad_request("'keep' and 'keep_ms' exclude each other; send one of them"));
+        }
+        (Some(Keep::Forever), None) => GateOp::FinishForever { key: key.clone(), token, result },
+        (None, keep_ms) => {
+            let keep_ms = time("keep_ms", keep_ms, DEFAULT_KEEP_MS, MAX_GATE_KEEP_MS)?;
+            GateOp::Finish { key: key.clone(), token, result, keep_ms }
+        }
+    };
     settle(scope, key, (ask.token, op), "finished").await
 }
 
@@ -119,6 +141,47 @@ async fn settle(scope: CallScope, key: GateKey, (token, op): (u64, GateOp), outc
         }
         other => Err(unexpected(&other)),
     }
+}
+
+/// Opens the gate by force, whoever works or has worked: for people who know that the work is to be done again. Each
+/// use is in the audit log.
+pub(super) async fn reset(scope: CallScope, key: String, query: ResetQuery) -> Answered {
+    let mut requester = scope.requester();
+    let CallScope { context, caller, .. } = scope;
+    let key = GateKey::parse(&key)?;
+    if !context.admin.allow_force_release {
+        let detail = "resetting gates is off on this node (admin.allow_force_release); wait until the operation or its \
+                      result runs out";
+        return Err(Failure::new(Code::Forbidden, detail));
+    }
+    if context.stopping.is_cancelled() {
+        return Err(shutting_down());
+    }
+    // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
+    if let Some(credential) = caller.credential {
+        context.node.keepalive(&credential).await?;
+        requester.session = Some(credential.session);
+    }
+    let token = query.token.map(FencingToken);
+    let op = GateOp::Reset { key: key.clone(), token };
+    // No session remembers it: a second attempt could not tell its own success from another's.
+    let caller = Caller { credential: None, request: None, may_force: true, ..caller };
+    let done = context.node.execute(caller, op).await.map_err(Failure::from);
+    let answered = done.and_then(|done| match done.value {
+        Outcome::GateReset { token, was_done } => {
+            count("reset");
+            let was = if was_done { GateState::Done } else { GateState::InProgress };
+            let body = GateReset { key: key.to_string(), token: token.0, was, zxid: done.zxid.0 };
+            Ok(Reply::ok(done.zxid, Answer::GateReset(body)))
+        }
+        other => Err(unexpected(&other)),
+    });
+    let token = match &answered {
+        Ok(Reply { body: Answer::GateReset(reset), .. }) => Some(FencingToken(reset.token)),
+        _ => token,
+    };
+    record(&context, AuditEvent::GateReset { gate: key, token }, requester, &answered);
+    answered
 }
 
 /// Shows how a gate stands.
@@ -142,5 +205,62 @@ pub(super) async fn show(scope: CallScope, key: String, query: ReadQuery) -> Ans
             let detail = format!("gate {key} is open: nobody has begun it, or what was known of it is over; begin it");
             Err(Failure::new(Code::NotFound, detail).at(read.zxid))
         }
+    }
+}
+
+/// Lists the gates whose operation is under way or done, in the order of their keys.
+pub(super) async fn list(scope: CallScope, page: GatesQuery) -> Answered {
+    let (node, principals) = (&scope.context.node, scope.caller.principals);
+    let limit = page_limit(page.limit)?;
+    let prefix = page.prefix.unwrap_or_default();
+    if prefix.len() > MAX_PATH_BYTES {
+        return Err(Failure::bad_request("'prefix' is longer than any gate's key can be"));
+    }
+    let after = page.after.as_deref().map(GateKey::parse).transpose()?;
+    let root = NodePath::parse(GATES_ROOT)?;
+    let read = node
+        .read(level(page.consistency), move |state: &State| {
+            list_allows(&principals, state, &root)?;
+            let asked = prefix.trim_end_matches('/');
+            state.check_right(&principals, &Need::of(Resource::Gates, asked, Rights::READ.and(Rights::ACQUIRE)))?;
+            let mut found = match state.access().is_enabled() && !asked.is_empty() {
+                // Rights are for whole parts of keys, and the place to go on from must not tell another key.
+                true => in_parts(state, asked, after.as_ref(), limit),
+                false => state.gates(&prefix, after.as_ref(), limit),
+            };
+            // The caller learns a key if it may list the directory of that key, and the worker if it may read the
+            // gate's own node.
+            found.gates.retain(|gate| may_name(&principals, state, &gate.key.path()));
+            let shown = |gate| summary(&principals, state, gate);
+            Ok((found.gates.into_iter().map(shown).collect::<Vec<_>>(), found.next))
+        })
+        .await?;
+    let (gates, next) = read.value.map_err(NodeError::Refused)?;
+    let body = Gates { gates, next: next.map(|key| key.to_string()), zxid: read.zxid.0 };
+    Ok(Reply::ok(read.zxid, Answer::Gates(body)))
+}
+
+/// The gate of a key, or those below it: there cannot be both.
+fn in_parts(state: &State, key: &str, after: Option<&GateKey>, limit: usize) -> GatePage {
+    let own = state.gates(key, None, 1).gates.into_iter().find(|gate| gate.key.as_str() == key);
+    match own.filter(|_| after.is_none()) {
+        Some(own) => GatePage { gates: vec![own], next: None },
+        None => state.gates(&format!("{key}/"), after, limit),
+    }
+}
+
+fn summary(principals: &Principals, state: &State, gate: lockkeeper_core::GateSummary) -> GateSummary {
+    let is_readable = may_read(principals, state, &gate.key.path()).is_ok();
+    let session = gate.session.filter(|_| is_readable);
+    GateSummary {
+        key: gate.key.to_string(),
+        state: if gate.result_bytes.is_some() { GateState::Done } else { GateState::InProgress },
+        token: gate.token.0,
+        session_id: session.map(|session| session.0),
+        principal: session.and_then(|id| state.principal_of_session(state.session(id)?)),
+        label: if is_readable { gate.label.to_string() } else { String::new() },
+        since_ms: gate.since_ms,
+        until_ms: until(gate.until_ms),
+        result_bytes: gate.result_bytes.map(|bytes| bytes as u64),
     }
 }

@@ -149,10 +149,12 @@ impl CallScope {
             Call::BreakLock { name, token } => {
                 to_the_end(self.context.clone(), locks::force_release(self, name, token)).boxed()
             }
+            Call::ListGates { query } => gates::list(self, query).boxed(),
             Call::GetGate { key, query } => gates::show(self, key, query).boxed(),
             Call::BeginGate { key, body } => gates::begin(self, key, body).boxed(),
             Call::FinishGate { key, body } => gates::finish(self, key, body).boxed(),
             Call::FailGate { key, body } => gates::fail(self, key, body).boxed(),
+            Call::ResetGate { key, query } => to_the_end(self.context.clone(), gates::reset(self, key, query)).boxed(),
             Call::GetNode { path, query } => nodes::get(self, path, query).boxed(),
             Call::CreateNode { path, body } => nodes::create(self, path, body).boxed(),
             Call::SetNode { path, query, body } => nodes::set(self, path, query, body).boxed(),

@@ -64,7 +64,8 @@ impl RequestSpan {
             Call::GetGate { key, .. }
             | Call::BeginGate { key, .. }
             | Call::FinishGate { key, .. }
-            | Call::FailGate { key, .. } => ("lockkeeper.gate", key),
+            | Call::FailGate { key, .. }
+            | Call::ResetGate { key, .. } => ("lockkeeper.gate", key),
             Call::GetNode { path, .. }
             | Call::CreateNode { path, .. }
             | Call::SetNode { path, .. }

@@ -14,7 +14,7 @@ use crate::calls::acquire::MAX_WAIT_MS;
 use crate::calls::nodes::MAX_CHILDREN;
 
 /// Stable names, which generated clients call their functions by.
-const OPERATIONS: [(&str, &str, &str); 43] = [
+const OPERATIONS: [(&str, &str, &str); 45] = [
     ("post", "/v1/sessions", "openSession"),
     ("get", "/v1/sessions", "listSessions"),
     ("get", "/v1/sessions/{id}", "getSession"),
@@ -28,10 +28,12 @@ const OPERATIONS: [(&str, &str, &str); 43] = [
     ("post", "/v1/locks/{name}/downgrade", "downgradeLock"),
     ("post", "/v1/locks/{name}/verify", "verifyLock"),
     ("delete", "/v1/locks/{name}/holders/{token}", "breakLock"),
+    ("get", "/v1/gates", "listGates"),
     ("get", "/v1/gates/{key}", "getGate"),
     ("post", "/v1/gates/{key}/begin", "beginGate"),
     ("post", "/v1/gates/{key}/finish", "finishGate"),
     ("post", "/v1/gates/{key}/fail", "failGate"),
+    ("delete", "/v1/gates/{key}", "resetGate"),
     ("get", "/v1/nodes/{path}", "getNode"),
     ("post", "/v1/nodes/{path}", "createNode"),
     ("put", "/v1/nodes/{path}", "setNode"),

@@ -1,7 +1,7 @@
 //! The routes of `/v1/gates`.
 
 use lockkeeper_api::call::ReadQuery;
-use lockkeeper_api::gates::{Begin, Fail, Finish, GateView, Settled};
+use lockkeeper_api::gates::{Begin, Fail, Finish, GateReset, GateView, Gates, GatesQuery, ResetQuery, Settled};
 use lockkeeper_api::{Call, Problem};
 
 use crate::calls::Answered;
@@ -63,4 +63,32 @@ pub(super) async fn fail(KeyOfGate(key): KeyOfGate, Identified(scope): Identifie
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(KeyOfGate(key): KeyOfGate, Reader(scope): Reader, Query(query): Query<ReadQuery>) -> Answered {
     scope.dispatch(Call::GetGate { key, query }).await
+}
+
+/// Lists the gates whose operation is under way or done, in the order of their keys.
+#[utoipa::path(get, path = "/v1/gates", tag = "gates",
+    params(GatesQuery),
+    responses((status = 200, description = "A page of them", body = Gates),
+              (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(Reader(scope): Reader, Query(query): Query<GatesQuery>) -> Answered {
+    scope.dispatch(Call::ListGates { query }).await
+}
+
+/// Opens the gate by force: ends the operation that is under way, or forgets its result. A worker that is under way is
+/// not stopped, and its token counts no more. Each use is in the audit log. Needs feature level 3.
+#[utoipa::path(delete, path = "/v1/gates/{key}", tag = "gates",
+    params(("key" = String, Path, description = "The gate"), ResetQuery, super::SessionHeader),
+    responses((status = 200, description = "It is open", body = GateReset),
+              (status = "4XX", description = "404 `not_found`: it was open; 409 `bad_version`: it has another token; \
+               403 `forbidden`: no right to force, or admin.allow_force_release is off",
+               body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)",
+               body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn reset(
+    KeyOfGate(key): KeyOfGate,
+    Identified(scope): Identified,
+    Query(query): Query<ResetQuery>,
+) -> Answered {
+    scope.dispatch(Call::ResetGate { key, query }).await
 }

@@ -95,6 +95,7 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         | Refusal::ForeignNames { .. }
         | Refusal::GateNotPending { .. }
         | Refusal::GateMismatch { .. }
+        | Refusal::GateTokenMismatch { .. }
         | Refusal::NotThere(_)
         | Refusal::RoleChanged { .. }
         | Refusal::NamespaceChanged { .. }

@@ -290,8 +290,13 @@ async fn real_replies_are_as_described() {
         ("post", "/v1/gates/{key}/begin", "/v1/gates/a/b/begin".into(), mine, Some(json!({ "fingerprint": "f" }))),
         ("post", "/v1/gates/{key}/begin", "/v1/gates/a/b/begin".into(), mine, Some(json!({ "fingerprint": "f" }))),
         ("get", "/v1/gates/{key}", "/v1/gates/a/b".into(), None, None),
+        ("get", "/v1/gates", "/v1/gates?prefix=a/&limit=1".into(), None, None),
+        ("get", "/v1/gates", "/v1/gates?limit=0".into(), None, None),
         ("post", "/v1/gates/{key}/finish", "/v1/gates/a/b/finish".into(), mine, Some(json!({ "token": 1 }))),
         ("post", "/v1/gates/{key}/fail", "/v1/gates/a/b/fail".into(), mine, Some(json!({ "token": 1 }))),
+        ("delete", "/v1/gates/{key}", "/v1/gates/a/b?token=1".into(), None, None),
+        ("delete", "/v1/gates/{key}", "/v1/gates/a/b".into(), None, None),
+        ("delete", "/v1/gates/{key}", "/v1/gates/a/b".into(), None, None),
         ("post", "/v1/counters/{path}", "/v1/counters/sum".into(), mine, Some(json!({ "delta": 1, "max": 5 }))),
         (
             "post",

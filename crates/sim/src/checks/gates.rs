@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use lockkeeper_core::gate::FOREVER_MS;
 use lockkeeper_core::{Actor, Command, Event, GateOp, GateStanding, Op, Reply};
 
 use super::Checked;
@@ -51,16 +52,40 @@ impl Gates {
                 if change.outcome.changed =>
             {
                 self.settle(key.as_str(), token.0, change.clock_ms)?;
-                let until_ms = change.clock_ms + keep_ms;
-                let done = Standing::Done { token: token.0, result: result.clone(), until_ms };
-                self.standing.insert(key.to_string(), done);
-                Ok(())
+                self.finished(key.as_str(), token.0, result, change.clock_ms + keep_ms)
+            }
+            (Op::Gate(GateOp::FinishForever { key, token, result }), Reply::GateSettled) if change.outcome.changed => {
+                self.settle(key.as_str(), token.0, change.clock_ms)?;
+                self.finished(key.as_str(), token.0, result, FOREVER_MS)
+            }
+            (Op::Gate(GateOp::Reset { key, token }), Reply::GateReset { token: of, was_done }) => {
+                self.reset(key.as_str(), (token.map(|token| token.0), of.0), *was_done, change.clock_ms)
             }
             (Op::Gate(GateOp::Fail { key, token }), Reply::GateSettled) if change.outcome.changed => {
                 self.settle(key.as_str(), token.0, change.clock_ms)
             }
             _ => Ok(()),
         }
+    }
+
+    fn finished(&mut self, key: &str, token: u64, result: &Arc<[u8]>, until_ms: u64) -> Checked {
+        self.standing.insert(key.to_owned(), Standing::Done { token, result: result.clone(), until_ms });
+        Ok(())
+    }
+
+    /// Somebody opened the gate by force: what it stood for had the token that they named, if any.
+    fn reset(&mut self, key: &str, (asked, of): (Option<u64>, u64), was_done: bool, clock_ms: u64) -> Checked {
+        let good = match self.now(key, clock_ms) {
+            Some(Standing::Pending { token, .. }) => !was_done && *token == of,
+            Some(Standing::Done { token, .. }) => was_done && *token == of,
+            None => false,
+        };
+        if !good || asked.is_some_and(|asked| asked != of) {
+            let stood = self.standing.get(key);
+            return Err(format!("gate {key} was reset with token {of} ({asked:?} was asked for), and stood {stood:?}"));
+        }
+        self.standing.remove(key);
+        Ok(())
     }
 
     fn now(&self, key: &str, clock_ms: u64) -> Option<&Standing> {

@@ -1,11 +1,12 @@
 //! Clients that run an operation once: they begin it behind a gate, and finish it, fail, or die in between.
 
-use lockkeeper_core::{GateKey, GateOp, GateStanding, Reply};
-use lockkeeper_node::At;
+use lockkeeper_core::gate::FOREVER_MS;
+use lockkeeper_core::{FencingToken, GateKey, GateOp, GateStanding, Reply};
+use lockkeeper_node::{At, Caller};
 use rand::Rng;
 
 use super::Client;
-use super::retry::OpResult;
+use super::retry::{OpResult, TRY};
 use super::session::Session;
 
 impl Client {
@@ -22,6 +23,9 @@ impl Client {
         let told = self.mutate(session, "gate begin", begin).await;
         let OpResult::Done(At { value: Reply::Gate(standing), .. }) = told else { return };
         self.progress();
+        if let GateStanding::Done { token, until_ms: FOREVER_MS, .. } = standing {
+            return self.reset_gate(key, token).await;
+        }
         let GateStanding::Proceed { token, .. } = standing else { return };
         let work_ms = self.rng.random_range(0..=400);
         self.sleep_ms(work_ms).await;
@@ -31,9 +35,20 @@ impl Client {
             1..=3 => GateOp::Fail { key, token },
             _ => {
                 let result = std::sync::Arc::from(format!("{} {token}", self.number).into_bytes());
-                GateOp::Finish { key, token, result, keep_ms: self.rng.random_range(50..=2_000) }
+                let keep_ms: u64 = self.rng.random_range(50..=2_000);
+                match keep_ms % 4 {
+                    0 => GateOp::FinishForever { key, token, result },
+                    _ => GateOp::Finish { key, token, result, keep_ms },
+                }
             }
         };
         drop(self.mutate(session, "gate settle", op).await);
+    }
+
+    /// Opens a gate whose result would be kept for ever; not one that somebody has begun again meanwhile.
+    async fn reset_gate(&mut self, key: GateKey, token: FencingToken) {
+        let caller = Caller { may_force: true, ..Caller::default() };
+        let op = GateOp::Reset { key, token: Some(token) };
+        drop(self.ask(TRY, move |node| async move { node.execute(caller, op).await }).await);
     }
 }

@@ -135,6 +135,7 @@ impl TickRun {
             // Text and numbers: writing them does not fail.
             result: Data::from_bytes(&serde_json::to_vec(&ended).unwrap_or_default()),
             keep_ms: u64::try_from(KEEP.as_millis()).ok(),
+            keep: None,
         };
         // The node has the end of the tick. Without its result, the gate opens with the session, and the next worker
         // finds the tick ended.

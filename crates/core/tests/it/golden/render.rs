@@ -41,6 +41,9 @@ pub(crate) fn reply(reply: &Reply) -> String {
         Reply::Downgraded { path } => format!("downgraded to {path}"),
         Reply::Gate(standing) => gate(standing),
         Reply::GateSettled => "gate settled".into(),
+        Reply::GateReset { token, was_done } => {
+            format!("gate reset, which was {} with token {token}", if *was_done { "done" } else { "in progress" })
+        }
         Reply::AccessChanged => "access control changed".into(),
         Reply::FeatureLevel(level) => format!("feature level {level}"),
         Reply::SessionAttached { attachment, timeout_ms } => {
@@ -64,7 +67,8 @@ pub(crate) fn gate(standing: &GateStanding) -> String {
         }
         GateStanding::Done { token, result, since_ms, until_ms } => {
             let result = String::from_utf8_lossy(result);
-            format!("done with token {token}: {result:?} since {since_ms} until {until_ms}")
+            let until = if *until_ms == gate::FOREVER_MS { "for ever".into() } else { format!("until {until_ms}") };
+            format!("done with token {token}: {result:?} since {since_ms} {until}")
         }
     }
 }

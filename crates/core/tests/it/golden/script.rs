@@ -385,6 +385,13 @@ fn op(text: &str) -> Op {
             label: words.text("label"),
         }
         .into(),
+        "finish" if words.plain.contains(&"forever") => GateOp::FinishForever {
+            key: words.key(),
+            token: words.token(),
+            result: words.data().bytes().unwrap_or_default().into(),
+        }
+        .into(),
+        "reset" => GateOp::Reset { key: words.key(), token: words.number("token").map(FencingToken) }.into(),
         "finish" => GateOp::Finish {
             key: words.key(),
             token: words.token(),

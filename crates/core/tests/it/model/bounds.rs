@@ -93,8 +93,8 @@ fn reply(reply: &Reply) -> usize {
 /// Whether an operation may use what is kept free for locks.
 pub(crate) fn is_for_locks(op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
-        (Op::Lock(LockOp::AcquireReentrant { .. }), _) => true,
-        (Op::Lock(LockOp::Acquire { .. }) | Op::Gate(GateOp::Begin { .. } | GateOp::Finish { .. }), _) => true,
+        (Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }), _) => true,
+        (Op::Gate(GateOp::Begin { .. } | GateOp::Finish { .. } | GateOp::FinishForever { .. }), _) => true,
         (Op::Node(NodeOp::Create { .. }), Reply::Created { path, .. }) => {
             split(path.as_str()).is_some_and(|(parent, name)| is_lock_directory(&parent) && parse(&name).is_some())
         }

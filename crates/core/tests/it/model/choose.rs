@@ -346,7 +346,16 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
                 }
                 61..=63 => {
                     let (result, keep_ms) = (vec![raw[4] as u8 % 4; 2].into(), u64::from(raw[2] % 64) * 1_000);
-                    perform(&chooser, worker, GateOp::Finish { key, token, result, keep_ms })
+                    let op = if raw[2].is_multiple_of(5) {
+                        GateOp::FinishForever { key, token, result }
+                    } else {
+                        GateOp::Finish { key, token, result, keep_ms }
+                    };
+                    perform(&chooser, worker, op)
+                }
+                _ if raw[2].is_multiple_of(2) => {
+                    let token = [None, Some(token), Some(FencingToken(token.0 + 1))][usize::from(raw[4] % 3)];
+                    plain(GateOp::Reset { key, token }.into())
                 }
                 _ => perform(&chooser, worker, GateOp::Fail { key, token }),
             }

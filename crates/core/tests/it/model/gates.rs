@@ -54,9 +54,13 @@ impl Model {
                 self.begin_gate(zxid, session, key, fingerprint, *pending_ms, label)
             }
             GateOp::Finish { key, token, result, keep_ms } => {
-                self.finish_gate(zxid, session, key, *token, result, *keep_ms)
+                self.finish_gate(zxid, session, (key, *token), result, Some(*keep_ms))
+            }
+            GateOp::FinishForever { key, token, result } => {
+                self.finish_gate(zxid, session, (key, *token), result, None)
             }
             GateOp::Fail { key, token } => self.fail_gate(zxid, session, key, *token),
+            GateOp::Reset { key, token } => self.reset_gate(zxid, key, *token),
         }
     }
 
@@ -168,24 +172,29 @@ impl Model {
         &mut self,
         zxid: u64,
         session: Option<SessionId>,
-        key: &GateKey,
-        token: FencingToken,
+        (key, token): (&GateKey, FencingToken),
         result: &[u8],
-        keep_ms: u64,
+        keep_ms: Option<u64>,
     ) -> Answer {
-        if result.len() > MAX_GATE_RESULT_BYTES || keep_ms == 0 || keep_ms > MAX_GATE_KEEP_MS {
+        if result.len() > MAX_GATE_RESULT_BYTES || keep_ms.is_some_and(|ms| ms == 0 || ms > MAX_GATE_KEEP_MS) {
             return bad();
         }
         let found = self.found(key)?.filter(|record| self.clock < record.until);
-        if found.is_some_and(|record| record.done == Some((token.0, result.to_vec()))) {
+        if found.is_some_and(|record| {
+            record.done == Some((token.0, result.to_vec())) && (record.until == u64::MAX) == keep_ms.is_none()
+        }) {
             return Ok(Reply::GateSettled);
         }
         let pending = self.pending(session, key, token)?;
         let acl = self.nodes[&format!("/gates/{key}")].acl.clone();
         self.remove(zxid, &format!("/gates/{key}"))?;
-        let (since, until) = (self.clock, self.clock + keep_ms);
+        let since = self.clock;
+        let (until, kind) = match keep_ms {
+            Some(ttl_ms) => (since + ttl_ms, NodeKind::Ttl { ttl_ms }),
+            None => (u64::MAX, NodeKind::Persistent),
+        };
         let record = Record { since, until, done: Some((token.0, result.to_vec())), ..pending };
-        self.put(zxid, key, record, &acl, (NodeKind::Ttl { ttl_ms: keep_ms }, None));
+        self.put(zxid, key, record, &acl, (kind, None));
         Ok(Reply::GateSettled)
     }
 
@@ -199,6 +208,24 @@ impl Model {
         self.pending(session, key, token)?;
         self.remove(zxid, &format!("/gates/{key}"))?;
         Ok(Reply::GateSettled)
+    }
+
+    pub(crate) fn reset_gate(&mut self, zxid: u64, key: &GateKey, token: Option<FencingToken>) -> Answer {
+        let at = format!("/gates/{key}");
+        let Some(record) = self.found(key)?.filter(|record| self.clock < record.until) else {
+            return Err(Refusal::NotThere("".into()));
+        };
+        self.allow(&split(&at).unwrap().0, Permissions::DELETE)?;
+        if !self.may_force {
+            return Err(Refusal::Forbidden("".into()));
+        }
+        let was_done = record.done.is_some();
+        let actual = FencingToken(record.done.map_or(self.nodes[&at].czxid, |(token, _)| token));
+        if let Some(expected) = token.filter(|token| *token != actual) {
+            return Err(Refusal::GateTokenMismatch { key: key.clone(), expected, actual });
+        }
+        self.remove(zxid, &at)?;
+        Ok(Reply::GateReset { token: actual, was_done })
     }
 
     fn pending(&self, session: Option<SessionId>, key: &GateKey, token: FencingToken) -> Result<Record, Refusal> {

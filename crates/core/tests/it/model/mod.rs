@@ -235,6 +235,8 @@ fn the_commands_meet_every_kind_of_answer() {
         "InProgress",
         "Done",
         "GateSettled",
+        "GateReset",
+        "GateTokenMismatch",
         "LockMismatch",
         "GateNotPending",
         "GateMismatch",

@@ -76,6 +76,7 @@ fn is_of_level_3(op: &Op) -> bool {
     let is_addition = |op: &NodeOp| matches!(op, NodeOp::Add { .. });
     match op {
         Op::Lock(LockOp::AcquireReentrant { .. }) => true,
+        Op::Gate(GateOp::FinishForever { .. } | GateOp::Reset { .. }) => true,
         Op::Node(op) => is_addition(op),
         Op::Multi(ops) => ops.iter().any(is_addition),
         _ => false,
@@ -495,7 +496,7 @@ impl Model {
             Op::Access(op) => self.limit(zxid, op),
             Op::Rate(_) => panic!("rate limits have a model of their own"),
         }?;
-        let stores_result = matches!(op, Op::Gate(GateOp::Finish { .. }));
+        let stores_result = matches!(op, Op::Gate(GateOp::Finish { .. } | GateOp::FinishForever { .. }));
         bounds::check(&before, self, bounds::is_for_locks(op, &reply), stores_result)?;
         Ok(reply)
     }
