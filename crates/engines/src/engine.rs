@@ -66,16 +66,28 @@ impl LockRequest {
         Ok(Self { locks, ..Self::new("") })
     }
 
-    /// The same request with another wait.
+    /// The same request in that mode.
     #[must_use]
-    pub fn waiting(self, wait: Wait) -> Self {
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The same request with that wait.
+    #[must_use]
+    pub fn with_wait(self, wait: Wait) -> Self {
         Self { wait, ..self }
     }
 
-    /// The same request with another lease.
+    /// The same request with that lease.
     #[must_use]
-    pub fn leased(self, lease: Duration) -> Self {
+    pub fn with_lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
+    }
+
+    /// The same request with that description.
+    #[must_use]
+    pub fn with_label(self, label: impl Into<String>) -> Self {
+        Self { label: label.into(), ..self }
     }
 
     /// The locks, sorted, each once.

@@ -7,6 +7,8 @@
 //! No engine here may pass for more than it is: a capability that an engine lacks is an error, never an imitation.
 
 mod capabilities;
+#[cfg(feature = "contract")]
+pub mod contract;
 mod engine;
 mod error;
 mod guard;
@@ -19,12 +21,20 @@ mod names;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod renamed;
+#[cfg(feature = "redis")]
+mod redis;
 mod session_pool;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql;
 mod switch;
 mod wait;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisEngine, RedisOptions, RedlockEngine};
+#[cfg(feature = "zookeeper")]
+pub use self::zookeeper::{ZookeeperEngine, ZookeeperOptions};
 pub use capabilities::{Capabilities, Capability};
 pub use engine::{FencingEngine, Holder, LONGEST_LEASE, Lease, LockEngine, LockRequest, Mode, Protection};
 pub use error::EngineError;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
+use crate::names::check_name;
 
 /// A waiter looks again at least this often: leases end without an event.
 const LONGEST_NAP: Duration = Duration::from_millis(50);
@@ -64,6 +65,14 @@ impl State {
         }
         let locks = request.locks().to_vec();
         Some(Lease { tokens: vec![token; locks.len()], locks, owner, length: request.lease, ends_at })
+    }
+}
+
+impl MemoryEngine {
+    /// Takes the lock away from its holders, as an operator does.
+    pub fn break_lock(&self, lock: &str) {
+        self.state.lock().held.remove(lock);
+        self.changed.notify_waiters();
     }
 }
 
@@ -134,6 +143,7 @@ impl LockEngine for MemoryEngine {
     }
 
     async fn holder(&self, lock: &str) -> Result<Option<Holder>, EngineError> {
+        check_name(lock)?;
         let mut state = self.state.lock();
         let held = state.current(lock).first();
         Ok(held.map(|held| Holder { label: held.label.clone(), token: Some(held.token) }))

@@ -38,7 +38,8 @@ struct ProveArguments {
     /// Seconds of each of the two calm phases of `failover` (0 leaves them out).
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     calm_seconds: Option<u64>,
-    /// Only these classes of `greedy`, one or several separated by commas; all where it is left out.
+    /// Only these classes of `greedy`, or engines of `engines`, one or several separated by commas; all where it is
+    /// left out.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// What this process is to do for `greedy`, which starts it.

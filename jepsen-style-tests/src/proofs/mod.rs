@@ -5,6 +5,7 @@ mod access;
 mod catch_up;
 mod cron;
 mod crowd;
+mod engines;
 mod expiry;
 mod failover;
 mod footprint;
@@ -74,7 +75,7 @@ pub struct Context {
     pub seconds: Option<u64>,
     /// Seconds of each calm phase of `failover`, where somebody chose.
     pub calm_seconds: Option<u64>,
-    /// Classes of `greedy`; all where it is empty.
+    /// Classes of `greedy`, or engines of `engines`; all where it is empty.
     pub only: Vec<String>,
     /// Where the report goes, of a proof that writes one.
     pub report: PathBuf,
@@ -358,6 +359,13 @@ pub const PROOFS: &[Proof] = &[
             nothing is lost, no call fails",
         limit: |context| minutes(10) + soak::length(context),
         run: |context| Box::pin(soak::run(context)),
+    },
+    Proof {
+        name: "engines",
+        about: "Lockkeeper, ZooKeeper, Redis and Redlock keep one contract and do one work under the same faults: who \
+            has two holders, and what it costs",
+        limit: |context| minutes(15) + Duration::from_secs(30 * context.seconds.unwrap_or(engines::SECONDS)),
+        run: |context| Box::pin(engines::run(context)),
     },
     Proof {
         name: "one-queue",

@@ -2,3 +2,5 @@
 //! and stopped with their owner.
 
 pub mod mariadb;
+pub mod redis;
+pub mod zookeeper;

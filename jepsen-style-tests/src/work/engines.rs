@@ -188,7 +188,7 @@ fn tell_phases(engines: &Arc<Engines>) {
 /// One turn.
 async fn one(client: u32, engines: &Arc<Engines>, work: &EnginesWork, store: &OpenStore) -> Result<(), String> {
     let lease = Duration::from_millis(work.lease_ms);
-    let request = LockRequest::new(&*work.lock).leased(lease).waiting(Wait::AtMost(ONE_WAIT));
+    let request = LockRequest::new(&*work.lock).with_lease(lease).with_wait(Wait::AtMost(ONE_WAIT));
     let guard = match lock(engines.clone(), &request).await {
         Ok(Some(guard)) => guard,
         Ok(None) => return Ok(()),

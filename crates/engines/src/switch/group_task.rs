@@ -190,7 +190,7 @@ pub(super) async fn probe(inner: Arc<Inner>, rule: Degrading) {
         let (Ok(engine), Some(place)) = (inner.engine(&main), inner.place(&main)) else { continue };
         let lease = engine.capabilities().minimum_lease.max(Duration::from_secs(1));
         let name = format!("lockkeeper-engines-probe/{}", Uuid::new_v4());
-        let request = LockRequest::new(name).waiting(Wait::Try).leased(lease);
+        let request = LockRequest::new(name).with_wait(Wait::Try).with_lease(lease);
         // One that hangs is not well.
         let within = rule.probe_interval.max(Duration::from_secs(1));
         let failed = match tokio::time::timeout(within, engine.acquire(&request)).await {

@@ -85,7 +85,7 @@ impl Taking {
                 (_, Some(wait)) => Wait::AtMost(wait),
                 (_, None) => Wait::Endless,
             };
-            let granted = self.inner.engine(name)?.acquire(&request.clone().waiting(wait)).await;
+            let granted = self.inner.engine(name)?.acquire(&request.clone().with_wait(wait)).await;
             self.inner.note_call(name, "acquire", &granted);
             match granted? {
                 Some(lease) => self.parts.push(Part { engine: name.clone(), lease }),

@@ -101,11 +101,11 @@ fn serves(status: &SwitchStatus, name: &str) -> bool {
 }
 
 fn request() -> LockRequest {
-    LockRequest::new("orders/42").leased(Duration::from_secs(5))
+    LockRequest::new("orders/42").with_lease(Duration::from_secs(5))
 }
 
 fn trying() -> LockRequest {
-    request().waiting(Wait::Try)
+    request().with_wait(Wait::Try)
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn promises_are_those_that_hold_across_a_switch() {
     assert!(engines.capabilities().has(Capability::Shared) && !engines.capabilities().has(Capability::Fair));
     let twice = Engines::new(vec![a.clone(), a], EnginesOptions::default()).unwrap_err();
     assert!(twice.to_string().contains("two engines have the name a"), "{twice}");
-    let long = request().leased(Duration::from_secs(11));
+    let long = request().with_lease(Duration::from_secs(11));
     assert!(matches!(engines.acquire(&long).await, Err(EngineError::Refused(why)) if why.contains("longest_lease")));
 }
 
@@ -180,7 +180,7 @@ async fn both_engines_are_taken_until_one_is_enough() {
     });
     until(&engines, |status| matches!(status.phase, SwitchPhase::Both { .. })).await;
     assert!(engines.acquire(&trying()).await.unwrap().is_none(), "the lease of one excludes those of both");
-    let next = LockRequest::new("next").leased(Duration::from_secs(5));
+    let next = LockRequest::new("next").with_lease(Duration::from_secs(5));
     let of_both = held(&engines, &next).await;
     assert_eq!((a.granted.load(Ordering::SeqCst), b.granted.load(Ordering::SeqCst)), (2, 1));
     assert!(!switch.is_finished());
@@ -191,7 +191,7 @@ async fn both_engines_are_taken_until_one_is_enough() {
     assert!(serves(&engines.switch_engine("b", SwitchMode::Both { stay: false }).await.unwrap(), "b"));
     a.cut_off.store(true, Ordering::SeqCst);
     assert!(engines.renew(of_both.lease()).await.is_ok());
-    assert!(engines.acquire(&next.waiting(Wait::Try)).await.unwrap().is_none());
+    assert!(engines.acquire(&next.with_wait(Wait::Try)).await.unwrap().is_none());
     of_both.release().await.unwrap();
 }
 
@@ -359,7 +359,7 @@ async fn a_switch_waits_for_the_leases_of_a_process_that_has_gone() {
     let (one, two) = (fleet.process(), fleet.process());
     until(&two, |status| status.members == 2).await;
     // The lease of a process that is cut off: nothing renews it, and nobody can ask whether it is still relied on.
-    let long = request().leased(Duration::from_secs(4));
+    let long = request().with_lease(Duration::from_secs(4));
     let lease = one.acquire(&long).await.unwrap().unwrap();
     drop(one);
     let begun = Instant::now();

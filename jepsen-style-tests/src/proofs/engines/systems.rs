@@ -1,0 +1,421 @@
+//! The engines with their servers, and what each server suffers. A further engine is a line of [`SYSTEMS`].
+
+use std::fmt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::Client;
+use lockkeeper_engines::contract::Subject;
+use lockkeeper_engines::{
+    LockEngine, LockkeeperEngine, RedisEngine, RedisOptions, RedlockEngine, ZookeeperEngine, ZookeeperOptions,
+};
+use nix::sys::signal::Signal;
+use tokio::time::sleep;
+
+use super::workload::LOCK;
+use super::{LEASE, SLOW_LEASE};
+use crate::cluster::{Cluster, Options};
+use crate::proofs::Context;
+use crate::servers::redis::{self, Redis};
+use crate::servers::zookeeper::{self, ZooKeeper};
+use crate::verdict::Failed;
+
+/// What happens while a slow holder holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Calm,
+    /// The holder itself is paused past its lease and then writes without a look.
+    PausedHolder,
+    /// The server that decides, or one of several equal ones, is killed. Of a replicated Redis the replica takes over.
+    Kill,
+    /// The same is stopped for longer than the lease.
+    Pause,
+    /// Servers restart without their data: the only one, or as many as a majority.
+    RestartEmpty,
+    /// A replica takes over that had not got the write.
+    FailoverBehind,
+    /// The clocks of a majority jump forward by more than a lease.
+    ClockJump,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Calm => "none",
+            Self::PausedHolder => "holder paused",
+            Self::Kill => "server killed",
+            Self::Pause => "server paused",
+            Self::RestartEmpty => "restart without data",
+            Self::FailoverBehind => "failover to a replica behind",
+            Self::ClockJump => "clock jump",
+        })
+    }
+}
+
+impl Fault {
+    pub(super) fn must_show_two_holders(self) -> bool {
+        matches!(self, Self::RestartEmpty | Self::FailoverBehind | Self::ClockJump)
+    }
+}
+
+/// An engine with its servers, which go when it is dropped.
+#[async_trait]
+pub(super) trait System: Subject {
+    /// The processes whose CPU time counts.
+    fn pids(&mut self) -> Vec<u32>;
+
+    /// What must happen before the slow holder acquires.
+    async fn prepare(&mut self, _fault: Fault) -> Result<(), Failed> {
+        Ok(())
+    }
+
+    async fn inject(&mut self, fault: Fault) -> Result<(), Failed>;
+
+    /// Brings back what the fault took.
+    async fn heal(&mut self, fault: Fault) -> Result<(), Failed>;
+}
+
+/// Of ZooKeeper, whose sessions have 2 to 20 ticks.
+const TICK: Duration = Duration::from_millis(300);
+
+type Starting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn System>, Failed>> + 'a>>;
+
+/// A line of the table of engines.
+pub(super) struct SystemKind {
+    pub(super) name: &'static str,
+    pub(super) installed: fn() -> bool,
+    pub(super) faults: &'static [Fault],
+    pub(super) start: for<'a> fn(&'a Context, PathBuf) -> Starting<'a>,
+}
+
+/// All engines.
+pub(super) const SYSTEMS: &[SystemKind] = &[
+    SystemKind {
+        name: "lockkeeper",
+        installed: || true,
+        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause],
+        start: |context, dir| Box::pin(LockkeeperSystem::start(context, dir)),
+    },
+    SystemKind {
+        name: "zookeeper",
+        installed: zookeeper::installed,
+        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause],
+        start: |_, dir| Box::pin(ZooKeeperSystem::start(dir)),
+    },
+    SystemKind {
+        name: "redis",
+        installed: redis::installed,
+        faults: &[
+            Fault::Calm,
+            Fault::PausedHolder,
+            Fault::Kill,
+            Fault::Pause,
+            Fault::RestartEmpty,
+            Fault::FailoverBehind,
+        ],
+        start: |_, dir| Box::pin(RedisSystem::start(dir)),
+    },
+    SystemKind {
+        name: "redlock",
+        installed: redis::installed,
+        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause, Fault::RestartEmpty, Fault::ClockJump],
+        start: |_, dir| Box::pin(RedlockSystem::start(dir)),
+    },
+];
+
+fn cannot<T>(fault: Fault) -> Result<T, Failed> {
+    Err(Failed::CannotRun(format!("this engine has no fault '{fault}'")))
+}
+
+struct LockkeeperSystem {
+    cluster: Cluster,
+    /// The node that the fault hit.
+    hit: u64,
+}
+
+impl LockkeeperSystem {
+    async fn start(context: &Context, dir: PathBuf) -> Result<Box<dyn System>, Failed> {
+        let cluster = Cluster::start(&context.binary, &dir, Options::default()).await?;
+        Ok(Box::new(Self { cluster, hit: 0 }))
+    }
+
+    fn client(&self) -> Client {
+        // The endpoints are addresses that the harness has made.
+        Client::new(self.cluster.endpoints(), lockkeeper_client::Options::default())
+            .unwrap_or_else(|error| panic!("an endpoint of the harness: {error}"))
+    }
+}
+
+#[async_trait]
+impl Subject for LockkeeperSystem {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        Arc::new(LockkeeperEngine::new(self.client()))
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        let client = self.client();
+        for held in client.lock(lock).await.map(|lock| lock.holders).unwrap_or_default() {
+            let _ = client.force_release(lock, held.token).await;
+        }
+    }
+
+    async fn waiting(&self, lock: &str) -> usize {
+        self.client().lock(lock).await.map_or(0, |lock| usize::try_from(lock.waiting).unwrap_or_default())
+    }
+}
+
+#[async_trait]
+impl System for LockkeeperSystem {
+    fn pids(&mut self) -> Vec<u32> {
+        let ids = self.cluster.ids();
+        ids.into_iter().filter_map(|id| u32::try_from(self.cluster.process(id)?.pid()).ok()).collect()
+    }
+
+    async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
+        self.hit = self.cluster.leader().await?.0;
+        match fault {
+            Fault::Kill => self.cluster.kill(self.hit).await,
+            Fault::Pause => {
+                self.cluster.signal(self.hit, Signal::SIGSTOP);
+                Ok(())
+            }
+            other => cannot(other),
+        }
+    }
+
+    async fn heal(&mut self, fault: Fault) -> Result<(), Failed> {
+        match fault {
+            Fault::Kill => self.cluster.spawn(self.hit),
+            _ => {
+                self.cluster.signal(self.hit, Signal::SIGCONT);
+                Ok(())
+            }
+        }
+    }
+}
+
+struct ZooKeeperSystem {
+    servers: ZooKeeper,
+    hit: usize,
+}
+
+impl ZooKeeperSystem {
+    async fn start(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
+        let servers = ZooKeeper::start(&dir, 3, TICK).await?;
+        Ok(Box::new(Self { servers, hit: 0 }))
+    }
+
+    async fn queue(&self, lock: &str) -> (Option<zookeeper_client::Client>, Vec<String>) {
+        let Ok(client) = zookeeper_client::Client::connect(&self.servers.address()).await else {
+            return (None, Vec::new());
+        };
+        let children = client.list_children(&format!("/locks/{lock}")).await.unwrap_or_default();
+        (Some(client), children)
+    }
+}
+
+#[async_trait]
+impl Subject for ZooKeeperSystem {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        let options = ZookeeperOptions { minimum_lease: TICK * 2, ..ZookeeperOptions::default() };
+        let engine = ZookeeperEngine::new(self.servers.address(), options);
+        Arc::new(engine.unwrap_or_else(|error| panic!("an address of the harness: {error}")))
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        if let (Some(client), nodes) = self.queue(lock).await {
+            for node in nodes {
+                let _ = client.delete(&format!("/locks/{lock}/{node}"), None).await;
+            }
+        }
+    }
+
+    async fn waiting(&self, lock: &str) -> usize {
+        self.queue(lock).await.1.len().saturating_sub(1)
+    }
+}
+
+#[async_trait]
+impl System for ZooKeeperSystem {
+    fn pids(&mut self) -> Vec<u32> {
+        self.servers.pids()
+    }
+
+    async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
+        let Some(leader) = self.servers.leader().await else {
+            return Err(Failed::CannotRun("the ensemble has no leader".into()));
+        };
+        self.hit = leader;
+        match fault {
+            Fault::Kill => self.servers.kill(leader),
+            Fault::Pause => self.servers.pause(leader),
+            other => return cannot(other),
+        }
+        Ok(())
+    }
+
+    async fn heal(&mut self, fault: Fault) -> Result<(), Failed> {
+        match fault {
+            Fault::Kill => self.servers.restart(self.hit).await,
+            _ => {
+                self.servers.resume(self.hit);
+                Ok(())
+            }
+        }
+    }
+}
+
+struct RedisSystem {
+    primary: Redis,
+    replica: Redis,
+}
+
+impl RedisSystem {
+    async fn start(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
+        let (primary, replica) = (Redis::start(&dir, "primary").await?, Redis::start(&dir, "replica").await?);
+        replica.replicate(&primary).await?;
+        Ok(Box::new(Self { primary, replica }))
+    }
+}
+
+async fn delete_at(server: &Redis, lock: &str) {
+    let _ = server.command(&["DEL", &format!("lock:{lock}")]).await;
+}
+
+#[async_trait]
+impl Subject for RedisSystem {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        let engine = RedisEngine::new([self.primary.url(), self.replica.url()], RedisOptions::default());
+        Arc::new(engine.unwrap_or_else(|error| panic!("an address of the harness: {error}")))
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        delete_at(&self.primary, lock).await;
+    }
+}
+
+#[async_trait]
+impl System for RedisSystem {
+    fn pids(&mut self) -> Vec<u32> {
+        [self.primary.pid(), self.replica.pid()].into_iter().flatten().collect()
+    }
+
+    async fn prepare(&mut self, fault: Fault) -> Result<(), Failed> {
+        if fault == Fault::FailoverBehind {
+            self.replica.cut_off().await?;
+            // What the replica still has of an earlier holder ends with its lease.
+            while self.replica.command(&["EXISTS", &format!("lock:{LOCK}")]).await != Ok("int(0)".into()) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
+        match fault {
+            Fault::Kill | Fault::FailoverBehind => {
+                self.primary.kill();
+                self.replica.promote().await
+            }
+            Fault::Pause => {
+                self.primary.pause();
+                Ok(())
+            }
+            Fault::RestartEmpty => {
+                self.primary.kill();
+                self.primary.restart().await
+            }
+            other => cannot(other),
+        }
+    }
+
+    async fn heal(&mut self, fault: Fault) -> Result<(), Failed> {
+        if fault == Fault::Pause {
+            self.primary.resume();
+        }
+        Ok(())
+    }
+}
+
+struct RedlockSystem(Vec<Redis>);
+
+impl RedlockSystem {
+    async fn start(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
+        let mut servers = Vec::new();
+        for number in 1..=5 {
+            servers.push(Redis::start_with_clock(&dir, &format!("redis{number}")).await?);
+        }
+        Ok(Box::new(Self(servers)))
+    }
+}
+
+#[async_trait]
+impl Subject for RedlockSystem {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        let engine = RedlockEngine::new(self.0.iter().map(Redis::url), RedisOptions::default());
+        Arc::new(engine.unwrap_or_else(|error| panic!("an address of the harness: {error}")))
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        for server in &self.0 {
+            delete_at(server, lock).await;
+        }
+    }
+}
+
+#[async_trait]
+impl System for RedlockSystem {
+    fn pids(&mut self) -> Vec<u32> {
+        self.0.iter().filter_map(Redis::pid).collect()
+    }
+
+    async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
+        let majority = self.0.len() / 2 + 1;
+        match fault {
+            Fault::Kill => self.0[0].kill(),
+            Fault::Pause => self.0[0].pause(),
+            Fault::RestartEmpty => {
+                for server in &mut self.0[..majority] {
+                    server.kill();
+                    server.restart().await?;
+                }
+            }
+            Fault::ClockJump => {
+                let past_a_lease = u32::try_from(SLOW_LEASE.as_secs()).unwrap_or(u32::MAX).saturating_mul(2);
+                self.0[..majority].iter().try_for_each(|server| server.jump(past_a_lease))?;
+            }
+            other => return cannot(other),
+        }
+        Ok(())
+    }
+
+    async fn heal(&mut self, fault: Fault) -> Result<(), Failed> {
+        match fault {
+            Fault::Kill => self.0[0].restart().await,
+            Fault::Pause => {
+                self.0[0].resume();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The contract of lock engines against real servers, and what becomes of each engine's locks under its own faults.
+//! Tests of a server that is not installed do nothing.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, outside of which clippy takes them to be"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jepsen_style_tests::servers::redis::{self, Redis};
+use jepsen_style_tests::servers::zookeeper::{self, ZooKeeper};
+use lockkeeper_engines::contract::{Subject, run};
+use lockkeeper_engines::{
+    EngineError, Lease, LockEngine, LockRequest, RedisEngine, RedisOptions, RedlockEngine, Wait, ZookeeperEngine,
+    ZookeeperOptions, lock,
+};
+use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
+
+const LEASE: Duration = Duration::from_secs(2);
+/// So long that it lasts while servers are killed and restarted.
+const LONG_LEASE: Duration = Duration::from_secs(20);
+
+fn request(wait: Wait) -> LockRequest {
+    LockRequest::new("orders/42").with_wait(wait).with_lease(LEASE)
+}
+
+async fn held(engine: &dyn LockEngine) -> Lease {
+    engine.acquire(&request(Wait::AtMost(Duration::from_secs(30)))).await.unwrap().unwrap()
+}
+
+/// Acquires with a lease that lasts to the end of a test.
+async fn held_long(engine: &dyn LockEngine) -> Lease {
+    let long = request(Wait::Try).with_lease(LONG_LEASE);
+    engine.acquire(&long).await.unwrap().unwrap()
+}
+
+fn lasts(lease: &Lease) -> bool {
+    lease.ends_at > lockkeeper_client::Moment::now()
+}
+
+async fn keeps_the_contract(subject: &dyn Subject) {
+    if let Err(broken) = run(subject).await {
+        panic!("{broken:#?}");
+    }
+}
+
+fn directory() -> TempDir {
+    tempfile::Builder::new().prefix("lockkeeper-engines-").tempdir().unwrap()
+}
+
+struct OneRedis(Redis);
+
+#[async_trait]
+impl Subject for OneRedis {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        Arc::new(RedisEngine::new([self.0.url()], RedisOptions::default()).unwrap())
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        self.0.command(&["DEL", &format!("lock:{lock}")]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn redis_keeps_the_contract() {
+    if !redis::installed() {
+        return;
+    }
+    let dir = directory();
+    keeps_the_contract(&OneRedis(Redis::start(dir.path(), "redis").await.unwrap())).await;
+}
+
+#[tokio::test]
+async fn redis_loses_locks_with_its_data_and_at_a_failover() {
+    if !redis::installed() {
+        return;
+    }
+    let dir = directory();
+    let mut primary = Redis::start(dir.path(), "primary").await.unwrap();
+    let replica = Redis::start(dir.path(), "replica").await.unwrap();
+    let engine = |servers: [&Redis; 2]| {
+        let urls = servers.map(Redis::url);
+        Arc::new(RedisEngine::new(urls, RedisOptions::default()).unwrap())
+    };
+
+    // Scripts that vanish are sent again, within a lease too.
+    let first = engine([&primary, &replica]);
+    let lease = held(&*first).await;
+    primary.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    first.renew(&lease).await.unwrap();
+    first.release(&lease).await.unwrap();
+
+    // A restart without the data: another holds while the lease of the first one lasts. Its renewal tells.
+    let before = held_long(&*first).await;
+    primary.kill();
+    primary.restart().await.unwrap();
+    let second = engine([&primary, &replica]);
+    let stolen = held_long(&*second).await;
+    assert!(lasts(&before), "two hold");
+    // The connection of the first broke, so its first answer may be that nobody knows.
+    let told = loop {
+        match first.renew(&before).await {
+            Err(EngineError::UnknownOutcome(_)) => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(told, Err(EngineError::Lost(_))), "{told:?}");
+    second.release(&stolen).await.unwrap();
+
+    // A replica does not take writes: the client goes on to the primary, whichever it names first.
+    replica.replicate(&primary).await.unwrap();
+    let backwards = engine([&replica, &primary]);
+    let lease = held(&*backwards).await;
+    backwards.release(&lease).await.unwrap();
+
+    // A failover to a replica that had not got the write.
+    replica.cut_off().await.unwrap();
+    let before = held_long(&*first).await;
+    primary.kill();
+    replica.promote().await.unwrap();
+    let after = held_long(&*engine([&primary, &replica])).await;
+    assert!(lasts(&before) && lasts(&after), "two hold");
+}
+
+#[tokio::test]
+async fn redis_out_of_reach_is_an_error_of_its_class() {
+    if !redis::installed() {
+        return;
+    }
+    let dir = directory();
+    let mut server = Redis::start(dir.path(), "redis").await.unwrap();
+    let options = RedisOptions { response_timeout: Duration::from_millis(300), ..RedisOptions::default() };
+    let engine = Arc::new(RedisEngine::new([server.url()], options).unwrap());
+
+    // Paused: nobody knows what became of the request, and a holder is told by its own clock.
+    let guard = lock(engine.clone(), &request(Wait::Try)).await.unwrap().unwrap();
+    server.pause();
+    timeout(LEASE * 2, guard.lost()).await.expect("the holder's own clock tells");
+    let error = engine.acquire(&request(Wait::Try)).await.unwrap_err();
+    assert!(error.is_failure(), "{error}");
+    server.resume();
+    let begun = held(&*engine).await;
+    engine.release(&begun).await.unwrap();
+
+    // No room for a connection.
+    let full = Redis::start_with(dir.path(), "full", &["--maxclients", "1"]).await.unwrap();
+    let other = RedisEngine::new([full.url()], options).unwrap();
+    let lease = loop {
+        // The connection of the start may take a moment to go.
+        match other.acquire(&request(Wait::Try)).await {
+            Ok(Some(lease)) => break lease,
+            _ => sleep(Duration::from_millis(10)).await,
+        }
+    };
+    let late = RedisEngine::new([full.url()], options).unwrap();
+    let error = late.acquire(&request(Wait::Try)).await.unwrap_err();
+    assert!(matches!(&error, EngineError::Unreachable { why, .. } if why.contains("max number of clients")), "{error}");
+    // A waiter without room for a subscription still gets the lock.
+    let waiting = request(Wait::AtMost(Duration::from_secs(20)));
+    let mut waiter = Box::pin(other.acquire(&waiting));
+    assert!(timeout(Duration::from_millis(100), &mut waiter).await.is_err());
+    other.release(&lease).await.unwrap();
+    assert!(waiter.await.unwrap().is_some());
+
+    // Dead.
+    server.kill();
+    let error = engine.acquire(&request(Wait::Try)).await.unwrap_err();
+    let failed = matches!(error, EngineError::Unreachable { .. } | EngineError::UnknownOutcome(_));
+    assert!(failed && error.is_failure(), "{error}");
+    let error = engine.acquire(&request(Wait::Try)).await.unwrap_err();
+    assert!(matches!(error, EngineError::Unreachable { .. }), "{error}");
+}
+
+struct FiveRedis(Vec<Redis>);
+
+impl FiveRedis {
+    async fn start(dir: &TempDir) -> Self {
+        let mut servers = Vec::new();
+        for number in 1..=5 {
+            servers.push(Redis::start(dir.path(), &format!("redis{number}")).await.unwrap());
+        }
+        Self(servers)
+    }
+
+    fn redlock(&self) -> RedlockEngine {
+        RedlockEngine::new(self.0.iter().map(Redis::url), RedisOptions::default()).unwrap()
+    }
+}
+
+#[async_trait]
+impl Subject for FiveRedis {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        Arc::new(self.redlock())
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        for server in &self.0 {
+            server.command(&["DEL", &format!("lock:{lock}")]).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn redlock_keeps_the_contract() {
+    if redis::installed() {
+        keeps_the_contract(&FiveRedis::start(&directory()).await).await;
+    }
+}
+
+#[tokio::test]
+async fn redlock_needs_a_majority_with_its_data() {
+    if !redis::installed() {
+        return;
+    }
+    let dir = directory();
+    let mut five = FiveRedis::start(&dir).await;
+    let (first, second) = (five.redlock(), five.redlock());
+    five.0[0].kill();
+    five.0[1].kill();
+    let lease = held_long(&first).await;
+    assert!(second.acquire(&request(Wait::Try)).await.unwrap().is_none());
+    // Those that were dead come back, and one of the three that hold restarts without its data: they are a majority.
+    five.0[2].kill();
+    for server in &mut five.0[..3] {
+        server.restart().await.unwrap();
+    }
+    let stolen = held(&second).await;
+    assert!(lasts(&lease), "two hold");
+    second.release(&stolen).await.unwrap();
+    // Without a majority nothing is granted.
+    for server in &mut five.0[..3] {
+        server.kill();
+    }
+    let error = second.acquire(&request(Wait::Try)).await.unwrap_err();
+    assert!(matches!(error, EngineError::Unreachable { .. }), "{error}");
+}
+
+struct OneZooKeeper(ZooKeeper);
+
+impl OneZooKeeper {
+    fn zookeeper(&self) -> ZookeeperEngine {
+        let options = ZookeeperOptions { minimum_lease: Duration::from_millis(500), ..ZookeeperOptions::default() };
+        ZookeeperEngine::new(self.0.address(), options).unwrap()
+    }
+
+    async fn client(&self) -> zookeeper_client::Client {
+        zookeeper_client::Client::connect(&self.0.address()).await.unwrap()
+    }
+
+    async fn queue(&self, lock: &str) -> Vec<String> {
+        self.client().await.list_children(&format!("/locks/{lock}")).await.unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl Subject for OneZooKeeper {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        Arc::new(self.zookeeper())
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        let client = self.client().await;
+        for node in self.queue(lock).await {
+            client.delete(&format!("/locks/{lock}/{node}"), None).await.unwrap();
+        }
+    }
+
+    async fn waiting(&self, lock: &str) -> usize {
+        self.queue(lock).await.len().saturating_sub(1)
+    }
+}
+
+#[tokio::test]
+async fn zookeeper_keeps_the_contract() {
+    if !zookeeper::installed() {
+        return;
+    }
+    let dir = directory();
+    let server = OneZooKeeper(ZooKeeper::start(dir.path(), 1, Duration::from_millis(200)).await.unwrap());
+    keeps_the_contract(&server).await;
+    // The names are Curator's.
+    let engine = server.zookeeper();
+    let lease = held(&engine).await;
+    let name = format!("_c_{}-lock-", lease.owner);
+    assert!(server.queue("orders/42").await[0].starts_with(&name), "{:?}", server.queue("orders/42").await);
+    engine.release(&lease).await.unwrap();
+    // A lease that ZooKeeper would change is refused.
+    let long = request(Wait::Try).with_lease(Duration::from_secs(60));
+    let error = engine.acquire(&long).await.unwrap_err();
+    assert!(matches!(&error, EngineError::Refused(why) if why.contains("maxSessionTimeout")), "{error}");
+    // A paused server: the holder's own clock tells.
+    let guard = lock(Arc::new(engine), &request(Wait::Try)).await.unwrap().unwrap();
+    server.0.pause(1);
+    timeout(LEASE * 2, guard.lost()).await.expect("the holder's own clock tells");
+    server.0.resume(1);
+}
