@@ -20,9 +20,9 @@ mod mysql;
 mod names;
 #[cfg(feature = "postgres")]
 mod postgres;
-mod renamed;
 #[cfg(feature = "redis")]
 mod redis;
+mod renamed;
 mod session_pool;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql;

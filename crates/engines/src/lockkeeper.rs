@@ -25,8 +25,8 @@ use crate::session_pool::SessionPool;
 use crate::wait::Wait;
 
 const NAME: &str = "lockkeeper";
-/// The shortest timeout that a cluster can be configured to grant.
-const MINIMUM_LEASE: Duration = Duration::from_millis(500);
+/// The shortest timeout that a cluster can be configured to grant. Most grant 500 ms, and refuse less.
+const MINIMUM_LEASE: Duration = Duration::from_millis(100);
 
 /// A Lockkeeper cluster.
 ///

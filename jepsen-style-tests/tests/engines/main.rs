@@ -107,13 +107,13 @@ async fn redis_loses_locks_with_its_data_and_at_a_failover() {
     let stolen = held_long(&*second).await;
     assert!(lasts(&before), "two hold");
     // The connection of the first broke, so its first answer may be that nobody knows.
-    let told = loop {
+    let outcome = loop {
         match first.renew(&before).await {
             Err(EngineError::UnknownOutcome(_)) => {}
             other => break other,
         }
     };
-    assert!(matches!(told, Err(EngineError::Lost(_))), "{told:?}");
+    assert!(matches!(outcome, Err(EngineError::Lost(_))), "{outcome:?}");
     second.release(&stolen).await.unwrap();
 
     // A replica does not take writes: the client goes on to the primary, whichever it names first.

@@ -28,13 +28,13 @@ pub(super) async fn renewal(bench: &Bench<'_>) -> Found {
     until_free(&*other, &request, request.lease / 2, "after the drop of a guard").await
 }
 
-/// A holder whose lock is taken away is told within its lease, and its work stops.
+/// A holder whose lock is taken away is reported within its lease, and its work stops.
 pub(super) async fn loss(bench: &Bench<'_>) -> Found {
     let request = bench.request("one", Wait::Try);
     let guard = guard(bench, &request).await?;
     bench.subject.break_lock(&bench.lock("one")).await;
-    let told = timeout(request.lease, guard.lost()).await;
-    check(told.is_ok(), format!("no report of the loss within the lease of {:?}", request.lease))?;
+    let reported = timeout(request.lease, guard.lost()).await;
+    check(reported.is_ok(), format!("no report of the loss within the lease of {:?}", request.lease))?;
     check(guard.is_lost() && guard.remaining().is_zero(), "a lost guard claims to hold")?;
     let worked = guard.run(async {}).await;
     check(is_lost(&worked), format!("work under a lost guard gives {worked:?}"))?;

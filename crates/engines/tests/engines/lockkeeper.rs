@@ -79,8 +79,8 @@ async fn a_dead_cluster_is_reported_as_such() {
     let guard = lock(engine.clone(), &request).await.unwrap().unwrap();
     drop(cluster);
     // The holder is told by its own clock.
-    let told = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
-    assert!(told.is_ok() && guard.is_lost());
+    let reported = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
+    assert!(reported.is_ok() && guard.is_lost());
     request.wait = Wait::Try;
     request.lease = Duration::from_secs(3);
     let error = engine.acquire(&request).await.unwrap_err();

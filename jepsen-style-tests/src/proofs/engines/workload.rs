@@ -260,17 +260,17 @@ async fn work(engine: Arc<dyn LockEngine>, shared: Arc<Shared>) {
                 let _ = guard.run(increment).await;
                 shared.leave(&guard);
                 if let Some(guard) = Arc::into_inner(guard) {
-                    settle(guard.release().await).await;
+                    back_off_after_failure(guard.release().await).await;
                 }
             }
             Ok(None) => {}
-            Err(error) => settle(Err(error)).await,
+            Err(error) => back_off_after_failure(Err(error)).await,
         }
     }
 }
 
 /// A client whose engine fails waits a moment before it goes on.
-async fn settle(outcome: Result<(), EngineError>) {
+async fn back_off_after_failure(outcome: Result<(), EngineError>) {
     if outcome.is_err_and(|error| error.is_failure()) {
         sleep(Duration::from_millis(20)).await;
     }
