@@ -235,8 +235,6 @@ fn the_commands_meet_every_kind_of_answer() {
         "InProgress",
         "Done",
         "GateSettled",
-        "GateReset",
-        "GateTokenMismatch",
         "LockMismatch",
         "GateNotPending",
         "GateMismatch",
