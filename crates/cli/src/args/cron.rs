@@ -12,8 +12,8 @@ pub(super) fn cron_help() -> String {
         "\
 Runs until SIGTERM or SIGINT. Start it on any number of machines, with the same options: each tick's CMD is run by one
 of them. If that one fails in the middle, another runs CMD again from the start, within --ttl. Two ticks of a job never
-run at the same time. CMD must therefore be safe to repeat; LOCKKEEPER_TOKEN is larger for each run, so that the resource
-can refuse an older one. CMD that ends with another exit code than 0 counts as failed, and is not tried again.
+run at the same time. CMD must therefore be safe to repeat; LOCKKEEPER_TOKEN is larger for each run, so that the
+resource can refuse an older one. CMD that ends with another exit code than 0 counts as failed, and is not tried again.
 
 The cluster's clock decides when a tick is due. A machine whose own clock is wrong is neither early nor late.
 

@@ -1,4 +1,5 @@
-//! Options and help texts of the commands that run CMD: `lock`, `semaphore`, `elect` and `gate`; `cron` has its own module.
+//! Options and help texts of the commands that run CMD: `lock`, `semaphore`, `elect` and `gate`. `cron` has a module
+//! of its own.
 
 use std::ffi::OsString;
 use std::time::Duration;

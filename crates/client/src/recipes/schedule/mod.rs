@@ -4,14 +4,14 @@
 //!
 //! - **When** a tick is due, the replicated clock says (`cluster_time`). Workers measure it by their monotonic clocks;
 //!   wall clocks play no part, so a worker whose calendar is wrong by minutes is neither early nor late.
-//! - **What becomes** of a tick is decided once, by compare-and-set of the schedule's node (`record`): it is to be done,
-//!   or skipped because it was missed or overlaps with an earlier one. Ticks to be done have an order.
+//! - **What becomes** of a tick is decided once, by compare-and-set of the schedule's node (`record`): it is to be
+//!   done, or skipped because it was missed or overlaps with an earlier one. Ticks to be done have an order.
 //! - **Who** does the first of them, its gate decides: `<namespace>/<job>/<tick>`. The gate belongs to the worker's
 //!   session: if the worker dies, the gate opens when the session ends, and the next worker begins the tick again. Only
 //!   the first open tick is ever begun, so two ticks of a job are never done at the same time.
-//! - **That it is done** the node records, before the gate gets the result. A worker that has the gate looks at the node
-//!   again before it works: a tick that the node knows as ended is not done a second time, however late the worker is.
-//!   The end counts only under the token of the tick's latest worker.
+//! - **That it is done** the node records, before the gate gets the result. A worker that has the gate looks at the
+//!   node again before it works: a tick that the node knows as ended is not done a second time, however late the worker
+//!   is. The end counts only under the token of the tick's latest worker.
 //!
 //! A worker that dies in the middle leaves its work to the next one, so that a tick may be *worked at* more than once;
 //! it ends once. Resources should check the token, which is larger for each worker of each tick.

@@ -244,7 +244,8 @@ proptest! {
         for second in (10..=now).step_by(10) {
             let due = tick(second);
             let skipped = state.history.iter().filter(|ended| {
-                !matches!(ended.outcome, TickOutcome::Done) && ended.tick <= due && due <= ended.through.unwrap_or(ended.tick)
+                let through = ended.through.unwrap_or(ended.tick);
+                !matches!(ended.outcome, TickOutcome::Done) && ended.tick <= due && due <= through
             }).count();
             let is_done = usize::from(done.contains(&due));
             let is_open = state.open.iter().filter(|open| open.tick == due).count();
