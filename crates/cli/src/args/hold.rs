@@ -33,10 +33,10 @@ If nothing can be reached before CMD starts, --if-unreachable decides:
           LOCKKEEPER_TOKEN and the other variables of a holder are unset, and LOCKKEEPER_UNPROTECTED is 1.
 Nothing can be reached if for as long as --patience no endpoint answers, or none has a leader with a majority; also if
 an endpoint is misspelt. If the session is lost while lockkeeper waits, it asks once more. CMD is never run without
-{what} if a cluster may be there: after a wait that timed out (120), in an overloaded cluster (122), after a refusal
-(a missing right, a full namespace), a certificate that is not accepted or an answer that is not Lockkeeper's (125), or
-if {what} may be held: an unknown outcome (123). While CMD runs with {what} the option plays no part: if {what} is lost,
-CMD is killed (121)."
+{what} if a cluster may be there: after a wait that timed out (120), in an overloaded cluster (122), after a
+refusal (a missing right, a full namespace), a certificate that is not accepted, or an answer that is not Lockkeeper's
+(125); nor if {what} may be held: an unknown outcome (123).
+While CMD runs with {what} the option plays no part: if {what} is lost, CMD is killed (121)."
     )
 }
 
