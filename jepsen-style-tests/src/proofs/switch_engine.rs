@@ -57,7 +57,7 @@ impl Trial {
 }
 
 /// What one trial showed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shown {
     increments: i64,
     refused: usize,

@@ -158,7 +158,9 @@ impl Redis {
         let client = ::redis::Client::open(self.url()).map_err(|error| error.to_string())?;
         let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| error.to_string())?;
         let mut command = ::redis::Cmd::new();
-        words.iter().for_each(|word| drop(command.arg(*word)));
+        for word in words {
+            command.arg(*word);
+        }
         let answer: ::redis::Value = command.query_async(&mut connection).await.map_err(|error| error.to_string())?;
         Ok(match answer {
             ::redis::Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
