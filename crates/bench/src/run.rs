@@ -155,7 +155,8 @@ where
             }
         }
     }
-    // Locks and gates of a failed client, or of one that cannot be closed in time, are released when its session expires.
+    // Locks and gates of a failed client, or of one that cannot be closed in time, are released when its session
+    // expires.
     let _ = timeout_at(give_up_at, join_all(connections.into_iter().map(ClientConnection::close))).await;
     Ok(Total { result: total, seconds, servers_us, own_us })
 }

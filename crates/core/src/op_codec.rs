@@ -24,8 +24,8 @@ const ACCESS: u32 = 17;
 const ACQUIRE_REENTRANT: u32 = 18;
 /// Where a lock operation with a number of its own stands among the variants of [`LockOp`].
 const ACQUIRE_REENTRANT_INDEX: u32 = 7;
-/// A result of a gate that is kept for ever, and where that stands among the variants of [`GateOp`]. The reset of a gate
-/// is the next variant.
+/// A result of a gate that is kept for ever, and where that stands among the variants of [`GateOp`]. The reset of a
+/// gate is the next variant.
 const FINISH_FOREVER: u32 = 19;
 const FINISH_FOREVER_INDEX: u32 = 3;
 /// An addition to a node's number. Within a multi it has the number of its variant.

@@ -1,6 +1,6 @@
 //! Schedules. Ten workers of `lockkeeper cron`, whose wall clocks are wrong by −10 to +10 minutes, have a tick every
-//! two seconds, while the worker of a tick is killed in the middle of its work, and nodes are killed: each tick comes to
-//! one end, none is begun early, no two are worked at together, and only the tick of a killed worker is begun again.
+//! two seconds, while the worker of a tick is killed in the middle of its work, and nodes are killed: each tick comes
+//! to one end, none is begun early, no two are worked at together, and only the tick of a killed worker is begun again.
 //! Then all workers are killed for a while, and the missed ticks go by the policy of their job.
 //!
 //! Commands report to a file, with the machine's clock; the wrong clocks are those of the workers' processes, shifted

@@ -284,8 +284,8 @@ enum Known {
     Outage,
     /// The cluster is there, or what was to be held may be held.
     NoOutage,
-    /// Nothing is held; whether anything can be reached has to be asked. A session may also be lost to a cluster that is
-    /// there, such as when an operator has closed it.
+    /// Nothing is held; whether anything can be reached has to be asked. A session may also be lost to a cluster that
+    /// is there, such as when an operator has closed it.
     Nothing,
 }
 

@@ -133,8 +133,8 @@ impl Grant {
         }
     }
 
-    /// Releases the grant after CMD has exited. Returns how often the session still holds it: a lockkeeper that CMD left
-    /// behind may.
+    /// Releases the grant after CMD has exited. Returns how often the session still holds it: a lockkeeper that CMD
+    /// left behind may.
     pub(crate) async fn release_after(self, session: &Session, hold: &impl Hold) -> Result<u32, Failure> {
         match self.guard.release().await {
             Ok(still_held) => return Ok(still_held),

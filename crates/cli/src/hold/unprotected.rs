@@ -1,8 +1,8 @@
 //! Runs CMD without the lock, permit or gate, because nothing could be reached and the caller has declared
 //! `--if-unreachable run`.
 //!
-//! Only an outage gets here, never a refusal or an unknown outcome. CMD must never see a fencing token that is not its own, such as that of a
-//! surrounding `lockkeeper lock`.
+//! Only an outage gets here, never a refusal or an unknown outcome. CMD must never see a fencing token that is not its
+//! own, such as that of a surrounding `lockkeeper lock`.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -150,8 +150,8 @@ impl<K> Guard<K> {
     }
 
     /// The same. Returns how often the session still holds the lock because somebody who uses the session, perhaps
-    /// another process, has re-entered it (`reentrant` of the HTTP API). The session must then stay open until they have
-    /// released it too.
+    /// another process, has re-entered it (`reentrant` of the HTTP API). The session must then stay open until they
+    /// have released it too.
     ///
     /// # Errors
     /// As [`release`](Self::release).

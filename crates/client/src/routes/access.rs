@@ -58,9 +58,9 @@ impl Client {
         self.call(&RequestSpec::read(call).anonymous()).await
     }
 
-    /// Asks whether nothing can be reached now, as [`Error::is_outage`] means it, for as long as this client is patient:
-    /// before a caller acts without the cluster, as it has declared in advance. Any answer comes from a cluster that is
-    /// there.
+    /// Asks whether nothing can be reached now, as [`Error::is_outage`] means it, for as long as this client is
+    /// patient: before a caller acts without the cluster, as it has declared in advance. Any answer comes from a
+    /// cluster that is there.
     pub async fn is_outage(&self) -> bool {
         self.who_am_i().await.is_err_and(|error| error.is_outage())
     }

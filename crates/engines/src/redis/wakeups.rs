@@ -1,8 +1,8 @@
 //! Messages that a lock was released, for waiters: one connection of the engine subscribes to the channels that its
 //! waiters need.
 //!
-//! A message only makes a waiter ask again. It may be lost with the connection, so waiters ask from time to time anyway,
-//! and nothing here may delay them when Redis has no room for a connection.
+//! A message only makes a waiter ask again. It may be lost with the connection, so waiters ask from time to time
+//! anyway, and nothing here may delay them when Redis has no room for a connection.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

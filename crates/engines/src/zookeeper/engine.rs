@@ -50,8 +50,8 @@ impl Default for ZookeeperOptions {
 /// A ZooKeeper ensemble.
 ///
 /// Lacks only the report of a loss before another can hold: the holder's own clock counts from its last answer, but a
-/// server that is cut off from the leader goes on answering for some ticks. What breaks exclusion is that, or a pause of
-/// the holder, beside a resource that does not check the token.
+/// server that is cut off from the leader goes on answering for some ticks. What breaks exclusion is that, or a pause
+/// of the holder, beside a resource that does not check the token.
 #[derive(Debug)]
 pub struct ZookeeperEngine {
     servers: String,
@@ -97,8 +97,8 @@ impl ZookeeperEngine {
                 return Ok(client);
             }
             Err(EngineError::Refused(format!(
-                "ZooKeeper makes a lease of {granted:?} of {lease:?}; its minSessionTimeout and maxSessionTimeout bound \
-                 the lease"
+                "ZooKeeper makes a lease of {granted:?} of {lease:?}; its minSessionTimeout and maxSessionTimeout \
+                 bound the lease"
             )))
         };
         self.sessions.get(lease, |client| !client.state().is_terminated(), open).await

@@ -32,8 +32,8 @@ pub(super) fn node_prefix(owner: Uuid, kind: Kind) -> String {
     format!("{}{}", owner_prefix(owner), kind.marker())
 }
 
-/// What the node of that owner begins with. Curator calls it "protection": a client finds its node by it when the answer
-/// to its creation was lost.
+/// What the node of that owner begins with. Curator calls it "protection": a client finds its node by it when the
+/// answer to its creation was lost.
 pub(super) fn owner_prefix(owner: Uuid) -> String {
     format!("_c_{owner}-")
 }

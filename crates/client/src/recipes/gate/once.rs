@@ -32,16 +32,17 @@ impl Gate {
     /// Does the operation if no worker has, waits for the result while another worker does it, and returns the result.
     ///
     /// `work` gets the ticket's token, runs while the ticket is [valid](GateTicket::run), and returns the result,
-    /// which is kept for a time or [for ever](Keep::Forever). Its error means "did not take place" and opens the gate for the next worker; so
-    /// after an error in the middle of the work the next worker must be able to continue. If `work` is dropped or
-    /// panics, the gate stays pending until the session or the pending time ends.
+    /// which is kept for a time or [for ever](Keep::Forever). Its error means "did not take place" and opens the gate
+    /// for the next worker; so after an error in the middle of the work the next worker must be able to continue. If
+    /// `work` is dropped or panics, the gate stays pending until the session or the pending time ends.
     ///
     /// Waiters watch the gate, and all are woken when it changes: all of them want the result.
     ///
     /// While nothing can be reached, [`if_unreachable`](Self::if_unreachable) decides. That is so after
     /// [`Error::Unreachable`] and after a lost session, if a further question finds nothing either
     /// ([`Client::is_outage`](crate::Client::is_outage)); never in an overloaded cluster, or after a refusal, a
-    /// certificate that is not accepted ([`Error::Tls`]), an answer of another program or an unknown outcome. Work that has begun behind the gate is dropped when the gate is lost, whatever is declared.
+    /// certificate that is not accepted ([`Error::Tls`]), an answer of another program or an unknown outcome. Work that
+    /// has begun behind the gate is dropped when the gate is lost, whatever is declared.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {

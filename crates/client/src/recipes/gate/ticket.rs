@@ -106,9 +106,10 @@ impl GateTicket {
     /// Stores the result, at most 64 KiB, for requests within this time, or [for ever](Keep::Forever).
     ///
     /// # Errors
-    /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if another worker may have begun meanwhile: then nothing was stored, and two workers
-    /// may have done the work. After [`Error::UnknownOutcome`] and [`Error::Unreachable`] you can try again with
-    /// [`Client::gate_finish`](crate::Client::gate_finish) and the same token. Otherwise see [`Error`].
+    /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if another worker may have begun meanwhile: then
+    /// nothing was stored, and two workers may have done the work. After [`Error::UnknownOutcome`] and
+    /// [`Error::Unreachable`] you can try again with [`Client::gate_finish`](crate::Client::gate_finish) and the same
+    /// token. Otherwise see [`Error`].
     pub async fn finish(self, result: impl AsRef<[u8]>, keep: impl Into<Keep>) -> Result<(), Error> {
         let Ticket { session, key, token } = &self.ticket;
         let result = Data::from_bytes(result.as_ref());
