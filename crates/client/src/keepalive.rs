@@ -21,7 +21,7 @@ pub(crate) enum RoundOutcome {
     /// Acknowledged; `sent` is when the acknowledged request itself was sent.
     Acknowledged { sent: Moment, timeout: Duration },
     /// The cluster says that the session is over.
-    Over(String),
+    Over(Error),
     /// No endpoint acknowledged.
     Failed(String),
 }
@@ -73,7 +73,7 @@ pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: D
                     }
                     return RoundOutcome::Acknowledged { sent, timeout };
                 }
-                Err(error) if says_over(&error) => return RoundOutcome::Over(error.to_string()),
+                Err(error) if says_over(&error) => return RoundOutcome::Over(error),
                 Err(error) => {
                     refused |= matches!(target, KeepaliveTarget::Stream { .. });
                     failures.push(error.to_string());

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkeeper_api::Credential;
 use lockkeeper_api::sessions::OpenSession;
+use lockkeeper_api::{Code, Credential};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -179,8 +179,10 @@ impl Session {
     /// process keeps it alive. [`close`](Self::close) ends it for both.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the cluster does not know the session (any more), or the secret is not its own; otherwise see
-    /// [`Error`].
+    /// [`Error::Lost`] if the cluster does not know the session (any more), or the secret is not its own;
+    /// [`Error::Refused`] if access control refuses this client, while the session may well live. After
+    /// [`Error::Unreachable`] ask [`Client::is_outage`] before you act without the cluster: any endpoint's failure is
+    /// reported like that. Otherwise see [`Error`].
     pub async fn adopt(client: &Client, credential: Credential) -> Result<Self, Error> {
         let client = client.as_session(credential);
         let began = Moment::now();
@@ -188,7 +190,10 @@ impl Session {
             // How long the session lives is not known before the first answer.
             match keepalive_round(&client, ADOPTION_ROUND, ADOPTION_ROUND).await {
                 RoundOutcome::Acknowledged { sent, timeout } => break Lease::new(sent, timeout),
-                RoundOutcome::Over(why) => return Err(Error::Lost(why)),
+                RoundOutcome::Over(error) => {
+                    let is_refused = matches!(error.code(), Some(Code::Unauthenticated | Code::Forbidden));
+                    return Err(if is_refused { error } else { Error::Lost(error.to_string()) });
+                }
                 RoundOutcome::Failed(why) if began.until(Moment::now()) >= LONGEST_ADOPTION => {
                     let endpoint = client.preferred().to_string();
                     return Err(Error::Unreachable { tried: vec![Tried { endpoint, why, code: None }] });
@@ -391,7 +396,7 @@ async fn keep_alive(lost_on_drop: LostOnDrop) {
                     break "a keepalive was acknowledged too late".into();
                 }
             }
-            Ok(RoundOutcome::Over(why)) => break why,
+            Ok(RoundOutcome::Over(error)) => break error.to_string(),
             Ok(RoundOutcome::Failed(why)) => {
                 tracing::debug!(why, "keepalive not acknowledged");
                 sleep(PAUSE_AFTER_FAILURE.min(until_lost)).await;

@@ -462,7 +462,8 @@ pub enum LockOp {
         token: FencingToken,
     },
     /// If the session holds this lock in exclusive mode, counts one more hold of it: the lock is free once it was
-    /// released as often. Otherwise as [`LockOp::Acquire`] in exclusive mode.
+    /// released as often. Otherwise as [`LockOp::Acquire`] in exclusive mode. Refused if the session holds it together
+    /// with other locks by one request.
     AcquireReentrant {
         /// The lock.
         lock: LockName,

@@ -69,6 +69,12 @@ impl State {
 }
 
 impl MemoryEngine {
+    /// Whether nobody holds one of these locks in any mode.
+    pub(crate) fn is_free(&self, locks: &[String]) -> bool {
+        let (state, now) = (self.state.lock(), Moment::now());
+        !locks.iter().filter_map(|lock| state.held.get(lock)).flatten().any(|held| held.ends_at > now)
+    }
+
     /// Takes the lock away from its holders, as an operator does.
     pub fn break_lock(&self, lock: &str) {
         self.state.lock().held.remove(lock);

@@ -26,6 +26,8 @@ use crate::time::clock::whole_ms;
 /// How long this node hands out what it has leased, from when it sent the command. The replicated clock, by which the
 /// lease ends, runs at most 1 % faster than this node's.
 const HAND_OUT: Duration = Duration::from_millis(LEASE_MS * 9 / 10);
+/// Longest time for which a refusal is remembered: the bucket may be deleted or get another rate, which nobody tells.
+const LONGEST_REFUSAL: Duration = Duration::from_secs(1);
 /// Most names about which something is remembered. Beyond it everything but what is in flight is forgotten.
 const MAX_NAMES: usize = 4_096;
 /// Most requests for one name that wait for a command.
@@ -69,8 +71,7 @@ struct Known {
     /// Leased permits, and until when they may be handed out.
     leased: u32,
     leased_until: Duration,
-    /// So many permits and more are not there before this time.
-    refused: Option<(u32, Duration)>,
+    refused: Option<Refused>,
     available: u32,
     zxid: Zxid,
     /// Permits handed out since the last command was sent.
@@ -78,6 +79,17 @@ struct Known {
     sent_at: Option<Duration>,
     is_in_flight: bool,
     waiting: VecDeque<Waiting>,
+}
+
+/// What is known of permits that were not there.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    /// So many and more are not there.
+    permits: u32,
+    /// Before this time, if the bucket stays as it is.
+    until: Duration,
+    /// For how long that counts.
+    known_until: Duration,
 }
 
 #[derive(Debug)]
@@ -105,8 +117,8 @@ impl Known {
             self.leased -= ask.permits;
             return Some(self.grant(ask.permits, self.leased));
         }
-        let (refused, until) = self.refused.filter(|(_, until)| now < *until)?;
-        (refused <= ask.permits).then(|| self.refuse(until - now))
+        let refused = self.refused.filter(|refused| now < refused.known_until)?;
+        (refused.permits <= ask.permits).then(|| self.refuse(refused.until - now))
     }
 
     fn grant(&mut self, permits: u32, also_left: u32) -> At<PermitsTaken> {
@@ -161,7 +173,7 @@ impl Known {
     fn is_of_use(&self, now: Duration) -> bool {
         self.is_in_flight
             || self.sent_at.is_some_and(|sent_at| now - sent_at < HAND_OUT)
-            || self.refused.is_some_and(|(_, until)| now < until)
+            || self.refused.is_some_and(|refused| now < refused.known_until)
     }
 }
 
@@ -254,7 +266,8 @@ impl Known {
                 }
                 if let Some(permits) = batch.front().map(|waiting| waiting.ask.permits) {
                     let wait = Duration::from_millis(wait_ms);
-                    self.refused = Some((permits, sent_at + wait));
+                    let known_until = sent_at + wait.min(LONGEST_REFUSAL);
+                    self.refused = Some(Refused { permits, until: sent_at + wait, known_until });
                     self.refuse_or_keep(batch, permits, wait);
                 }
             }

@@ -93,6 +93,18 @@ fn a_refusal_counts_for_all_that_want_as_many() {
 }
 
 #[test]
+fn a_refusal_is_not_remembered_for_long() {
+    let rates = Rates::default();
+    let refused = wait(&rates, ask(5), 0).0;
+    let (_, _, batch) = sent(&rates, 0);
+    settle(&rates, 0, batch, (0, 0, 60_000));
+    assert_eq!(answer(refused).retry_after_ms, 60_001);
+    assert_eq!(from_memory(&rates, ask(5), 999).retry_after_ms, 59_002);
+    // The bucket may have been deleted.
+    let (_, _) = wait(&rates, ask(5), 1_000);
+}
+
+#[test]
 fn another_rate_is_asked_for_by_itself() {
     let rates = Rates::default();
     let other = TakePermits { rate: Rate { limit: 5, per_ms: 1 }, ..ask(1) };
@@ -128,7 +140,7 @@ fn names_are_forgotten() {
         let (_, _) = wait(&rates, TakePermits { name: name.clone(), ..ask(1) }, 0);
         rates.with(&name, |known| {
             known.is_in_flight = false;
-            known.refused = Some((1, ms(1_000_000)));
+            known.refused = Some(Refused { permits: 1, until: ms(1_000_000), known_until: ms(1_000_000) });
         });
     }
     assert!(rates.names.lock().len() <= MAX_NAMES);

@@ -34,8 +34,8 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Starts so many servers with that `tickTime` and waits until all serve. Sessions have 2 to 20 ticks. Writes are
-    /// synced before they are acknowledged, as by default.
+    /// Starts so many servers with that `tickTime` and waits until all serve. Sessions have from 2 ticks to 40 s.
+    /// Writes are synced before they are acknowledged, as by default.
     ///
     /// # Errors
     /// They do not start.
@@ -55,7 +55,8 @@ impl ZooKeeper {
             std::fs::create_dir_all(dir.join("data"))?;
             std::fs::write(dir.join("data/myid"), format!("{}\n", place + 1))?;
             let mut config = format!(
-                "tickTime={}\ndataDir={}/data\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
+                "tickTime={}\ndataDir={}/data\nmaxClientCnxns=0\nmaxSessionTimeout=40000\n\
+                 admin.enableServer=false\n4lw.commands.whitelist=*\n\
                  initLimit=40\nsyncLimit=20\n{members}",
                 tick.as_millis(),
                 dir.display()

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, outside of which clippy takes them to be")]
 
 mod cli;
+mod engines;
 mod engines_sql;
 mod fencing_mysql;
 #[cfg(feature = "live")]

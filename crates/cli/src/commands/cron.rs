@@ -79,9 +79,8 @@ impl Hold for Job<'_> {
         Some(held.ticket().ends_at())
     }
 
-    /// Only deleting its node takes a gate from its session; the report of the end notices.
-    async fn revoked(&self, _session: &Session, _held: &TickRun) -> String {
-        std::future::pending().await
+    async fn revoked(&self, _session: &Session, held: &TickRun) -> String {
+        held.ticket().lost().await
     }
 
     async fn release(&self, _session: &Session, held: TickRun, ended: Ended) -> Result<u8, Failure> {

@@ -148,6 +148,15 @@ impl Hold for LockHold<'_> {
             }
         }
     }
+
+    async fn abandon(&self, session: &Session, held: LockGrant) {
+        let LockGrant::Nested(entered, _) = held else { return };
+        match entered.leave(session).await {
+            Ok(()) | Err(Error::Lost(_)) => {}
+            Err(error) if error.code() == Some(Code::NotHeld) => {}
+            Err(error) => print_error(&format!("lockkeeper lock: cannot give {} back: {error}", self.name())),
+        }
+    }
 }
 
 /// Runs the command while holding a permit.

@@ -11,15 +11,17 @@ mod supervision;
 pub(crate) mod unprotected;
 
 use std::ffi::OsString;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkeeper_client::api::Credential;
+use lockkeeper_client::api::{Code, Credential};
 use lockkeeper_client::{Client, Error, Moment, Session, SessionOptions, process_label};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::args::{Common, HoldArgs, IfUnreachable};
 use crate::commands::{client, runtime};
@@ -83,6 +85,10 @@ pub(crate) trait Hold {
     /// Releases the grant after CMD and its whole group have ended.
     async fn release(&self, session: &Session, held: Self::Held, ended: Ended) -> Result<u8, Failure>;
 
+    /// Gives the grant back without a report, where CMD did not come to its own end. What this process's own session
+    /// holds goes with that session.
+    async fn abandon(&self, _session: &Session, _held: Self::Held) {}
+
     /// What the caller has declared for an outage before CMD is run.
     fn if_unreachable(&self) -> IfUnreachable {
         IfUnreachable::Refuse
@@ -117,10 +123,15 @@ pub(crate) fn run(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<
             let result = once(client, args, hold, signals).await;
             let Err(failure) = &result else { return result };
             let Some(pause) = hold.retry_after(failure) else { return result };
+            // CMD got the signal: it is not in the queue any more.
+            if signals.told_to_end() {
+                return result;
+            }
             failure.print(hold.command());
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                biased;
                 Some(signal) = signals.received.recv() => return Ok(code_of(signal)),
+                () = tokio::time::sleep(pause) => {}
             }
         }
     })
@@ -137,9 +148,14 @@ pub(crate) fn run_each(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Re
             };
             let Some(pause) = hold.retry_after(&failure) else { return Err(failure) };
             failure.print(hold.command());
+            // CMD got the signal: it is not in the queue any more.
+            if signals.told_to_end() {
+                return Ok(EXIT_OK);
+            }
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                biased;
                 Some(signal) = signals.received.recv() => return Ok(code_after(signal)),
+                () = tokio::time::sleep(pause) => {}
             }
         }
     })
@@ -166,15 +182,7 @@ async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut 
     };
     let (session, is_own) = match opened {
         Ok(opened) => opened,
-        Err(error) => {
-            let known = match &error {
-                _ if error.is_outage() => Known::Outage,
-                // A session without a lock may have been opened; nothing was asked for in it.
-                Error::UnknownOutcome(_) => Known::Nothing,
-                _ => Known::NoOutage,
-            };
-            return not_begun(client, args, hold, &mut signals.received, (before_command(error), known)).await;
-        }
+        Err(not_opened) => return not_begun(client, args, hold, &mut signals.received, not_opened).await,
     };
     let mut capture = None;
     let result = match obtain_and_run(&session, args, hold, signals, &mut capture).await {
@@ -200,21 +208,40 @@ async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut 
 }
 
 /// The session to hold with, and whether it is this process's own.
-async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Session, bool), Error> {
+async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Session, bool), (Failure, Known)> {
     if let Some(credential) = hold.session_above() {
         match Session::adopt(client, credential).await {
             Ok(session) => return Ok((session, false)),
-            // It is over, or of another cluster; there is nothing of it to wait for.
+            // It is over, or of another cluster: there is nothing of it to wait for.
             Err(Error::Lost(why)) => print_error(&format!(
                 "lockkeeper {}: the session in LOCKKEEPER_HELD is not known here, so {} is acquired anew: {why}",
                 hold.command(),
                 hold.name()
             )),
-            Err(error) => return Err(error),
+            // It may be alive and hold what is asked for: acquiring that anew would be waiting for the command around.
+            Err(error) if matches!(error.code(), Some(Code::Unauthenticated | Code::Forbidden)) => {
+                let message = format!(
+                    "{} is held by a lockkeeper around this one, and its session was refused to this one: {error}; use \
+                     the same access token as the one around",
+                    hold.name()
+                );
+                return Err((Failure::new(EXIT_INTERNAL, message), Known::NoOutage));
+            }
+            // An overloaded cluster, a failed TLS handshake and another program look the same here.
+            Err(error) => return Err((before_command(error), Known::Nothing)),
         }
     }
     let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
-    Ok((Session::open(client, &options).await?, true))
+    let opened = Session::open(client, &options).await.map_err(|error| {
+        let known = match &error {
+            _ if error.is_outage() => Known::Outage,
+            // A session without a lock may have been opened; nothing was asked for in it.
+            Error::UnknownOutcome(_) => Known::Nothing,
+            _ => Known::NoOutage,
+        };
+        (before_command(error), known)
+    });
+    Ok((opened?, true))
 }
 
 /// Runs CMD for each grant, in one session; returns the signal that ended it.
@@ -225,7 +252,7 @@ async fn each_in_session(
     signals: &mut Signals,
 ) -> Result<Signal, Failure> {
     let (session, is_own) = tokio::select! {
-        opened = open(client, args, hold) => opened.map_err(before_command)?,
+        opened = open(client, args, hold) => opened.map_err(|(failure, _)| failure)?,
         Some(signal) = signals.received.recv() => return Ok(signal),
     };
     let result = loop {
@@ -259,22 +286,43 @@ async fn obtain_and_run(
     signals: &mut Signals,
     capture: &mut Option<Capture>,
 ) -> Result<Ran, Failure> {
+    let mut obtaining = pin!(hold.obtain(session));
     let obtained = tokio::select! {
-        obtained = hold.obtain(session) => obtained,
+        obtained = &mut obtaining => obtained,
         because = session.lost() => Err(before_command(Error::Lost(because))),
-        Some(signal) = signals.received.recv() => return Ok(Ran::Signalled(signal)),
+        Some(signal) = signals.received.recv() => {
+            // A session that outlives this process keeps what was just taken; that is not waited for, so it ends soon.
+            if hold.session_above() == Some(session.credential())
+                && let Ok(Ok(Obtained::Held(held))) = timeout(LONGEST_CLOSE, obtaining).await
+            {
+                abandon(session, hold, held).await;
+            }
+            return Ok(Ran::Signalled(signal));
+        }
     };
     let held = match obtained {
         Ok(Obtained::Held(held)) => held,
         Ok(Obtained::ExitWith(code)) => return Ok(Ran::Ended(code)),
         Err(failure) => return Ok(Ran::NotBegun(failure)),
     };
-    match supervise(session, args, hold, &held, &mut signals.received, capture).await? {
-        End::Exited(ended) => {
+    let failure = match supervise(session, args, hold, &held, &mut signals.received, capture).await {
+        Ok(End::Exited(ended)) => {
             let ended = Ended { told_to_end: signals.told_to_end(), ..ended };
-            hold.release(session, held, ended).await.map(Ran::Ended)
+            return hold.release(session, held, ended).await.map(Ran::Ended);
         }
-        End::Lost(because) => Err(lost(hold, &because)),
+        Ok(End::Lost(because)) => lost(hold, &because),
+        Err(failure) => failure,
+    };
+    abandon(session, hold, held).await;
+    Err(failure)
+}
+
+/// [`Hold::abandon`], for as long as closing a session may take.
+async fn abandon<H: Hold>(session: &Session, hold: &H, held: H::Held) {
+    // What the session held is gone with it, so the caller need not wait.
+    if !session.left().is_zero() {
+        // Out of time: the grant ends with its session.
+        let _ = timeout(LONGEST_CLOSE, hold.abandon(session, held)).await;
     }
 }
 
@@ -335,7 +383,7 @@ async fn close(session: Session, hold: &impl Hold) {
     if session.left().is_zero() {
         return;
     }
-    if let Ok(Err(error)) = tokio::time::timeout(LONGEST_CLOSE, session.close()).await
+    if let Ok(Err(error)) = timeout(LONGEST_CLOSE, session.close()).await
         && !matches!(error, Error::Unreachable { .. })
     {
         let (command, name) = (hold.command(), hold.name());

@@ -22,6 +22,7 @@ fn a_command_on_a_schedule() {
     a_failure_is_in_the_history(&dev);
     another_schedule_is_refused(&dev);
     schedules_are_listed(&dev);
+    a_reset_ends_the_command(&dev);
     bad_arguments(&dev);
 }
 
@@ -200,6 +201,26 @@ fn schedules_are_listed(dev: &Dev) {
     let unknown = dev.run(&["schedules", "unknown"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(complaint(&unknown).contains("there is no schedule unknown"));
+}
+
+fn a_reset_ends_the_command(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let runs = directory.path().join("runs");
+    // The first run hangs.
+    let script = format!(
+        "echo $LOCKKEEPER_TICK $LOCKKEEPER_ATTEMPT $$ >> {0}; [ $(wc -l < {0}) -gt 1 ] || exec sleep 1000",
+        runs.display()
+    );
+    let worker = start(cron(dev, "reset", &EVERY_SECOND, &script));
+    eventually("it hangs", || lines(&runs).len() == 1);
+    let hanging = lines(&runs)[0].clone();
+    let reset = dev.run(&["gates", "reset", &format!("cron/reset/{}", hanging[0])]);
+    assert!(reset.status.success(), "{reset:?}");
+    let cmd: i32 = hanging[2].parse().unwrap();
+    eventually("CMD is killed", || !alive(cmd));
+    eventually("the tick is run again", || lines(&runs).len() >= 2);
+    assert_eq!(lines(&runs)[1][..2], [hanging[0].clone(), "2".into()]);
+    drop(worker);
 }
 
 fn bad_arguments(dev: &Dev) {

@@ -204,6 +204,7 @@ fn a_lock_within_a_lock() {
     a_lockkeeper_that_is_left_behind_keeps_the_lock(&dev);
     another_cluster_does_not_know_the_session(&dev);
     a_lock_that_is_held_for_too_long_is_given_up(&dev);
+    so_is_one_that_is_held_once_more(&dev);
     an_unfair_lock_stands_in_no_queue(&dev);
 }
 
@@ -283,6 +284,20 @@ fn a_lock_that_is_held_for_too_long_is_given_up(dev: &Dev) {
     assert!(told.contains("--max-hold has passed"), "{told}");
     assert!(began.elapsed() >= Duration::from_millis(600) && began.elapsed() < Duration::from_secs(30));
     assert_eq!(dev.holders("long"), 0);
+}
+
+fn so_is_one_that_is_held_once_more(dev: &Dev) {
+    let script = format!(
+        "{}; [ $? = 121 ] || exit 1; {} --endpoints {} --json locks x | grep -c '\"holds\"'; exit 7",
+        nested(dev, "x --max-hold 300ms -- sleep 100"),
+        env!("CARGO_BIN_EXE_lockkeeper"),
+        dev.endpoints.join(",")
+    );
+    let output = dev.lock(&["x"], &script).output().unwrap();
+    // The command around has it still, and only that one.
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{output:?}");
+    assert_eq!(dev.holders("x"), 0);
 }
 
 fn an_unfair_lock_stands_in_no_queue(dev: &Dev) {

@@ -404,8 +404,11 @@ async fn a_result_that_is_kept_for_ever_goes_by_a_reset_alone() {
     assert_eq!((reset.token, reset.was), (once.token, gates::GateState::Done));
     assert_eq!(setting.client.gate_reset("migrations/0042", None).await.unwrap_err().code(), Some(Code::NotFound));
     let ticket = proceed(other.gate("migrations/0042").begin("another").await.unwrap());
-    // A worker learns of the reset when it finishes.
+    // A worker learns of the reset while it works, and at the latest when it finishes.
     setting.client.gate_reset("migrations/0042", None).await.unwrap();
+    let stopped = soon(ticket.run(std::future::pending::<()>())).await.unwrap_err();
+    assert!(matches!(&stopped, Error::Lost(why) if why.contains("was reset")), "{stopped}");
+    assert!(!other.left().is_zero(), "the session lives");
     let late = ticket.finish("late", Keep::Forever).await.unwrap_err();
     assert_eq!(late.code(), Some(Code::GateNotPending));
 }

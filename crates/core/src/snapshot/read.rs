@@ -14,7 +14,7 @@ use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, SessionId};
 use crate::path::NodePath;
 use crate::reply::Outcome;
-use crate::state::{Applied, Session, State, size};
+use crate::state::{Applied, Holds, Session, State, size};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -221,12 +221,12 @@ impl Builder {
                 self.state.set_feature_level(level);
                 Ok(())
             }
-            Record::Holds { request, count } => {
+            Record::Holds { request, count, base_gone } => {
                 self.check_level(FeatureLevel::REENTRY, "holds of a lock")?;
                 if self.state.tree.holds.get_max().is_some_and(|(last, _)| request <= *last) {
                     return Err(damaged("its holds are out of order"));
                 }
-                self.state.tree.set_holds(&request, count);
+                self.state.tree.set_holds(&request, Holds { count, base_gone });
                 Ok(())
             }
             Record::Node(node) => self.node(node),

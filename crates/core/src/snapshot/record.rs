@@ -59,10 +59,12 @@ pub(super) enum Record {
     },
     /// Absent at the first level.
     FeatureLevel(FeatureLevel),
-    /// How often a session holds a lock, if more than once. From feature level 3 on.
+    /// How a session holds a lock that it has re-entered: how often, and whether the call that made the request has
+    /// given its hold back. From feature level 3 on.
     Holds {
         request: NodePath,
         count: u32,
+        base_gone: bool,
     },
 }
 

@@ -11,7 +11,8 @@ use super::{ACCESS, FEATURE_LEVEL, MAGIC, NAMESPACES, OLDEST, SnapshotError, VER
 use crate::feature::FeatureLevel;
 use crate::ids::SessionId;
 use crate::namespace::Namespace;
-use crate::state::{Access, Session, State};
+use crate::path::NodePath;
+use crate::state::{Access, Holds, Session, State};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -140,7 +141,11 @@ fn namespace_records(state: &State) -> impl Iterator<Item = Record> {
 }
 
 fn hold_records(state: &State) -> impl Iterator<Item = Record> {
-    state.tree.holds.iter().map(|(request, count)| Record::Holds { request: request.clone(), count: *count })
+    let record = |(request, holds): (&NodePath, &Holds)| {
+        let Holds { count, base_gone } = *holds;
+        Record::Holds { request: request.clone(), count, base_gone }
+    };
+    state.tree.holds.iter().map(record)
 }
 
 /// Access control; nothing if nothing was ever set.

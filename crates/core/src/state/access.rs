@@ -301,8 +301,9 @@ impl Access {
         let all = [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster];
         let all = all.into_iter().chain((level >= FeatureLevel::RATES).then_some(Resource::Rates));
         let rules: Vec<_> = all.map(|resource| Rule { resource, prefix: "".into(), rights: Rights::ALL }).collect();
-        // An earlier feature level had fewer resources.
-        if self.roles.get(ADMIN).is_some_and(|role| role.rules.is_empty() || !rules.starts_with(&role.rules)) {
+        // Until there were rate limits, this made the role without them. Any other list was somebody's choice.
+        let before = rules.iter().filter(|rule| rule.resource != Resource::Rates);
+        if self.roles.get(ADMIN).is_some_and(|role| role.rules != rules && !role.rules.iter().eq(before)) {
             // Those who have it would get every right.
             let why = "there is a role 'admin' with other rules, and nobody could administer access control; grant a \
                        role with the right to admin on cluster, and make a token, before";

@@ -271,7 +271,10 @@ impl State {
             let bytes_before = memory.bytes();
             memory.forget(&key.acknowledged);
             let answer = (outcome.zxid, outcome.reply.clone());
-            memory.remember(key.id, matches!(op, Op::Lock(op) if op.acquires()), asked, answer);
+            // What becomes of a request for a lock is also in its queue. Only this answer tells of a re-entry.
+            let is_reentry = matches!(answer.1, Ok(Reply::Reentered { .. }));
+            let of_lock = !is_reentry && matches!(op, Op::Lock(op) if op.acquires());
+            memory.remember(key.id, of_lock, asked, answer);
             self.remembered_bytes = self.remembered_bytes + memory.bytes() - bytes_before;
         }
         outcome

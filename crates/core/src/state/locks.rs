@@ -15,7 +15,7 @@ use super::read::Standing;
 use super::session::Session;
 use super::size;
 use super::transaction::Transaction;
-use super::tree::{Node, Tree};
+use super::tree::{Holds, Node, Tree};
 use lockkeeper_mutants::mutant;
 
 use crate::acl::Permissions;
@@ -54,15 +54,30 @@ impl Tree {
     }
 }
 
-/// The request that a session has made under this uuid, waiting or holding.
-pub(crate) fn request_of<'a>(session: &'a Session, directory: &NodePath, uuid: RequestId) -> Option<&'a NodePath> {
+/// The request that a session has made under this uuid, waiting or holding. One whose caller has given its hold back
+/// is not meant, though its node is still there for others.
+pub(crate) fn request_of<'a>(
+    tree: &Tree,
+    session: &'a Session,
+    directory: &NodePath,
+    uuid: RequestId,
+) -> Option<&'a NodePath> {
     let prefix = format!("{directory}/_c_{uuid}-");
     let mut own = session.ephemerals.range::<_, str>((Bound::Included(prefix.as_str()), Bound::Unbounded));
     // Below a node with such a name there may be another lock, with a request of the same name.
     let is_here = |path: &&NodePath| !path.as_str()[prefix.len()..].contains('/');
     let mut here = own.by_ref().take_while(|path| path.as_str().starts_with(&prefix)).filter(is_here);
-    here.find(|path| form_of(path, uuid).is_some())
+    here.find(|path| form_of(path, uuid).is_some() && !tree.base_is_gone(path))
 }
+
+/// The beginning of a request's name, up to its uuid: that of all nodes of a request for several locks. `None` for a
+/// node that was made by hand.
+fn mark_of(name: &str) -> Option<&str> {
+    name.get(..MARK_BYTES).filter(|mark| mark.starts_with("_c_") && mark.ends_with('-'))
+}
+
+/// Bytes of `_c_<uuid>-`.
+const MARK_BYTES: usize = 40;
 
 /// The form of the request with this uuid; `None` for any other node.
 fn form_of(path: &NodePath, uuid: RequestId) -> Option<RequestForm> {
@@ -127,19 +142,42 @@ impl Transaction<'_> {
                     .into(),
             });
         }
+        if self.is_joint(owner, &path) {
+            // Its locks are held and given back together, so none of them can count by itself.
+            return Err(Refusal::LockMismatch {
+                lock: lock.clone().into(),
+                detail: "this session holds it together with other locks by one request, and only a lock that was \
+                         asked for alone can be re-entered"
+                    .into(),
+            });
+        }
         let directory = lock.directory();
         self.check_access(&directory, self.node(&directory)?, Permissions::CREATE)?;
-        let holds = self.tree.holds(&path);
-        if holds >= MAX_HOLDS {
+        let holds = self.tree.holds_of(&path);
+        if holds.count >= MAX_HOLDS {
             return Err(bad(format!("a session holds a lock at most {MAX_HOLDS} times at once; release it as often")));
         }
-        if holds == 1 {
+        if holds == Holds::ONCE {
             self.check_room(size::of_holds(&path), Adds::Lock)?;
         }
+        let count = holds.count + 1;
         self.changed = true;
-        self.tree.set_holds(&path, holds + 1);
+        self.tree.set_holds(&path, Holds { count, ..holds });
         let token = self.node(&path)?.czxid.into();
-        Ok(Reply::Reentered { path, token, holds: holds + 1 })
+        Ok(Reply::Reentered { path, token, holds: count })
+    }
+
+    /// Whether the session has another node of the request that made this one.
+    fn is_joint(&self, session: SessionId, path: &NodePath) -> bool {
+        let (Some(mark), Some(node)) = (mark_of(path.name()), self.tree.get(path)) else { return false };
+        let Some(session) = self.sessions.get(&session) else { return false };
+        // A session can own many nodes: comparing the beginning of the name rules out nearly all.
+        session.ephemerals.iter().any(|other| {
+            other != path
+                && mark_of(other.name()) == Some(mark)
+                && parse_request(other.name()).is_some()
+                && self.tree.get(other).is_some_and(|other| other.czxid == node.czxid)
+        })
     }
 
     /// The request by which a session holds the lock of this directory, and its mode.
@@ -155,14 +193,14 @@ impl Transaction<'_> {
 
     /// Gives one hold of a request back; true if it was the last, which removes the request.
     fn give_back(&mut self, path: &NodePath) -> bool {
-        match self.tree.holds(path) {
-            1 => {
+        match self.tree.holds_of(path) {
+            Holds { count: ..=1, .. } => {
                 self.remove(path);
                 true
             }
             holds => {
                 self.changed = true;
-                self.tree.set_holds(path, holds - 1);
+                self.tree.set_holds(path, Holds { count: holds.count - 1, ..holds });
                 false
             }
         }
@@ -182,7 +220,7 @@ impl Transaction<'_> {
         let Some(session) = self.sessions.get(&session) else { return Ok(None) };
         let (mut known, mut missing, mut tokens) = (Vec::new(), None, Vec::new());
         for lock in request.locks {
-            match request_of(session, &lock.directory(), request.uuid) {
+            match request_of(self.tree, session, &lock.directory(), request.uuid) {
                 Some(path) if form_of(path, request.uuid) == Some(request.form) => {
                     tokens.push(FencingToken::from(self.node(path)?.czxid));
                     known.push(path.clone());
@@ -277,7 +315,7 @@ impl Transaction<'_> {
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(self.most_locks(), locks)?;
-        let found: Vec<Found> = locks.iter().filter_map(|lock| self.own_request(session, lock, token)).collect();
+        let found: Vec<Found> = locks.iter().filter_map(|lock| self.own_base(session, lock, token)).collect();
         if if_holding == IfHolding::Keep && hold_as_a_whole(&found, locks) {
             return Ok(Reply::HeldInstead);
         }
@@ -295,8 +333,10 @@ impl Transaction<'_> {
         let held = hold_as_a_whole(found, locks);
         for request in found {
             if !self.give_back(&request.path) {
-                // Another call of the session still holds it. The new version makes a repetition of this command one
-                // without effect.
+                // Another call of the session still holds it. A repetition of this command must not give that one's
+                // hold back, nor may a retry of the call that has gone claim it.
+                let holds = self.tree.holds_of(&request.path);
+                self.tree.set_holds(&request.path, Holds { base_gone: true, ..holds });
                 self.touch(&request.path);
             }
         }
@@ -319,7 +359,7 @@ impl Transaction<'_> {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(self.most_locks(), locks)?;
         let own = |lock: &LockName| {
-            let found = self.own_request(session, lock, token);
+            let found = self.own_base(session, lock, token);
             found.map(|found| found.path).ok_or_else(|| Refusal::NotQueued { lock: lock.clone().into(), token })
         };
         let paths = locks.iter().map(own).collect::<Result<Vec<_>, _>>()?;
@@ -355,6 +395,7 @@ impl Transaction<'_> {
             let is_meant = |found: &Found| {
                 let node = self.tree.get(&found.path);
                 found.owner.is_some()
+                    && !self.tree.base_is_gone(&found.path)
                     && node.is_some_and(|node| node.version == *version || mutant!(AbandonIgnoresVersions))
             };
             self.tree.requests(&lock.directory(), token).find(is_meant)
@@ -428,9 +469,10 @@ impl Transaction<'_> {
         held.map(|_| Reply::Checked).ok_or_else(|| not_held(lock, token))
     }
 
-    /// The session's request with this token, waiting or holding.
-    fn own_request(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Option<Found> {
-        self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session))
+    /// The session's request with this token, waiting or holding, unless its caller has given its hold back.
+    fn own_base(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Option<Found> {
+        let is_meant = |found: &Found| found.owner == Some(session) && !self.tree.base_is_gone(&found.path);
+        self.tree.requests(&lock.directory(), token).find(is_meant)
     }
 
     fn own_holder(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Result<Found, Refusal> {

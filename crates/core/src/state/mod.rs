@@ -43,7 +43,7 @@ pub use rates::RateView;
 pub use read::{LockRequest, LockSummary, LockView, NodeView, Standing};
 pub(crate) use session::Remembered;
 pub use session::Session;
-pub(crate) use tree::{Node, Tree};
+pub(crate) use tree::{Holds, Node, Tree};
 
 /// Everything that is replicated. `Clone` is O(1).
 #[derive(Clone, Debug, PartialEq)]

@@ -75,19 +75,22 @@ impl State {
     /// Checks that a caller may take permits, as of this state: for a node that hands out what it has leased.
     ///
     /// # Errors
-    /// The right is missing, or the access control list of the bucket does not allow it.
+    /// The right is missing, or the access control list of the bucket or of the directory above it does not allow it.
     pub fn check_taking(&self, who: &Principals, name: &RateName) -> Result<(), Refusal> {
         if self.access.is_enabled() {
             self.access.check_known_token(who, self.clock_ms)?;
             self.check_right(who, &Need::of(Resource::Rates, name.as_str(), Rights::ACQUIRE))?;
         }
         let path = name.path();
-        match self.tree.get(&path) {
-            Some(node) if !who.may(Permissions::WRITE, &node.acl) => {
-                Err(Refusal::NoAuth { path, wanted: Permissions::WRITE })
+        // As the command does: the root's access control list does not apply to rate limits.
+        let above = std::iter::successors(path.parent(), NodePath::parent).find(|path| self.tree.contains(path));
+        let above = above.filter(|directory| !directory.is_root()).map(|directory| (directory, Permissions::CREATE));
+        for (path, wanted) in above.into_iter().chain([(path, Permissions::WRITE)]) {
+            if self.tree.get(&path).is_some_and(|node| !who.may(wanted, &node.acl)) {
+                return Err(Refusal::NoAuth { path, wanted });
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     fn view_of(&self, mut bucket: Bucket) -> Option<RateView> {

@@ -308,7 +308,7 @@ impl State {
 
     /// The request that a session has made under this uuid, waiting or holding.
     pub fn request_of(&self, session: SessionId, lock: &LockName, uuid: RequestId) -> Option<LockRequest> {
-        let path = request_of(self.session(session)?, &lock.directory(), uuid)?;
+        let path = request_of(&self.tree, self.session(session)?, &lock.directory(), uuid)?;
         self.request_at(path)
     }
 

@@ -604,3 +604,78 @@ fn no_configuration_lets_a_session_own_more_than_the_state_can_end() {
     let rules = Rules { max_ephemerals_per_session: u32::MAX, ..Rules::default() };
     assert_eq!(rules.ephemerals(), MAX_EPHEMERALS_PER_SESSION);
 }
+
+fn reentrant_bench() -> Bench {
+    let mut bench = Bench::new();
+    bench.run(Command::RaiseFeatureLevel { level: FeatureLevel::REENTRY }).unwrap();
+    bench
+}
+
+fn reacquire(lock: &str, uuid: u128) -> LockOp {
+    let lock = LockName::parse(lock).unwrap();
+    LockOp::AcquireReentrant { lock, delay_ms: 0, uuid: RequestId(uuid), label: "".into() }
+}
+
+/// A call that has gone must not give back the hold of another, nor may its retry be told that it holds.
+#[test]
+fn a_call_gives_its_hold_back_once_and_a_retry_of_it_claims_nothing() {
+    for withdraws in [false, true] {
+        let mut bench = reentrant_bench();
+        let locks = vec![LockName::parse("l").unwrap()];
+        let queued = bench.ask(acquire("l", 1, LockMode::Exclusive));
+        let Ok(Reply::Queued { token, .. }) = queued else { panic!("{queued:?}") };
+        bench.ask(reacquire("l", 2)).unwrap();
+        let abandon = |version| LockOp::Abandon { locks: locks.clone(), token, versions: vec![version] };
+        let withdraw = |if_holding| LockOp::Withdraw { locks: locks.clone(), token, if_holding };
+        let leave = if withdraws { withdraw(IfHolding::Release) } else { abandon(0) };
+        assert_eq!(bench.ask(leave), Ok(Reply::StillHeld { holds: 1 }));
+        let checksum = bench.state.checksum();
+        let claim = LockOp::Claim { locks: locks.clone(), token };
+        for again in [abandon(0), abandon(1), withdraw(IfHolding::Release), withdraw(IfHolding::Keep), claim] {
+            assert!(matches!(bench.ask(again), Err(Refusal::NotQueued { .. })));
+        }
+        assert_eq!(bench.state.checksum(), checksum);
+        bench.state.validate().unwrap();
+        let mut bytes = Vec::new();
+        bench.state.write_snapshot(&mut bytes).unwrap();
+        assert_eq!(State::read_snapshot(&bytes[..]).unwrap(), bench.state);
+
+        // The same uuid makes a new request, and then finds that one.
+        let fresh = bench.ask(acquire("l", 1, LockMode::Exclusive));
+        assert!(matches!(&fresh, Ok(Reply::Queued { token: other, held: false, .. }) if *other != token));
+        assert_eq!(bench.ask(acquire("l", 1, LockMode::Exclusive)), fresh);
+        assert!(matches!(bench.ask(reacquire("l", 3)), Ok(Reply::Reentered { holds: 2, .. })));
+        let release = LockOp::Release { locks: locks.clone(), token };
+        assert_eq!(bench.ask(release.clone()), Ok(Reply::StillHeld { holds: 1 }));
+        assert!(bench.state.tree.base_is_gone(&bench.state.held_by(bench.session).next().unwrap().path));
+        assert_eq!(bench.ask(release), Ok(Reply::Released));
+        assert!(bench.state.tree.holds.is_empty());
+        bench.state.validate().unwrap();
+    }
+}
+
+/// The locks of one request are given back together, so one of them cannot count by itself.
+#[test]
+fn a_lock_that_is_held_with_others_is_not_entered_again() {
+    let mut bench = reentrant_bench();
+    let locks = ["a", "b"].map(|name| LockName::parse(name).unwrap());
+    let (mode, uuid) = (LockMode::Exclusive, RequestId(1));
+    let queued = bench.ask(LockOp::Acquire { locks: locks.to_vec(), mode, delay_ms: 0, uuid, label: "".into() });
+    let Ok(Reply::Queued { token, .. }) = queued else { panic!("{queued:?}") };
+    assert!(matches!(bench.ask(reacquire("a", 2)), Err(Refusal::LockMismatch { .. })));
+    bench.ask(LockOp::Release { locks: vec![locks[1].clone()], token }).unwrap();
+    assert!(matches!(bench.ask(reacquire("a", 2)), Ok(Reply::Reentered { holds: 2, .. })), "now it is alone");
+}
+
+/// Only the remembered answer tells a retry that its hold was counted: requests for locks must not push it out.
+#[test]
+fn the_answer_to_a_re_entry_is_remembered_as_those_to_other_changes() {
+    let mut bench = reentrant_bench();
+    bench.ask_as(1, vec![], acquire("l", 1, LockMode::Exclusive)).unwrap();
+    bench.ask_as(2, vec![], reacquire("l", 2)).unwrap();
+    for id in 10..MAX_REMEMBERED_REPLIES as u128 + 20 {
+        bench.ask_as(id, vec![], acquire(&format!("other{id}"), id, LockMode::Exclusive)).unwrap();
+    }
+    let kept = |id| bench.state.remembered_reply(bench.session, RequestId(id)).is_some();
+    assert!(!kept(1) && kept(2));
+}

@@ -35,6 +35,20 @@ pub(crate) struct Node {
     pub(crate) directory: Option<Box<Directory>>,
 }
 
+/// How a session holds a lock by one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holds {
+    /// How often.
+    pub(crate) count: u32,
+    /// Whether the call that made the request has given its hold back: it is nobody's to claim or withdraw any more.
+    pub(crate) base_gone: bool,
+}
+
+impl Holds {
+    /// As the request was made.
+    pub(crate) const ONCE: Self = Self { count: 1, base_gone: false };
+}
+
 /// What a node has because of its children.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Directory {
@@ -169,8 +183,9 @@ pub(crate) struct Tree {
     pub(crate) bytes: u64,
     /// The namespaces with limits.
     pub(crate) namespaces: Namespaces,
-    /// How often a session holds a lock, if more than once: by the request's node, with which the entry goes.
-    pub(crate) holds: OrdMap<NodePath, u32>,
+    /// How a session holds a lock by a request that it has re-entered: by the request's node, with which the entry
+    /// goes.
+    pub(crate) holds: OrdMap<NodePath, Holds>,
 }
 
 impl Tree {
@@ -204,14 +219,23 @@ impl Tree {
 
     /// How often a session holds a lock by this request.
     pub(crate) fn holds(&self, request: &NodePath) -> u32 {
-        self.holds.get(request).copied().unwrap_or(1)
+        self.holds_of(request).count
     }
 
-    /// Sets how often. A request that holds once has no entry.
-    pub(crate) fn set_holds(&mut self, request: &NodePath, count: u32) {
-        let added = count > 1;
+    /// Whether the call that made the request has given its hold back, and others of the session still hold by it.
+    pub(crate) fn base_is_gone(&self, request: &NodePath) -> bool {
+        !self.holds.is_empty() && self.holds_of(request).base_gone
+    }
+
+    pub(crate) fn holds_of(&self, request: &NodePath) -> Holds {
+        self.holds.get(request).copied().unwrap_or(Holds::ONCE)
+    }
+
+    /// Sets how it holds. A request that holds once, as it was made, has no entry.
+    pub(crate) fn set_holds(&mut self, request: &NodePath, holds: Holds) {
+        let added = holds != Holds::ONCE;
         let was_there = match added {
-            true => self.holds.insert(request.clone(), count).is_some(),
+            true => self.holds.insert(request.clone(), holds).is_some(),
             false => !self.holds.is_empty() && self.holds.remove(request).is_some(),
         };
         match (was_there, added) {
@@ -312,7 +336,7 @@ impl Tree {
             self.bytes -= size::of_node(path, &node);
             self.namespaces.remove(path, &node);
             self.move_deadline(path, node.deadline_ms(), None);
-            self.set_holds(path, 1);
+            self.set_holds(path, Holds::ONCE);
             nodes.push(node);
         }
         debug_assert!(nodes.is_empty() || nodes.len() == paths.len(), "one of {paths:?} is not there");

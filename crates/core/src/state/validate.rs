@@ -9,7 +9,7 @@ use super::lock_queue::Queue;
 use super::ops::check_acl;
 use super::session::Session;
 use super::size;
-use super::tree::Node;
+use super::tree::{Holds, Node};
 use super::{Applied, State};
 use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, SessionId, Zxid};
@@ -181,8 +181,10 @@ impl State {
             "a lock was re-entered at feature level {}",
             self.feature_level
         );
-        for (path, count) in &self.tree.holds {
-            ensure!((2..=MAX_HOLDS).contains(count), "{path} is said to hold {count} times");
+        for (path, holds) in &self.tree.holds {
+            let count = holds.count;
+            let is_kept = (1..=MAX_HOLDS).contains(&count) && *holds != Holds::ONCE;
+            ensure!(is_kept, "{path} is said to hold {count} times");
             let is_owned = self.tree.get(path).is_some_and(|node| node.owner.is_some());
             ensure!(is_owned, "{path} is said to hold {count} times, and no session owns it");
             let is_lock = path.parent().is_some_and(|directory| LockName::of_directory(&directory).is_some());

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use lockkeeper_core::access::{AccessOp, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, TOKEN_USE_MS};
 use lockkeeper_core::limits::MAX_BULK;
 use lockkeeper_core::{
-    AclEntry, Actor, Batch, Command, FencingToken, GateKey, GateOp, Identity, LockMode, LockName, LockOp, NodeData,
-    NodeId, NodeKind, NodeOp, NodePath, Op, Origin, Outcome, Principals, Refusal, Reply, RequestId, RequestKey,
-    Sequential, SessionId, State, Term, Zxid,
+    AclEntry, Actor, Batch, Command, FeatureLevel, FencingToken, GateKey, GateOp, Identity, LockMode, LockName, LockOp,
+    NodeData, NodeId, NodeKind, NodeOp, NodePath, Op, Origin, Outcome, Principals, Refusal, Reply, RequestId,
+    RequestKey, Sequential, SessionId, State, Term, Zxid,
 };
 
 const START_MS: u64 = 1_000_000;
@@ -158,6 +158,28 @@ fn enabling_never_locks_everybody_out() {
     world.change(&with_token('a'), AccessOp::Disable).unwrap();
     world.change(&nobody(), AccessOp::Enable { first: Some(hash('c')) }).unwrap();
     assert_eq!(world.state.access().tokens().len(), 1, "there was an administrator: no second token is made");
+}
+
+/// Those who have a role that happens to be named 'admin' must not get every right by the enabling.
+#[test]
+fn enabling_takes_over_only_the_role_that_it_made() {
+    let made = [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster];
+    let rules = made.into_iter().chain([Resource::Rates]).map(|resource| rule(resource, "", Rights::ALL));
+    let rules: Vec<Rule> = rules.collect();
+    for level in [FeatureLevel::FIRST, FeatureLevel::TRACES, FeatureLevel::RATES] {
+        let now = if level < FeatureLevel::RATES { 5 } else { 6 };
+        for count in 0..=now {
+            let mut world = World::new();
+            world.apply(Command::RaiseFeatureLevel { level });
+            let rules_of = |count: usize| rules[..count].to_vec();
+            let op = AccessOp::PutRole { name: "admin".into(), rules: rules_of(count), version: None };
+            world.change(&nobody(), op).unwrap();
+            let enabled = world.change(&nobody(), AccessOp::Enable { first: Some(hash('a')) });
+            assert_eq!(is_forbidden(&enabled), count < 5, "{count} rules at level {level}: {enabled:?}");
+            let (_, role) = world.state.access().roles().next().unwrap();
+            assert_eq!(role.rules, rules_of(if count < 5 { count } else { now }));
+        }
+    }
 }
 
 /// The caller draws the token, so that it has it even if the answer is lost.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -45,6 +46,16 @@ pub(super) struct Session {
     pub(super) client: Client,
     /// The reason, once the connection has ended.
     pub(super) ended: watch::Receiver<Option<String>>,
+    /// The task that has the socket.
+    driver: AbortHandle,
+}
+
+impl Drop for Session {
+    /// Closes the socket at once. By itself the driver would stay until all answers have come, and a waiter that has
+    /// gone would keep its connection and its place in the server's queue.
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 /// Parses the text that configures a connection. The error does not show it, since it may have a password.
@@ -65,7 +76,7 @@ impl Opener {
             Box::pin(async move {
                 let (client, mut connection) = config.connect(tls).await?;
                 let (sender, ended) = watch::channel(None);
-                tokio::spawn(async move {
+                let driver = tokio::spawn(async move {
                     let why = loop {
                         match poll_fn(|context| connection.poll_message(context)).await {
                             Some(Ok(AsyncMessage::Notification(notification))) => {
@@ -80,7 +91,7 @@ impl Opener {
                     };
                     sender.send_replace(Some(why));
                 });
-                Ok(Session { client, ended })
+                Ok(Session { client, ended, driver: driver.abort_handle() })
             })
         }))
     }

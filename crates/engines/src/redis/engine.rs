@@ -63,7 +63,8 @@ impl RedisEngine {
         let answer = match run().await {
             Err(CallError::Unknown(why)) => {
                 tracing::debug!(why, "asking again whether the lock is held");
-                run().await
+                // The first call may have taken effect, whatever stops the second.
+                run().await.map_err(|again| CallError::Unknown(format!("{why}; then {again}")))
             }
             answer => answer,
         };

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::engine::{Lease, LockRequest};
 use crate::error::EngineError;
+use crate::wait::Deadline;
 pub(crate) use wakeups::Wakeups;
 
 /// Longest part of a table's name: PostgreSQL truncates longer ones.
@@ -91,7 +92,7 @@ pub(crate) trait LockTable: Send + Sync + 'static {
 /// Acquires the locks of the request; waits by looking again.
 pub(crate) async fn acquire<T: LockTable>(table: &Arc<T>, request: &LockRequest) -> Result<Option<Lease>, EngineError> {
     let (owner, deadline) = (Uuid::new_v4(), request.wait.deadline());
-    if let Some(lease) = attempt_unless_dropped(table, request, owner).await? {
+    if let Some(lease) = attempt_unless_dropped(table, request, owner, deadline).await? {
         return Ok(Some(lease));
     }
     let waiter = table.wakeups().register(request.locks());
@@ -103,7 +104,7 @@ pub(crate) async fn acquire<T: LockTable>(table: &Arc<T>, request: &LockRequest)
         let longest = table.prepare_wait().await;
         let held_for = table.held_for(request.locks()).await?;
         if held_for.is_zero() {
-            if let Some(lease) = attempt_unless_dropped(table, request, owner).await? {
+            if let Some(lease) = attempt_unless_dropped(table, request, owner, deadline).await? {
                 return Ok(Some(lease));
             }
             pause = FIRST_PAUSE;
@@ -120,11 +121,12 @@ async fn attempt_unless_dropped<T: LockTable>(
     table: &Arc<T>,
     request: &LockRequest,
     owner: Uuid,
+    deadline: Deadline,
 ) -> Result<Option<Lease>, EngineError> {
     let (sender, receiver) = oneshot::channel();
     let (table, request) = (table.clone(), request.clone());
     tokio::spawn(async move {
-        let outcome = attempt(&*table, &request, owner).await;
+        let outcome = attempt(&*table, &request, owner, deadline).await;
         if let Err(Ok(Some(lease))) = sender.send(outcome)
             && let Err(error) = table.release(&lease).await
         {
@@ -135,15 +137,26 @@ async fn attempt_unless_dropped<T: LockTable>(
     receiver.await.unwrap_or_else(|_| ended())
 }
 
-async fn attempt<T: LockTable>(table: &T, request: &LockRequest, owner: Uuid) -> Result<Option<Lease>, EngineError> {
+async fn attempt<T: LockTable>(
+    table: &T,
+    request: &LockRequest,
+    owner: Uuid,
+    deadline: Deadline,
+) -> Result<Option<Lease>, EngineError> {
     let mut pause = FIRST_PAUSE;
     let mut last = String::new();
+    let mut sent = None;
+    // Whether the locks may have been taken at `sent` already.
+    let mut unknown = false;
     for _ in 0..MOST_CONFLICTS {
-        let mut sent = None;
+        if !unknown {
+            sent = None;
+        }
         let mut attempted = table.attempt(request, owner, &mut sent).await;
         if let Err(EngineError::UnknownOutcome(why)) = &attempted {
             // Asks again as the same owner: either the first attempt took the locks, or the second one does.
             let why = why.clone();
+            unknown = true;
             attempted = match table.attempt(request, owner, &mut sent).await {
                 Err(error) if error.is_failure() => Err(EngineError::UnknownOutcome(format!("{why}; then {error}"))),
                 other => other,
@@ -153,7 +166,22 @@ async fn attempt<T: LockTable>(table: &T, request: &LockRequest, owner: Uuid) ->
             Attempt::Granted(tokens) => {
                 let (locks, length) = (request.locks().to_vec(), request.lease);
                 let ends_at = sent.unwrap_or_else(Moment::now) + length;
-                return Ok(Some(Lease { locks, owner, tokens, length, ends_at }));
+                let lease = Lease { locks, owner, tokens, length, ends_at };
+                if Moment::now() < ends_at {
+                    return Ok(Some(lease));
+                }
+                // The answer took longer than the lease. The rows may still be there, but not for a known time.
+                match table.release(&lease).await {
+                    Ok(()) | Err(EngineError::Lost(_)) => {}
+                    Err(error) => {
+                        return Err(EngineError::UnknownOutcome(format!("the answer came too late; then {error}")));
+                    }
+                }
+                if deadline.is_over() {
+                    return Ok(None);
+                }
+                unknown = false;
+                last = "the answer came after the end of the lease".into();
             }
             Attempt::Held => return Ok(None),
             Attempt::Conflict(why) => last = why,
@@ -163,13 +191,18 @@ async fn attempt<T: LockTable>(table: &T, request: &LockRequest, owner: Uuid) ->
     }
     Err(EngineError::Unreachable {
         engine: table.engine().into(),
-        why: format!("the database undid {MOST_CONFLICTS} attempts in a row for the sake of others: {last}"),
+        why: format!(
+            "{MOST_CONFLICTS} attempts in a row were undone for the sake of others, or answered too late: {last}"
+        ),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+    use crate::wait::Wait;
 
     #[test]
     fn nothing_but_names_gets_into_a_statement() {
@@ -178,6 +211,68 @@ mod tests {
         for bad in ["", ".", "a.b.c", "a b", "a`b", "a\"b", "1a", "ü", "a;drop", ".a", "a.", &"x".repeat(64)] {
             assert!(matches!(quoted_table(bad, '`'), Err(EngineError::Refused(_))), "{bad:?}");
         }
+    }
+
+    /// The first outcome is unknown, and comes after the end of the lease; each further attempt is granted.
+    #[derive(Default)]
+    struct Late {
+        wakeups: Wakeups,
+        attempts: AtomicU32,
+        releases: AtomicU32,
+    }
+
+    #[async_trait]
+    impl LockTable for Late {
+        fn engine(&self) -> &'static str {
+            "late"
+        }
+
+        async fn attempt(
+            &self,
+            request: &LockRequest,
+            _owner: Uuid,
+            sent: &mut Option<Moment>,
+        ) -> Result<Attempt, EngineError> {
+            sent.get_or_insert_with(Moment::now);
+            match self.attempts.fetch_add(1, Ordering::SeqCst) {
+                0 => {
+                    sleep(request.lease * 2).await;
+                    Err(EngineError::UnknownOutcome("no answer".into()))
+                }
+                _ => Ok(Attempt::Granted(vec![1])),
+            }
+        }
+
+        async fn held_for(&self, _locks: &[String]) -> Result<Duration, EngineError> {
+            Ok(Duration::ZERO)
+        }
+
+        async fn release(&self, _lease: &Lease) -> Result<(), EngineError> {
+            self.releases.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+
+        fn wakeups(&self) -> &Wakeups {
+            &self.wakeups
+        }
+
+        async fn prepare_wait(&self) -> Duration {
+            FIRST_PAUSE
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_over_is_released_and_not_returned() {
+        let request = LockRequest::new("a").with_lease(Duration::from_millis(500));
+        let late = Late::default();
+        let deadline = Wait::Endless.deadline();
+        let lease = attempt(&late, &request, Uuid::new_v4(), deadline).await.unwrap().unwrap();
+        assert!(lease.ends_at > Moment::now());
+        assert_eq!((late.attempts.into_inner(), late.releases.into_inner()), (3, 1));
+
+        let late = Late::default();
+        let granted = attempt(&late, &request, Uuid::new_v4(), Wait::Try.deadline()).await.unwrap();
+        assert_eq!((granted, late.releases.into_inner()), (None, 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::FuturesUnordered;
@@ -10,7 +11,7 @@ use futures::{FutureExt, StreamExt};
 use lockkeeper_client::Moment;
 use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::event::SwitchEvent;
@@ -25,6 +26,9 @@ use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Protection};
 use crate::error::EngineError;
 use crate::wait::Wait;
+
+/// How often a request looks whether a lease without the engines is over.
+const SUBSTITUTE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Several engines as one, of which one grants: the first until it is switched.
 ///
@@ -215,11 +219,21 @@ impl Engines {
                     Some(lease) => return Ok(Some(lease)),
                     // Given back: the switch goes on meanwhile.
                     None if until.is_some_and(|until| until < Instant::now()) => return Ok(None),
-                    None => tokio::task::yield_now().await,
+                    None => {
+                        tokio::task::yield_now().await;
+                        self.without_substitutes(request.locks(), until).await;
+                    }
                 },
                 Taken::TimedOut => return Ok(None),
                 Taken::Again => {}
             }
+        }
+    }
+
+    /// Waits until no caller of this process holds one of these locks without the engines, or until the time is over.
+    async fn without_substitutes(&self, locks: &[String], until: Option<Instant>) {
+        while !self.inner.local.is_free(locks) && until.is_none_or(|until| Instant::now() < until) {
+            sleep(SUBSTITUTE_PAUSE).await;
         }
     }
 
@@ -235,7 +249,21 @@ impl Engines {
                 (Substitute::Local(lease), ends_at, Protection::ThisProcess)
             }
         };
-        self.inner.core.lock().substitutes.insert(owner, substitute);
+        let excluded = {
+            let mut core = self.inner.core.lock();
+            let excluded = protection == Protection::ThisProcess && core.has_lease_of(&locks);
+            if !excluded {
+                core.substitutes.insert(owner, substitute.clone());
+            }
+            excluded
+        };
+        if excluded {
+            // Another caller of this process has it from an engine.
+            if let Substitute::Local(lease) = substitute {
+                self.inner.local.release(&lease).await.ok();
+            }
+            return Err(error);
+        }
         let because = error.to_string();
         self.inner.events.emit(SwitchEvent::Unprotected { locks: locks.clone(), protection, because });
         Ok(Some(Lease { locks, owner, tokens: Vec::new(), length, ends_at }))
@@ -261,10 +289,13 @@ impl Engines {
         }
     }
 
-    /// Whether a lease needs its part of that engine. While this process is no member, nothing says that it does not.
+    /// Whether a lease needs its part of that engine. While this process is no member, or another one than that under
+    /// which the lease was granted, nothing says that it does not.
     fn needs(&self, owner: Uuid, engine: &str) -> bool {
         let core = self.inner.core.lock();
-        core.joined.as_ref().is_none_or(|joined| joined.member.needs(owner, engine))
+        let Some(joined) = &core.joined else { return true };
+        let of_another = core.leases.get(&owner).is_some_and(|record| record.member != joined.seat.id());
+        of_another || joined.member.needs(owner, engine)
     }
 
     /// Forgets a lease, and returns what is left of it.

@@ -116,6 +116,13 @@ impl Core {
         self.leases.insert(owner, record);
     }
 
+    /// Whether a lease of one of these locks is not over yet.
+    pub(super) fn has_lease_of(&self, locks: &[String]) -> bool {
+        let now = Moment::now();
+        let live = self.leases.values().filter(|record| record.ends_at > now);
+        live.flat_map(|record| &record.parts).any(|part| part.lease.locks.iter().any(|lock| locks.contains(lock)))
+    }
+
     /// The membership with that id, while the others certainly count it as present.
     pub(super) fn sure(&mut self, member: Uuid) -> Option<&mut Joined> {
         self.joined.as_mut().filter(|joined| joined.seat.id() == member && joined.seat.is_sure())

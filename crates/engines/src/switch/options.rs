@@ -14,7 +14,8 @@ pub enum IfUnreachable {
     Refuse,
     /// A guard without any protection: others may hold the lock at the same time.
     RunAnyway,
-    /// A guard that excludes the other callers of this process alone.
+    /// A guard that excludes the other callers of this process alone. While one of them has the lock from an engine,
+    /// the error is the answer.
     LocalOnly,
 }
 

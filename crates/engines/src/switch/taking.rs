@@ -118,6 +118,10 @@ impl Taking {
         };
         let inner = self.inner.clone();
         let mut core = inner.core.lock();
+        // A caller of this process may hold a lock without the engines. It looks for leases under the same mutex.
+        if self.parts.iter().any(|part| !inner.local.is_free(&part.lease.locks)) {
+            return Ok(None);
+        }
         let Some(joined) = core.sure(member) else { return Ok(None) };
         let Some(counted) = joined.member.granted(&self.turn, Moment::now(), ends_at) else { return Ok(None) };
         let of_engine = self.parts.iter().find(|part| part.engine == counted.token_of).filter(|_| has_tokens);

@@ -235,6 +235,27 @@ async fn what_to_do_when_nothing_is_reached_is_declared() {
 }
 
 #[tokio::test]
+async fn a_local_guard_and_one_of_an_engine_exclude_each_other() {
+    let a = Named::new("a");
+    let if_unreachable = IfUnreachable::LocalOnly;
+    let engines = handle(&[&a], EnginesOptions { if_unreachable, ..EnginesOptions::default() });
+    let of_engine = held(&engines, &request()).await;
+    a.cut_off.store(true, Ordering::SeqCst);
+    let refused = lock(engines.clone(), &trying()).await.unwrap_err();
+    assert!(matches!(refused, EngineError::Unreachable { .. }), "{refused}");
+    a.cut_off.store(false, Ordering::SeqCst);
+    of_engine.release().await.unwrap();
+
+    a.cut_off.store(true, Ordering::SeqCst);
+    let local = held(&engines, &request()).await;
+    assert_eq!(local.protection(), Protection::ThisProcess);
+    a.cut_off.store(false, Ordering::SeqCst);
+    assert!(lock(engines.clone(), &trying()).await.unwrap().is_none(), "held without the engine");
+    local.release().await.unwrap();
+    assert_eq!(held(&engines, &request()).await.protection(), Protection::Engine);
+}
+
+#[tokio::test]
 async fn a_failing_engine_is_left_and_taken_again_when_it_is_well() {
     let (a, b) = (Named::new("a"), Named::new("b"));
     let rule = Degrading {

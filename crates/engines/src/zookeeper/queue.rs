@@ -5,6 +5,8 @@ use uuid::Uuid;
 /// Digits of a sequence, as ZooKeeper appends them.
 const SEQUENCE_DIGITS: usize = 10;
 const READ: &str = "__READ__";
+const WRITE: &str = "__WRIT__";
+const LOCK: &str = "lock-";
 
 /// What kind of request a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +22,9 @@ pub(super) enum Kind {
 impl Kind {
     fn marker(self) -> &'static str {
         match self {
-            Self::Lock => "lock-",
+            Self::Lock => LOCK,
             Self::Read => READ,
-            Self::Write => "__WRIT__",
+            Self::Write => WRITE,
         }
     }
 }
@@ -40,7 +42,10 @@ pub(super) fn owner_prefix(owner: Uuid) -> String {
 
 /// The sequence of a request; `None` for a node that is no request.
 fn sequence(name: &str) -> Option<u64> {
-    let digits = name.get(name.len().checked_sub(SEQUENCE_DIGITS)?..)?;
+    let (request, digits) = name.split_at_checked(name.len().checked_sub(SEQUENCE_DIGITS)?)?;
+    if ![LOCK, READ, WRITE].iter().any(|marker| request.ends_with(marker)) {
+        return None;
+    }
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
@@ -125,6 +130,14 @@ mod tests {
         assert_eq!(standing(&all, "_c_d-__READ__0000000004"), Standing::WaitsFor("_c_c-__WRIT__0000000003"));
         assert_eq!(standing(&all, "_c_e-lock-0000000005"), Standing::WaitsFor("_c_d-__READ__0000000004"));
         assert_eq!(holders(&all), ["_c_a-__READ__0000000001", "_c_b-__READ__0000000002"]);
+    }
+
+    #[test]
+    fn other_sequential_nodes_are_no_requests() {
+        let all = children(&["0000000001", "item-0000000002", "_c_x-lock-0000000003"]);
+        assert_eq!(ordered(&all), ["_c_x-lock-0000000003"]);
+        assert_eq!(standing(&all, "_c_x-lock-0000000003"), Standing::Holds);
+        assert_eq!(holders(&all), ["_c_x-lock-0000000003"]);
     }
 
     #[test]

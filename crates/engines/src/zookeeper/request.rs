@@ -25,11 +25,13 @@ pub(super) struct Request {
     pub(super) tokens: Vec<u64>,
     /// Whether there may be nodes.
     created: bool,
+    /// Whether an answer to a creation was lost, so that there may be nodes beside those that are known.
+    unsure: bool,
 }
 
 impl Request {
     pub(super) fn new(session: Arc<Client>, owner: Uuid, directories: Vec<String>) -> Self {
-        Self { session, owner, directories, nodes: Vec::new(), tokens: Vec::new(), created: false }
+        Self { session, owner, directories, nodes: Vec::new(), tokens: Vec::new(), created: false, unsure: false }
     }
 
     pub(super) fn nodes(&self) -> &[String] {
@@ -49,9 +51,9 @@ impl Request {
                     continue;
                 }
                 Err(Error::ConnectionLoss) => {
+                    self.unsure = true;
                     sleep(RETRY_AFTER).await;
-                    self.nodes = self.find().await?;
-                    if self.nodes.len() != self.directories.len() {
+                    if !self.recover().await? {
                         continue;
                     }
                 }
@@ -96,20 +98,50 @@ impl Request {
         Ok(())
     }
 
-    /// The nodes of this request, as ZooKeeper has them.
-    async fn find(&self) -> Result<Vec<String>, Error> {
+    /// All nodes of this request in each directory, the lowest first, as the leader has them. After the `sync` no
+    /// creation from before it can still take effect unseen.
+    async fn find(&self) -> Result<Vec<Vec<String>>, Error> {
+        let prefix = owner_prefix(self.owner);
         let mut found = Vec::new();
         for directory in &self.directories {
-            match retried(|| self.session.list_children(directory)).await {
-                Ok(children) => {
-                    let own = children.iter().find(|name| name.starts_with(&owner_prefix(self.owner)));
-                    found.extend(own.map(|name| format!("{directory}/{name}")));
-                }
-                Err(Error::NoNode) => {}
-                Err(error) => return Err(error),
-            }
+            let list = || async {
+                self.session.sync(directory).await?;
+                self.session.list_children(directory).await
+            };
+            let children = match retried(list).await {
+                Err(Error::NoNode) => Vec::new(),
+                listed => listed?,
+            };
+            let own = children.iter().filter(|name| name.starts_with(&prefix));
+            let mut own: Vec<String> = own.map(|name| format!("{directory}/{name}")).collect();
+            // They differ in nothing but the sequence.
+            own.sort_unstable();
+            found.push(own);
         }
         Ok(found)
+    }
+
+    /// Keeps one node for each lock, the lowest, and deletes the others. False, with no node left, if one is missing.
+    async fn recover(&mut self) -> Result<bool, Error> {
+        let found = self.find().await?;
+        let complete = found.iter().all(|own| !own.is_empty());
+        let kept = usize::from(complete);
+        for own in &found {
+            for node in own.iter().skip(kept) {
+                self.delete(node).await?;
+            }
+        }
+        self.nodes = found.into_iter().flat_map(|own| own.into_iter().take(kept)).collect();
+        Ok(complete)
+    }
+
+    /// False if the node was gone before.
+    async fn delete(&self, node: &str) -> Result<bool, Error> {
+        match retried(|| self.session.delete(node, None)).await {
+            Ok(()) => Ok(true),
+            Err(Error::NoNode) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until it holds all locks. False if the wait is over before that.
@@ -151,17 +183,16 @@ impl Request {
 
     /// Deletes the nodes, the last one first. False if one was gone before.
     pub(super) async fn leave(&mut self) -> Result<bool, Error> {
-        if self.nodes.len() != self.directories.len() {
-            self.nodes = self.find().await?;
-        }
+        self.unsure |= self.nodes.len() != self.directories.len();
         let mut all = true;
         while let Some(node) = self.nodes.last() {
-            match retried(|| self.session.delete(node, None)).await {
-                Ok(()) => {}
-                Err(Error::NoNode) => all = false,
-                Err(error) => return Err(error),
-            }
+            all &= self.delete(node).await?;
             self.nodes.pop();
+        }
+        if self.unsure {
+            for node in self.find().await?.iter().flatten().rev() {
+                self.delete(node).await?;
+            }
         }
         self.created = false;
         Ok(all)
@@ -181,6 +212,7 @@ impl Drop for Request {
             nodes: std::mem::take(&mut self.nodes),
             tokens: Vec::new(),
             created: false,
+            unsure: self.unsure,
         };
         runtime.spawn(async move {
             if let Err(error) = left.leave().await {

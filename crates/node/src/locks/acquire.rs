@@ -277,7 +277,10 @@ impl Engine {
         let op = LockOp::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
         let command = Command::Do { actor: Actor::of(queued.session), op: op.into() };
         match reply_of(self.proposer.propose(command).await?) {
-            Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued, missing), zxid }),
+            // Where it is still held, that is by other calls: this one's part is gone all the same.
+            Ok(At { value: Reply::Withdrawn | Reply::StillHeld { .. }, zxid }) => {
+                Ok(At { value: self.busy(queued, missing), zxid })
+            }
             Ok(At { value: Reply::HeldInstead, .. }) => match self.check(queued) {
                 RequestStatus::Holds(at) => self.take(guard, queued, at).await,
                 RequestStatus::Gone | RequestStatus::Waits(..) => self.gone(queued),

@@ -126,8 +126,8 @@ impl RequestGuard {
         let done = self.engine.proposer.propose(withdraw_command(self.session, &self.locks, token)).await?;
         self.disarm();
         match done.outcome.reply {
-            // A refusal means that nothing is left: no part, or no session.
-            Ok(Reply::Withdrawn | Reply::Released) | Err(_) => Ok(()),
+            // A refusal means that nothing is left: no part, or no session. What is still held, other calls hold.
+            Ok(Reply::Withdrawn | Reply::Released | Reply::StillHeld { .. }) | Err(_) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
         }
     }

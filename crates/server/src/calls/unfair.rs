@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{LockMode, LockName, RequestId, RequestKey, State};
+use lockkeeper_core::{LockMode, LockName, LockView, RequestId, RequestKey, SessionId, Standing, State};
 use lockkeeper_node::{Acquire, Acquired, At, Caller, Consistency, NodeError, Undecided};
 use parking_lot::Mutex;
 use rand::Rng;
@@ -43,7 +43,7 @@ pub(super) async fn acquire(
         sleep(pause.mul_f64(chance).min(left)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
         // A repeated call looks at its earlier attempts, of which one may hold.
-        if matches!(last.value, Acquired::Gone) || may_be_free(context, &ask).await? {
+        if matches!(last.value, Acquired::Gone) || may_be_free(context, caller, &ask).await? {
             attempts += 1;
             last = attempt(context, caller, &ask, attempts, &undecided).await?;
         } else if let Some(credential) = &caller.credential {
@@ -84,14 +84,22 @@ async fn attempt(
 }
 
 /// Whether an attempt may succeed, as far as this replica knows.
-async fn may_be_free(context: &Context, ask: &Acquire) -> Result<bool, NodeError> {
-    let (locks, mode, reentrant) = (ask.locks.clone(), ask.mode, ask.reentrant);
+async fn may_be_free(context: &Context, caller: &Caller, ask: &Acquire) -> Result<bool, NodeError> {
+    let (locks, mode) = (ask.locks.clone(), ask.mode);
+    // Only what the caller's own session holds can be re-entered.
+    let own = caller.credential.as_ref().map(|credential| credential.session).filter(|_| ask.reentrant);
     let is_free = move |state: &State, lock: &LockName| match (state.lock(lock), mode) {
         (None, _) => true,
-        (Some(queue), LockMode::Exclusive | LockMode::Write) => queue.is_empty() || reentrant,
+        (Some(queue), LockMode::Exclusive | LockMode::Write) => queue.is_empty() || is_held_by(&queue, own),
         (Some(queue), LockMode::Shared | LockMode::Permit(_)) => queue.len() == queue.holders(),
     };
     let read =
         context.node.read(Consistency::Stale, move |state: &State| locks.iter().all(|lock| is_free(state, lock)));
     Ok(read.await?.value)
+}
+
+/// Whether this session holds the lock alone.
+fn is_held_by(queue: &LockView<'_>, session: Option<SessionId>) -> bool {
+    let first = session.and_then(|_| queue.requests().next());
+    first.is_some_and(|first| first.session == session && matches!(first.standing, Standing::Holds { .. }))
 }

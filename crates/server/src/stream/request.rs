@@ -37,7 +37,12 @@ pub(super) enum Effect {
     #[default]
     None,
     /// Granted, with these nodes.
-    Granted { token: u64, paths: Vec<NodePath> },
+    Granted {
+        token: u64,
+        paths: Vec<NodePath>,
+        /// Whether the session holds it by another request as well.
+        is_reentry: bool,
+    },
     /// Released.
     Released(Releasing),
     /// Not released, as far as is known.
@@ -50,12 +55,9 @@ impl Effect {
     fn of(answer: Option<&Answer>, releasing: Option<Releasing>) -> Self {
         let parse = |path: &String| NodePath::parse(path).ok();
         match (answer, releasing) {
-            // Its loss is watched for already; and it is not given back if the answer is never written, because the
-            // client will ask again under the same request id, and find it counted.
-            (Some(Answer::Acquired(held)), _) if held.holds > 1 => Self::None,
             (Some(Answer::Acquired(held)), _) => {
                 let paths = std::iter::once(&held.path).chain(&held.also_paths).filter_map(parse).collect();
-                Self::Granted { token: held.token, paths }
+                Self::Granted { token: held.token, paths, is_reentry: held.holds > 1 }
             }
             (Some(Answer::Downgraded(held)), Some(releasing)) => {
                 parse(&held.path).map_or(Self::None, |path| Self::Renamed(releasing, path))
@@ -284,10 +286,13 @@ fn begin_call(
     Begun { open, releasing: None }
 }
 
-/// Releases the locks whose grants were never written.
+/// Releases the locks whose grants were never written; but no re-entry, because the client will ask again under the
+/// same request id, and find it counted.
 pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
     for finished in done {
-        let Finished::Answer { effect: Effect::Granted { token, paths }, .. } = finished else { continue };
+        let Finished::Answer { effect: Effect::Granted { token, paths, is_reentry: false }, .. } = finished else {
+            continue;
+        };
         let directories = paths.iter().filter_map(NodePath::parent);
         let locks: Vec<LockName> = directories.filter_map(|directory| LockName::of_directory(&directory)).collect();
         let (session, tasks) = (session.clone(), &session.context.tasks);

@@ -88,6 +88,8 @@ impl Retries {
         }
         match self.first.get(&(session, id)) {
             None if is_computed => Ok(()),
+            // The node refuses it before the log, as long as the cluster may have members that do not know it.
+            None if matches!(answer, Err(Refusal::FeatureLevelTooLow { .. })) => Ok(()),
             None => Err(format!(
                 "request {id_shown} of session {session} was answered {answer:?} at {zxid}, and no log has it"
             )),

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_api::Data;
 use lockkeeper_api::gates::{self, Finish};
+use lockkeeper_api::{Code, Data};
 use tokio::time::sleep;
 
 use super::{Begun, Keep, millis};
@@ -16,6 +16,8 @@ use crate::session::Session;
 
 /// The clock is read at least this often: timers of the runtime do not count the time that a machine sleeps.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
+/// Pause before a gate that could not be opened again is tried once more.
+const FAIL_PAUSE: Duration = Duration::from_millis(500);
 
 /// The right, and the duty, to do the work.
 ///
@@ -68,17 +70,23 @@ impl GateTicket {
         now.until(self.ends_at).min(now.until(self.ticket.session.lost_at()))
     }
 
-    /// Completes, with the reason, when another worker may begin.
+    /// Completes, with the reason, when another worker may begin. The gate is asked each third of the session's timeout
+    /// whether it was [reset](crate::Client::gate_reset), so that is noticed later than the other reasons.
     pub async fn lost(&self) -> String {
+        tokio::select! {
+            because = self.ticket.session.lost() => because,
+            because = self.time_over() => because,
+            because = self.ticket.taken_away() => because,
+        }
+    }
+
+    async fn time_over(&self) -> String {
         loop {
             let left = Moment::now().until(self.ends_at);
             if left.is_zero() {
                 return "its pending time is over".into();
             }
-            tokio::select! {
-                because = self.ticket.session.lost() => return because,
-                () = sleep(left.min(LONGEST_NAP)) => {}
-            }
+            sleep(left.min(LONGEST_NAP)).await;
         }
     }
 
@@ -128,11 +136,68 @@ impl GateTicket {
     pub async fn fail(self) -> Result<(), Error> {
         self.ticket.fail().await
     }
+
+    /// Opens the gate again should the caller not come to the work.
+    pub(in crate::recipes) fn give_back_on_drop(&self) -> GiveBack {
+        GiveBack(Some(self.ticket.clone()))
+    }
 }
 
 impl Ticket {
     async fn fail(&self) -> Result<(), Error> {
         self.session.client().gate_fail(&self.key, self.token).await.map(drop)
+    }
+
+    /// Completes when the operation is no longer under way with this token: a reset says nothing to its worker.
+    async fn taken_away(&self) -> String {
+        let every = self.session.timeout() / 3;
+        loop {
+            sleep(every).await;
+            let is_held = match self.session.client().gate(&self.key).await {
+                Ok(view) => matches!(view.gate, gates::Gate::InProgress { token, .. } if token == self.token),
+                // Any other failed call says nothing about the gate.
+                Err(error) => error.code() != Some(Code::NotFound),
+            };
+            if !is_held {
+                return format!("the gate {} was reset", self.key);
+            }
+        }
+    }
+
+    /// Opens the gate again in the background, until that is known to have taken place or the session is lost.
+    fn fail_in_background(self) {
+        let session = self.session.clone();
+        session.client().context.spawn(async move {
+            while let Err(error) = self.fail().await {
+                let is_undecided = matches!(error, Error::Unreachable { .. } | Error::UnknownOutcome(_));
+                tracing::debug!(%error, key = self.key, is_undecided, "a gate could not be opened again");
+                if !is_undecided {
+                    return;
+                }
+                tokio::select! {
+                    _ = self.session.lost() => return,
+                    () = sleep(FAIL_PAUSE) => {}
+                }
+            }
+        });
+    }
+}
+
+/// Opens the gate again when it is dropped, unless the work was begun.
+pub(in crate::recipes) struct GiveBack(Option<Ticket>);
+
+impl GiveBack {
+    /// The work begins, or the gate is open again.
+    pub(in crate::recipes) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for GiveBack {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.0.take() {
+            ticket.fail_in_background();
+        }
     }
 }
 
@@ -141,13 +206,8 @@ pub(super) struct UnclaimedTicket(pub(super) Option<(Begun, u64)>);
 
 impl Drop for UnclaimedTicket {
     fn drop(&mut self) {
-        let Some((Begun::Proceed(ticket), _)) = self.0.take() else { return };
-        let ticket = ticket.ticket.clone();
-        let session = ticket.session.clone();
-        session.client().context.spawn(async move {
-            if let Err(error) = ticket.fail().await {
-                tracing::debug!(%error, key = ticket.key, "gate left pending until its session or time ends");
-            }
-        });
+        if let Some((Begun::Proceed(ticket), _)) = self.0.take() {
+            ticket.ticket.fail_in_background();
+        }
     }
 }

@@ -182,7 +182,8 @@ pub struct TickWorker {
     pub label: String,
     /// Its session.
     pub session_id: u64,
-    /// When it began, in milliseconds since 1970 by the replicated clock.
+    /// When its gate let it begin, in milliseconds since 1970 by the replicated clock. Should a new leader's clock be
+    /// behind, that may be before the tick, and the worker waits for the difference.
     pub started_ms: u64,
     /// How many workers have begun this tick, this one included.
     pub attempt: u32,
@@ -328,6 +329,17 @@ impl ScheduleState {
         }
         self.last = newest;
         true
+    }
+
+    /// Gives the schedule another definition from now on. The former one decides about the time until now: by the new
+    /// one, ticks would count as missed that never were to be.
+    pub(super) fn replace(&mut self, definition: ScheduleDefinition, now_ms: u64) {
+        // A former definition whose zone is not known here can be replaced all the same.
+        if let Ok(former) = self.schedule.spec() {
+            self.advance(&former, now_ms);
+        }
+        self.schedule = definition;
+        self.last = self.last.max(Tick::at_millis(now_ms));
     }
 
     fn decide_in_time(&mut self, spec: &ScheduleSpec, tick: Tick, now_ms: u64) {

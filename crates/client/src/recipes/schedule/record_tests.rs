@@ -87,6 +87,29 @@ fn a_tick_in_time_stands_for_the_missed_ones() {
 }
 
 #[test]
+fn another_definition_decides_about_the_time_from_now_on() {
+    let former = spec(Missed::Skip, Overlap::Queue);
+    // By this one alone, all seconds of the past would be caught up with.
+    let every_second = ScheduleSpec::new("* * * * * *").unwrap().missed(Missed::All).overlap(Overlap::Queue);
+    let mut state = new(&former);
+    state.replace(every_second.definition(), at(33));
+    assert_eq!(state.schedule, every_second.definition());
+    assert_eq!((open(&state), ended(&state)), (vec![30], vec![(10, Some(20), TickOutcome::Missed)]));
+    assert_eq!(state.last, tick(33));
+    state.advance(&every_second, at(35));
+    assert_eq!(open(&state), [30, 34, 35]);
+
+    // A view of the time that is older than the last decision brings no tick back.
+    state.replace(former.definition(), at(20));
+    assert_eq!((open(&state), state.last), (vec![30, 34, 35], tick(35)));
+
+    // The former one cannot be read on this machine.
+    state.schedule.zone = "Nowhere/At_all".into();
+    state.replace(every_second.definition(), at(50));
+    assert_eq!((open(&state), state.last), (vec![30, 34, 35], tick(50)));
+}
+
+#[test]
 fn overlapping_ticks_go_by_the_policy() {
     let skip = spec(Missed::Skip, Overlap::Skip);
     let mut state = new(&skip);

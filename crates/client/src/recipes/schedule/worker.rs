@@ -172,7 +172,8 @@ impl Schedule {
     /// [`TickRun::hand_over`].
     ///
     /// A waiting worker wakes at each tick, and when the worker of a tick ends or dies: then all workers of the job ask
-    /// the gate. Dropping the future leaves nothing behind.
+    /// the gate. Dropping the future leaves nothing behind: a tick that this worker was about to begin is left to the
+    /// others.
     ///
     /// # Errors
     /// [`RecipeError::Mismatch`] if the schedule has another specification; otherwise see [`RecipeError`].
@@ -240,14 +241,15 @@ impl Schedule {
                     return Ok(Edit::Put(state.encode(), state));
                 };
                 let mut state = ScheduleState::read(self.path(), bytes)?;
-                let replaced = state.schedule != definition;
-                if replaced && !replace {
+                let edited = if state.schedule == definition {
+                    state.advance(&self.spec, now_ms)
+                } else if replace {
+                    state.replace(definition.clone(), now_ms);
+                    true
+                } else {
                     let (asked, found) = (definition.to_string(), state.schedule.to_string());
                     return Err(RecipeError::Mismatch { path: self.path().into(), asked, found });
-                }
-                state.schedule.clone_from(&definition);
-                let advanced = state.advance(&self.spec, now_ms);
-                let edited = advanced || replaced;
+                };
                 Ok(if edited { Edit::Put(state.encode(), state) } else { Edit::Keep(state) })
             })
             .await
@@ -287,11 +289,13 @@ impl Schedule {
 
     /// Begins a tick whose gate this worker has, unless the node says that it is not to be done (any more).
     async fn begin(&self, tick: Tick, ticket: GateTicket) -> Result<NextStep, RecipeError> {
+        // After an error, and if the caller is gone, the gate would stay closed as long as the session lives.
+        let unless_begun = ticket.give_back_on_drop();
         let worker = TickWorker {
             token: ticket.token(),
             label: self.label.clone(),
             session_id: self.session().id(),
-            started_ms: ticket.begun_ms().max(tick.as_millis()),
+            started_ms: ticket.begun_ms(),
             attempt: 1,
         };
         let noted = self
@@ -311,10 +315,12 @@ impl Schedule {
                 // A new leader's clock may be behind by the delay of one message.
                 let early_ms = tick.as_millis().saturating_sub(ticket.begun_ms());
                 tokio::time::sleep(Duration::from_millis(early_ms)).await;
+                unless_begun.disarm();
                 Ok(NextStep::Run(Box::new(TickRun::new(self.clone(), tick, ticket, worker))))
             }
             Err(NotOpen::Ended | NotOpen::NotFirst | NotOpen::Replaced { .. }) => {
                 ticket.fail().await?;
+                unless_begun.disarm();
                 Ok(NextStep::Look)
             }
         }

@@ -117,7 +117,7 @@ async fn several_locks_are_taken_together_or_not_at_all() {
     drop(guard);
     setting.until("a", 0, 0).await;
     assert!(one.multi_lock(Vec::<String>::new()).lock().await.is_err());
-    assert!(one.multi_lock((0..33).map(|n| n.to_string())).lock().await.is_err());
+    assert!(one.multi_lock((0..257).map(|n| n.to_string())).lock().await.is_err());
 }
 
 #[tokio::test]

@@ -235,6 +235,23 @@ async fn ticks_without_any_worker_go_by_the_policy() {
 }
 
 #[tokio::test]
+async fn a_wait_that_is_dropped_at_any_moment_leaves_the_tick_to_others() {
+    let setting = TestCluster::new().await;
+    let (hasty, other) = (setting.session().await, setting.session().await);
+    let schedule = hasty.schedule("a", every_second()).unwrap();
+    for round in 0..200 {
+        let wait = Duration::from_micros(150 * round);
+        if let Ok(run) = tokio::time::timeout(wait, schedule.next()).await {
+            run.unwrap().hand_over().await.unwrap();
+        }
+    }
+    let run = soon(other.schedule("a", every_second()).unwrap().next()).await.unwrap();
+    run.finish("").await.unwrap();
+    // Its end would have opened the gates.
+    assert!(!hasty.left().is_zero());
+}
+
+#[tokio::test]
 async fn another_specification_is_refused_unless_it_replaces_the_former_one() {
     let setting = TestCluster::new().await;
     let session = setting.session().await;

@@ -2,7 +2,7 @@
 //! the state's code: flat maps of plain values, full scans, and a copy of everything before each transaction. Slow,
 //! and easy to verify by reading.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
@@ -68,8 +68,10 @@ pub(crate) struct Model {
     pub(crate) rules: Rules,
     pub(crate) namespaces: BTreeMap<String, Namespace>,
     pub(crate) level: u32,
-    /// How often requests hold, if more than once.
+    /// How often requests hold, if more than once or without the hold of the call that made them.
     pub(crate) holds: BTreeMap<String, u32>,
+    /// Requests whose own call has given its hold back, and that others hold by.
+    pub(crate) base_gone: BTreeSet<String>,
 }
 
 fn is_of_level_3(op: &Op) -> bool {
@@ -144,6 +146,7 @@ impl Model {
             namespaces: BTreeMap::new(),
             level: 1,
             holds: BTreeMap::new(),
+            base_gone: BTreeSet::new(),
         }
     }
 
@@ -334,14 +337,18 @@ impl Model {
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
         self.answered.insert((id.0, key.id), self.zxid);
-        let of_lock = |asked: &Op| matches!(asked, Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }));
+        let of_lock = |asked: &Op, answer: &Answer| {
+            matches!(asked, Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }))
+                && !matches!(answer, Ok(Reply::Reentered { .. }))
+        };
+        let this = of_lock(op, &answer);
         loop {
-            let alike = || memory.iter().filter(|(_, asked, _)| of_lock(asked) == of_lock(op));
+            let alike = || memory.iter().filter(|(_, asked, answer)| of_lock(asked, answer) == this);
             let bytes: u64 = alike().map(|(.., answer)| bounds::remembered(answer)).sum();
             if alike().count() <= MAX_REMEMBERED_REPLIES && (alike().count() < 2 || bytes <= MAX_REMEMBERED_BYTES) {
                 break;
             }
-            let oldest = memory.iter().position(|(_, asked, _)| of_lock(asked) == of_lock(op)).unwrap();
+            let oldest = memory.iter().position(|(_, asked, answer)| of_lock(asked, answer) == this).unwrap();
             drop(memory.remove(oldest));
         }
         answer
@@ -441,6 +448,7 @@ impl Model {
     pub(crate) fn remove(&mut self, zxid: u64, at: &str) -> Answer {
         let gone = self.nodes.remove(at).unwrap();
         self.holds.remove(at);
+        self.base_gone.remove(at);
         self.note_listed(zxid, NodeEventKind::Deleted, at, gone.acl);
         let (parent, _) = split(at).unwrap();
         let clock = self.clock;

@@ -73,7 +73,7 @@ impl Model {
         let times = self.times(at) - 1;
         match times {
             0 => drop(self.remove(zxid, at)?),
-            1 => drop(self.holds.remove(at)),
+            1 if !self.base_gone.contains(at) => drop(self.holds.remove(at)),
             _ => drop(self.holds.insert(at.to_string(), times)),
         }
         Ok(times == 0)
@@ -111,6 +111,14 @@ impl Model {
         if parse(&split(&at).unwrap().1).unwrap().mode != name::LockMode::Exclusive {
             return Err(Refusal::LockMismatch { lock: lock.as_str().into(), detail: "".into() });
         }
+        let uuid_of = |at: &String| parse(&split(at).unwrap().1).and_then(|name| name.uuid);
+        let together = |other: &String| {
+            let uuid = uuid_of(other);
+            *other != at && uuid.is_some() && uuid == uuid_of(&at) && self.nodes[other].czxid == self.nodes[&at].czxid
+        };
+        if self.owned(owner).iter().any(together) {
+            return Err(Refusal::LockMismatch { lock: lock.as_str().into(), detail: "".into() });
+        }
         self.allow(&directory, Permissions::CREATE)?;
         let holds = self.times(&at) + 1;
         self.holds.insert(at.clone(), holds);
@@ -122,13 +130,19 @@ impl Model {
         check_locks(self.level, locks)?;
         let mut versions = Vec::new();
         for lock in locks {
-            let own = self.with_token(lock, token).filter(|at| self.nodes[at].owner == Some(session.0));
+            let own = self.own_base(session, lock, token);
             let Some(at) = own else {
                 return Err(Refusal::NotQueued { lock: lock.as_str().into(), token });
             };
             versions.push(self.raise_version(zxid, &at));
         }
         Ok(Reply::Claimed { versions })
+    }
+
+    /// The session's request with this token, unless its own call has given its hold back.
+    fn own_base(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Option<String> {
+        let own = self.with_token(lock, token).filter(|at| self.nodes[at].owner == Some(session.0));
+        own.filter(|at| !self.base_gone.contains(at))
     }
 
     fn raise_version(&mut self, zxid: u64, at: &str) -> i32 {
@@ -149,7 +163,7 @@ impl Model {
         let unclaimed = |(lock, version): (&LockName, &i32)| {
             let at = self.with_token(lock, token)?;
             let node = &self.nodes[&at];
-            (node.owner.is_some() && node.version == *version).then_some(at)
+            (node.owner.is_some() && node.version == *version && !self.base_gone.contains(&at)).then_some(at)
         };
         let found: Vec<String> = locks.iter().zip(versions).filter_map(unclaimed).collect();
         self.leave(zxid, locks, token, &found, IfHolding::Release)
@@ -251,7 +265,7 @@ impl Model {
         let (mut known, mut missing) = (Vec::new(), None);
         for lock in locks {
             let directory = format!("/locks/{lock}");
-            match mine.iter().find(|at| own(at, &directory)) {
+            match mine.iter().find(|at| own(at, &directory) && !self.base_gone.contains(*at)) {
                 Some(at) => {
                     let name = split(at).unwrap().1;
                     if name.len() != stem.len() + 10 || !name.starts_with(stem) {
@@ -289,7 +303,7 @@ impl Model {
     ) -> Answer {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(self.level, locks)?;
-        let own = |lock| self.with_token(lock, token).filter(|at| self.nodes[at].owner == Some(session.0));
+        let own = |lock| self.own_base(session, lock, token);
         let found: Vec<String> = locks.iter().filter_map(own).collect();
         self.leave(zxid, locks, token, &found, if_holding)
     }
@@ -312,6 +326,9 @@ impl Model {
         }
         for at in found {
             if !self.give_back(zxid, at)? {
+                let times = self.times(at);
+                self.holds.insert(at.clone(), times);
+                self.base_gone.insert(at.clone());
                 self.raise_version(zxid, at);
             }
         }
