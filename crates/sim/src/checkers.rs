@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Batch, Event, LockName, NodeData, Op, RateName, Refusal, Reply, State, Term};
+use lockkeeper_core::{Batch, Event, FeatureLevel, LockName, NodeData, Op, RateName, Refusal, Reply, State, Term};
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
@@ -329,6 +329,21 @@ impl Checkers {
             },
         };
         self.hold(Check::AppliedAgreement, checked);
+    }
+
+    /// The cluster's feature level, which a request that begins now must not be refused for.
+    pub fn feature_level(&self) -> FeatureLevel {
+        self.state.feature_level()
+    }
+
+    /// A client was refused, in a request that began when the cluster had this feature level.
+    pub fn refused(&mut self, level: FeatureLevel, refusal: &Refusal) {
+        if let Refusal::FeatureLevelTooLow { needed, .. } = refusal
+            && *needed <= level
+        {
+            let what = format!("a request that began at feature level {} was refused: {refusal}", level.0);
+            self.broken(Check::Linearizable, what);
+        }
     }
 
     /// A client was given this answer to a request with an id.

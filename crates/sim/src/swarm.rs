@@ -263,7 +263,7 @@ mod tests {
             faults.extend(plan.faults);
             work.extend(plan.work);
         }
-        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 2));
+        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 4));
         assert!((30..100).contains(&with_front), "{with_front} of 200 plans have a front node");
     }
 }

@@ -65,28 +65,6 @@ async fn the_level_rises_once_every_member_supports_it_and_outlives_restarts() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_behind_does_not_refuse_what_the_cluster_has() {
-    let mut cluster = Cluster::start(3, first).await;
-    let credential = session(cluster.at(1), 60_000).await;
-    for node in 1..=3 {
-        restart(&mut cluster, node, latest).await;
-        cluster.leader().await;
-    }
-    let leader = all_announce_the_latest(&cluster).await;
-    let behind = cluster.but(leader)[0];
-    cluster.net.cut(behind);
-    until("the level to rise", || (cluster.at(leader).status().feature_level == FeatureLevel::LATEST).then_some(()))
-        .await;
-    assert_eq!(cluster.at(behind).status().feature_level, FeatureLevel::FIRST);
-    cluster.net.heal(behind);
-    let many = (0..33).map(|number| lock(&format!("l{number:02}"))).collect();
-    let many = LockOp::Release { locks: many, token: FencingToken(1) };
-    let refused = cluster.at(behind).execute(caller(credential), many).await.unwrap_err();
-    assert!(matches!(refused, NodeError::Refused(Refusal::NotHeld { .. })), "{refused}");
-    cluster.finish().await;
-}
-
-#[tokio::test]
 async fn a_new_cluster_is_at_the_latest_level_from_the_start() {
     let cluster = Cluster::start(3, latest).await;
     let begun = tokio::time::Instant::now();

@@ -74,6 +74,7 @@ impl Client {
     async fn acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {
         let key = RequestKey { id: ask.uuid, acknowledged: Vec::new() };
         let give_up_us = self.now_us() + micros(ask.wait) + 10_000_000;
+        let level = self.lab.checkers.lock().feature_level();
         let mut asking = AcquireGuard { lab: self.lab.clone(), uuid: ask.uuid.to_string(), is_settled: false };
         let mut open = false;
         loop {
@@ -110,6 +111,7 @@ impl Client {
                     return OpResult::Done(At { value, zxid });
                 }
                 Attempt::Refused(refusal) => {
+                    self.lab.checkers.lock().refused(level, &refusal);
                     asking.left(&format!("{refusal:?}"));
                     return OpResult::Refused(refusal);
                 }

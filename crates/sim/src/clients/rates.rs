@@ -27,7 +27,12 @@ impl Client {
                 }
                 answer
             };
-            let outcome = match self.ask(TRY, serve).await {
+            let level = self.lab.checkers.lock().feature_level();
+            let answer = self.ask(TRY, serve).await;
+            if let Attempt::Refused(refusal) = &answer {
+                self.lab.checkers.lock().refused(level, refusal);
+            }
+            let outcome = match answer {
                 Attempt::Done(taken) if taken.value.granted => Outcome::Ok,
                 Attempt::Done(_) | Attempt::Refused(_) | Attempt::SessionEnded => Outcome::Refused,
                 Attempt::NotExecuted => Outcome::Failed,
