@@ -417,7 +417,12 @@ impl Checkers {
 
     /// A node gives permits of a rate limit to a client.
     pub fn given(&mut self, name: &RateName, permits: u32) {
-        let checked = self.rates.given(name, permits);
+        self.rates.given(name, permits);
+    }
+
+    /// The log has been followed as far as any node has applied it.
+    pub fn log_is_followed(&mut self) {
+        let checked = self.rates.compare();
         self.hold(Check::Rates, checked);
     }
 

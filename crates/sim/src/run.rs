@@ -343,6 +343,7 @@ impl Run {
                 checkers.replica(id, &node.state());
             }
         }
+        checkers.log_is_followed();
         checkers.woken(self.woken.count());
         let fatals = self.world.fatals();
         if let Some(fatal) = fatals.get(self.fatals) {
