@@ -1,25 +1,34 @@
 //! A real PostgreSQL for the duration of a proof: made in a directory of its own, on loopback, run by a user that is
-//! not root (it refuses to run as root), and stopped by its pid.
+//! not root (it refuses to run as root), and stopped by its pid. It serves each connection by a process of its own, so
+//! a signal that is to hit the server goes to all of its processes.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use lockkeeper_bench::children_of;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::ports;
 use crate::process::Process;
 use crate::verdict::{Failed, broken};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
+const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 
 /// The server; dropping it stops it and removes its data.
 #[derive(Debug)]
 pub struct Postgres {
     process: Process,
+    argv: Vec<String>,
+    log: PathBuf,
     port: u16,
     _data: tempfile::TempDir,
 }
+
+/// The package of Debian.
+pub const PACKAGES: &str = "postgresql";
 
 /// Where PostgreSQL's programs are, if it is installed.
 pub fn installed() -> Option<PathBuf> {
@@ -40,14 +49,14 @@ impl Postgres {
         let become_user = other_user(data.path(), "postgres")?;
         let directory = data.path().join("data").display().to_string();
         let log = log_dir.join("postgres.log");
-        let run = |program: &str, arguments: &[&str]| {
+        let at = |program: &str, arguments: &[&str]| {
             let mut argv = become_user.clone();
             argv.push(programs.join(program).display().to_string());
             argv.extend(arguments.iter().map(|word| (*word).to_owned()));
-            Process::start(&argv, &[("LC_ALL".into(), "C".into())], &log)
+            argv
         };
         let initdb = ["-D", &directory, "-U", "lockkeeper", "--auth=trust", "--no-sync", "--encoding=UTF8"];
-        match run("initdb", &initdb)?.wait_end(READY_WITHIN).await {
+        match Process::start(&at("initdb", &initdb), &environment(), &log)?.wait_end(READY_WITHIN).await {
             Some(status) if status.success() => {}
             other => return Err(Failed::CannotRun(format!("initdb: {other:?}, see {}", log.display()))),
         }
@@ -56,18 +65,83 @@ impl Postgres {
         // fsync is off: this proof cuts off no power, and the data goes with the proof.
         let mut settings = vec!["-D", &directory, "-h", "127.0.0.1", "-p", &port_text, "-k", ""];
         settings.extend(["-c", "fsync=off", "-c", "max_connections=300"]);
-        let mut postgres = Self { process: run("postgres", &settings)?, port, _data: data };
+        let argv = at("postgres", &settings);
+        let process = Process::start(&argv, &environment(), &log)?;
+        let mut postgres = Self { process, argv, log, port, _data: data };
+        postgres.until_ready().await?;
+        Ok(postgres)
+    }
+
+    async fn until_ready(&mut self) -> Result<(), Failed> {
         let begun = Instant::now();
-        while tokio_postgres::connect(&postgres.url(), tokio_postgres::NoTls).await.is_err() {
-            if let Some(status) = postgres.process.ended() {
-                return Err(Failed::CannotRun(format!("postgres ended ({status}), see {}", log.display())));
+        while tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.is_err() {
+            if let Some(status) = self.process.ended() {
+                return Err(Failed::CannotRun(format!("postgres ended ({status}), see {}", self.log.display())));
             }
             if begun.elapsed() > READY_WITHIN {
                 return broken(format!("postgres takes no connections after {READY_WITHIN:?}"));
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Ok(postgres)
+        Ok(())
+    }
+
+    /// The pid of the process that listens. Its children serve the connections.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        let parent = self.process.pid();
+        let children = u32::try_from(parent).map(|parent| children_of(&[parent])).unwrap_or_default();
+        children.into_iter().filter_map(|child| i32::try_from(child).ok()).chain([parent]).collect()
+    }
+
+    /// Sends a signal to all of the server's processes: SIGSTOP and SIGCONT pause it.
+    pub fn signal_all(&self, signal: Signal) {
+        for pid in self.pids() {
+            // One that has ended meanwhile needs no signal.
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+    }
+
+    /// Ends all of the server's processes by SIGKILL.
+    ///
+    /// # Errors
+    /// They do not end.
+    pub async fn kill(&mut self) -> Result<(), Failed> {
+        let pids = self.pids();
+        self.signal_all(Signal::SIGKILL);
+        let begun = Instant::now();
+        // A child that is left would keep the next server from the shared memory.
+        while self.process.ended().is_none() || pids.iter().any(|pid| runs(*pid)) {
+            if begun.elapsed() > STOPPED_WITHIN {
+                return broken(format!("postgres did not end within {STOPPED_WITHIN:?} when killed"));
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    }
+
+    /// Stops it as its operator would: ends its sessions ("fast shutdown").
+    ///
+    /// # Errors
+    /// It does not stop.
+    pub async fn stop(&mut self) -> Result<(), Failed> {
+        self.process.signal(Signal::SIGINT);
+        match self.process.wait_end(STOPPED_WITHIN).await {
+            Some(_) => Ok(()),
+            None => broken(format!("postgres did not stop within {STOPPED_WITHIN:?}")),
+        }
+    }
+
+    /// Starts it again with its data, after it has ended.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start_again(&mut self) -> Result<(), Failed> {
+        self.process = Process::start(&self.argv, &environment(), &self.log)?;
+        self.until_ready().await
     }
 
     /// How to connect.
@@ -78,6 +152,8 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
+        // A paused server takes no other signal.
+        self.signal_all(Signal::SIGCONT);
         // "Fast shutdown": ends its sessions and its children, and leaves no shared memory behind.
         self.process.signal(Signal::SIGINT);
         let begun = Instant::now();
@@ -85,6 +161,16 @@ impl Drop for Postgres {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+fn environment() -> [(String, String); 1] {
+    [("LC_ALL".into(), "C".into())]
+}
+
+/// Whether a process is there that is not only waiting to be reaped.
+fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !matches!(rest.trim_start().chars().next(), Some('Z' | 'X') | None))
 }
 
 /// The words before the program of a server that does not run as root. They make it the process of this user, or of
@@ -118,5 +204,10 @@ mod tests {
         let users = "root:x:0:0:root:/root:/bin/sh\npostgres:x:101:104::/var/lib/postgresql:/bin/bash\n";
         assert_eq!(super::ids(users, "postgres"), Some((101, 104)));
         assert_eq!(super::ids(users, "post"), None);
+    }
+
+    #[test]
+    fn a_process_runs_until_it_has_ended() {
+        assert!(super::runs(i32::try_from(std::process::id()).unwrap()) && !super::runs(i32::MAX));
     }
 }

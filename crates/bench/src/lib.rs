@@ -26,7 +26,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 pub use connection::{Connection, Security};
-pub use cpu::{US_PER_TICK, resident_bytes, spent_us};
+pub use cpu::{US_PER_TICK, children_of, resident_bytes, spent_us};
 pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
 pub use gates::{GatesMeasured, run_gates};
 pub use idle::{IdleMeasured, IdlePlan, ServerCost, run_idle};

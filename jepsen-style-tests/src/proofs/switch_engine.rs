@@ -1,11 +1,12 @@
 //! Three processes with 100 clients increment a counter under one lock, while the engine of that lock is switched from
 //! an old Lockkeeper of one node to another cluster: by a call and by a rule, with the old engine alive and killed, in
-//! each mode.
+//! each mode; and while a process that holds the lock is paused, or killed in the middle of the switch.
 //!
 //! Judged are the moments at which the clients held by their own records (until they began to release, or were told of
 //! the loss): in *drain* and *both* no two overlap. The counter must have each accepted increment, no holder may be
-//! refused as stale, and every process must come to the new engine. *At once* is the control: its two holders are
-//! counted, and the fence must keep the counter right.
+//! refused as stale, and every process that lives must come to the new engine. *At once* is the control: while the
+//! holder's process is paused for less than its lease, the others must be seen to hold, or the proof could not see two
+//! holders; the fence must keep the counter right all the same.
 
 use std::time::{Duration, Instant};
 
@@ -26,33 +27,63 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Writes before the switch, and after it.
 const WRITES: usize = 50;
 const POLL: Duration = Duration::from_millis(20);
+/// A grant that is not older has most of its lease before it.
+const FRESH_US: u64 = 300_000;
+
+/// The process that holds the lock is paused for so long, which is less than a lease and a session.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What happens besides the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The holder's process is paused from before the switch.
+    PausedHolder,
+    /// The holder's process is killed once the others have seen that the switch is under way.
+    KilledMember,
+    /// The old engine is killed before the switch.
+    KilledEngine,
+}
 
 /// One trial.
 #[derive(Clone, Copy)]
 struct Trial {
     mode: &'static str,
-    /// Whether the old engine is killed before.
-    kill: bool,
+    fault: Fault,
     /// Whether the group switches by its rule.
     by_rule: bool,
 }
 
-const TRIALS: [Trial; 8] = [
-    Trial { mode: "drain", kill: false, by_rule: false },
-    Trial { mode: "drain", kill: true, by_rule: false },
-    Trial { mode: "drain", kill: true, by_rule: true },
-    Trial { mode: "both", kill: false, by_rule: false },
-    Trial { mode: "both", kill: true, by_rule: false },
-    Trial { mode: "both", kill: true, by_rule: true },
-    Trial { mode: "at-once", kill: false, by_rule: false },
-    Trial { mode: "at-once", kill: true, by_rule: true },
+const fn by_call(mode: &'static str, fault: Fault) -> Trial {
+    Trial { mode, fault, by_rule: false }
+}
+
+const fn by_rule(mode: &'static str) -> Trial {
+    Trial { mode, fault: Fault::KilledEngine, by_rule: true }
+}
+
+const TRIALS: [Trial; 11] = [
+    by_call("drain", Fault::PausedHolder),
+    by_call("drain", Fault::KilledMember),
+    by_call("drain", Fault::KilledEngine),
+    by_rule("drain"),
+    by_call("both", Fault::PausedHolder),
+    by_call("both", Fault::KilledMember),
+    by_call("both", Fault::KilledEngine),
+    by_rule("both"),
+    by_call(AT_ONCE, Fault::PausedHolder),
+    by_call(AT_ONCE, Fault::KilledEngine),
+    by_rule(AT_ONCE),
 ];
+const AT_ONCE: &str = "at-once";
 
 impl Trial {
     fn name(self) -> String {
-        let engine = if self.kill { "old engine killed" } else { "old engine alive" };
-        let by = if self.by_rule { "by the rule" } else { "by call" };
-        format!("{}, {engine}, {by}", self.mode)
+        let fault = match self.fault {
+            Fault::PausedHolder => "holder paused",
+            Fault::KilledMember => "a member killed",
+            Fault::KilledEngine => "old engine killed",
+        };
+        format!("{}, {fault}, {}", self.mode, if self.by_rule { "by the rule" } else { "by call" })
     }
 }
 
@@ -71,40 +102,54 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         .log
         .say(format!("{} clients in {PROCESSES} processes, leases of {LEASE_MS} ms", CLIENTS.iter().sum::<u32>()));
     let mut all = Vec::new();
-    for (number, trial) in TRIALS.iter().enumerate() {
-        let shown = one(context, &cluster, number, *trial).await;
+    let rounds = context.rounds.unwrap_or(1) as usize;
+    for (number, trial) in std::iter::repeat_n(TRIALS, rounds).flatten().enumerate() {
+        let shown = one(context, &cluster, number, trial).await;
         let shown = shown.map_err(|failed| match failed {
             Failed::Broken(what) => Failed::Broken(format!("{}: {what}", trial.name())),
             other => other,
         })?;
         context.log.say(format!(
-            "{:<40} {:>6} increments, 0 lost, {} refused as stale, {} overlaps of holders, longest standstill {} ms",
+            "{:<38} {:>6} increments, 0 lost, {} refused as stale, {} overlaps of holders, longest standstill {} ms",
             trial.name(),
             shown.increments,
             shown.refused,
             shown.overlaps,
             shown.standstill_us / 1_000
         ));
-        all.push((*trial, shown));
+        all.push((trial, shown));
     }
-    let worst = |mode: &str, kill: bool| {
-        let fits = all.iter().filter(|(trial, _)| trial.mode == mode && trial.kill == kill);
+    let overlaps = control(&all).map_err(Failed::Broken)?;
+    let worst = |mode: &str, fault: Fault| {
+        let fits = all.iter().filter(|(trial, _)| trial.mode == mode && trial.fault == fault);
         fits.map(|(_, shown)| shown.standstill_us / 1_000).max().unwrap_or_default()
     };
+    let of = |mode| {
+        let [paused, member, engine] =
+            [Fault::PausedHolder, Fault::KilledMember, Fault::KilledEngine].map(|fault| worst(mode, fault));
+        format!("{mode} {paused}/{member}/{engine} ms")
+    };
     let increments: i64 = all.iter().map(|(_, shown)| shown.increments).sum();
-    let overlaps: usize =
-        all.iter().filter(|(trial, _)| trial.mode == "at-once").map(|(_, shown)| shown.overlaps).sum();
     Ok(format!(
         "{} switches under {} clients in {PROCESSES} processes, {increments} increments, 0 lost; drain and both: 0 \
-         overlaps of holders, 0 refused as stale; longest standstill with the old engine alive: drain {} ms, both {} \
-         ms; killed: drain {} ms, both {} ms; at once: {overlaps} overlaps",
+         overlaps of holders, 0 refused as stale; longest standstill with the holder paused/a member killed/the old \
+         engine killed: {}, {}; at once, the control: {overlaps} overlaps",
         all.len(),
         CLIENTS.iter().sum::<u32>(),
-        worst("drain", false),
-        worst("both", false),
-        worst("drain", true),
-        worst("both", true),
+        of("drain"),
+        of("both"),
     ))
+}
+
+/// How often two held where they may. With the holder paused they must, or nothing here could see it.
+fn control(all: &[(Trial, Shown)]) -> Result<usize, String> {
+    let at_once = all.iter().filter(|(trial, _)| trial.mode == AT_ONCE);
+    let seen = |(_, shown): &(Trial, Shown)| shown.overlaps;
+    let overlaps = at_once.clone().map(seen).sum();
+    match at_once.filter(|(trial, _)| trial.fault == Fault::PausedHolder).map(seen).sum::<usize>() {
+        0 => Err("no two holders were seen after a switch at once with the holder paused, which must show them".into()),
+        _ => Ok(overlaps),
+    }
 }
 
 async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) -> Result<Shown, Failed> {
@@ -115,15 +160,10 @@ async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) 
     let arguments = |clients: u32, more: &[String]| {
         let text = format!(
             "--ttl-ms {LEASE_MS} engines --lock switch/{number} --group switch-{number} --lease-ms {LEASE_MS} --fence \
-             --engine lockkeeper --clients {clients}"
+             --engine old:{endpoint} --engine lockkeeper --clients {clients} --store"
         );
-        let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        // The old engine is the first.
-        let place = words.iter().position(|word| word == "--engine").unwrap_or(words.len());
-        words.splice(place..place, ["--engine".into(), format!("old:{endpoint}")]);
-        words.extend(["--store".into(), store.to_string()]);
-        words.extend_from_slice(more);
-        words
+        let words = text.split_whitespace().map(str::to_owned);
+        words.chain([store.to_string()]).chain(more.iter().cloned()).collect::<Vec<String>>()
     };
     let rule = if trial.by_rule { vec!["--degrade".into(), trial.mode.to_owned()] } else { Vec::new() };
     let mut workers = Vec::new();
@@ -131,19 +171,45 @@ async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) 
         let name = format!("process-{number}-{process}");
         workers.push(Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments(clients, &rule))?);
     }
-    let switch_arguments = {
-        let mut more: Vec<String> = ["--switch-to", "lockkeeper", "--mode", trial.mode].map(str::to_owned).to_vec();
-        more.extend(rule.clone());
-        arguments(1, &more)
-    };
+    let mut caller = None;
+    if !trial.by_rule {
+        let more = ["--switch-to", "lockkeeper", "--mode", trial.mode].map(str::to_owned);
+        let name = format!("caller-{number}");
+        let mut worker = Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments(1, &more))?;
+        worker.idle(PATIENCE).await?;
+        caller = Some(worker);
+    }
     writes_after(&workers, 0, WRITES).await?;
-    if trial.kill {
-        old.kill(1).await?;
+    let mut history = GrantHistory::default();
+    let holder = match trial.fault {
+        Fault::KilledEngine => None,
+        Fault::PausedHolder | Fault::KilledMember => Some(long_holder(&workers).await?),
+    };
+    match (trial.fault, holder) {
+        (Fault::KilledEngine, _) => old.kill(1).await?,
+        (Fault::PausedHolder, Some(holder)) => workers[holder].signal(Signal::SIGSTOP),
+        _ => {}
     }
     let begun_us = boot_us();
-    if !trial.by_rule {
-        let name = format!("caller-{number}");
-        let mut caller = Worker::start(&context.dir, &name, &cluster.endpoints(), &switch_arguments)?;
+    if let Some(caller) = &caller {
+        caller.signal(Signal::SIGUSR1);
+    }
+    match (trial.fault, holder) {
+        (Fault::PausedHolder, Some(holder)) => {
+            until_granted_elsewhere(&workers, holder, begun_us, PAUSE).await?;
+            workers[holder].signal(Signal::SIGCONT);
+        }
+        (Fault::KilledMember, Some(holder)) => {
+            let mut killed = workers.remove(holder);
+            for worker in &mut workers {
+                worker.told("the switch to begin", PATIENCE, |record| is_under_way(record).then_some(())).await?;
+            }
+            killed.kill().await?;
+            history.take(killed.name(), &killed.records()?);
+        }
+        _ => {}
+    }
+    if let Some(caller) = &mut caller {
         caller.ended(PATIENCE).await?;
     }
     for worker in &mut workers {
@@ -152,7 +218,7 @@ async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) 
     }
     writes_after(&workers, boot_us(), WRITES).await?;
     workers.iter().for_each(|worker| worker.signal(Signal::SIGUSR1));
-    let (mut history, mut refused) = (GrantHistory::default(), 0);
+    let mut refused = 0;
     for mut worker in workers {
         worker.idle(PATIENCE).await?;
         let name = worker.name().to_owned();
@@ -163,6 +229,47 @@ async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) 
     let taken = store.open(true).await.map_err(Failed::CannotRun)?.taken().await.map_err(Failed::CannotRun)?;
     let values: Vec<i64> = taken.iter().map(|taken| taken.0).collect();
     judge(trial, &history, &values, refused, begun_us).map_err(Failed::Broken)
+}
+
+/// Waits until client 0 of a process has just got the lock, which it holds for longer than a lease, and returns the
+/// process: nobody else is in the middle of a write.
+async fn long_holder(workers: &[Worker]) -> Result<usize, Failed> {
+    let begun = Instant::now();
+    loop {
+        for (place, worker) in workers.iter().enumerate() {
+            let records = worker.records()?;
+            let last = records.iter().rev().find(|record| record.client == 0);
+            if last.is_some_and(|last| {
+                matches!(last.what, WorkerEvent::Granted { .. }) && boot_us() - last.at_us < FRESH_US
+            }) {
+                return Ok(place);
+            }
+        }
+        if begun.elapsed() > PATIENCE {
+            return broken(format!("no client 0 got the lock within {PATIENCE:?}"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Waits until another process than this one has got the lock since then, at most for so long.
+async fn until_granted_elsewhere(
+    workers: &[Worker],
+    besides: usize,
+    from_us: u64,
+    most: Duration,
+) -> Result<(), Failed> {
+    let begun = Instant::now();
+    let granted = |record: &Record| record.at_us >= from_us && matches!(record.what, WorkerEvent::Granted { .. });
+    while begun.elapsed() < most {
+        for (_, worker) in workers.iter().enumerate().filter(|(place, _)| *place != besides) {
+            if worker.records()?.iter().any(granted) {
+                return Ok(());
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
 }
 
 /// Waits until the clients have made so many more increments, counted from that moment.
@@ -191,6 +298,11 @@ fn is_refused(record: &Record) -> bool {
     matches!(record.what, WorkerEvent::Wrote { accepted: false, .. })
 }
 
+/// Whether the process saw that a switch is under way.
+fn is_under_way(record: &Record) -> bool {
+    matches!(&record.what, WorkerEvent::Phase { phase, .. } if phase == "draining" || phase == "both")
+}
+
 /// Whether the process saw that engine serve.
 fn serves(record: &Record, name: &str) -> bool {
     matches!(&record.what, WorkerEvent::Phase { phase, engine, .. } if phase == "serving" && engine == name)
@@ -206,12 +318,13 @@ fn judge(trial: Trial, history: &GrantHistory, values: &[i64], refused: usize, b
     for grant in &history.grants {
         if grant.granted_us < busy_until_us {
             overlaps.push(grant.who.clone());
-        } else if busy_until_us >= begun_us {
-            standstill_us = standstill_us.max(grant.granted_us - busy_until_us);
         }
+        // A process that was killed holds no longer.
+        let idle_from_us = busy_until_us.max(begun_us);
+        standstill_us = standstill_us.max(grant.granted_us.saturating_sub(idle_from_us));
         busy_until_us = busy_until_us.max(grant.until_us.unwrap_or(grant.granted_us));
     }
-    if trial.mode != "at-once" && (!overlaps.is_empty() || refused > 0) {
+    if trial.mode != AT_ONCE && (!overlaps.is_empty() || refused > 0) {
         let who = overlaps.first().cloned().unwrap_or_default();
         return Err(format!(
             "{} grants while another held, first of {who}; {refused} refused as stale",
@@ -241,15 +354,28 @@ mod tests {
 
     #[test]
     fn two_holders_and_lost_increments_are_seen() {
-        let (drain, at_once) = (TRIALS[0], TRIALS[6]);
+        let (drain, at_once) = (by_call("drain", Fault::PausedHolder), by_call(AT_ONCE, Fault::PausedHolder));
         let apart = history(&[(10, 20), (30, 40), (90, 95)]);
         let shown = judge(drain, &apart, &[1, 2, 3], 0, 15).unwrap();
         assert_eq!((shown.increments, shown.standstill_us), (3, 50));
+        let mut killed = history(&[(10, 20), (30, 40), (90, 95)]);
+        killed.grants[1].until_us = None;
+        assert_eq!(judge(drain, &killed, &[1, 2, 3], 0, 35).unwrap().standstill_us, 55, "from the switch on");
         assert!(judge(drain, &apart, &[1, 2], 0, 15).unwrap_err().contains("the counter is 2"));
         assert!(judge(drain, &apart, &[1, 1, 3], 0, 15).is_err());
         assert!(judge(drain, &apart, &[1, 2, 3], 1, 15).unwrap_err().contains("1 refused"));
         let together = history(&[(10, 50), (30, 40), (45, 60)]);
         assert!(judge(drain, &together, &[1, 2, 3], 0, 15).unwrap_err().contains("2 grants while another held"));
         assert_eq!(judge(at_once, &together, &[1, 2, 3], 5, 15).unwrap().overlaps, 2);
+        assert!(judge(at_once, &together, &[1, 2], 5, 15).unwrap_err().contains("the counter is 2"), "the fence holds");
+    }
+
+    #[test]
+    fn the_control_must_show_two_holders() {
+        let shown = |overlaps| Shown { overlaps, ..Shown::default() };
+        let paused = by_call(AT_ONCE, Fault::PausedHolder);
+        assert!(control(&[]).is_err() && control(&[(paused, shown(0)), (by_rule(AT_ONCE), shown(9))]).is_err());
+        assert_eq!(control(&[(paused, shown(2)), (by_rule(AT_ONCE), shown(1))]), Ok(3));
+        assert!(TRIALS.iter().any(|trial| trial.mode == AT_ONCE && trial.fault == Fault::PausedHolder));
     }
 }

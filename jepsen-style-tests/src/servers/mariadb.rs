@@ -74,6 +74,11 @@ impl MariaDb {
         self.port
     }
 
+    /// The pid of the process.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
     /// Sends it a signal: SIGSTOP and SIGCONT pause it, SIGKILL ends it at once.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
@@ -120,6 +125,14 @@ impl MariaDb {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// The package of Debian.
+pub const PACKAGES: &str = "mariadb-server";
+
+/// Whether it is installed.
+pub fn installed() -> bool {
+    programs().is_ok()
 }
 
 /// The programs that make an empty database and serve it.

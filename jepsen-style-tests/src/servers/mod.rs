@@ -3,4 +3,5 @@
 
 pub mod mariadb;
 pub mod redis;
+pub mod subjects;
 pub mod zookeeper;

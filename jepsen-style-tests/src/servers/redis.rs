@@ -25,6 +25,9 @@ pub struct Redis {
     process: Option<Process>,
 }
 
+/// The package of Debian.
+pub const PACKAGES: &str = "redis-server";
+
 /// Whether there is a `redis-server`.
 pub fn installed() -> bool {
     has_program(PROGRAM)

@@ -17,6 +17,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar";
 
+/// The packages of Debian.
+pub const PACKAGES: &str = "libzookeeper-java and default-jre-headless";
+
 /// Whether there are the jars and a Java.
 pub fn installed() -> bool {
     Path::new(JAR).exists() && has_program("java")
@@ -144,6 +147,19 @@ impl ZooKeeper {
     /// Ends a server by SIGKILL.
     pub fn kill(&mut self, id: usize) {
         self.servers[id - 1].process = None;
+    }
+
+    /// Stops a server as its operator would.
+    ///
+    /// # Errors
+    /// It does not stop.
+    pub async fn stop(&mut self, id: usize) -> Result<(), Failed> {
+        self.signal(id, Signal::SIGTERM);
+        let Some(mut process) = self.servers[id - 1].process.take() else { return Ok(()) };
+        match process.wait_end(READY_WITHIN).await {
+            Some(_) => Ok(()),
+            None => broken(format!("ZooKeeper {id} did not stop within {READY_WITHIN:?}")),
+        }
     }
 
     /// Starts a server again with its data.

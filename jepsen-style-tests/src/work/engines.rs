@@ -54,7 +54,7 @@ pub(super) struct EnginesWork {
     /// Switch in this mode when too many calls fail.
     #[arg(long, value_enum)]
     degrade: Option<ModeChoice>,
-    /// Do no increments: switch to this engine, and end.
+    /// Do no increments: join the group, switch to this engine when SIGUSR1 comes, and end.
     #[arg(long)]
     switch_to: Option<String>,
     /// How to switch.
@@ -133,6 +133,11 @@ pub(super) async fn run(common: &Common, work: EnginesWork) -> Result<(), String
     let engines = work.engines(common).await?;
     tell_phases(&engines);
     if let Some(name) = &work.switch_to {
+        let mut now = signal(SignalKind::user_defined1()).map_err(|error| error.to_string())?;
+        let joined = engines.status().wait_for(Option::is_some).await.map(drop);
+        joined.map_err(|error| error.to_string())?;
+        tell(0, WorkerEvent::Idle);
+        now.recv().await;
         let switched = engines.switch_engine(name, work.mode.into()).await;
         engines.close().await;
         return switched.map(drop).map_err(|error| error.to_string());

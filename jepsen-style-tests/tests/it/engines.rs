@@ -1,5 +1,5 @@
 //! The contract of lock engines against real servers, and what becomes of each engine's locks under its own faults.
-//! Tests of a server that is not installed do nothing.
+//! A test whose server is not installed fails under `CI=true`, and elsewhere says so and does nothing.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +20,8 @@ use lockkeeper_engines::{
 };
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
+
+use crate::is_installed;
 
 const LEASE: Duration = Duration::from_secs(2);
 /// So long that it lasts while servers are killed and restarted.
@@ -43,7 +45,7 @@ fn lasts(lease: &Lease) -> bool {
     lease.ends_at > lockkeeper_client::Moment::now()
 }
 
-async fn keeps_the_contract(subject: &dyn Subject) {
+pub(crate) async fn keeps_the_contract(subject: &dyn Subject) {
     if let Err(broken) = run(subject).await {
         panic!("{broken:#?}");
     }
@@ -72,7 +74,7 @@ impl Subject for OneRedis {
 
 #[tokio::test]
 async fn redis_keeps_the_contract() {
-    if !redis::installed() {
+    if !is_installed(redis::installed(), redis::PACKAGES) {
         return;
     }
     let dir = directory();
@@ -81,7 +83,7 @@ async fn redis_keeps_the_contract() {
 
 #[tokio::test]
 async fn redis_loses_locks_with_its_data_and_at_a_failover() {
-    if !redis::installed() {
+    if !is_installed(redis::installed(), redis::PACKAGES) {
         return;
     }
     let dir = directory();
@@ -133,7 +135,7 @@ async fn redis_loses_locks_with_its_data_and_at_a_failover() {
 
 #[tokio::test]
 async fn redis_out_of_reach_is_an_error_of_its_class() {
-    if !redis::installed() {
+    if !is_installed(redis::installed(), redis::PACKAGES) {
         return;
     }
     let dir = directory();
@@ -217,14 +219,14 @@ impl Subject for FiveRedis {
 
 #[tokio::test]
 async fn redlock_keeps_the_contract() {
-    if redis::installed() {
+    if is_installed(redis::installed(), redis::PACKAGES) {
         keeps_the_contract(&FiveRedis::start(&directory()).await).await;
     }
 }
 
 #[tokio::test]
 async fn redlock_needs_a_majority_with_its_data() {
-    if !redis::installed() {
+    if !is_installed(redis::installed(), redis::PACKAGES) {
         return;
     }
     let dir = directory();
@@ -291,7 +293,7 @@ impl Subject for OneZooKeeper {
 
 #[tokio::test]
 async fn zookeeper_keeps_the_contract() {
-    if !zookeeper::installed() {
+    if !is_installed(zookeeper::installed(), zookeeper::PACKAGES) {
         return;
     }
     let dir = directory();

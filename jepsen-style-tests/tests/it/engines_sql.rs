@@ -1,11 +1,14 @@
-//! The lock engines on SQL databases under the troubles of their servers: restarted, out of connections, connections
-//! killed, clients gone. What all engines must keep is the contract's to test.
+//! The lock engines on SQL databases: the contract that all engines must keep, and the troubles of their servers:
+//! restarted, out of connections, connections killed, clients gone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jepsen_style_tests::postgres::{Postgres, installed};
 use jepsen_style_tests::servers::mariadb::MariaDb;
+use jepsen_style_tests::servers::subjects::{
+    MARIADB_OPTIONS, MySqlGetLock, MySqlTable, PostgresAdvisory, PostgresTable,
+};
 use lockkeeper_client::Moment;
 use lockkeeper_engines::{
     EngineError, Lease, LockEngine, LockRequest, Mode, MySqlEngine, MySqlGetLockEngine, PostgresAdvisoryEngine,
@@ -14,6 +17,8 @@ use lockkeeper_engines::{
 use mysql_async::prelude::Queryable as _;
 use nix::sys::signal::Signal;
 use tokio_postgres::NoTls;
+
+use crate::engines::keeps_the_contract;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -121,6 +126,30 @@ async fn counts(engines: &[&dyn LockEngine]) {
     let workers = (0..8).map(|number| worker(engines[number % engines.len()]));
     futures::future::join_all(workers).await;
     assert_eq!(counter.into_inner(), 80);
+}
+
+#[tokio::test]
+async fn mysql_keeps_the_contract() {
+    let (_logs, server) = mariadb(MARIADB_OPTIONS).await;
+    keeps_the_contract(&MySqlTable::new(server).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn get_lock_keeps_the_contract() {
+    let (_logs, server) = mariadb(MARIADB_OPTIONS).await;
+    keeps_the_contract(&MySqlGetLock(server)).await;
+}
+
+#[tokio::test]
+async fn postgres_keeps_the_contract() {
+    let (_logs, server) = postgres().await;
+    keeps_the_contract(&PostgresTable::new(server).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn advisory_locks_keep_the_contract() {
+    let (_logs, server) = postgres().await;
+    keeps_the_contract(&PostgresAdvisory(server)).await;
 }
 
 #[tokio::test]

@@ -164,9 +164,17 @@ pub(super) async fn holder(bench: &Bench<'_>) -> Found {
         return engine.release(&lease).await.map_err(text);
     }
     let shown = shown.map_err(text)?.ok_or("a held lock has no holder")?;
-    check(shown.label == request.label, format!("the holder is shown as {:?}", shown.label))?;
+    let is_own = shown.label == request.label || bench.subject.names_holders_itself() && !shown.label.is_empty();
+    check(is_own, format!("the holder is shown as {:?}", shown.label))?;
     check(shown.token == lease.token(), format!("the holder's token is shown as {:?}", shown.token))?;
     engine.release(&lease).await.map_err(text)?;
+    // The next holder is another, whoever names it.
+    request.label = "contract next holder".into();
+    let (other, request) = (bench.engine(), request.with_wait(Wait::AtMost(PART_ENDS_WITHIN)));
+    let lease = hold(&*other, &request).await?;
+    let next = bench.engine().holder(&name).await.map_err(text)?.ok_or("a held lock has no holder")?;
+    check(next.label != shown.label, format!("two holders are both shown as {:?}", next.label))?;
+    other.release(&lease).await.map_err(text)?;
     let begun = Instant::now();
     while let Some(gone) = bench.engine().holder(&name).await.map_err(text)? {
         check(begun.elapsed() < Duration::from_secs(5), format!("a released lock has the holder {gone:?}"))?;

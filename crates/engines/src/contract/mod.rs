@@ -34,6 +34,11 @@ pub trait Subject: Send + Sync {
     /// Takes the lock away without its holder, as an operator does, or a failover that loses it.
     async fn break_lock(&self, lock: &str);
 
+    /// Whether the engine shows a name of its own for a holder, or changes its label: a server may have no room for one.
+    fn names_holders_itself(&self) -> bool {
+        false
+    }
+
     /// How many wait for the lock, if the engine is fair.
     async fn waiting(&self, _lock: &str) -> usize {
         0

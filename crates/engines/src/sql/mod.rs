@@ -3,6 +3,9 @@
 //! A database grants a lock by one statement (or one transaction for several locks), and has no queue. A waiter looks
 //! again when a release is announced, when the lease of the holder ends, and now and then. A grant must never be lost
 //! here: if its caller has gone, it is released, and if its answer was lost, the owner of the row tells whose it is.
+//!
+//! A statement whose answer was lost may still run in the server. Until the lease that it asked for would be over, a
+//! call must not end as if nothing had been acquired, whatever the server says next.
 
 mod wakeups;
 
@@ -89,10 +92,48 @@ pub(crate) trait LockTable: Send + Sync + 'static {
     async fn prepare_wait(&self) -> Duration;
 }
 
+/// That an answer was lost: locks may be held, for an owner that is not used again, until its lease is over.
+#[derive(Debug)]
+struct Doubt {
+    why: String,
+    until: Moment,
+}
+
+impl Doubt {
+    /// The doubt that lasts longer.
+    fn later(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        [one, other].into_iter().flatten().max_by_key(|doubt| doubt.until)
+    }
+
+    /// The error of a call that ends with `then`, unless the doubt is over.
+    fn error(self, then: &str) -> Result<(), EngineError> {
+        if Moment::now() >= self.until {
+            return Ok(());
+        }
+        Err(EngineError::UnknownOutcome(format!("{}; then {then}", self.why)))
+    }
+}
+
 /// Acquires the locks of the request; waits by looking again.
 pub(crate) async fn acquire<T: LockTable>(table: &Arc<T>, request: &LockRequest) -> Result<Option<Lease>, EngineError> {
-    let (owner, deadline) = (Uuid::new_v4(), request.wait.deadline());
-    if let Some(lease) = attempt_unless_dropped(table, request, owner, deadline).await? {
+    let mut doubt = None;
+    let outcome = acquire_or_doubt(table, request, &mut doubt).await;
+    let Some(doubt) = doubt else { return outcome };
+    match &outcome {
+        Ok(Some(_)) | Err(EngineError::UnknownOutcome(_)) => {}
+        Ok(None) => doubt.error("the wait was over")?,
+        Err(error) => doubt.error(&error.to_string())?,
+    }
+    outcome
+}
+
+async fn acquire_or_doubt<T: LockTable>(
+    table: &Arc<T>,
+    request: &LockRequest,
+    doubt: &mut Option<Doubt>,
+) -> Result<Option<Lease>, EngineError> {
+    let deadline = request.wait.deadline();
+    if let Some(lease) = attempt_unless_dropped(table, request, deadline, doubt).await? {
         return Ok(Some(lease));
     }
     let waiter = table.wakeups().register(request.locks());
@@ -104,7 +145,7 @@ pub(crate) async fn acquire<T: LockTable>(table: &Arc<T>, request: &LockRequest)
         let longest = table.prepare_wait().await;
         let held_for = table.held_for(request.locks()).await?;
         if held_for.is_zero() {
-            if let Some(lease) = attempt_unless_dropped(table, request, owner, deadline).await? {
+            if let Some(lease) = attempt_unless_dropped(table, request, deadline, doubt).await? {
                 return Ok(Some(lease));
             }
             pause = FIRST_PAUSE;
@@ -120,47 +161,51 @@ pub(crate) async fn acquire<T: LockTable>(table: &Arc<T>, request: &LockRequest)
 async fn attempt_unless_dropped<T: LockTable>(
     table: &Arc<T>,
     request: &LockRequest,
-    owner: Uuid,
     deadline: Deadline,
+    doubt: &mut Option<Doubt>,
 ) -> Result<Option<Lease>, EngineError> {
     let (sender, receiver) = oneshot::channel();
     let (table, request) = (table.clone(), request.clone());
     tokio::spawn(async move {
-        let outcome = attempt(&*table, &request, owner, deadline).await;
-        if let Err(Ok(Some(lease))) = sender.send(outcome)
+        let mut doubt = None;
+        let outcome = attempt(&*table, &request, deadline, &mut doubt).await;
+        if let Err((Ok(Some(lease)), _)) = sender.send((outcome, doubt))
             && let Err(error) = table.release(&lease).await
         {
             tracing::debug!(%error, locks = ?lease.locks, "lock of a caller that has gone left to its lease");
         }
     });
-    let ended = || Err(EngineError::UnknownOutcome("the runtime is shutting down".into()));
-    receiver.await.unwrap_or_else(|_| ended())
+    let Ok((outcome, new)) = receiver.await else {
+        return Err(EngineError::UnknownOutcome("the runtime is shutting down".into()));
+    };
+    *doubt = Doubt::later(doubt.take(), new);
+    outcome
 }
 
+/// Attempts as a new owner: what an earlier attempt may still get is not taken for a grant of this one, which would
+/// last longer.
 async fn attempt<T: LockTable>(
     table: &T,
     request: &LockRequest,
-    owner: Uuid,
     deadline: Deadline,
+    doubt: &mut Option<Doubt>,
 ) -> Result<Option<Lease>, EngineError> {
+    let owner = Uuid::new_v4();
     let mut pause = FIRST_PAUSE;
     let mut last = String::new();
     let mut sent = None;
-    // Whether the locks may have been taken at `sent` already.
-    let mut unknown = false;
     for _ in 0..MOST_CONFLICTS {
-        if !unknown {
+        // The locks may have been taken at `sent` already if there is a doubt.
+        if doubt.is_none() {
             sent = None;
         }
         let mut attempted = table.attempt(request, owner, &mut sent).await;
         if let Err(EngineError::UnknownOutcome(why)) = &attempted {
+            // The locks may be held for this owner until then.
+            let until = sent.unwrap_or_else(Moment::now) + request.lease;
+            *doubt = Doubt::later(doubt.take(), Some(Doubt { why: why.clone(), until }));
             // Asks again as the same owner: either the first attempt took the locks, or the second one does.
-            let why = why.clone();
-            unknown = true;
-            attempted = match table.attempt(request, owner, &mut sent).await {
-                Err(error) if error.is_failure() => Err(EngineError::UnknownOutcome(format!("{why}; then {error}"))),
-                other => other,
-            };
+            attempted = table.attempt(request, owner, &mut sent).await;
         }
         match attempted? {
             Attempt::Granted(tokens) => {
@@ -180,7 +225,7 @@ async fn attempt<T: LockTable>(
                 if deadline.is_over() {
                     return Ok(None);
                 }
-                unknown = false;
+                *doubt = None;
                 last = "the answer came after the end of the lease".into();
             }
             Attempt::Held => return Ok(None),
@@ -199,7 +244,10 @@ async fn attempt<T: LockTable>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::wait::Wait;
@@ -213,34 +261,51 @@ mod tests {
         }
     }
 
-    /// The first outcome is unknown, and comes after the end of the lease; each further attempt is granted.
+    type Answer = Result<Attempt, EngineError>;
+
+    fn unknown() -> Answer {
+        Err(EngineError::UnknownOutcome("no answer".into()))
+    }
+
+    fn refused() -> Answer {
+        Err(EngineError::Refused("no such table".into()))
+    }
+
+    /// Gives these answers to attempts, the first after a while, and grants when it has no more.
     #[derive(Default)]
-    struct Late {
+    struct Scripted {
         wakeups: Wakeups,
-        attempts: AtomicU32,
+        answers: Mutex<VecDeque<Answer>>,
+        first_takes: Duration,
+        owners: Mutex<Vec<Uuid>>,
         releases: AtomicU32,
     }
 
-    #[async_trait]
-    impl LockTable for Late {
-        fn engine(&self) -> &'static str {
-            "late"
+    impl Scripted {
+        fn new(first_takes: Duration, answers: impl IntoIterator<Item = Answer>) -> Arc<Self> {
+            let answers = Mutex::new(answers.into_iter().collect());
+            Arc::new(Self { first_takes, answers, ..Self::default() })
         }
 
-        async fn attempt(
-            &self,
-            request: &LockRequest,
-            _owner: Uuid,
-            sent: &mut Option<Moment>,
-        ) -> Result<Attempt, EngineError> {
+        fn owners(&self) -> Vec<Uuid> {
+            self.owners.lock().clone()
+        }
+    }
+
+    #[async_trait]
+    impl LockTable for Scripted {
+        fn engine(&self) -> &'static str {
+            "scripted"
+        }
+
+        async fn attempt(&self, _request: &LockRequest, owner: Uuid, sent: &mut Option<Moment>) -> Answer {
             sent.get_or_insert_with(Moment::now);
-            match self.attempts.fetch_add(1, Ordering::SeqCst) {
-                0 => {
-                    sleep(request.lease * 2).await;
-                    Err(EngineError::UnknownOutcome("no answer".into()))
-                }
-                _ => Ok(Attempt::Granted(vec![1])),
+            let is_first = self.owners().is_empty();
+            self.owners.lock().push(owner);
+            if is_first {
+                sleep(self.first_takes).await;
             }
+            self.answers.lock().pop_front().unwrap_or_else(|| Ok(Attempt::Granted(vec![1])))
         }
 
         async fn held_for(&self, _locks: &[String]) -> Result<Duration, EngineError> {
@@ -261,18 +326,69 @@ mod tests {
         }
     }
 
+    const LEASE: Duration = Duration::from_millis(500);
+
+    fn request(wait: Wait) -> LockRequest {
+        LockRequest::new("a").with_lease(LEASE).with_wait(wait)
+    }
+
     #[tokio::test]
     async fn a_lease_that_is_over_is_released_and_not_returned() {
-        let request = LockRequest::new("a").with_lease(Duration::from_millis(500));
-        let late = Late::default();
-        let deadline = Wait::Endless.deadline();
-        let lease = attempt(&late, &request, Uuid::new_v4(), deadline).await.unwrap().unwrap();
+        let late = Scripted::new(LEASE * 2, [unknown()]);
+        let lease = acquire(&late, &request(Wait::Endless)).await.unwrap().unwrap();
         assert!(lease.ends_at > Moment::now());
-        assert_eq!((late.attempts.into_inner(), late.releases.into_inner()), (3, 1));
+        assert_eq!((late.owners().len(), late.releases.load(Ordering::SeqCst)), (3, 1));
 
-        let late = Late::default();
-        let granted = attempt(&late, &request, Uuid::new_v4(), Wait::Try.deadline()).await.unwrap();
-        assert_eq!((granted, late.releases.into_inner()), (None, 1));
+        let late = Scripted::new(LEASE * 2, [unknown()]);
+        let granted = acquire(&late, &request(Wait::Try)).await.unwrap();
+        assert_eq!((granted, late.releases.load(Ordering::SeqCst)), (None, 1));
+    }
+
+    #[tokio::test]
+    async fn a_lost_answer_is_cleared_up_by_asking_again_and_the_lease_counts_from_the_first_request() {
+        let begun = Moment::now();
+        let table = Scripted::new(LEASE / 2, [unknown()]);
+        let lease = acquire(&table, &request(Wait::Try)).await.unwrap().unwrap();
+        assert!(lease.ends_at < begun + LEASE + LEASE / 4, "{lease:?}");
+        assert!(table.owners().windows(2).all(|pair| pair[0] == pair[1]), "the owner tells whose it is");
+    }
+
+    #[tokio::test]
+    async fn an_outcome_stays_unknown_until_the_lease_would_be_over() {
+        let long = request(Wait::Try).with_lease(Duration::from_secs(60));
+        let held = || Ok(Attempt::Held);
+        let conflicts = || (0..MOST_CONFLICTS).map(|_| Ok(Attempt::Conflict("deadlock".into())));
+        let scripts: [Vec<Answer>; 4] = [
+            vec![unknown(), refused()],
+            vec![unknown(), held()],
+            vec![unknown(), unknown()],
+            std::iter::once(unknown()).chain(conflicts()).collect(),
+        ];
+        for script in scripts {
+            let shown = format!("{script:?}");
+            match acquire(&Scripted::new(Duration::ZERO, script), &long).await {
+                Err(EngineError::UnknownOutcome(why)) => assert!(why.contains("no answer"), "{shown}: {why}"),
+                other => panic!("{shown}: {other:?}"),
+            }
+        }
+        // Without a doubt before, a refusal is certain.
+        let outcome = acquire(&Scripted::new(Duration::ZERO, [refused()]), &long).await;
+        assert_eq!(outcome, Err(EngineError::Refused("no such table".into())));
+        // And so it is afterwards.
+        let table = Scripted::new(Duration::ZERO, [unknown(), held()]);
+        let never = (0..10_000).map(|_| held());
+        table.answers.lock().extend(never);
+        assert_eq!(acquire(&table, &request(Wait::AtMost(LEASE * 2))).await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn what_an_attempt_of_unknown_outcome_may_get_is_not_taken_for_a_later_grant() {
+        let table = Scripted::new(Duration::ZERO, [unknown(), Ok(Attempt::Held)]);
+        let begun = Moment::now();
+        let lease = acquire(&table, &request(Wait::Endless)).await.unwrap().unwrap();
+        let owners = table.owners();
+        assert!(owners[0] == owners[1] && owners[2] != owners[0] && lease.owner == owners[2], "{owners:?}");
+        assert!(lease.ends_at >= begun + LEASE);
     }
 
     #[test]

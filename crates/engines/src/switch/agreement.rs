@@ -84,13 +84,18 @@ pub(super) trait Seat: fmt::Debug + Send + Sync {
 }
 
 /// A place in the replicated group, and its ephemeral node.
-pub(super) async fn open(agreement: &Agreement, engines: &[String]) -> Result<Arc<dyn Seat>, String> {
+pub(super) async fn open(
+    agreement: &Agreement,
+    engines: &[String],
+    first_generation: u16,
+) -> Result<Arc<dyn Seat>, String> {
     let default = SessionOptions::default();
     let label = format!("{}, engines/{}", default.label, agreement.group);
     let options = SessionOptions { timeout: agreement.session_timeout, label, ..default };
     let session = Session::open(&agreement.client, &options).await.map_err(|error| error.to_string())?;
     let path = format!("{DIRECTORY}/{}", agreement.group);
-    let first = serde_json::to_string(&GroupState::new(engines.to_vec())).map_err(|error| error.to_string())?;
+    let first = GroupState::new(engines.to_vec(), first_generation);
+    let first = serde_json::to_string(&first).map_err(|error| error.to_string())?;
     let id = Uuid::new_v4();
     let own = format!("{path}/{id}");
     let nodes = [
@@ -196,8 +201,8 @@ pub(super) struct LocalSeat {
 }
 
 impl LocalSeat {
-    pub(super) fn new(engines: &[String]) -> Self {
-        let state = Mutex::new((GroupState::new(engines.to_vec()), 0));
+    pub(super) fn new(engines: &[String], first_generation: u16) -> Self {
+        let state = Mutex::new((GroupState::new(engines.to_vec(), first_generation), 0));
         Self { id: Uuid::new_v4(), state, changed: Notify::new() }
     }
 }

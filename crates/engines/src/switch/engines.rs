@@ -21,7 +21,7 @@ use super::options::{EnginesOptions, IfUnreachable};
 use super::promises::together;
 use super::state::{SwitchError, SwitchMode, SwitchPhase};
 use super::taking::{Begun, Taken, Taking, split};
-use super::token::{compose, of_generation};
+use super::token::{LAST_GENERATION, compose, of_generation};
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Protection};
 use crate::error::EngineError;
@@ -49,8 +49,8 @@ impl Engines {
     /// order. The processes of a group must name the same engines in the same order.
     ///
     /// # Errors
-    /// There is no engine, two have one name, the longest lease is below their minimum, or the group's name is
-    /// invalid.
+    /// There is no engine, two have one name, the longest lease is below their minimum, or the group's name or first
+    /// generation is invalid.
     pub fn new(engines: Vec<Arc<dyn LockEngine>>, options: EnginesOptions) -> Result<Arc<Self>, EngineError> {
         let refused = |why: String| Err(EngineError::Refused(why));
         let mut names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
@@ -63,6 +63,11 @@ impl Engines {
         }
         if let Some(agreement) = &options.agreement {
             agreement.check().map_err(EngineError::Refused)?;
+        }
+        if !(1..LAST_GENERATION).contains(&options.first_generation) {
+            let why =
+                format!("first_generation is from 1 to {}, not {}", LAST_GENERATION - 1, options.first_generation);
+            return refused(why);
         }
         let capabilities = together(&engines, &options);
         let (longest, shortest) = (options.longest_lease, capabilities.minimum_lease);

@@ -58,7 +58,7 @@ pub enum SwitchEvent {
         /// The engine.
         engine: String,
     },
-    /// Probes have succeeded for the hold-off.
+    /// It does not count as failing any more: calls succeed again, or probes have succeeded for the hold-off.
     EngineWell {
         /// The engine.
         engine: String,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use lockkeeper_client::Moment;
 use tokio::time::{interval, sleep};
 use uuid::Uuid;
@@ -28,10 +29,11 @@ const LONGEST_NAP: Duration = Duration::from_secs(1);
 /// Runs until it is aborted.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut pause = FIRST_PAUSE;
+    let (names, first) = (inner.names(), inner.options.first_generation);
     loop {
         let opened = match &inner.options.agreement {
-            Some(agreement) => agreement::open(agreement, &inner.names()).await,
-            None => Ok(Arc::new(LocalSeat::new(&inner.names())) as Arc<dyn Seat>),
+            Some(agreement) => agreement::open(agreement, &names, first).await,
+            None => Ok(Arc::new(LocalSeat::new(&names, first)) as Arc<dyn Seat>),
         };
         let because = match opened {
             Ok(seat) => {
@@ -59,7 +61,8 @@ pub(super) async fn run(inner: Arc<Inner>) {
 async fn join(inner: &Arc<Inner>, seat: &Arc<dyn Seat>) -> Result<(), String> {
     loop {
         let seen = seat.read().await?;
-        let state = seen.state.join(seat.id(), &inner.names(), inner.options.longest_lease)?;
+        let options = &inner.options;
+        let state = seen.state.join(seat.id(), &inner.names(), options.first_generation, options.longest_lease)?;
         if !seat.write(&state, seen.version).await? {
             continue;
         }
@@ -177,32 +180,45 @@ fn next_time(inner: &Arc<Inner>, own: Uuid, absent: &BTreeMap<Uuid, (Moment, Dur
     removals.chain(lease).min().map(|at| now.until(at))
 }
 
-/// Probes the main engine while another one serves in its place.
+/// Probes the main engine while another one serves in its place, and each engine that counts as failing: calls alone
+/// would not show that it is well again where none are made.
 pub(super) async fn probe(inner: Arc<Inner>, rule: Degrading) {
     let mut ticks = interval(rule.probe_interval.max(Duration::from_millis(10)));
     loop {
         ticks.tick().await;
         let main = inner.status.borrow().as_ref().and_then(|status| status.return_to.clone());
-        let Some(main) = main else {
-            inner.core.lock().health.iter_mut().for_each(Health::forget_probes);
-            continue;
+        let probed: Vec<usize> = {
+            let mut core = inner.core.lock();
+            let is_probed = |place: usize, health: &Health| {
+                health.is_failing() || main.as_deref() == Some(inner.engines[place].name())
+            };
+            core.health.iter_mut().enumerate().filter(|(place, health)| !is_probed(*place, health)).for_each(
+                // What was probed before says nothing now.
+                |(_, health)| health.forget_probes(),
+            );
+            let probed = core.health.iter().enumerate().filter(|(place, health)| is_probed(*place, health));
+            probed.map(|(place, _)| place).collect()
         };
-        let (Ok(engine), Some(place)) = (inner.engine(&main), inner.place(&main)) else { continue };
-        let lease = engine.capabilities().minimum_lease.max(Duration::from_secs(1));
-        let name = format!("lockkeeper-engines-probe/{}", Uuid::new_v4());
-        let request = LockRequest::new(name).with_wait(Wait::Try).with_lease(lease);
-        // One that hangs is not well.
-        let within = rule.probe_interval.max(Duration::from_secs(1));
-        let failed = match tokio::time::timeout(within, engine.acquire(&request)).await {
-            Ok(Ok(Some(lease))) => engine.release(&lease).await.is_err_and(|error| error.is_failure()),
-            Ok(Ok(None)) => false,
-            Ok(Err(error)) => error.is_failure(),
-            Err(_) => true,
-        };
-        let well = inner.core.lock().health[place].probe(&rule, Moment::now(), failed);
-        if well {
-            inner.events.emit(SwitchEvent::EngineWell { engine: main });
-        }
-        inner.work.notify_one();
+        join_all(probed.into_iter().map(|place| probe_once(&inner, &rule, place))).await;
     }
+}
+
+async fn probe_once(inner: &Inner, rule: &Degrading, place: usize) {
+    let engine = &inner.engines[place];
+    let lease = engine.capabilities().minimum_lease.max(Duration::from_secs(1));
+    let name = format!("lockkeeper-engines-probe/{}", Uuid::new_v4());
+    let request = LockRequest::new(name).with_wait(Wait::Try).with_lease(lease);
+    // One that hangs is not well.
+    let within = rule.probe_interval.max(Duration::from_secs(1));
+    let failed = match tokio::time::timeout(within, engine.acquire(&request)).await {
+        Ok(Ok(Some(lease))) => engine.release(&lease).await.is_err_and(|error| error.is_failure()),
+        Ok(Ok(None)) => false,
+        Ok(Err(error)) => error.is_failure(),
+        Err(_) => true,
+    };
+    let well = inner.core.lock().health[place].probe(rule, Moment::now(), failed);
+    if well {
+        inner.events.emit(SwitchEvent::EngineWell { engine: engine.name().into() });
+    }
+    inner.work.notify_one();
 }

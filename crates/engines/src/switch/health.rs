@@ -1,7 +1,8 @@
 //! Whether an engine fails too often, and whether it is well again. Pure: times are arguments.
 //!
-//! There is hysteresis: an engine fails once a share of its calls in a window has failed, and then counts as failing
-//! until probes have succeeded without a break for the hold-off. Few calls decide nothing.
+//! There is hysteresis: an engine fails once a share of its calls in a window has failed. It then counts as failing
+//! until less than half of that share fails, or until probes have succeeded without a break for the hold-off, whichever
+//! comes first: a process that makes no calls has probes alone. Few calls decide nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,7 +22,8 @@ pub struct Degrading {
     pub minimum_calls: u32,
     /// How long probes of the main engine must succeed, without a break, before it serves again.
     pub hold_off: Duration,
-    /// How often the main engine is probed while another one serves, by taking a lock that nobody else takes.
+    /// How often the main engine is probed while another one serves, and each engine that counts as failing, by taking
+    /// a lock that nobody else takes.
     pub probe_interval: Duration,
     /// How to switch.
     pub mode: SwitchMode,
@@ -49,6 +51,13 @@ struct Slice {
     failures: u32,
 }
 
+/// What a call has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HealthChange {
+    Failing,
+    Well,
+}
+
 /// The outcomes of one engine's calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Health {
@@ -59,8 +68,8 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Notes a call, and returns whether the engine has begun to fail with it.
-    pub(super) fn note(&mut self, rule: &Degrading, now: Moment, failed: bool) -> bool {
+    /// Notes a call, and returns what has changed with it.
+    pub(super) fn note(&mut self, rule: &Degrading, now: Moment, failed: bool) -> Option<HealthChange> {
         while self.slices.front().is_some_and(|slice| slice.begun.until(now) > rule.window) {
             self.slices.pop_front();
         }
@@ -77,10 +86,19 @@ impl Health {
         }
         let sum = |count: fn(&Slice) -> u32| self.slices.iter().map(|slice| u64::from(count(slice))).sum::<u64>();
         let (calls, failures) = (sum(|slice| slice.calls), sum(|slice| slice.failures));
-        let fails = calls >= u64::from(rule.minimum_calls.max(1)) && failures * 100 >= calls * u64::from(rule.percent);
-        let begins = fails && failed && !self.failing;
-        self.failing |= begins;
-        begins
+        if calls < u64::from(rule.minimum_calls.max(1)) {
+            return None;
+        }
+        let limit = calls * u64::from(rule.percent);
+        if failed && !self.failing && failures * 100 >= limit {
+            self.failing = true;
+            return Some(HealthChange::Failing);
+        }
+        if !failed && self.failing && failures * 200 < limit {
+            self.failing = false;
+            return Some(HealthChange::Well);
+        }
+        None
     }
 
     /// Notes a probe, and returns whether the engine has become well with it.
@@ -130,13 +148,18 @@ mod tests {
         Moment::from_millis(second * 1_000)
     }
 
+    /// Notes these calls at one moment, and returns what changed.
+    fn noted(health: &mut Health, second: u64, calls: &[bool]) -> Vec<HealthChange> {
+        calls.iter().filter_map(|failed| health.note(&RULE, at(second), *failed)).collect()
+    }
+
     #[test]
     fn few_calls_decide_nothing_and_half_of_many_do() {
         let mut health = Health::default();
-        assert!(!health.note(&RULE, at(0), true) && !health.note(&RULE, at(0), true));
-        assert!(!health.note(&RULE, at(1), false));
-        assert!(health.note(&RULE, at(2), true), "three of four");
-        assert!(!health.note(&RULE, at(2), true), "reported once");
+        assert_eq!(noted(&mut health, 0, &[true, true]), []);
+        assert_eq!(noted(&mut health, 1, &[false]), []);
+        assert_eq!(noted(&mut health, 2, &[true]), [HealthChange::Failing], "three of four");
+        assert_eq!(noted(&mut health, 2, &[true]), [], "reported once");
         assert!(health.is_failing());
     }
 
@@ -144,32 +167,42 @@ mod tests {
     fn a_share_below_the_limit_never_trips() {
         let mut health = Health::default();
         for call in 0..1_000 {
-            assert!(!health.note(&RULE, at(call / 10), call % 3 == 2), "call {call}");
+            assert_eq!(health.note(&RULE, at(call / 10), call % 3 == 2), None, "call {call}");
         }
     }
 
     #[test]
     fn old_failures_are_forgotten() {
         let mut health = Health::default();
-        for _ in 0..3 {
-            health.note(&RULE, at(0), true);
-        }
-        assert!(!health.note(&RULE, at(20), true), "one call in the window");
+        noted(&mut health, 0, &[true; 3]);
+        assert_eq!(noted(&mut health, 20, &[true]), [], "one call in the window");
     }
 
     #[test]
-    fn only_an_unbroken_row_of_probes_ends_it() {
+    fn successes_of_its_own_end_it_once_less_than_half_of_the_limit_fails() {
         let mut health = Health::default();
-        for _ in 0..4 {
-            health.note(&RULE, at(0), true);
-        }
-        health.note(&RULE, at(1), false);
+        assert_eq!(noted(&mut health, 0, &[true; 4]), [HealthChange::Failing]);
+        assert_eq!(noted(&mut health, 1, &[false; 12]), [], "4 of 16 is half of the limit");
+        assert_eq!(noted(&mut health, 1, &[false]), [HealthChange::Well]);
+        assert!(!health.is_failing() && !health.is_well(&RULE, at(1)), "to go back takes probes");
+        assert_eq!(noted(&mut health, 2, &[true; 8]), [], "12 of 25");
+        assert_eq!(noted(&mut health, 2, &[true]), [HealthChange::Failing], "it can fail again");
+        // Failures that are older than the window do not keep it, few successes do not end it.
+        assert_eq!(noted(&mut health, 30, &[false; 3]), []);
+        assert_eq!(noted(&mut health, 31, &[false]), [HealthChange::Well]);
+    }
+
+    #[test]
+    fn an_unbroken_row_of_probes_ends_it() {
+        let mut health = Health::default();
+        noted(&mut health, 0, &[true; 4]);
+        noted(&mut health, 1, &[false]);
         assert!(health.is_failing(), "one success is not enough");
         assert!(!health.probe(&RULE, at(10), false) && !health.probe(&RULE, at(50), true));
         assert!(!health.probe(&RULE, at(60), false) && !health.probe(&RULE, at(119), false));
         assert!(!health.is_well(&RULE, at(119)));
         assert!(health.probe(&RULE, at(120), false) && !health.is_failing() && health.is_well(&RULE, at(120)));
-        assert!(!health.note(&RULE, at(121), true), "what happened before does not count again");
+        assert_eq!(noted(&mut health, 121, &[true]), [], "what happened before does not count again");
         assert!(!health.is_well(&RULE, at(121)));
     }
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::agreement::{Seat, Seen};
 use super::event::{Events, SwitchEvent, count_call, note_switch};
-use super::health::{Degrading, Health};
+use super::health::{Degrading, Health, HealthChange};
 use super::member::MemberState;
 use super::options::EnginesOptions;
 use super::state::{GroupState, SwitchPhase};
@@ -203,11 +203,14 @@ impl Inner {
         };
         count_call(engine, call, word);
         let (Some(rule), Some(place)) = (&self.options.degrading, self.place(engine)) else { return };
-        let begins = self.core.lock().health[place].note(rule, Moment::now(), failed);
-        if begins {
-            self.events.emit(SwitchEvent::EngineFailing { engine: engine.into() });
-            self.work.notify_one();
-        }
+        let change = self.core.lock().health[place].note(rule, Moment::now(), failed);
+        let Some(change) = change else { return };
+        let engine = engine.to_owned();
+        self.events.emit(match change {
+            HealthChange::Failing => SwitchEvent::EngineFailing { engine },
+            HealthChange::Well => SwitchEvent::EngineWell { engine },
+        });
+        self.work.notify_one();
     }
 
     /// The engine that this process would switch to.

@@ -124,7 +124,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let state = GroupState::new(ENGINES.iter().map(|name| (*name).to_owned()).collect());
+        let state = GroupState::new(ENGINES.iter().map(|name| (*name).to_owned()).collect(), 1);
         let mut world = Self {
             now_ms: 1_000,
             next_id: 1,
@@ -158,7 +158,7 @@ impl World {
         let id = self.fresh_id();
         self.alive.insert(id, self.now_ms + SESSION_MS + MARGIN_MS);
         let engines = self.state.engines.clone();
-        self.state = self.state.join(id, &engines, Duration::from_millis(LEASE_MS)).unwrap();
+        self.state = self.state.join(id, &engines, 1, Duration::from_millis(LEASE_MS)).unwrap();
         self.version += 1;
         Process {
             id,

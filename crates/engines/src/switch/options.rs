@@ -26,6 +26,11 @@ pub struct EnginesOptions {
     /// for the leases of this process alone, and two processes that are switched at different times can both hold a
     /// lock.
     pub agreement: Option<Agreement>,
+    /// The generation of a new group: the high 15 bits of its first fencing tokens. Where resources remember tokens of
+    /// another group, take a larger one than the latest of that group
+    /// ([`SwitchStatus::generation`](super::SwitchStatus)), the same in all processes. A group that exists keeps its
+    /// generation, and is not joined if that is smaller.
+    pub first_generation: u16,
     /// A request for a longer lease is refused. A switch waits so long, and a tenth, for a process that has gone.
     pub longest_lease: Duration,
     /// When to switch without being asked; never, if `None`.
@@ -40,6 +45,7 @@ impl Default for EnginesOptions {
     fn default() -> Self {
         Self {
             agreement: None,
+            first_generation: 1,
             longest_lease: Duration::from_secs(10),
             degrading: None,
             if_unreachable: IfUnreachable::default(),

@@ -167,10 +167,10 @@ pub(super) struct GroupState {
 
 impl GroupState {
     /// The state of a new group: its first engine serves.
-    pub(super) fn new(engines: Vec<String>) -> Self {
+    pub(super) fn new(engines: Vec<String>, generation: u16) -> Self {
         let engine = engines.first().cloned().unwrap_or_default();
         let phase = SwitchPhase::Serving { engine };
-        Self { engines, epoch: 1, generation: 1, phase, return_to: None, members: BTreeMap::new() }
+        Self { engines, epoch: 1, generation, phase, return_to: None, members: BTreeMap::new() }
     }
 
     /// The engines that a lock is to be taken from, in their order; none while nothing is granted.
@@ -184,9 +184,22 @@ impl GroupState {
         }
     }
 
-    /// Adds a process that has no leases.
-    pub(super) fn join(&self, id: Uuid, engines: &[String], longest_lease: Duration) -> Result<Self, String> {
+    /// Adds a process that has no leases, and that expects tokens of that generation at least.
+    pub(super) fn join(
+        &self,
+        id: Uuid,
+        engines: &[String],
+        first_generation: u16,
+        longest_lease: Duration,
+    ) -> Result<Self, String> {
         let mut next = self.clone();
+        if self.generation < first_generation {
+            return Err(format!(
+                "first_generation of this process is {first_generation}, but the group exists with the generation {}: \
+                 its tokens would be smaller than this process expects; use a new group",
+                self.generation
+            ));
+        }
         if self.engines != engines {
             // A serving engine and members rely on the list.
             if !self.members.is_empty() || !engines.iter().any(|engine| engine == self.phase.to()) {
@@ -360,8 +373,8 @@ mod tests {
 
     fn group(members: u128) -> GroupState {
         let engines = names(&["a", "b", "c"]);
-        let join = |state: GroupState, id| state.join(Uuid::from_u128(id), &engines, LEASE).unwrap();
-        (0..members).fold(GroupState::new(engines.clone()), join)
+        let join = |state: GroupState, id| state.join(Uuid::from_u128(id), &engines, 1, LEASE).unwrap();
+        (0..members).fold(GroupState::new(engines.clone(), 1), join)
     }
 
     fn confirmed(state: &GroupState) -> GroupState {
@@ -442,11 +455,21 @@ mod tests {
     #[test]
     fn another_list_of_engines_is_taken_from_the_first_member_only() {
         let (id, other) = (Uuid::from_u128(9), names(&["a", "d"]));
-        assert!(group(1).join(id, &other, LEASE).unwrap_err().contains("the group has a, b, c"));
-        assert_eq!(group(0).join(id, &other, LEASE).unwrap().engines, other);
-        assert!(group(0).join(id, &names(&["d"]), LEASE).is_err(), "the engine that serves must be among them");
+        assert!(group(1).join(id, &other, 1, LEASE).unwrap_err().contains("the group has a, b, c"));
+        assert_eq!(group(0).join(id, &other, 1, LEASE).unwrap().engines, other);
+        assert!(group(0).join(id, &names(&["d"]), 1, LEASE).is_err(), "the engine that serves must be among them");
         let full = group(u128::try_from(MAX_MEMBERS).unwrap());
-        assert!(full.join(Uuid::from_u128(1_000), &names(&["a", "b", "c"]), LEASE).is_err());
+        assert!(full.join(Uuid::from_u128(1_000), &names(&["a", "b", "c"]), 1, LEASE).is_err());
+    }
+
+    #[test]
+    fn a_group_with_a_smaller_generation_than_expected_is_not_joined() {
+        let (id, engines) = (Uuid::from_u128(9), names(&["a", "b", "c"]));
+        let later = GroupState::new(engines.clone(), 7);
+        assert_eq!(later.join(id, &engines, 7, LEASE).unwrap().generation, 7);
+        assert_eq!(later.join(id, &engines, 1, LEASE).unwrap().generation, 7, "it keeps its own");
+        let why = later.join(id, &engines, 8, LEASE).unwrap_err();
+        assert!(why.contains("first_generation of this process is 8") && why.contains("generation 7"), "{why}");
     }
 
     #[test]

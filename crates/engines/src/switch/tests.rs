@@ -279,6 +279,37 @@ async fn a_failing_engine_is_left_and_taken_again_when_it_is_well() {
     until(&engines, |status| serves(status, "a") && status.return_to.is_none()).await;
 }
 
+#[tokio::test]
+async fn calls_or_probes_show_that_an_engine_is_well_again() {
+    let a = Named::new("a");
+    let hour = Duration::from_secs(3_600);
+    let rule = Degrading { minimum_calls: 4, window: Duration::from_millis(300), ..Degrading::default() };
+    for (hold_off, calls) in [(hour, true), (Duration::from_millis(100), false)] {
+        let rule = Degrading { hold_off, probe_interval: Duration::from_millis(20), ..rule };
+        let engines = handle(&[&a], EnginesOptions { degrading: Some(rule), ..EnginesOptions::default() });
+        let mut events = engines.events();
+        a.cut_off.store(true, Ordering::SeqCst);
+        for _ in 0..4 {
+            assert!(lock(engines.clone(), &trying()).await.is_err());
+        }
+        while !matches!(events.recv().await.unwrap(), SwitchEvent::EngineFailing { .. }) {}
+        a.cut_off.store(false, Ordering::SeqCst);
+        let works = async {
+            if !calls {
+                return std::future::pending::<()>().await;
+            }
+            loop {
+                held(&engines, &request()).await.release().await.unwrap();
+            }
+        };
+        let well = async { while !matches!(events.recv().await.unwrap(), SwitchEvent::EngineWell { .. }) {} };
+        tokio::select! {
+            () = works => {}
+            done = timeout(PATIENCE, well) => done.expect("it is well again"),
+        }
+    }
+}
+
 struct Fleet {
     cluster: Cluster,
     a: Arc<Named>,
@@ -372,6 +403,34 @@ async fn a_fleet_switches_together_and_tokens_go_on_rising() {
     let late = fleet.process();
     let status = until(&late, |status| status.members == 1).await;
     assert!(serves(&status, "b"), "who comes later finds the engine that serves");
+}
+
+#[tokio::test]
+async fn the_tokens_of_a_new_group_can_begin_above_those_of_an_old_one() {
+    let fleet = Fleet::start().await;
+    let old = fleet.process();
+    old.switch_engine("b", DRAIN).await.unwrap();
+    let latest = old.switch_engine("a", DRAIN).await.unwrap().generation;
+    let token = async |engines: &Arc<Engines>| {
+        let guard = lock_fenced(engines.fenced().unwrap(), &request()).await.unwrap().unwrap();
+        let token = guard.token();
+        guard.release().await.unwrap();
+        token
+    };
+    let of_old = token(&old).await;
+    let group = |name: &str, first_generation| {
+        let mut options = EnginesOptions { first_generation, ..fleet.options() };
+        options.agreement.as_mut().unwrap().group = name.into();
+        Engines::new(vec![fleet.a.clone(), fleet.b.clone()], options)
+    };
+    assert!(token(&group("careless", 1).unwrap()).await < of_old);
+    assert!(token(&group("careful", latest + 1).unwrap()).await > of_old);
+    let late = group("careless", latest + 1).unwrap();
+    let refused = late.acquire(&trying().with_wait(Wait::Endless)).await.unwrap_err().to_string();
+    assert!(refused.contains("first_generation"), "{refused}");
+    for wrong in [0, i16::MAX as u16] {
+        assert!(matches!(group("wrong", wrong), Err(EngineError::Refused(why)) if why.contains("first_generation")));
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkeeper_bench::spent_us;
 use lockkeeper_client::Client;
 use lockkeeper_engines::contract::Subject;
 use lockkeeper_engines::{
@@ -16,9 +17,11 @@ use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
 use super::workload::LOCK;
-use super::{LEASE, SLOW_LEASE};
+use super::{LEASE, SLOW_LEASE, databases};
 use crate::cluster::{Cluster, Options};
+use crate::postgres;
 use crate::proofs::Context;
+use crate::servers::mariadb;
 use crate::servers::redis::{self, Redis};
 use crate::servers::zookeeper::{self, ZooKeeper};
 use crate::verdict::Failed;
@@ -29,8 +32,11 @@ pub(super) enum Fault {
     Calm,
     /// The holder itself is paused past its lease and then writes without a look.
     PausedHolder,
-    /// The server that decides, or one of several equal ones, is killed. Of a replicated Redis the replica takes over.
+    /// The server that decides, or one of several equal ones, is killed. Of a replicated Redis the replica takes over; a
+    /// database is started again at once.
     Kill,
+    /// The server that decides is stopped as its operator would, and started again at once.
+    Restart,
     /// The same is stopped for longer than the lease.
     Pause,
     /// Servers restart without their data: the only one, or as many as a majority.
@@ -47,6 +53,7 @@ impl fmt::Display for Fault {
             Self::Calm => "none",
             Self::PausedHolder => "holder paused",
             Self::Kill => "server killed",
+            Self::Restart => "server restarted",
             Self::Pause => "server paused",
             Self::RestartEmpty => "restart without data",
             Self::FailoverBehind => "failover to a replica behind",
@@ -64,8 +71,8 @@ impl Fault {
 /// An engine with its servers, which go when it is dropped.
 #[async_trait]
 pub(super) trait System: Subject {
-    /// The processes whose CPU time counts.
-    fn pids(&mut self) -> Vec<u32>;
+    /// The CPU time that the servers have used so far, in microseconds.
+    fn cpu_us(&mut self) -> Result<u64, Failed>;
 
     /// What must happen before the slow holder acquires.
     async fn prepare(&mut self, _fault: Fault) -> Result<(), Failed> {
@@ -80,34 +87,42 @@ pub(super) trait System: Subject {
 
 /// Of ZooKeeper, whose sessions have 2 to 20 ticks.
 const TICK: Duration = Duration::from_millis(300);
+const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 
-type Starting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn System>, Failed>> + 'a>>;
+pub(super) type Starting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn System>, Failed>> + 'a>>;
 
 /// A line of the table of engines.
 pub(super) struct SystemKind {
     pub(super) name: &'static str,
     pub(super) installed: fn() -> bool,
+    /// Where its server comes from.
+    pub(super) packages: &'static str,
     pub(super) faults: &'static [Fault],
     pub(super) start: for<'a> fn(&'a Context, PathBuf) -> Starting<'a>,
 }
+
+const OF_A_DATABASE: &[Fault] = &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause];
 
 /// All engines.
 pub(super) const SYSTEMS: &[SystemKind] = &[
     SystemKind {
         name: "lockkeeper",
         installed: || true,
-        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause],
+        packages: "",
+        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause],
         start: |context, dir| Box::pin(LockkeeperSystem::start(context, dir)),
     },
     SystemKind {
         name: "zookeeper",
         installed: zookeeper::installed,
-        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause],
+        packages: zookeeper::PACKAGES,
+        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause],
         start: |_, dir| Box::pin(ZooKeeperSystem::start(dir)),
     },
     SystemKind {
         name: "redis",
         installed: redis::installed,
+        packages: redis::PACKAGES,
         faults: &[
             Fault::Calm,
             Fault::PausedHolder,
@@ -121,12 +136,46 @@ pub(super) const SYSTEMS: &[SystemKind] = &[
     SystemKind {
         name: "redlock",
         installed: redis::installed,
+        packages: redis::PACKAGES,
         faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause, Fault::RestartEmpty, Fault::ClockJump],
         start: |_, dir| Box::pin(RedlockSystem::start(dir)),
     },
+    SystemKind {
+        name: "mysql",
+        installed: mariadb::installed,
+        packages: mariadb::PACKAGES,
+        faults: OF_A_DATABASE,
+        start: |_, dir| Box::pin(databases::mysql_table(dir)),
+    },
+    SystemKind {
+        name: "mysql-get-lock",
+        installed: mariadb::installed,
+        packages: mariadb::PACKAGES,
+        faults: OF_A_DATABASE,
+        start: |_, dir| Box::pin(databases::mysql_get_lock(dir)),
+    },
+    SystemKind {
+        name: "postgres",
+        installed: || postgres::installed().is_some(),
+        packages: postgres::PACKAGES,
+        faults: OF_A_DATABASE,
+        start: |_, dir| Box::pin(databases::postgres_table(dir)),
+    },
+    SystemKind {
+        name: "postgres-advisory",
+        installed: || postgres::installed().is_some(),
+        packages: postgres::PACKAGES,
+        faults: OF_A_DATABASE,
+        start: |_, dir| Box::pin(databases::postgres_advisory(dir)),
+    },
 ];
 
-fn cannot<T>(fault: Fault) -> Result<T, Failed> {
+/// The CPU time of these processes.
+pub(super) fn spent(pids: &[u32]) -> Result<u64, Failed> {
+    spent_us(pids).map_err(|error| Failed::CannotRun(format!("CPU time of the servers: {error}")))
+}
+
+pub(super) fn cannot<T>(fault: Fault) -> Result<T, Failed> {
     Err(Failed::CannotRun(format!("this engine has no fault '{fault}'")))
 }
 
@@ -173,15 +222,21 @@ impl Subject for LockkeeperSystem {
 
 #[async_trait]
 impl System for LockkeeperSystem {
-    fn pids(&mut self) -> Vec<u32> {
+    fn cpu_us(&mut self) -> Result<u64, Failed> {
         let ids = self.cluster.ids();
-        ids.into_iter().filter_map(|id| u32::try_from(self.cluster.process(id)?.pid()).ok()).collect()
+        let pids = ids.into_iter().filter_map(|id| u32::try_from(self.cluster.process(id)?.pid()).ok());
+        spent(&pids.collect::<Vec<_>>())
     }
 
     async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
         self.hit = self.cluster.leader().await?.0;
         match fault {
             Fault::Kill => self.cluster.kill(self.hit).await,
+            Fault::Restart => {
+                self.cluster.signal(self.hit, Signal::SIGTERM);
+                self.cluster.ended(self.hit, STOPPED_WITHIN).await?;
+                self.cluster.spawn(self.hit)
+            }
             Fault::Pause => {
                 self.cluster.signal(self.hit, Signal::SIGSTOP);
                 Ok(())
@@ -248,8 +303,8 @@ impl Subject for ZooKeeperSystem {
 
 #[async_trait]
 impl System for ZooKeeperSystem {
-    fn pids(&mut self) -> Vec<u32> {
-        self.servers.pids()
+    fn cpu_us(&mut self) -> Result<u64, Failed> {
+        spent(&self.servers.pids())
     }
 
     async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
@@ -259,6 +314,10 @@ impl System for ZooKeeperSystem {
         self.hit = leader;
         match fault {
             Fault::Kill => self.servers.kill(leader),
+            Fault::Restart => {
+                self.servers.stop(leader).await?;
+                self.servers.restart(leader).await?;
+            }
             Fault::Pause => self.servers.pause(leader),
             other => return cannot(other),
         }
@@ -311,8 +370,8 @@ impl Subject for RedisSystem {
 
 #[async_trait]
 impl System for RedisSystem {
-    fn pids(&mut self) -> Vec<u32> {
-        [self.primary.pid(), self.replica.pid()].into_iter().flatten().collect()
+    fn cpu_us(&mut self) -> Result<u64, Failed> {
+        spent(&[self.primary.pid(), self.replica.pid()].into_iter().flatten().collect::<Vec<_>>())
     }
 
     async fn prepare(&mut self, fault: Fault) -> Result<(), Failed> {
@@ -384,8 +443,8 @@ impl Subject for RedlockSystem {
 
 #[async_trait]
 impl System for RedlockSystem {
-    fn pids(&mut self) -> Vec<u32> {
-        self.0.iter().filter_map(Redis::pid).collect()
+    fn cpu_us(&mut self) -> Result<u64, Failed> {
+        spent(&self.0.iter().filter_map(Redis::pid).collect::<Vec<_>>())
     }
 
     async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {

@@ -1,10 +1,9 @@
 //! The work of one trial: clients that increment numbers under the lock, and a slow holder beside them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkeeper_bench::spent_us;
 use lockkeeper_engines::{EngineError, Guard, LockEngine, LockRequest, Wait, lock};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -28,10 +27,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(super) struct TrialResult {
     /// How often a client entered while the guard of another said that it holds.
     pub(super) two_held: u64,
+    /// How often a client entered with a token that is not larger than all before: no resource can tell such holders
+    /// apart.
+    pub(super) tokens_not_rising: u64,
     pub(super) writes_unfenced: u64,
     pub(super) lost_unfenced: u64,
     pub(super) lost_fenced: u64,
     pub(super) refused: u64,
+    /// How long nobody was inside.
     pub(super) standstill: Duration,
     pub(super) hand_overs_per_s: f64,
     pub(super) cpu_us_per_hand_over: u64,
@@ -75,6 +78,13 @@ impl Number {
     }
 }
 
+/// When nobody is inside.
+#[derive(Debug, Default)]
+struct Idle {
+    since: Option<Instant>,
+    longest: Duration,
+}
+
 /// What the clients of a trial share.
 #[derive(Debug, Default)]
 struct Shared {
@@ -82,24 +92,43 @@ struct Shared {
     fenced: Mutex<Number>,
     fencing: bool,
     inside: Mutex<Vec<Arc<Guard>>>,
+    idle: Mutex<Idle>,
     two_held: Mutex<u64>,
-    grants: Mutex<Vec<Instant>>,
+    last_token: Mutex<Option<u64>>,
+    tokens_not_rising: AtomicU64,
+    grants: AtomicUsize,
     stop: AtomicBool,
 }
 
 impl Shared {
     fn enter(&self, guard: &Arc<Guard>) {
         let mut inside = self.inside.lock();
-        if inside.iter().any(|other| !other.is_lost()) && !guard.is_lost() {
-            *self.two_held.lock() += 1;
+        // A guard that is lost already makes no claim.
+        if !guard.is_lost() {
+            if inside.iter().any(|other| !other.is_lost()) {
+                *self.two_held.lock() += 1;
+            }
+            let (token, mut last) = (self.token(guard), self.last_token.lock());
+            if token.is_some() && token <= *last {
+                self.tokens_not_rising.fetch_add(1, Ordering::Relaxed);
+            }
+            *last = token.max(*last);
+        }
+        let mut idle = self.idle.lock();
+        if let Some(since) = idle.since.take() {
+            idle.longest = idle.longest.max(since.elapsed());
         }
         inside.push(guard.clone());
-        self.grants.lock().push(Instant::now());
+        self.grants.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Before the release, so that nobody can enter in between.
     fn leave(&self, guard: &Arc<Guard>) {
-        self.inside.lock().retain(|other| !Arc::ptr_eq(other, guard));
+        let mut inside = self.inside.lock();
+        inside.retain(|other| !Arc::ptr_eq(other, guard));
+        if inside.is_empty() {
+            self.idle.lock().since = Some(Instant::now());
+        }
     }
 
     fn token(&self, guard: &Guard) -> Option<u64> {
@@ -121,7 +150,7 @@ impl Shared {
     }
 
     fn granted(&self) -> usize {
-        self.grants.lock().len()
+        self.grants.load(Ordering::SeqCst)
     }
 }
 
@@ -169,23 +198,19 @@ impl Trial {
         }
         let (unfenced, fenced) = (self.shared.unfenced.lock(), self.shared.fenced.lock());
         result.two_held = *self.shared.two_held.lock();
+        result.tokens_not_rising = self.shared.tokens_not_rising.load(Ordering::Relaxed);
         (result.writes_unfenced, result.lost_unfenced) = (unfenced.writes, unfenced.lost());
         (result.lost_fenced, result.refused) = (fenced.lost(), fenced.refused);
-        let grants = self.shared.grants.lock();
-        let gaps = grants.windows(2).map(|two| two[1].duration_since(two[0]));
-        result.standstill = gaps.max().unwrap_or_default();
+        result.standstill = self.shared.idle.lock().longest;
         Ok(result)
     }
 
     async fn calm(&self, system: &mut dyn System, calm: Duration, result: &mut TrialResult) -> Result<(), Failed> {
-        let spent = |system: &mut dyn System| {
-            spent_us(&system.pids()).map_err(|error| Failed::CannotRun(format!("CPU time of the servers: {error}")))
-        };
-        let (begun, grants, cpu) = (Instant::now(), self.shared.granted(), spent(system)?);
+        let (begun, grants, cpu) = (Instant::now(), self.shared.granted(), system.cpu_us()?);
         sleep(calm).await;
         let count = (self.shared.granted() - grants).max(1);
         result.hand_overs_per_s = f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / begun.elapsed().as_secs_f64();
-        result.cpu_us_per_hand_over = (spent(system)? - cpu) / u64::try_from(count).unwrap_or(u64::MAX);
+        result.cpu_us_per_hand_over = system.cpu_us()?.saturating_sub(cpu) / u64::try_from(count).unwrap_or(u64::MAX);
         Ok(())
     }
 
@@ -203,11 +228,15 @@ impl Trial {
     /// Holds by a guard, reads, and writes after the fault, unless the guard says that the lock is lost.
     async fn slow_holder(&self, system: &mut dyn System, fault: Fault) -> Result<(), Failed> {
         system.prepare(fault).await?;
-        let slow = request(Wait::Endless).with_lease(SLOW_LEASE);
+        let (slow, begun) = (request(Wait::Endless).with_lease(SLOW_LEASE), Instant::now());
         let guard = loop {
             match lock(system.engine(), &slow).await {
                 Ok(Some(guard)) => break Arc::new(guard),
                 Ok(None) => {}
+                // The fault has not come yet. A client asks again, as the others do; their grants are awaited later.
+                Err(error) if error.is_failure() && begun.elapsed() < RECOVERED_WITHIN => {
+                    back_off_after_failure(Err(error)).await;
+                }
                 Err(error) => return broken(format!("the slow holder gets no lock: {error}")),
             }
         };
@@ -231,10 +260,15 @@ impl Trial {
     /// Holds a lease that it does not renew, and writes long after its end, as a process does that was paused between
     /// its check and its write.
     async fn paused_holder(&self, engine: Arc<dyn LockEngine>) -> Result<(), Failed> {
-        let acquired = engine.acquire(&request(Wait::Endless)).await;
-        let lease = match acquired {
-            Ok(Some(lease)) => lease,
-            other => return broken(format!("the paused holder gets no lock: {other:?}")),
+        let begun = Instant::now();
+        let lease = loop {
+            match engine.acquire(&request(Wait::Endless)).await {
+                Ok(Some(lease)) => break lease,
+                Err(error) if error.is_failure() && begun.elapsed() < RECOVERED_WITHIN => {
+                    back_off_after_failure(Err(error)).await;
+                }
+                other => return broken(format!("the paused holder gets no lock: {other:?}")),
+            }
         };
         let token = if self.shared.fencing { lease.token() } else { None };
         let read = self.shared.read(token);

@@ -34,8 +34,8 @@ use table::{PointFigures, Row};
 )]
 struct Arguments {
     /// A system, given once for each: addresses of its servers, over which clients are spread, and its processes,
-    /// whose CPU time is counted. KIND is lockkeeper-http, lockkeeper-stream, lockkeeper-zookeeper, zookeeper, etcd,
-    /// redis or redlock
+    /// whose CPU time is counted with that of their children. KIND is lockkeeper-http, lockkeeper-stream,
+    /// lockkeeper-zookeeper, zookeeper, etcd, redis or redlock; or engine-NAME with an engine of lockkeeper-engines
     #[arg(long = "system", value_name = "KIND=ADDRESS,…[@PID,…]", required = true)]
     systems: Vec<System>,
     /// The system that others are compared with [default: zookeeper, or else the first]

@@ -23,6 +23,22 @@ pub(crate) enum Kind {
     Redis,
     /// Redlock over several Redis servers
     Redlock,
+    /// The engine `lockkeeper` of lockkeeper-engines
+    EngineLockkeeper,
+    /// The engine `zookeeper`
+    EngineZookeeper,
+    /// The engine `redis`
+    EngineRedis,
+    /// The engine `redlock`
+    EngineRedlock,
+    /// The engine `mysql`: a lock table
+    EngineMysql,
+    /// The engine `mysql-get-lock`
+    EngineMysqlGetLock,
+    /// The engine `postgres`: a lock table
+    EnginePostgres,
+    /// The engine `postgres-advisory`
+    EnginePostgresAdvisory,
 }
 
 impl fmt::Display for Kind {
@@ -35,6 +51,14 @@ impl fmt::Display for Kind {
             Self::Etcd => "etcd",
             Self::Redis => "Redis",
             Self::Redlock => "Redlock",
+            Self::EngineLockkeeper => "lockkeeper",
+            Self::EngineZookeeper => "zookeeper",
+            Self::EngineRedis => "redis",
+            Self::EngineRedlock => "redlock",
+            Self::EngineMysql => "mysql",
+            Self::EngineMysqlGetLock => "mysql-get-lock",
+            Self::EnginePostgres => "postgres",
+            Self::EnginePostgresAdvisory => "postgres-advisory",
         })
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use lockkeeper_bench::{BenchError, US_PER_TICK, spent_us};
+use lockkeeper_bench::{BenchError, US_PER_TICK, children_of, spent_us};
 
-/// What processes have used since they began.
+/// What processes and their children have used since they began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     cpu_us: u64,
@@ -29,18 +29,25 @@ impl Usage {
     pub(crate) fn of(pids: &[u32]) -> Result<Self, BenchError> {
         let mut usage = Self { cpu_us: spent_us(pids)?, ..Self::default() };
         for &pid in pids {
-            let failed = |error: std::io::Error| BenchError::Process { pid, why: error.to_string() };
-            for thread in std::fs::read_dir(format!("/proc/{pid}/task")).map_err(failed)? {
-                let thread = thread.map_err(failed)?;
-                // A thread may end meanwhile.
-                let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else { continue };
-                let switches = sum(&status, &["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"]);
-                usage.switches.insert(thread.file_name().to_string_lossy().into_owned(), switches);
-            }
-            let io = std::fs::read_to_string(format!("/proc/{pid}/io")).map_err(failed)?;
-            usage.written_bytes += sum(&io, &["write_bytes:"]);
+            usage.add(pid).map_err(|error| BenchError::Process { pid, why: error.to_string() })?;
+        }
+        for child in children_of(pids) {
+            // It may end meanwhile.
+            let _ = usage.add(child);
         }
         Ok(usage)
+    }
+
+    fn add(&mut self, pid: u32) -> std::io::Result<()> {
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            let thread = thread?;
+            // A thread may end meanwhile.
+            let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else { continue };
+            let switches = sum(&status, &["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"]);
+            self.switches.insert(thread.file_name().to_string_lossy().into_owned(), switches);
+        }
+        self.written_bytes += sum(&std::fs::read_to_string(format!("/proc/{pid}/io"))?, &["write_bytes:"]);
+        Ok(())
     }
 
     /// What these processes have used since then.
@@ -54,7 +61,11 @@ impl Usage {
             cpu_us: now.cpu_us.saturating_sub(earlier.cpu_us),
             switches: now.switches.iter().map(of_thread).sum(),
             written_bytes: now.written_bytes.saturating_sub(earlier.written_bytes),
-            resident_bytes: pids.iter().map(|pid| sum(&status(pid), &["VmRSS:"]) * 1024).sum(),
+            resident_bytes: pids
+                .iter()
+                .chain(&children_of(pids))
+                .map(|pid| sum(&status(pid), &["VmRSS:"]) * 1024)
+                .sum(),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The clients of each system. Each repeats acquire and release of one lock by its system's documented recipe, with a
 //! session of its own.
 
+mod engine;
 mod etcd;
 mod etcd_messages;
 mod lockkeeper;
@@ -93,6 +94,7 @@ pub(crate) async fn open(system: &System, number: usize, lock: &Lock) -> Result<
         Kind::LockkeeperZookeeper | Kind::Zookeeper => boxed(zookeeper::ZooKeeper::open(address, name)).await,
         Kind::Etcd => boxed(etcd::Etcd::open(address, name)).await,
         Kind::Redis | Kind::Redlock => boxed(redis::Redis::open(&system.addresses, name)).await,
+        _ => boxed(engine::EngineClient::open(system, name)).await,
     };
     opened.map_err(|why| format!("no session at {address}: {why}"))
 }
