@@ -48,8 +48,8 @@ pub use rules::{ForeignNames, Rules};
 pub use snapshot::SnapshotError;
 pub use stat::Stat;
 pub use state::{
-    Access, Applied, LockRequest, LockSummary, LockView, NodeView, RateView, SEQUENCE_GAP, Session, Standing, State,
-    ZXID_GAP, ZxidsUsedUp,
+    Access, Applied, LockRequest, LockSummary, LockView, NodeView, RatePage, RateView, SEQUENCE_GAP, Session, Standing,
+    State, ZXID_GAP, ZxidsUsedUp,
 };
 pub use trace_context::{BatchTrace, MAX_TRACED_REQUESTS, TraceContext};
 pub use wire::DecodeError;

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use lockkeeper_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_RATE_LIMIT, MAX_RATE_PER_MS};
@@ -181,7 +182,7 @@ impl Bucket {
     }
 
     fn refill(&mut self, until_ms: u64) {
-        let elapsed_ms = until_ms.saturating_sub(self.as_of_ms);
+        let elapsed_ms = until_ms.saturating_sub(self.as_of_ms) * if mutant!(RefillTwice) { 2 } else { 1 };
         self.missing = self.missing.saturating_sub(elapsed_ms.saturating_mul(self.rate.limit.into()));
         self.as_of_ms = self.as_of_ms.max(until_ms);
     }

@@ -97,6 +97,14 @@ mutants! {
     LoseWakeup = "lose-wakeup",
     /// The lock delay of an expired session is ignored.
     NoLockDelay = "no-lock-delay",
+    /// One release frees a lock that its session holds several times.
+    ReleaseAllHolds = "release-all-holds",
+    /// A snapshot omits how often sessions hold their locks.
+    ForgetHoldsAtSnapshot = "forget-holds-at-snapshot",
+    /// The bucket of a rate limit refills at twice its rate.
+    RefillTwice = "refill-twice",
+    /// A node hands out the permits that it has leased without counting them.
+    HandOutLeaseAgain = "hand-out-lease-again",
     /// A gate in progress admits the next caller as well.
     GateLetsAllIn = "gate-lets-all-in",
     /// Any client may delete another session's lock request.

@@ -111,6 +111,7 @@ impl Engine {
         };
         let trace = caller.trace;
         let actor = caller.into_actor();
+        self.refuse_above_level(&op).await?;
         self.refuse_without_right(&actor, &op).await?;
         self.refuse_when_full(&actor, &op).await?;
         let done = self.proposer.propose_traced(Command::Do { actor, op }, trace).await?;
@@ -126,6 +127,13 @@ impl Engine {
         // The right may be new, or there may be room again, and this replica behind.
         self.barrier.pass().await?;
         Ok(check(self)?)
+    }
+
+    /// Refuses an operation that the cluster's feature level does not have. A replica that is behind must not refuse a
+    /// repeated request of which an earlier attempt took effect.
+    pub(crate) async fn refuse_above_level(&self, op: &Op) -> Result<(), NodeError> {
+        let needed = op.level();
+        self.refuse_early(|engine| engine.replica.check_level(needed)).await
     }
 
     /// Refuses an operation for want of a right.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use lockkeeper_core::limits::MAX_TAKES_TOGETHER;
 use lockkeeper_core::rate::LEASE_MS;
 use lockkeeper_core::{Op, Principals, Rate, RateName, RateOp, Refusal, Reply, TraceContext, Zxid};
+use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -114,7 +115,9 @@ impl Known {
             return None;
         }
         if ask.permits <= self.leased && now < self.leased_until {
-            self.leased -= ask.permits;
+            if !mutant!(HandOutLeaseAgain) {
+                self.leased -= ask.permits;
+            }
             return Some(self.grant(ask.permits, self.leased));
         }
         let refused = self.refused.filter(|refused| now < refused.known_until)?;

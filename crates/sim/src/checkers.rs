@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Batch, Event, LockName, NodeData, Op, Refusal, Reply, State, Term};
+use lockkeeper_core::{Batch, Event, FeatureLevel, LockName, NodeData, Op, RateName, Refusal, Reply, State, Term};
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
@@ -21,6 +21,7 @@ use crate::checks::locks::Locks;
 use crate::checks::log_matching::{LogMatching, Mark, hash_of};
 use crate::checks::one_leader::OneLeader;
 use crate::checks::pace::Pace;
+use crate::checks::rates::Rates;
 use crate::checks::retries::Retries;
 use crate::checks::rights::Rights;
 use crate::checks::sessions::Sessions;
@@ -40,6 +41,7 @@ pub struct Checkers {
     reads: Linearizable,
     watches: Watches,
     gates: Gates,
+    rates: Rates,
     rights: Rights,
     pace: Pace,
     calls: Calls,
@@ -85,6 +87,7 @@ impl Checkers {
             reads: Linearizable::default(),
             watches: Watches::default(),
             gates: Gates::default(),
+            rates: Rates::default(),
             rights: Rights::default(),
             pace: Pace::new(fastest),
             calls: Calls::default(),
@@ -277,6 +280,8 @@ impl Checkers {
         }
         let checked = self.gates.change(change);
         self.hold(Check::Gates, checked);
+        let checked = self.rates.change(change);
+        self.hold(Check::Rates, checked);
         let checked = self.rights.change(change);
         self.hold(Check::Rights, checked);
         let checked = self.pace.change(change);
@@ -324,6 +329,21 @@ impl Checkers {
             },
         };
         self.hold(Check::AppliedAgreement, checked);
+    }
+
+    /// The cluster's feature level, which a request that begins now must not be refused for.
+    pub fn feature_level(&self) -> FeatureLevel {
+        self.state.feature_level()
+    }
+
+    /// A client was refused, in a request that began when the cluster had this feature level.
+    pub fn refused(&mut self, level: FeatureLevel, refusal: &Refusal) {
+        if let Refusal::FeatureLevelTooLow { needed, .. } = refusal
+            && *needed <= level
+        {
+            let what = format!("a request that began at feature level {} was refused: {refusal}", level.0);
+            self.broken(Check::Linearizable, what);
+        }
     }
 
     /// A client was given this answer to a request with an id.
@@ -393,6 +413,12 @@ impl Checkers {
     pub fn verified(&mut self, lock: &str, token: u64, zxid: u64, answer: bool) {
         let checked = self.locks.verified(lock, token, zxid, answer);
         self.hold(Check::Locks, checked);
+    }
+
+    /// A node gives permits of a rate limit to a client.
+    pub fn given(&mut self, name: &RateName, permits: u32) {
+        let checked = self.rates.given(name, permits);
+        self.hold(Check::Rates, checked);
     }
 
     /// A client was told that its request for locks is no more: its wait is over, or it was refused.

@@ -101,6 +101,9 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         }
         Mutant::NoLockDelay => (&[F::PauseClients], &[Work::Delay]),
         Mutant::GateLetsAllIn => (&[], &[Work::Gate]),
+        Mutant::ReleaseAllHolds => (&[], &[Work::Reentry]),
+        Mutant::ForgetHoldsAtSnapshot => (&[F::Snapshot, F::PartitionOne, F::KillOne], &[Work::Reentry]),
+        Mutant::RefillTwice | Mutant::HandOutLeaseAgain => (&[], &[Work::Rate]),
         Mutant::ForeignDeleteBreaksLock | Mutant::ForeignNamesAllowed => (&[], &[Work::Lock, Work::ByHand]),
         Mutant::TrustWallClock => (&[F::ClockYears], &[Work::Data]),
         Mutant::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),

@@ -34,6 +34,10 @@ pub enum Work {
     Ephemeral,
     /// Idempotency gates.
     Gate,
+    /// An exclusive lock that its session holds several times.
+    Reentry,
+    /// Permits of rate limits.
+    Rate,
     /// Others' lock requests meddled with, and names of another recipe, by operations on nodes.
     ByHand,
     /// Sessions that own a great many nodes.
@@ -117,6 +121,11 @@ impl Plan {
             plan.own_many(1_500, bound);
         }
         plan.world.fronts = u64::from(rng.random_bool(0.3));
+        for kind in [Work::Reentry, Work::Rate] {
+            if rng.random_bool(0.3) {
+                plan.work.insert(kind, rng.random_range(1..=4));
+            }
+        }
         plan
     }
 
@@ -254,7 +263,7 @@ mod tests {
             faults.extend(plan.faults);
             work.extend(plan.work);
         }
-        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 2));
+        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 4));
         assert!((30..100).contains(&with_front), "{with_front} of 200 plans have a front node");
     }
 }

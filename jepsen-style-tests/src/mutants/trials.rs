@@ -115,6 +115,10 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         }
         // Not looked for here: the simulation catches them.
         Mutant::BusyWithoutWithdrawal
+        | Mutant::ReleaseAllHolds
+        | Mutant::ForgetHoldsAtSnapshot
+        | Mutant::RefillTwice
+        | Mutant::HandOutLeaseAgain
         | Mutant::TrustWallClock
         | Mutant::IgnoreHangUp
         | Mutant::AbandonIgnoresVersions
@@ -182,6 +186,10 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         Mutant::AllowEverything => &["carried out"],
         Mutant::RevokedSessionLives => &["is open"],
         Mutant::ExpiredBeforeApplied
+        | Mutant::ReleaseAllHolds
+        | Mutant::ForgetHoldsAtSnapshot
+        | Mutant::RefillTwice
+        | Mutant::HandOutLeaseAgain
         | Mutant::TrustWallClock
         | Mutant::CopyWithoutQuorum
         | Mutant::ApplyOutOfSequence

@@ -76,14 +76,15 @@ fn decide(names: &[String], shared: bool, above: &[HeldAbove]) -> Result<Option<
     if shared || found.iter().flatten().any(|held| held.shared) {
         return refuse("and only a lock that is held and asked for without --shared can be held once more");
     }
-    let is_same = |held: &&HeldAbove| held.credential == first.credential && held.token == first.token;
-    match found.iter().all(|held| held.is_some_and(|held| is_same(&held))) {
-        true => Ok(Some((first.credential, first.token))),
-        false => refuse(
-            "but not under one token together with the others that are named; name them all in the outer command, or \
-             only those here that it does not hold",
-        ),
+    if names.len() > 1 {
+        return refuse("and a lock can be held once more only by itself; name here only locks that are not held yet");
     }
+    let is_of_its_request = |held: &&HeldAbove| held.credential == first.credential && held.token == first.token;
+    if above.iter().filter(is_of_its_request).count() > 1 {
+        // Its locks are released together, so none of them can be counted by itself.
+        return refuse("together with other locks, and only a lock that is held by itself can be held once more");
+    }
+    Ok(Some((first.credential, first.token)))
 }
 
 /// Locks that this process holds once more.
@@ -183,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn only_locks_that_one_session_holds_together_are_held_once_more() {
+    fn only_a_lock_that_is_held_by_itself_is_held_once_more() {
         let above = [held(1, false, "a"), held(1, false, "b"), held(2, false, "c"), held(3, true, "s")];
         assert_eq!(decided(&["z"], false, &above), Ok(None));
-        assert_eq!(decided(&["a"], false, &above), Ok(Some(1)));
-        assert_eq!(decided(&["b", "a"], false, &above), Ok(Some(1)));
-        assert_eq!(decided(&["a", "c"], false, &above), Err(()), "two tokens");
-        assert_eq!(decided(&["a", "z"], false, &above), Err(()), "one more is not held");
-        assert_eq!(decided(&["a"], true, &above), Err(()));
+        assert_eq!(decided(&["c"], false, &above), Ok(Some(2)));
+        assert_eq!(decided(&["a"], false, &above), Err(()), "it is held together with b");
+        assert_eq!(decided(&["b", "a"], false, &above), Err(()));
+        assert_eq!(decided(&["c", "z"], false, &above), Err(()), "one more is not held");
+        assert_eq!(decided(&["c"], true, &above), Err(()));
         assert_eq!(decided(&["s"], false, &above), Err(()));
         let again = [held(1, false, "a"), held(4, false, "a")];
         assert_eq!(decided(&["a"], false, &again), Ok(Some(4)), "the innermost");

@@ -145,7 +145,7 @@ fn hold_records(state: &State) -> impl Iterator<Item = Record> {
         let Holds { count, base_gone } = *holds;
         Record::Holds { request: request.clone(), count, base_gone }
     };
-    state.tree.holds.iter().map(record)
+    state.tree.holds.iter().filter(|_| !mutant!(ForgetHoldsAtSnapshot)).map(record)
 }
 
 /// Access control; nothing if nothing was ever set.

@@ -39,7 +39,7 @@ use crate::reply::Outcome;
 
 pub use access::{Access, Role, Token};
 pub use new_cluster::{SEQUENCE_GAP, ZXID_GAP, ZxidsUsedUp};
-pub use rates::RateView;
+pub use rates::{RatePage, RateView};
 pub use read::{LockRequest, LockSummary, LockView, NodeView, Standing};
 pub(crate) use session::Remembered;
 pub use session::Session;

@@ -14,7 +14,7 @@ use super::tree::{Node, Tree};
 use crate::access::{Need, Resource, Rights};
 use crate::acl::{Permissions, Principals};
 use crate::command::NodeKind;
-use crate::limits::MAX_TAKES_TOGETHER;
+use crate::limits::{MAX_NODES_PER_PAGE, MAX_TAKES_TOGETHER};
 use crate::path::{NodePath, check_readable};
 use crate::rate::{Bucket, RATES_ROOT, Rate, RateName};
 use crate::reply::{Refusal, Reply};
@@ -41,6 +41,15 @@ pub struct RateView {
     pub full_at_ms: u64,
 }
 
+/// A page of a list of rate limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RatePage<'a> {
+    /// Path, name and bucket of each, in the order of their names.
+    pub rates: Vec<(&'a NodePath, &'a str, RateView)>,
+    /// The name after which the next page starts, if there may be more. A page may be empty and have one.
+    pub next: Option<&'a str>,
+}
+
 impl State {
     /// A rate limit's bucket; `None` if it is full, with whatever rate.
     ///
@@ -51,25 +60,29 @@ impl State {
         Ok(found.and_then(|(_, bucket)| self.view_of(bucket)))
     }
 
-    /// The buckets that are not full, in order of their names, with names that begin with `prefix` and come after
-    /// `after`.
-    pub fn rates<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&str>,
-    ) -> impl Iterator<Item = (&'a NodePath, &'a str, RateView)> {
-        let first = format!("{RATES_ROOT}/{prefix}");
-        let from = match after.map(|after| format!("{RATES_ROOT}/{after}")) {
-            Some(after) if after >= first => Bound::Excluded(after),
-            _ => Bound::Included(first),
+    /// A page of the buckets that are not full, in order of their names: those whose names begin with `prefix` and come
+    /// after `after`, at most `limit`. Looks at no more than [`MAX_NODES_PER_PAGE`] nodes.
+    pub fn rates<'a>(&'a self, prefix: &str, after: Option<&str>, limit: usize) -> RatePage<'a> {
+        let prefix = format!("{RATES_ROOT}/{prefix}");
+        let after = after.map(|after| format!("{RATES_ROOT}/{after}"));
+        let from = match &after {
+            Some(after) if *after >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix.as_str()),
         };
-        let range = (from.as_ref().map(String::as_str), Bound::Unbounded);
-        let below = self.tree.nodes.range::<_, str>(range);
-        let named = below.map_while(|(path, node)| Some((path, RateName::of_node(path)?, node)));
-        named.take_while(move |(_, name, _)| name.starts_with(prefix)).filter_map(|(path, name, node)| {
-            let bucket = bucket_in(node)?;
-            Some((path, name, self.view_of(bucket)?))
-        })
+        let nodes = self.tree.nodes.range::<_, str>((from, Bound::Unbounded));
+        let mut page = RatePage::default();
+        // The name of the last node that was looked at.
+        let mut last = None;
+        for (index, (path, node)) in nodes.take_while(|(path, _)| path.as_str().starts_with(&prefix)).enumerate() {
+            if page.rates.len() >= limit || index >= MAX_NODES_PER_PAGE {
+                page.next = last;
+                break;
+            }
+            last = RateName::of_node(path);
+            let view = bucket_in(node).and_then(|bucket| self.view_of(bucket));
+            page.rates.extend(last.zip(view).map(|(name, view)| (path, name, view)));
+        }
+        page
     }
 
     /// Checks that a caller may take permits, as of this state: for a node that hands out what it has leased.

@@ -1,5 +1,6 @@
 //! Rate limits against a naive model that counts each millisecond, and the bound that they promise.
 
+use lockkeeper_core::limits::MAX_NODES_PER_PAGE;
 use lockkeeper_core::rate::LEASE_MS;
 use lockkeeper_core::*;
 use proptest::prelude::*;
@@ -348,13 +349,36 @@ fn buckets_are_listed_in_order() {
     for text in ["b", "a/2", "a/1", "ab", "c"] {
         bench.act(Actor::default(), take(text, rate(10, 1_000), &[1], 0)).reply.unwrap();
     }
-    let names = |prefix, after| bench.state.rates(prefix, after).map(|(_, name, _)| name).collect::<Vec<_>>();
+    let page = |prefix, after, limit| {
+        let page = bench.state.rates(prefix, after, limit);
+        (page.rates.into_iter().map(|(_, name, _)| name).collect::<Vec<_>>(), page.next)
+    };
+    let names = |prefix, after| page(prefix, after, 100).0;
     assert_eq!(names("", None), ["a/1", "a/2", "ab", "b", "c"]);
     assert_eq!(names("a", None), ["a/1", "a/2", "ab"]);
     assert_eq!(names("a/", Some("a/1")), ["a/2"]);
     assert_eq!(names("b", Some("a/1")), ["b"]);
     assert_eq!(names("", Some("b")), ["c"]);
     assert_eq!(names("x", None), [""; 0]);
+    // The directory `a` is looked at and not listed.
+    assert_eq!(page("", None, 1), (vec!["a/1"], Some("a/1")));
+    assert_eq!(page("", Some("a/1"), 3), (vec!["a/2", "ab", "b"], Some("b")));
+    assert_eq!(page("", Some("b"), 3), (vec!["c"], None));
+}
+
+#[test]
+fn a_page_looks_at_a_bounded_number_of_nodes() {
+    let mut bench = Bench::new();
+    for text in 0..=MAX_NODES_PER_PAGE {
+        bench.act(Actor::default(), take(&format!("{text:05}"), rate(10, 1_000), &[10], 0)).reply.unwrap();
+    }
+    bench.clock_ms += 2_000;
+    // All are full by now, and their nodes are not removed yet.
+    bench.act(Actor::default(), take("x", rate(10, 1_000), &[1], 0)).reply.unwrap();
+    let first = bench.state.rates("", None, 10);
+    assert_eq!((first.rates.len(), first.next), (0, Some("04999")));
+    let second = bench.state.rates("", first.next, 10);
+    assert_eq!((second.rates.len(), second.next), (1, None));
 }
 
 #[test]

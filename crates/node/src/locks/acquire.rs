@@ -94,6 +94,7 @@ impl Engine {
     ) -> Result<At<Acquired>, NodeError> {
         let asked_ms = self.replica.now_ms();
         let op = operation(ask)?.into();
+        self.refuse_above_level(&op).await?;
         self.refuse_when_full(&actor, &op).await?;
         let done = guard.enter(Command::Do { actor, op }, trace).await?;
         let fresh = done.fresh();

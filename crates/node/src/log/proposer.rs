@@ -98,10 +98,7 @@ impl Proposer {
             let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
             return Err(Refusal::BadArguments(why.into()).into());
         }
-        let (needed, level) = (command.level(), self.replica.feature_level());
-        if needed > level {
-            return Err(Refusal::FeatureLevelTooLow { needed, level }.into());
-        }
+        self.replica.check_level(command.level())?;
         let stage = Stage::default();
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let nodes = self.nodes_of(&command);

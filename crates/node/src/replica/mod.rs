@@ -23,8 +23,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine, StepGuard};
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, FeatureLevel, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, State,
-    Term, TraceContext, Zxid,
+    Batch, Command, Event, FeatureLevel, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Refusal, Reply,
+    State, Term, TraceContext, Zxid,
 };
 use lockkeeper_mutants::mutant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -133,6 +133,12 @@ impl Replica {
     /// lock.
     pub(crate) fn feature_level(&self) -> FeatureLevel {
         FeatureLevel(self.feature_level.load(Ordering::Acquire))
+    }
+
+    /// Refuses what needs a higher feature level than this replica has applied.
+    pub(crate) fn check_level(&self, needed: FeatureLevel) -> Result<(), Refusal> {
+        let level = self.feature_level();
+        if needed <= level { Ok(()) } else { Err(Refusal::FeatureLevelTooLow { needed, level }) }
     }
 
     /// The state, unless an entry is being applied.

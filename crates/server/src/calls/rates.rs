@@ -7,7 +7,7 @@ use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_PATH_BYTES;
 use lockkeeper_core::rate::RATES_ROOT;
-use lockkeeper_core::{NodePath, RateName, Refusal, State};
+use lockkeeper_core::{NodePath, RateName, RatePage, Refusal, State};
 use lockkeeper_node::NodeError;
 
 use super::{Answered, CallScope, level, page_limit};
@@ -80,17 +80,22 @@ fn page_of(
     let asked = prefix.trim_end_matches('/');
     state.check_right(who, &to_read(asked))?;
     // Rights are for whole parts of names, and the place to go on from must not tell another name.
-    let in_parts = state.access().is_enabled() && !asked.is_empty();
-    let below = if in_parts { format!("{asked}/") } else { prefix.to_owned() };
     let after = after.map(RateName::as_str);
-    let itself = state.rates(asked, None).take(usize::from(in_parts && after.is_none()));
-    let all = itself.filter(|(_, name, _)| *name == asked).chain(state.rates(&below, after));
-    let mut found: Vec<_> = all.take(limit + 1).collect();
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let next = found.last().filter(|_| more).map(|(_, name, _)| (*name).to_owned());
-    let readable = found.iter().filter(|(path, ..)| list_allows(who, state, path).is_ok());
-    Ok((readable.map(|(_, name, found)| view(name, *found)).collect(), next))
+    let page = match state.access().is_enabled() && !asked.is_empty() {
+        true => in_parts(state, asked, after, limit),
+        false => state.rates(prefix, after, limit),
+    };
+    let readable = page.rates.iter().filter(|(path, ..)| list_allows(who, state, path).is_ok());
+    Ok((readable.map(|(_, name, found)| view(name, *found)).collect(), page.next.map(str::to_owned)))
+}
+
+/// The rate limit of a name, or those below it: there cannot be both.
+fn in_parts<'a>(state: &'a State, name: &str, after: Option<&str>, limit: usize) -> RatePage<'a> {
+    let own = state.rates(name, None, 1).rates.into_iter().find(|(_, found, _)| *found == name);
+    match own.filter(|_| after.is_none()) {
+        Some(own) => RatePage { rates: vec![own], next: None },
+        None => state.rates(&format!("{name}/"), after, limit),
+    }
 }
 
 fn to_read(name: &str) -> Need<'_> {

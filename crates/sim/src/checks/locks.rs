@@ -55,6 +55,10 @@ pub struct Locks {
     wholes: BTreeMap<u64, BTreeSet<String>>,
     /// The token of each request.
     tokens: BTreeMap<String, u64>,
+    /// How often its session holds a lock by this request: by lock and token, where it is more than once.
+    holds: BTreeMap<(String, u64), u32>,
+    /// Requests whose own caller has gone, while other calls of the session hold the lock by them.
+    without_caller: BTreeSet<(String, u64)>,
     /// Requests of which a client was told that they are no more.
     left: BTreeSet<String>,
     /// Tokens of which a client was told that it holds; it has not hung up on them.
@@ -83,6 +87,9 @@ impl Locks {
             // An answer from memory was true when it was given first.
             let fresh = change.outcome.changed || request.is_none();
             self.answer(op, session, &change.outcome.reply, &before, change.outcome.zxid.0, fresh)?;
+            if fresh {
+                self.count(op, &change.outcome.reply);
+            }
         }
         Ok(entitled)
     }
@@ -116,6 +123,9 @@ impl Locks {
                     let place = self.queues.get_mut(lock).and_then(|queue| queue.remove(node, &name));
                     let place = place.ok_or_else(|| format!("{path} went at {zxid}, and was not there"))?;
                     self.may_go(lock, &place, change)?;
+                    let request = (lock.to_owned(), place.token);
+                    self.holds.remove(&request);
+                    self.without_caller.remove(&request);
                     gone.push((lock, node, place));
                 }
                 NodeEventKind::Created => {
@@ -199,6 +209,17 @@ impl Locks {
     /// it unnoticed.
     fn request_may_go(&mut self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
         let (token, command) = (place.token, change.command);
+        let held = self.holds_of(lock, token);
+        if held > 1
+            && let Command::Do {
+                op: Op::Lock(LockOp::Release { .. } | LockOp::Withdraw { .. } | LockOp::Abandon { .. }),
+                ..
+            } = command
+        {
+            return Err(format!(
+                "token {token} left the queue of {lock}, of which it has {held} holds, by {command:?}"
+            ));
+        }
         let good = match command {
             Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::EndUnauthorised { .. } => true,
             Command::OpenSession { .. }
@@ -288,6 +309,40 @@ impl Locks {
         self.queues.get(lock).is_some_and(|queue| queue.held_at(token, zxid))
     }
 
+    fn holds_of(&self, lock: &str, token: u64) -> u32 {
+        self.holds.get(&(lock.to_owned(), token)).copied().unwrap_or(1)
+    }
+
+    /// Counts the holds of a request, by the answer to one of its operations.
+    fn count(&mut self, op: &Op, reply: &Result<Reply, Refusal>) {
+        match (op, reply) {
+            (Op::Lock(LockOp::AcquireReentrant { lock, .. }), Ok(Reply::Reentered { token, holds, .. })) => {
+                self.holds.insert((lock.to_string(), token.0), *holds);
+            }
+            (
+                Op::Lock(
+                    LockOp::Release { locks, token }
+                    | LockOp::Withdraw { locks, token, .. }
+                    | LockOp::Abandon { locks, token, .. },
+                ),
+                Ok(Reply::StillHeld { .. }),
+            ) => {
+                for lock in locks {
+                    if self.place(lock.as_str(), token.0).is_none() {
+                        continue;
+                    }
+                    let request = (lock.to_string(), token.0);
+                    let holds = self.holds_of(lock.as_str(), token.0).saturating_sub(1);
+                    if !matches!(op, Op::Lock(LockOp::Release { .. })) {
+                        self.without_caller.insert(request.clone());
+                    }
+                    self.holds.insert(request, holds);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Holds an answer of the log against the queues.
     fn answer(
         &self,
@@ -318,6 +373,40 @@ impl Locks {
                 }
                 if *held != locks.iter().all(|lock| self.holds(lock.as_str(), token.0)) {
                     return say("the queues say otherwise");
+                }
+                Ok(())
+            }
+            (LockOp::AcquireReentrant { lock, .. }, Ok(Reply::Queued { token, held, .. })) if fresh => {
+                if before.reenters.is_some() {
+                    return say("its session held the lock, and was to hold it once more");
+                }
+                if token.0 != zxid || self.place(lock.as_str(), token.0).is_none() {
+                    return say("it does not stand in the queue with this token");
+                }
+                if *held != self.holds(lock.as_str(), token.0) {
+                    return say("the queue says otherwise");
+                }
+                Ok(())
+            }
+            (LockOp::AcquireReentrant { lock, .. }, Ok(Reply::Reentered { token, holds, .. })) if fresh => {
+                if before.reenters != Some(token.0) {
+                    return say("its session did not hold the lock by this request");
+                }
+                if *holds != self.holds_of(lock.as_str(), token.0) + 1 {
+                    return say("it was not one hold more");
+                }
+                Ok(())
+            }
+            (
+                LockOp::Release { locks, token }
+                | LockOp::Withdraw { locks, token, .. }
+                | LockOp::Abandon { locks, token, .. },
+                Ok(Reply::StillHeld { holds }),
+            ) if fresh => {
+                let left = locks.iter().filter(|lock| self.place(lock.as_str(), token.0).is_some());
+                let left = left.map(|lock| self.holds_of(lock.as_str(), token.0).saturating_sub(1)).max();
+                if left != Some(*holds) || *holds == 0 {
+                    return say("it was not one hold less");
                 }
                 Ok(())
             }
@@ -432,6 +521,8 @@ struct Before {
     all_held: bool,
     any_there: bool,
     guards_hold: bool,
+    /// The request by which the session holds the lock that it asks for.
+    reenters: Option<u64>,
 }
 
 impl Before {
@@ -445,6 +536,16 @@ impl Before {
             return Self { guards_hold: ops.iter().all(holds), ..Self::default() };
         }
         let Some(session) = session else { return Self::default() };
+        if let Op::Lock(LockOp::AcquireReentrant { lock, .. }) = op {
+            let queue = queues.queues.get(lock.as_str());
+            let held = queue.into_iter().flat_map(Queue::entries).find(|place| {
+                place.value.session == Some(session.0)
+                    && place.name.keeps_place_of.is_none()
+                    && place.name.mode == name::LockMode::Exclusive
+                    && queues.holds(lock.as_str(), place.token)
+            });
+            return Self { reenters: held.map(|place| place.token), ..Self::default() };
+        }
         let Op::Lock(LockOp::Release { locks, token } | LockOp::Withdraw { locks, token, .. }) = op else {
             return Self::default();
         };
@@ -452,7 +553,16 @@ impl Before {
             queues.place(lock.as_str(), token.0).is_some_and(|place| place.value.session == Some(session.0))
         };
         let held = |lock: &LockName| own(lock) && queues.holds(lock.as_str(), token.0);
-        Self { all_held: locks.iter().all(held), any_there: locks.iter().any(own), guards_hold: true }
+        // A withdrawal is for the request's own caller; other calls of the session keep what they hold.
+        let withdraws = matches!(op, Op::Lock(LockOp::Withdraw { .. }));
+        let without = |lock: &LockName| queues.without_caller.contains(&(lock.to_string(), token.0));
+        let meant = |lock: &LockName| !(withdraws && without(lock));
+        Self {
+            all_held: locks.iter().all(|lock| meant(lock) && held(lock)),
+            any_there: locks.iter().any(|lock| meant(lock) && own(lock)),
+            guards_hold: true,
+            reenters: None,
+        }
     }
 }
 

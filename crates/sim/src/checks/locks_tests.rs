@@ -246,3 +246,50 @@ fn a_request_of_which_its_client_was_told_that_it_is_no_more_is_gone_and_stays_a
     let refused = locks.change(&change(&entered.0, &late, 9)).unwrap_err();
     assert!(refused.contains("is no more"), "{refused}");
 }
+
+#[test]
+fn a_lock_that_its_session_holds_twice_is_free_after_two_releases() {
+    let mut history = History::default();
+    history.apply(Command::RaiseFeatureLevel { level: lockkeeper_core::FeatureLevel::REENTRY });
+    let (a, b) = (history.open(), history.open());
+    let ask = |uuid| LockOp::AcquireReentrant {
+        lock: lock("l"),
+        delay_ms: 0,
+        uuid: lockkeeper_core::RequestId(uuid),
+        label: "".into(),
+    };
+    let token = history.run(Some(a), ask(1));
+    history.run(Some(a), ask(2));
+    let waiting = history.acquire(b, "l", LockMode::Exclusive, 0);
+    let once = history.release(a, "l", token);
+    let (command, outcome) = history.last();
+    let mut locks = fed(&mut history);
+    locks.granted(&names("l"), token, once).unwrap();
+    locks.granted(&names("l"), waiting, once).unwrap_err();
+
+    let says = |locks: &mut Locks, reply| {
+        let outcome = Outcome { reply: Ok(reply), ..outcome.clone() };
+        locks.change(&change(&command, &outcome, 1)).map(drop)
+    };
+    says(&mut locks, Reply::Released).unwrap_err();
+    says(&mut locks, Reply::StillHeld { holds: 2 }).unwrap_err();
+    says(&mut locks, Reply::StillHeld { holds: 1 }).unwrap();
+    says(&mut locks, Reply::StillHeld { holds: 0 }).unwrap_err();
+
+    let entered = Command::Do { actor: Actor::of(lockkeeper_core::SessionId(a)), op: ask(3).into() };
+    let token = FencingToken(token);
+    let path = lock("l").directory();
+    let enters = |locks: &mut Locks, token, holds| {
+        let reply = Ok(Reply::Reentered { path: path.clone(), token, holds });
+        let outcome = Outcome { reply, changed: true, ..outcome.clone() };
+        locks.change(&change(&entered, &outcome, 1)).map(drop)
+    };
+    enters(&mut locks, token, 3).unwrap_err();
+    enters(&mut locks, FencingToken(waiting), 2).unwrap_err();
+    enters(&mut locks, token, 2).unwrap();
+    enters(&mut locks, token, 2).unwrap_err();
+
+    // The release of one hold that frees the lock although there are two.
+    history.release(a, "l", token.0);
+    history.each(|each| drop(locks.change(each).unwrap_err()));
+}

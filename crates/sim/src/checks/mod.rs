@@ -16,6 +16,7 @@ pub mod locks;
 pub mod log_matching;
 pub mod one_leader;
 pub mod pace;
+pub mod rates;
 pub mod retries;
 pub mod rights;
 pub mod sessions;
@@ -64,6 +65,8 @@ pub enum Check {
     Durable,
     /// One run of a gate's operation.
     Gates,
+    /// No more permits than a rate limit has.
+    Rates,
     /// Nobody does to others' requests what they have no right to.
     Rights,
     /// The replicated clock goes at the pace of true time.
@@ -94,6 +97,7 @@ impl Check {
             Self::Linearizable => "linearizable",
             Self::Durable => "durable",
             Self::Gates => "gates",
+            Self::Rates => "rates",
             Self::Rights => "rights",
             Self::Pace => "pace",
             Self::Progress => "progress",

@@ -46,12 +46,13 @@ async fn piece(client: &mut Client, session: &Session) {
     let work: Vec<(Work, u32)> = client.lab.plan.work.iter().map(|(work, share)| (*work, *share)).collect();
     let Ok((work, _)) = work.choose_weighted(&mut client.rng, |(_, share)| *share) else { return };
     match work {
-        Work::Lock | Work::ReadWrite | Work::Semaphore | Work::Delay | Work::Joint => {
+        Work::Lock | Work::ReadWrite | Work::Semaphore | Work::Delay | Work::Joint | Work::Reentry => {
             client.lock_something(session, *work).await;
         }
         Work::Data => client.use_data(session).await,
         Work::Ephemeral => client.use_ephemerals(session).await,
         Work::Gate => client.use_gate(session).await,
+        Work::Rate => client.take_permits().await,
         Work::ByHand => client.use_raw_node_ops(session).await,
         Work::Many => client.own_many(session).await,
     }

@@ -60,7 +60,8 @@ impl Client {
         };
         let wait_ms = *[0, 50, 500, 2_000, 10_000].choose(&mut self.rng).unwrap_or(&500);
         let (uuid, label) = (RequestId(self.new_id()), format!("client {}", self.number));
-        Acquire { locks, mode, reentrant: false, delay_ms, uuid, label, wait: Duration::from_millis(wait_ms) }
+        let reentrant = work == Work::Reentry;
+        Acquire { locks, mode, reentrant, delay_ms, uuid, label, wait: Duration::from_millis(wait_ms) }
     }
 
     async fn fork_and_acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {
@@ -73,6 +74,7 @@ impl Client {
     async fn acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {
         let key = RequestKey { id: ask.uuid, acknowledged: Vec::new() };
         let give_up_us = self.now_us() + micros(ask.wait) + 10_000_000;
+        let level = self.lab.checkers.lock().feature_level();
         let mut asking = AcquireGuard { lab: self.lab.clone(), uuid: ask.uuid.to_string(), is_settled: false };
         let mut open = false;
         loop {
@@ -109,6 +111,7 @@ impl Client {
                     return OpResult::Done(At { value, zxid });
                 }
                 Attempt::Refused(refusal) => {
+                    self.lab.checkers.lock().refused(level, &refusal);
                     asking.left(&format!("{refusal:?}"));
                     return OpResult::Refused(refusal);
                 }
@@ -128,6 +131,7 @@ impl Client {
     }
 
     async fn hold(&mut self, session: &Session, ask: &Acquire, grant: &Grant) {
+        let again = if ask.reentrant { self.hold_again(session, ask).await } else { 0 };
         let steps = self.rng.random_range(0..=3);
         for _ in 0..steps {
             let ms = self.rng.random_range(0..=300);
@@ -151,9 +155,33 @@ impl Client {
                 drop(self.mutate(session, "downgrade", op).await);
                 self.release(session, ask, grant.token).await;
             }
-            _ => self.release(session, ask, grant.token).await,
+            _ => {
+                for _ in 0..again {
+                    self.release(session, ask, grant.token).await;
+                    // It still holds.
+                    self.work_under(session, ask, grant.token).await;
+                }
+                self.release(session, ask, grant.token).await;
+            }
         }
         self.progress();
+    }
+
+    /// Asks for the lock that its session holds once or twice more. Gives how often it was granted.
+    async fn hold_again(&mut self, session: &Session, ask: &Acquire) -> u32 {
+        let mut again = 0;
+        for _ in 0..self.rng.random_range(0..=2) {
+            let (uuid, wait) = (RequestId(self.new_id()), Duration::ZERO);
+            let told = self.acquire(session, &Acquire { uuid, wait, ..ask.clone() }).await;
+            self.lab.count("acquire again", outcome_of(&told));
+            match told {
+                OpResult::Done(At { value: Acquired::Held(_), .. }) => again += 1,
+                // It may be counted: then the lock is free when the session ends.
+                OpResult::Unknown => self.leave_after(0),
+                OpResult::Done(_) | OpResult::Refused(_) | OpResult::Failed | OpResult::SessionEnded => {}
+            }
+        }
+        again
     }
 
     async fn release(&mut self, session: &Session, ask: &Acquire, token: FencingToken) {

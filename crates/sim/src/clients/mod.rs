@@ -9,6 +9,7 @@ mod lifecycle;
 mod locks;
 mod many_ephemerals;
 mod nodes;
+mod rates;
 mod raw_node_ops;
 mod retry;
 mod session;

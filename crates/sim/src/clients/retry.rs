@@ -168,6 +168,7 @@ impl Client {
         session.keep(RequestId(id));
         let key = RequestKey { id: RequestId(id), acknowledged: session.acknowledgements() };
         let give_up_us = self.now_us() + 15_000_000;
+        let level = self.lab.checkers.lock().feature_level();
         let mut open = false;
         let told = loop {
             let caller =
@@ -183,6 +184,7 @@ impl Client {
                     break OpResult::Done(At { value, zxid });
                 }
                 Attempt::Refused(refusal) => {
+                    self.lab.checkers.lock().refused(level, &refusal);
                     self.book(session.credential, id, &op, Err(refusal.clone()), began, Zxid(0), what);
                     break OpResult::Refused(refusal);
                 }
