@@ -468,8 +468,7 @@ mod tests {
         let stands = vec![done(0, 1), skipped(8, 1_100), done_at(10, 2, (120, 200))];
         assert_eq!(judged(Policy::Once, stands).unwrap().caught_up, 0);
         // Not the latest one, or two.
-        let [first, second] =
-            [4, 8].map(|second| done_at(second, second, (9_500 - second * 1_000, 9_600 - second * 1_000)));
+        let (first, second) = (done_at(4, 4, (5_500, 5_600)), done_at(8, 8, (1_700, 1_800)));
         let of_two =
             vec![done(0, 1), skipped(2, 600), first, EndedTick { tick: tick(6), through: None, ..skipped(6, 600) }];
         let of_two = [of_two, vec![second, done(10, 9)]].concat();
