@@ -36,11 +36,23 @@ pub(crate) const EXIT_NOT_FOUND: u8 = 127;
 pub(crate) struct Failure {
     pub(crate) code: u8,
     message: String,
+    pub(crate) may_pass: MayPass,
+}
+
+/// Whether the same may succeed later; see [`Error::may_pass`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MayPass {
+    /// Not without a change of the command or of the caller's rights.
+    No,
+    /// Yes, such as when there is room again.
+    Yes,
+    /// Certificates or endpoints are wrong. If they have worked before, they are wrong at the nodes, and may be mended.
+    IfItWorked,
 }
 
 impl Failure {
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), may_pass: MayPass::No }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -106,7 +118,12 @@ impl From<Error> for Failure {
             }
             _ => (EXIT_FAILED, ""),
         };
-        Self::new(code, format!("{error}{remedy}"))
+        let may_pass = match &error {
+            Error::Tls { .. } | Error::NotLockkeeper { .. } => MayPass::IfItWorked,
+            error if error.may_pass() => MayPass::Yes,
+            _ => MayPass::No,
+        };
+        Self { may_pass, ..Self::new(code, format!("{error}{remedy}")) }
     }
 }
 

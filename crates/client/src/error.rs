@@ -79,6 +79,31 @@ impl Error {
         matches!(self, Self::Unreachable { tried } if !tried.iter().any(is_busy))
     }
 
+    /// Whether the same call may succeed later, because what stands in its way may pass without a change of the call or
+    /// of the caller's rights: an outage, an overload, certificates that are being replaced, a lack of room, or a
+    /// feature level that is not raised yet. Not so a refusal for another reason, and the loss of the session.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::UnknownOutcome(_) | Self::Unreachable { .. } | Self::Tls { .. } | Self::NotLockkeeper { .. } => true,
+            Self::Lost(_) => false,
+            Self::Refused(problem) => {
+                problem.code.is_transient()
+                    || matches!(
+                        problem.code,
+                        Code::TooManyEphemerals
+                            | Code::StateFull
+                            | Code::NamespaceFull
+                            | Code::FeatureLevelTooLow
+                            | Code::Compacted
+                            | Code::TooSlow
+                            | Code::Cancelled
+                            | Code::UnknownOutcome
+                            | Code::Internal
+                    )
+            }
+        }
+    }
+
     /// The cluster's code, if it refused the call.
     pub fn code(&self) -> Option<Code> {
         match self {
@@ -104,6 +129,27 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_no_time_can_mend_does_not_pass() {
+        for code in [
+            Code::Overloaded,
+            Code::RateLimited,
+            Code::NoLeader,
+            Code::ShuttingDown,
+            Code::StateFull,
+            Code::NamespaceFull,
+            Code::TooManyEphemerals,
+            Code::FeatureLevelTooLow,
+        ] {
+            assert!(Error::refused(code, "later").may_pass(), "{code}");
+        }
+        for code in [Code::Forbidden, Code::Unauthenticated, Code::WrongSecret, Code::BadRequest, Code::GateMismatch] {
+            assert!(!Error::refused(code, "never").may_pass(), "{code}");
+        }
+        assert!(Error::Tls { tried: Vec::new() }.may_pass() && Error::Unreachable { tried: Vec::new() }.may_pass());
+        assert!(!Error::Lost("over".into()).may_pass());
+    }
 
     #[test]
     fn only_a_cluster_that_cannot_be_reached_is_an_outage() {

@@ -29,6 +29,7 @@ mod stream;
 mod tls;
 #[cfg_attr(not(feature = "otlp"), path = "without_traces.rs")]
 mod traces;
+mod tracked_change;
 mod transport;
 mod watch;
 

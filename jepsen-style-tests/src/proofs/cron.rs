@@ -1,7 +1,8 @@
-//! Schedules. Ten workers of `lockkeeper cron`, whose wall clocks are wrong by −10 to +10 minutes, have a tick every
-//! two seconds, while the worker of a tick is killed in the middle of its work, and nodes are killed: each tick comes
-//! to one end, none is begun early, no two are worked at together, and only the tick of a killed worker is begun again.
-//! Then all workers are killed for a while, and the missed ticks go by the policy of their job.
+//! Schedules. Workers of `lockkeeper cron`, whose wall clocks are wrong by −10 to +10 minutes, have a tick every two
+//! seconds, while the worker of a tick is killed in the middle of its work, or stopped until another one has begun the
+//! tick again, and nodes are killed: each tick comes to one end, none is begun early, no two are worked at together,
+//! only the tick of such a worker is begun again, and its command is dead before. One job skips ticks that overlap, the
+//! other one lets them wait. Then all workers are killed for a while, and the missed ticks go by the policy of their job.
 //!
 //! Commands report to a file, with the machine's clock; the wrong clocks are those of the workers' processes, shifted
 //! by a preloaded library, and each report shows what its worker took for the time. What the cluster recorded is read
@@ -12,115 +13,238 @@ mod judge;
 
 use std::time::{Duration, Instant};
 
+use lockkeeper_client::recipes::Overlap;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::Rng as _;
+use rand::rngs::StdRng;
 use tokio::time::sleep;
 
 use self::fleet::{Fleet, History};
-use self::judge::{Kill, Policy, Run, Tally};
+use self::judge::{Fault, Policy, Rules, Run, Tally};
 use super::Context;
 use crate::cluster::{Cluster, Options};
+use crate::process::Process;
 use crate::record::wall_ms;
 use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const SECONDS: u64 = 120;
+/// Of the job that skips ticks, and of the one that lets them wait.
 const WORKERS: usize = 10;
+const WORKERS_OF_QUEUE: usize = 3;
 /// Seconds between two ticks.
 const EVERY_S: u64 = 2;
 /// How far the first worker's clock is behind, and the last one's ahead.
 const WRONG_BY_S: i64 = 600;
 /// Between two faults.
-const FAULT_EVERY: Duration = Duration::from_secs(6);
+const FAULT_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Without any worker.
-const OUTAGE: Duration = Duration::from_secs(9);
+/// Without any worker, at least.
+const OUTAGE: Duration = Duration::from_secs(12);
+/// Seconds between two ticks of the jobs without workers, and how late they may begin. In half of the time, no tick is
+/// due in time.
+const OUTAGE_EVERY_S: u64 = 4;
+const OUTAGE_DEADLINE_S: u64 = 2;
 /// A clock that is shown with the precision of a second may be wrong by so much more.
 const SLACK_S: i64 = 3;
 
 pub(super) async fn run(context: &Context) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let fleet = Fleet::new(context, &cluster)?;
-    let (tally, workers, nodes) = wrong_clocks(context, &mut cluster, &fleet).await?;
+    let seen = wrong_clocks(context, &mut cluster, &fleet).await?;
     let missed = outage(context, &cluster, &fleet).await?;
     cluster.agree(Duration::from_secs(20)).await?;
+    let [skip, queue] = &seen.tallies;
     Ok(format!(
         "{} ticks by {WORKERS} workers with clocks from -{WRONG_BY_S} s to +{WRONG_BY_S} s: {} done, {} of them begun \
-         again after {workers} kills of their workers, {} skipped as they overlapped, {} missed; {nodes} nodes killed; \
-         begun after {} ms (median), {} ms (p95), {} ms (max), never early; {missed}",
-        tally.ticks,
-        tally.done,
-        tally.begun_again,
-        tally.overlapped,
-        tally.missed,
-        tally.lateness_ms(50),
-        tally.lateness_ms(95),
-        tally.lateness_ms(100),
+         again, {} skipped as they overlapped, {} missed; {} more ticks by {WORKERS_OF_QUEUE} workers: {} done, {} of \
+         them begun again, {} after they had waited; {} workers killed, {} stopped, {} of whose commands were at work \
+         then and none outlived its session; {} nodes killed; begun after {} ms (median), {} ms (p95), {} ms (max), \
+         never early; {missed}",
+        skip.ticks,
+        skip.done,
+        skip.begun_again,
+        skip.overlapped,
+        skip.missed,
+        queue.ticks,
+        queue.done,
+        queue.begun_again,
+        queue.waited,
+        seen.killed,
+        seen.stopped,
+        skip.outlasted + queue.outlasted,
+        seen.nodes,
+        skip.lateness_ms(50),
+        skip.lateness_ms(95),
+        skip.lateness_ms(100),
     ))
 }
 
-async fn wrong_clocks(
-    context: &Context,
-    cluster: &mut Cluster,
-    fleet: &Fleet,
-) -> Result<(Tally, usize, usize), Failed> {
-    let job = "clocks";
-    let offset = |number: usize| {
-        let step = 2 * WRONG_BY_S / i64::try_from(WORKERS - 1).unwrap_or(1);
-        i64::try_from(number).unwrap_or_default() * step - WRONG_BY_S
-    };
-    let options = format!("--at|*/{EVERY_S} * * * * *|--missed|all");
-    let start = |number: usize| fleet.start(job, number, offset(number), &options);
-    let mut workers = (0..WORKERS).map(start).collect::<Result<Vec<_>, _>>()?;
-    let mut history = History::of(job);
+/// A job of the first part, its workers, and what happened to them.
+struct Job<'a> {
+    name: &'static str,
+    overlap: Overlap,
+    fleet: &'a Fleet,
+    workers: Vec<Process>,
+    history: History,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Job<'a> {
+    fn start(fleet: &'a Fleet, name: &'static str, overlap: Overlap, workers: usize) -> Result<Self, Failed> {
+        let (history, faults) = (History::of(name), Vec::new());
+        let mut job = Self { name, overlap, fleet, workers: Vec::new(), history, faults };
+        for number in 0..workers {
+            job.workers.push(job.worker(number, workers)?);
+        }
+        Ok(job)
+    }
+
+    fn worker(&self, number: usize, workers: usize) -> Result<Process, Failed> {
+        let overlap = if self.overlap == Overlap::Skip { "skip" } else { "queue" };
+        let options = format!("--at|*/{EVERY_S} * * * * *|--missed|all|--overlap|{overlap}");
+        self.fleet.start(self.name, number, offset(number, workers), &options)
+    }
+
+    /// Kills the worker of a tick in the middle of its work, and starts it again; returns whether there was one.
+    async fn kill(&mut self, context: &Context) -> Result<bool, Failed> {
+        let Some(run) = under_way(context, self.fleet, self.name).await? else { return Ok(false) };
+        kill(Pid::from_raw(run.worker), Signal::SIGKILL).map_err(std::io::Error::from)?;
+        self.faults.push(Fault { token: run.token, at_ms: wall_ms() });
+        context.log.say(format!("the worker of {} of {} is killed in the middle", run.tick, self.name));
+        let at = self.workers.iter().position(|worker| worker.pid() == run.worker);
+        let Some(number) = at else { return broken(format!("{run:?} has no worker of the fleet")) };
+        self.workers[number] = self.worker(number, self.workers.len())?;
+        Ok(true)
+    }
+
+    /// Stops the worker of a tick until another one has begun the tick again, or it has come to its end; returns
+    /// whether there was one. If the command hangs, only the guard can end it.
+    async fn stop(&mut self, context: &Context, cluster: &Cluster, hanging: bool) -> Result<bool, Failed> {
+        if hanging {
+            self.fleet.set_hanging(self.name, true)?;
+        }
+        let found = under_way(context, self.fleet, self.name).await;
+        if hanging {
+            self.fleet.set_hanging(self.name, false)?;
+        }
+        let Some(run) = found? else { return Ok(false) };
+        let worker = Pid::from_raw(run.worker);
+        kill(worker, Signal::SIGSTOP).map_err(std::io::Error::from)?;
+        self.faults.push(Fault { token: run.token, at_ms: wall_ms() });
+        let work = if hanging { "a command that hangs" } else { "a command" };
+        context.log.say(format!("the worker of {} of {} is stopped, with {work}", run.tick, self.name));
+        let begun = Instant::now();
+        loop {
+            self.history.read(cluster).await?;
+            let is_over = self.history.ended.contains_key(&run.tick);
+            if is_over || self.fleet.runs(self.name)?.iter().any(|it| it.tick == run.tick && it.token > run.token) {
+                break;
+            }
+            if begun.elapsed() > PATIENCE {
+                return broken(format!("nobody began {} again while the worker of {run:?} was stopped", run.tick));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        kill(worker, Signal::SIGCONT).map_err(std::io::Error::from)?;
+        Ok(true)
+    }
+
+    /// Ends the workers after a tick came to its end in time, and judges what happened.
+    async fn end(&mut self, cluster: &Cluster) -> Result<(Tally, Vec<Run>), Failed> {
+        settle(cluster, self.fleet, self.name, &mut self.history).await?;
+        for worker in &mut self.workers {
+            worker.signal(Signal::SIGTERM);
+        }
+        for worker in &mut self.workers {
+            match worker.wait_end(PATIENCE).await {
+                Some(status) if status.code() == Some(0) => {}
+                other => return broken(format!("a worker of {} that got SIGTERM ended with {other:?}", self.name)),
+            }
+        }
+        self.history.read(cluster).await?;
+        let runs = self.fleet.runs_with_beats(self.name)?;
+        let (every_ms, deadline_ms) = (EVERY_S * 1_000, 60_000);
+        let rules = Rules { every_ms, deadline_ms, missed: Policy::All, overlap: self.overlap };
+        let tally = judge::clocks(rules, &self.history, &runs, &self.faults);
+        Ok((tally.map_err(|why| Failed::Broken(format!("{}: {why}", self.name)))?, runs))
+    }
+}
+
+/// How wrong a worker's clock is, in seconds.
+fn offset(number: usize, workers: usize) -> i64 {
+    let step = 2 * WRONG_BY_S / i64::try_from(workers - 1).unwrap_or(1);
+    i64::try_from(number).unwrap_or_default() * step - WRONG_BY_S
+}
+
+/// What the first part saw.
+struct Seen {
+    /// Of the job that skips, and of the one that lets wait.
+    tallies: [Tally; 2],
+    killed: usize,
+    stopped: usize,
+    nodes: usize,
+}
+
+async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -> Result<Seen, Failed> {
+    let mut jobs = [
+        Job::start(fleet, "clocks", Overlap::Skip, WORKERS)?,
+        Job::start(fleet, "queue", Overlap::Queue, WORKERS_OF_QUEUE)?,
+    ];
     let length = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
     let (begun, mut next_fault) = (Instant::now(), Instant::now() + FAULT_EVERY);
-    let (mut rng, mut kills, mut nodes) = (context.random(1), Vec::new(), 0);
+    let (mut rng, mut turn, mut killed, mut stopped, mut nodes) = (context.random(1), 0, 0, 0, 0);
     while begun.elapsed() < length {
-        history.read(cluster).await?;
+        for job in &mut jobs {
+            job.history.read(cluster).await?;
+        }
         if Instant::now() < next_fault {
             sleep(Duration::from_millis(50)).await;
             continue;
         }
+        turn += 1;
+        let [skip, queue] = &mut jobs;
+        match turn % 6 {
+            1 => killed += usize::from(skip.kill(context).await?),
+            2 => stopped += usize::from(skip.stop(context, cluster, true).await?),
+            4 => killed += usize::from(queue.kill(context).await?),
+            5 => stopped += usize::from(queue.stop(context, cluster, rng.random_bool(0.5)).await?),
+            _ => {
+                kill_node(context, cluster, &mut rng).await?;
+                nodes += 1;
+            }
+        }
         next_fault = Instant::now() + FAULT_EVERY;
-        if kills.len() <= nodes {
-            let Some(run) = under_way(context, fleet, job).await? else { continue };
-            kill(Pid::from_raw(run.worker), Signal::SIGKILL).map_err(std::io::Error::from)?;
-            context.log.say(format!("the worker of {} is killed in the middle", run.tick));
-            let at = workers.iter().position(|worker| worker.pid() == run.worker);
-            let Some(number) = at else { return broken(format!("{run:?} has no worker of the fleet")) };
-            kills.push(Kill { token: run.token, at_ms: wall_ms() });
-            workers[number] = start(number)?;
-        } else {
-            let (leader, _) = cluster.leader().await?;
-            let ids = cluster.ids();
-            let node = if rng.random_bool(0.5) { leader } else { ids[rng.random_range(0..ids.len())] };
-            cluster.kill(node).await?;
-            context.log.say(format!("node {node} is killed (the leader was {leader})"));
-            sleep(Duration::from_secs(1)).await;
-            cluster.spawn(node)?;
-            cluster.ready(node).await?;
-            nodes += 1;
+    }
+    let [skip, queue] = &mut jobs;
+    let ((of_skip, runs), (of_queue, runs_of_queue)) = (skip.end(cluster).await?, queue.end(cluster).await?);
+    shifted(&runs, |number| offset(number, WORKERS))?;
+    shifted(&runs_of_queue, |number| offset(number, WORKERS_OF_QUEUE))?;
+    for (what, count) in [
+        ("worker was killed", killed),
+        ("worker was stopped", stopped),
+        ("node was killed", nodes),
+        ("tick was skipped as it overlapped", of_skip.overlapped),
+        ("tick waited for an earlier one", of_queue.waited),
+        ("command was at work while its worker was stopped", of_skip.outlasted),
+    ] {
+        if count == 0 {
+            return Err(Failed::CannotRun(format!("no {what}; give more --seconds")));
         }
     }
-    settle(cluster, fleet, job, &mut history).await?;
-    for worker in &mut workers {
-        worker.signal(Signal::SIGTERM);
-    }
-    for worker in &mut workers {
-        match worker.wait_end(PATIENCE).await {
-            Some(status) if status.code() == Some(0) => {}
-            other => return broken(format!("a worker that got SIGTERM ended with {other:?}")),
-        }
-    }
-    history.read(cluster).await?;
-    let runs = fleet.runs(job)?;
-    let tally = judge::clocks(EVERY_S, &history, &runs, &kills).map_err(Failed::Broken)?;
-    if kills.is_empty() || nodes == 0 {
-        return Err(Failed::CannotRun("too short for a kill of a worker and of a node; give more --seconds".into()));
-    }
-    shifted(&runs, offset)?;
-    Ok((tally, kills.len(), nodes))
+    Ok(Seen { tallies: [of_skip, of_queue], killed, stopped, nodes })
+}
+
+async fn kill_node(context: &Context, cluster: &mut Cluster, rng: &mut StdRng) -> Result<(), Failed> {
+    let (leader, _) = cluster.leader().await?;
+    let ids = cluster.ids();
+    let node = if rng.random_bool(0.5) { leader } else { ids[rng.random_range(0..ids.len())] };
+    cluster.kill(node).await?;
+    context.log.say(format!("node {node} is killed (the leader was {leader})"));
+    sleep(Duration::from_secs(1)).await;
+    cluster.spawn(node)?;
+    cluster.ready(node).await?;
+    Ok(())
 }
 
 /// A tick whose command is at work; `None` if none was seen for a while.
@@ -174,7 +298,8 @@ fn shifted(runs: &[Run], offset: impl Fn(usize) -> i64) -> Result<(), Failed> {
 async fn outage(context: &Context, cluster: &Cluster, fleet: &Fleet) -> Result<String, Failed> {
     const JOBS: [(&str, Policy); 3] = [("skip", Policy::Skip), ("once", Policy::Once), ("all", Policy::All)];
     let start = |job: &str| {
-        let options = format!("--at|*/{EVERY_S} * * * * *|--missed|{job}|--deadline|1s|--overlap|queue");
+        let at = format!("--at|*/{OUTAGE_EVERY_S} * * * * *|--deadline|{OUTAGE_DEADLINE_S}s");
+        let options = format!("{at}|--missed|{job}|--overlap|queue");
         (0..2).map(|number| fleet.start(job, number, 0, &options)).collect::<Result<Vec<_>, _>>()
     };
     let mut workers = Vec::new();
@@ -184,32 +309,40 @@ async fn outage(context: &Context, cluster: &Cluster, fleet: &Fleet) -> Result<S
     let mut histories = JOBS.map(|(job, _)| History::of(job));
     until(cluster, &mut histories, |history| history.done() >= 2).await?;
     context.log.say(format!("all workers of three jobs are killed for {OUTAGE:?}"));
-    let mut kills = Vec::new();
     for worker in workers {
         worker.signal(Signal::SIGKILL);
     }
     let killed_ms = wall_ms();
+    let mut faults = Vec::new();
     for (job, _) in JOBS {
         // At work, or at their end and perhaps not reported yet.
-        let unreported = fleet.runs(job)?.into_iter().filter(|run| run.started_ms + 1_500 > killed_ms);
-        kills.extend(unreported.map(|run| Kill { token: run.token, at_ms: killed_ms }));
+        let may_be = |run: &Run| run.ended_ms.is_none_or(|ended_ms| ended_ms + 1_500 > killed_ms);
+        let unreported = fleet.runs(job)?.into_iter().filter(may_be);
+        faults.extend(unreported.map(|run| Fault { token: run.token, at_ms: killed_ms }));
     }
     sleep(OUTAGE).await;
+    // Right after the deadline of a tick, so that none is due in time, and one has to be caught up with.
+    let period_ms = OUTAGE_EVERY_S * 1_000;
+    while wall_ms() % period_ms < OUTAGE_DEADLINE_S * 1_000 + 100 {
+        sleep(Duration::from_millis(10)).await;
+    }
     let back_ms = wall_ms();
     let mut workers = Vec::new();
     for (job, _) in JOBS {
         workers.extend(start(job)?);
     }
     // Until ticks that were due after the return have come to their end.
-    until(cluster, &mut histories, |history| history.latest_done_ms() > back_ms + 2_000 * EVERY_S).await?;
+    until(cluster, &mut histories, |history| history.latest_done_ms() > back_ms + period_ms).await?;
     for worker in &mut workers {
         worker.signal(Signal::SIGTERM);
         worker.wait_end(PATIENCE).await;
     }
     let mut said = Vec::new();
-    for ((job, policy), history) in JOBS.into_iter().zip(&mut histories) {
+    for ((job, missed), history) in JOBS.into_iter().zip(&mut histories) {
         history.read(cluster).await?;
-        let tally = judge::missed(EVERY_S, policy, history, &fleet.runs(job)?, (killed_ms, back_ms), &kills);
+        let (every_ms, deadline_ms) = (period_ms, OUTAGE_DEADLINE_S * 1_000);
+        let rules = Rules { every_ms, deadline_ms, missed, overlap: Overlap::Queue };
+        let tally = judge::missed(rules, history, &fleet.runs_with_beats(job)?, (killed_ms, back_ms), &faults);
         let tally = tally.map_err(|why| Failed::Broken(format!("missed {job}: {why}")))?;
         said.push(format!("missed {job}: {} caught up with, {} skipped", tally.caught_up, tally.missed));
     }

@@ -273,8 +273,8 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "cron",
-        about: "10 workers with clocks from -10 to +10 minutes, a tick every 2 s, workers and nodes killed: each tick \
-            ends once, none is early",
+        about: "10 workers with clocks from -10 to +10 minutes, a tick every 2 s, workers killed and stopped, nodes \
+            killed: each tick ends once, none is early, no command outlives its session, policies are kept",
         limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(cron::SECONDS)),
         run: |context| Box::pin(cron::run(context)),
     },

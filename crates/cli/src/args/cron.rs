@@ -42,7 +42,10 @@ again.
   0    ended by SIGTERM or SIGINT
   118  the job has another schedule: --at, --zone, --missed, --overlap or --deadline differ
 {}
-After 121, 122 and 123 it tries again by itself.
+After 121, 122 and 123 it tries again by itself. So it does after a refusal that may pass, such as in a full namespace
+or below the feature level, and once it has worked, after certificates that are not accepted. If the end of a tick
+cannot be recorded, it tries that for up to 1h, and up to 10s after SIGTERM or SIGINT; then another worker runs CMD
+again.
 
 Examples:
   lockkeeper cron reports --at '*/5 * * * *' -- ./make-report
@@ -104,13 +107,14 @@ pub(crate) struct Cron {
     /// CET-1CEST,M3.5.0,M10.5.0/3
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     pub(crate) zone: String,
-    /// What becomes of ticks that no worker could begin within --deadline
+    /// What becomes of ticks that no worker began within --deadline
     #[arg(long, value_enum, default_value_t = Missed::Skip)]
     pub(crate) missed: Missed,
     /// What becomes of a tick while CMD of an earlier one runs, here or elsewhere
     #[arg(long, value_enum, default_value_t = Overlap::Skip)]
     pub(crate) overlap: Overlap,
-    /// How late a tick may begin before it counts as missed, from 1s to 7d
+    /// How late a tick may begin before it counts as missed, from 1s to 7d; one that waits for an earlier tick counts
+    /// from that one's end
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
     pub(crate) deadline: Duration,
     /// First part of the name of the job's node and gates, for rights and limits

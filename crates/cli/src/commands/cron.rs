@@ -12,13 +12,16 @@ use lockkeeper_client::{Error, Moment, Session};
 use crate::args::{Common, Cron};
 use crate::failure::{
     EXIT_GATE_MISMATCH, EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure,
-    print_error,
+    MayPass, print_error,
 };
 use crate::hold::{self, Ended, Hold, Obtained};
 use crate::output::escaped;
 
-/// Pause before another session is opened.
+/// Pause before another session is opened: after a loss or an outage, and after a refusal that may pass.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
+/// Then the tick is left to another worker, which runs CMD again.
+const LONGEST_REPORT_AFTER_SIGNAL: Duration = Duration::from_secs(10);
 
 /// Runs the command at each tick.
 pub(crate) fn run(common: &Common, args: &Cron) -> Result<u8, Failure> {
@@ -26,7 +29,11 @@ pub(crate) fn run(common: &Common, args: &Cron) -> Result<u8, Failure> {
         .and_then(|spec| spec.zone(&args.zone))
         .and_then(|spec| spec.missed(args.missed.into()).overlap(args.overlap.into()).deadline(args.deadline))
         .map_err(refused)?;
-    hold::run_each(common, &args.holding, &Job { args, spec, replaces: Cell::new(args.replace) })
+    hold::run_each(
+        common,
+        &args.holding,
+        &Job { args, spec, replaces: Cell::new(args.replace), has_worked: Cell::new(false) },
+    )
 }
 
 struct Job<'a> {
@@ -34,12 +41,20 @@ struct Job<'a> {
     spec: ScheduleSpec,
     /// Whether the specification has to be replaced yet: once, or two workers that replace would do it for ever.
     replaces: Cell<bool>,
+    /// Whether a session has been opened so far: endpoints, certificates and rights were right then.
+    has_worked: Cell<bool>,
 }
 
 impl Job<'_> {
     fn schedule(&self, session: &Session) -> Result<Schedule, RecipeError> {
         let schedule = session.schedule(&self.args.name, self.spec.clone())?.namespace(&self.args.namespace)?;
-        Ok(schedule.label(hold::label(&self.args.holding)))
+        let name = self.name();
+        let report = move |error: &RecipeError| {
+            print_error(&format!(
+                "lockkeeper cron: a tick of {name} cannot be recorded yet, and is tried again: {error}"
+            ));
+        };
+        Ok(schedule.label(hold::label(&self.args.holding)).on_retry(report))
     }
 }
 
@@ -55,6 +70,7 @@ impl Hold for Job<'_> {
     }
 
     async fn obtain(&self, session: &Session) -> Result<Obtained<TickRun>, Failure> {
+        self.has_worked.set(true);
         let next = async {
             let schedule = self.schedule(session)?;
             if self.replaces.get() {
@@ -103,10 +119,19 @@ impl Hold for Job<'_> {
         }
     }
 
+    fn longest_report_after_signal(&self) -> Option<Duration> {
+        Some(LONGEST_REPORT_AFTER_SIGNAL)
+    }
+
     fn retry_after(&self, failure: &Failure) -> Option<Duration> {
         match failure.code {
             EXIT_LOCK_LOST | EXIT_UNREACHABLE | EXIT_UNKNOWN_OUTCOME => Some(RETRY_PAUSE),
-            _ => None,
+            // Before the first session, it is more likely that an option is wrong.
+            _ => match failure.may_pass {
+                MayPass::Yes => Some(PAUSE_AFTER_REFUSAL),
+                MayPass::IfItWorked => self.has_worked.get().then_some(PAUSE_AFTER_REFUSAL),
+                MayPass::No => None,
+            },
         }
     }
 }

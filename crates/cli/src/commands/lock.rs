@@ -51,6 +51,21 @@ struct LockHold<'a> {
     left_open: Cell<bool>,
 }
 
+impl LockHold<'_> {
+    /// Notes how often the session still holds the locks after this process's own hold has ended. Unless it certainly
+    /// does not, the session is left open: its end would take the lock from a lockkeeper within. Only a single exclusive
+    /// lock can be held by one.
+    fn note_left(&self, still_held: Option<u32>) {
+        self.left_open.set(still_held != Some(0) && !self.args.shared && self.names.len() == 1);
+        if still_held.is_some_and(|holds| holds > 0) {
+            print_error(&format!(
+                "lockkeeper lock: {} is still held by a lockkeeper within, and free once that has ended",
+                self.name()
+            ));
+        }
+    }
+}
+
 impl Hold for LockHold<'_> {
     type Held = LockGrant;
 
@@ -125,15 +140,9 @@ impl Hold for LockHold<'_> {
     async fn release(&self, session: &Session, held: LockGrant, ended: Ended) -> Result<u8, Failure> {
         let entered = match held {
             LockGrant::Own(grant) => {
-                let still_held = grant.release_after(session, self).await?;
-                if still_held > 0 {
-                    self.left_open.set(true);
-                    print_error(&format!(
-                        "lockkeeper lock: {} is still held by a lockkeeper within, and free once that has ended",
-                        self.name()
-                    ));
-                }
-                return Ok(ended.code);
+                let (released, still_held) = grant.release_after(session, self).await;
+                self.note_left(still_held);
+                return released.map(|()| ended.code);
             }
             LockGrant::Nested(entered, _) => entered,
         };
@@ -150,7 +159,15 @@ impl Hold for LockHold<'_> {
     }
 
     async fn abandon(&self, session: &Session, held: LockGrant) {
-        let LockGrant::Nested(entered, _) = held else { return };
+        let entered = match held {
+            LockGrant::Nested(entered, _) => entered,
+            LockGrant::Own(grant) => {
+                // Should this be given up in the middle, the session stays for a lockkeeper within.
+                self.note_left(None);
+                let (_, still_held) = grant.give_back().await;
+                return self.note_left(still_held);
+            }
+        };
         match entered.leave(session).await {
             Ok(()) | Err(Error::Lost(_)) => {}
             Err(error) if error.code() == Some(Code::NotHeld) => {}
@@ -206,6 +223,6 @@ impl Hold for Semaphore {
     }
 
     async fn release(&self, session: &Session, held: Grant, ended: Ended) -> Result<u8, Failure> {
-        held.release_after(session, self).await.map(|_| ended.code)
+        held.release_after(session, self).await.0.map(|()| ended.code)
     }
 }

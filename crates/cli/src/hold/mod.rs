@@ -85,6 +85,12 @@ pub(crate) trait Hold {
     /// Releases the grant after CMD and its whole group have ended.
     async fn release(&self, session: &Session, held: Self::Held, ended: Ended) -> Result<u8, Failure>;
 
+    /// How long [`release`](Self::release) may go on after SIGTERM or SIGINT, for a release that waits for room or for a
+    /// connection; `None` if it ends soon by itself.
+    fn longest_report_after_signal(&self) -> Option<Duration> {
+        None
+    }
+
     /// Gives the grant back without a report, where CMD did not come to its own end. What this process's own session
     /// holds goes with that session.
     async fn abandon(&self, _session: &Session, _held: Self::Held) {}
@@ -308,7 +314,15 @@ async fn obtain_and_run(
     let failure = match supervise(session, args, hold, &held, &mut signals.received, capture).await {
         Ok(End::Exited(ended)) => {
             let ended = Ended { told_to_end: signals.told_to_end(), ..ended };
-            return hold.release(session, held, ended).await.map(Ran::Ended);
+            let released = hold.release(session, held, ended);
+            let Some(longest) = hold.longest_report_after_signal() else { return released.await.map(Ran::Ended) };
+            return tokio::select! {
+                code = released => code.map(Ran::Ended),
+                () = signals.ended_for(longest) => {
+                    let why = format!("the end of {} is not known to the cluster after {longest:?}", hold.name());
+                    Err(Failure::new(EXIT_UNKNOWN_OUTCOME, why))
+                }
+            };
         }
         Ok(End::Lost(because)) => lost(hold, &because),
         Err(failure) => failure,
@@ -430,6 +444,17 @@ impl Signals {
             });
         }
         Ok(Self { received, told_to_end })
+    }
+
+    /// Completes so long after SIGTERM or SIGINT.
+    async fn ended_for(&mut self, time: Duration) {
+        while !self.told_to_end() {
+            if self.received.recv().await.is_none() {
+                // No more signals can come.
+                std::future::pending::<()>().await;
+            }
+        }
+        tokio::time::sleep(time).await;
     }
 
     /// Whether SIGTERM or SIGINT came.

@@ -133,20 +133,35 @@ impl Grant {
         }
     }
 
-    /// Releases the grant after CMD has exited. Returns how often the session still holds it: a lockkeeper that CMD
-    /// left behind may.
-    pub(crate) async fn release_after(self, session: &Session, hold: &impl Hold) -> Result<u32, Failure> {
+    /// Gives the own hold back after CMD has ended. Also returns how often the session still holds it, if that is known:
+    /// a lockkeeper that CMD left behind may.
+    pub(crate) async fn give_back(self) -> (Result<(), Error>, Option<u32>) {
         match self.guard.release().await {
-            Ok(still_held) => return Ok(still_held),
-            Err(Error::Lost(_)) => return Err(lost(hold, "it was revoked before CMD ended")),
-            Err(error) => print_error(&format!(
-                "lockkeeper {}: cannot release {}, which becomes free within {} s: {error}",
-                hold.command(),
-                hold.name(),
-                (session.timeout() + self.request.delay).as_secs_f32()
-            )),
+            Ok(still_held) => (Ok(()), Some(still_held)),
+            Err(error @ Error::Lost(_)) => (Err(error), Some(0)),
+            Err(error) => (Err(error), None),
         }
-        Ok(0)
+    }
+
+    /// Releases the grant after CMD has exited, and says so where it was lost, or where that is unknown. Returns how
+    /// often the session still holds it, as [`give_back`](Self::give_back).
+    pub(crate) async fn release_after(self, session: &Session, hold: &impl Hold) -> (Result<(), Failure>, Option<u32>) {
+        let within = session.timeout() + self.request.delay;
+        let (released, still_held) = self.give_back().await;
+        let result = match released {
+            Ok(()) => Ok(()),
+            Err(Error::Lost(_)) => Err(lost(hold, "it was revoked before CMD ended")),
+            Err(error) => {
+                print_error(&format!(
+                    "lockkeeper {}: cannot release {}, which becomes free within {} s: {error}",
+                    hold.command(),
+                    hold.name(),
+                    within.as_secs_f32()
+                ));
+                Ok(())
+            }
+        };
+        (result, still_held)
     }
 }
 

@@ -23,6 +23,7 @@ fn a_command_on_a_schedule() {
     another_schedule_is_refused(&dev);
     schedules_are_listed(&dev);
     a_reset_ends_the_command(&dev);
+    a_worker_waits_for_room(&dev);
     bad_arguments(&dev);
 }
 
@@ -221,6 +222,37 @@ fn a_reset_ends_the_command(dev: &Dev) {
     eventually("the tick is run again", || lines(&runs).len() >= 2);
     assert_eq!(lines(&runs)[1][..2], [hanging[0].clone(), "2".into()]);
     drop(worker);
+}
+
+/// Refusals that pass do not end a worker, and a tick whose end is refused for room is not run again.
+fn a_worker_waits_for_room(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let [runs, done_file, log] = ["runs", "done", "log"].map(|name| directory.path().join(name));
+    let full = || assert!(dev.run(&["namespaces", "put", "full", "--bytes", "1"]).status.success());
+    let room = || assert!(dev.run(&["namespaces", "delete", "full"]).status.success());
+    let said = |what: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
+    full();
+    let script = format!(
+        "echo $LOCKKEEPER_TICK $LOCKKEEPER_ATTEMPT >> {}; while ! [ -e {} ]; do sleep 0.01; done",
+        runs.display(),
+        done_file.display()
+    );
+    let mut command = cron(dev, "job", &["--at", "* * * * * *", "--namespace", "full"], &script);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let mut worker = start(command);
+    eventually("it is refused", || said("namespace_full"));
+    room();
+    eventually("it works", || lines(&runs).len() == 1);
+    full();
+    std::fs::write(&done_file, "").unwrap();
+    eventually("the end is refused", || said("cannot be recorded yet"));
+    assert!(alive(worker.pid().as_raw()));
+    room();
+    eventually("the next tick is run", || lines(&runs).len() > 1);
+    let attempts: Vec<String> = lines(&runs).into_iter().map(|words| words[1].clone()).collect();
+    assert!(attempts.iter().all(|attempt| attempt == "1"), "{attempts:?}");
+    kill(worker.pid(), Signal::SIGTERM).unwrap();
+    assert_eq!(worker.code(), Some(0));
 }
 
 fn bad_arguments(dev: &Dev) {

@@ -205,6 +205,7 @@ fn a_lock_within_a_lock() {
     another_cluster_does_not_know_the_session(&dev);
     a_lock_that_is_held_for_too_long_is_given_up(&dev);
     so_is_one_that_is_held_once_more(&dev);
+    the_end_of_max_hold_leaves_the_lock_to_a_lockkeeper_within(&dev);
     an_unfair_lock_stands_in_no_queue(&dev);
 }
 
@@ -284,6 +285,27 @@ fn a_lock_that_is_held_for_too_long_is_given_up(dev: &Dev) {
     assert!(told.contains("--max-hold has passed"), "{told}");
     assert!(began.elapsed() >= Duration::from_millis(600) && began.elapsed() < Duration::from_secs(30));
     assert_eq!(dev.holders("long"), 0);
+}
+
+/// The one around has had its time, and its session must not end with it.
+fn the_end_of_max_hold_leaves_the_lock_to_a_lockkeeper_within(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let [ready, done, code] = ["ready", "done", "code"].map(|name| directory.path().join(name));
+    let waits = format!("x -- sh -c ': > {}; while ! [ -e {} ]; do sleep 0.01; done'", ready.display(), done.display());
+    let within = directory.path().join("within.sh");
+    std::fs::write(&within, format!("{}; echo $? > {}", nested(dev, &waits), code.display())).unwrap();
+    let script = format!("setsid sh {} < /dev/null > /dev/null 2>&1 & sleep 100", within.display());
+    let output = dev.lock(&["x", "--ttl", "2s", "--max-hold", "1500ms"], &script).output().unwrap();
+    assert_eq!(output.status.code(), Some(121), "{output:?}");
+    assert!(ready.exists(), "it was within before the time was over: {output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("still held by a lockkeeper within"), "{output:?}");
+    // Longer than the session lives unless the one within renews it.
+    let other = dev.lock(&["x", "--wait", "3s"], "true").output().unwrap();
+    assert_eq!(other.status.code(), Some(120), "{other:?}");
+    assert!(!code.exists(), "the one within has lost the lock");
+    std::fs::write(&done, "").unwrap();
+    eventually("it has ended", || std::fs::read_to_string(&code).is_ok_and(|code| code == "0\n"));
+    eventually("it is free", || dev.holders("x") == 0);
 }
 
 fn so_is_one_that_is_held_once_more(dev: &Dev) {

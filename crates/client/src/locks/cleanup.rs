@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use lockkeeper_api::Code;
+use lockkeeper_api::locks::Released;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -14,6 +15,7 @@ use super::request::LockRequest;
 use crate::error::Error;
 use crate::routes::release_spec;
 use crate::session::Session;
+use crate::tracked_change::TrackedChange;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -24,6 +26,18 @@ pub(super) fn release_detached(session: &Session, request: &LockRequest, token: 
         Ok(spec) => session.client().send_detached(spec),
         Err(error) => tracing::debug!(%error, lock = request.first, token, "cannot be released"),
     }
+}
+
+/// Finds out, in the background, what became of a release that was sent, by repeating it under the same request id. Of
+/// several locks, one of which is gone, the others are released then.
+pub(super) fn finish_release_detached(session: &Session, request: LockRequest, token: u64, release: TrackedChange) {
+    let of_task = session.clone();
+    session.client().context.spawn(async move {
+        match release.decided::<Released>(&of_task).await {
+            Err(Error::Refused(_)) if !request.also.is_empty() => release_detached(&of_task, &request, token),
+            Ok(_) | Err(_) => {}
+        }
+    });
 }
 
 /// Closes, in the background, a session that was opened for one grant: that releases the grant too.

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, select_all};
-use lockkeeper_api::locks::Acquired;
+use lockkeeper_api::locks::{Acquired, Released};
 
 use super::cleanup;
 use super::request::LockRequest;
 use crate::error::Error;
+use crate::routes::release_spec;
 use crate::session::Session;
+use crate::tracked_change::{TrackedChange, is_undecided};
 
 /// See the module's text.
 pub(crate) struct Grant {
@@ -23,6 +25,9 @@ pub(crate) struct Grant {
     pub(super) revoked: Shared<BoxFuture<'static, String>>,
     /// Whether the drop must release it.
     to_release: bool,
+    /// The release that was sent, while its outcome is unknown. It may have taken effect, and another one would then
+    /// give back the hold of another call that has re-entered the lock in this session.
+    sent: Option<TrackedChange>,
     /// Whether the session was opened for this grant, and ends with it.
     own_session: bool,
 }
@@ -40,6 +45,7 @@ impl Grant {
             zxid,
             revoked,
             to_release: true,
+            sent: None,
             own_session: false,
         }
     }
@@ -76,13 +82,17 @@ impl Grant {
     /// Releases the grant and returns how often its session still holds the lock by re-entry. Without an answer the
     /// release goes on in the background.
     pub(crate) async fn release(mut self) -> Result<u32, Error> {
-        let release = self.request.release(self.token);
-        let answer = self.session.client().release_together(&self.request.first, &release).await;
+        let change = TrackedChange::new(release_spec(&self.request.first, &self.request.release(self.token))?);
+        // Before it is sent: the caller may drop this future at any moment.
+        self.sent = Some(change.clone());
+        let answer = change.send::<Released>(self.session.client()).await;
+        if answer.as_ref().is_err_and(is_undecided) {
+            return answer.map(|released| released.still_held);
+        }
+        self.sent = None;
+        // The locks that are held together with a lost one still have to be released.
+        self.to_release = answer.is_err() && !self.request.also.is_empty();
         let result = answer.map(|released| released.still_held).map_err(|error| self.as_loss(error));
-        // Unreachable or unknown: the drop goes on releasing. So it does for the locks that are held together with a
-        // lost one.
-        let decided = matches!(result, Ok(_) | Err(Error::Refused(_) | Error::Lost(_)));
-        self.to_release = !decided || result.is_err() && !self.request.also.is_empty();
         result
     }
 
@@ -97,6 +107,8 @@ impl Drop for Grant {
     fn drop(&mut self) {
         if self.own_session {
             cleanup::close_detached(&self.session);
+        } else if let Some(change) = self.sent.take() {
+            cleanup::finish_release_detached(&self.session, self.request.clone(), self.token, change);
         } else if self.to_release {
             cleanup::release_detached(&self.session, &self.request, self.token);
         }

@@ -14,11 +14,11 @@ use tokio::time::{Instant, sleep};
 
 use super::error::RecipeError;
 use super::stale_participants::NodeGuard;
-use super::tracked_change::{TrackedChange, is_undecided};
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
 use crate::session::Session;
+use crate::tracked_change::{TrackedChange, is_undecided};
 
 /// How long the removal of a node is retried while the cluster cannot be reached (no session lives that long without a
 /// keepalive), and the pause between two attempts.

@@ -104,6 +104,16 @@ impl RecipeError {
         matches!(self, Self::Client(Error::Lost(_)))
     }
 
+    /// Whether the same operation may succeed later; see [`Error::may_pass`]. So it may after other processes changed
+    /// the node each time.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Client(error) => error.may_pass(),
+            Self::Contended { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether the change may have taken effect all the same.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Client(Error::UnknownOutcome(_) | Error::NotLockkeeper { .. }))

@@ -23,7 +23,9 @@ use super::path::check_part;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::safety_margin;
+use crate::routes::begin_spec;
 use crate::session::Session;
+use crate::tracked_change::TrackedChange;
 
 /// How long an operation may take by default.
 const DEFAULT_PENDING: Duration = Duration::from_secs(60);
@@ -166,8 +168,7 @@ impl Gate {
     /// Asks to do the operation. Does not wait for another worker.
     ///
     /// Dropping the future opens the gate again if the caller got it at that moment. After [`Error::UnknownOutcome`]
-    /// the gate may be the caller's without a ticket: then the next worker begins when this session ends or the
-    /// pending time is over.
+    /// the gate may be the caller's without a ticket: the client finds that out in the background, and opens it again.
     ///
     /// # Errors
     /// [`Code::GateMismatch`] if the key is in use for another operation; [`Code::BadPath`] for a key that cannot be
@@ -189,7 +190,14 @@ impl Gate {
         let asked = async move {
             // Counting from before the first attempt can only make the worker more careful than it needs to be.
             let asked_at = Moment::now();
-            let view = gate.session.client().gate_begin(&gate.key, &begin).await?;
+            let change = TrackedChange::new(begin_spec(&gate.key, &begin));
+            let view: GateView = match change.send(gate.session.client()).await {
+                Err(error @ (Error::UnknownOutcome(_) | Error::NotLockkeeper { .. })) => {
+                    give_back_if_begun(&gate, change);
+                    return Err(error.into());
+                }
+                answer => answer?,
+            };
             Ok(UnclaimedTicket(Some((gate.understand(view.clone(), asked_at)?, view.zxid))))
         };
         match run_to_completion::<UnclaimedTicket>(&self.session, asked).await {
@@ -221,6 +229,17 @@ impl Gate {
             }
         })
     }
+}
+
+/// Finds out, in the background, what became of a request to begin that was not answered, and opens the gate again if
+/// it is this session's. Otherwise it would stay pending as long as the session lives, and nobody would do the work.
+fn give_back_if_begun(gate: &Gate, change: TrackedChange) {
+    let (session, key) = (gate.session.clone(), gate.key.clone());
+    gate.session.client().context.spawn(async move {
+        if let Ok(GateView { gate: gates::Gate::Proceed { token, .. }, .. }) = change.decided(&session).await {
+            Ticket { session, key, token }.fail_in_background();
+        }
+    });
 }
 
 /// URLs resolve `.` and `..`: such a key would silently name another resource.

@@ -38,7 +38,6 @@ mod queue;
 mod rate_limit;
 mod schedule;
 mod stale_participants;
-mod tracked_change;
 mod txn;
 mod until_lost;
 

@@ -7,10 +7,10 @@ use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Changed, Create, Kind};
 
 use super::error::RecipeError;
-use super::tracked_change::TrackedChange;
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::create_spec;
+use crate::tracked_change::TrackedChange;
 
 /// Longest path, in bytes; the server's own bound.
 const MAX_PATH_BYTES: usize = 1024;

@@ -19,12 +19,12 @@ use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::{RecipeError, refused_operation};
 use super::gapless_watch::{GaplessWatch, bytes_of, read_node};
 use super::path::{RecipePath, make_directories};
-use super::tracked_change::TrackedChange;
 use super::until_lost::until_lost;
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::{Reading, txn_spec};
 use crate::session::Session;
+use crate::tracked_change::TrackedChange;
 
 /// Largest item, in bytes: each delivery writes it once.
 const MAX_ITEM_BYTES: usize = 256 * 1024;

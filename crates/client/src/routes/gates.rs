@@ -9,6 +9,11 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
 
+/// The request to begin.
+pub(crate) fn begin_spec(key: &str, begin: &Begin) -> RequestSpec {
+    RequestSpec::new(Call::BeginGate { key: key.to_owned(), body: begin.clone() }, RetryPolicy::ByRequestId)
+}
+
 impl Client {
     /// Asks to do an operation that is to be done once. With a session, the gate opens again when the session ends.
     ///
@@ -16,8 +21,7 @@ impl Client {
     /// [`GateMismatch`](lockkeeper_api::Code::GateMismatch) if the key is in use for another operation; otherwise see
     /// [`Error`].
     pub async fn gate_begin(&self, key: &str, begin: &Begin) -> Result<GateView, Error> {
-        let call = Call::BeginGate { key: key.to_owned(), body: begin.clone() };
-        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+        self.call(&begin_spec(key, begin)).await
     }
 
     /// Stores the result of the operation.

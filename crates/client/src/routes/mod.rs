@@ -13,6 +13,7 @@ use lockkeeper_api::Code;
 
 use crate::error::Error;
 
+pub(crate) use gates::begin_spec;
 pub(crate) use locks::release_spec;
 pub(crate) use nodes::{create_spec, txn_spec};
 

@@ -9,11 +9,12 @@ use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::{
     Begun, Done, Fingerprint, GateTicket, IfUnreachable, InProgress, Keep, OnceError, UNPROTECTED,
 };
-use lockkeeper_client::{Client, Error, Options, Paging, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Options, Paging, Session, SessionOptions, Transport};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::test_cluster::{SOON, TestCluster, soon};
+use crate::wire::Wire;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -50,6 +51,28 @@ async fn until_proceed(session: &Session, key: &str) -> GateTicket {
             other => assert!(Instant::now() < give_up_at, "{other:?}"),
         }
         sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// It was begun and nobody heard of it, and the session lives on.
+#[tokio::test]
+async fn a_beginning_whose_answer_was_lost_opens_the_gate_again() {
+    let setting = TestCluster::new().await;
+    let other = setting.session().await;
+    for (transport, key) in [(Transport::Stream, "stream"), (Transport::Http, "http")] {
+        let wire = Wire::to(&setting.cluster.endpoints()[0]).await;
+        let own = wire.session(transport).await;
+        own.lock("warm").lock().await.unwrap().release().await.unwrap();
+        wire.mute();
+        let answer = own.gate(key).begin("f").await;
+        assert!(matches!(answer, Err(Error::UnknownOutcome(_))), "{transport:?}: {answer:?}");
+        let pending = setting.client.gate(key).await.unwrap();
+        assert!(matches!(pending.gate, gates::Gate::InProgress { .. }), "{pending:?}");
+        wire.mend();
+        wire.disconnect();
+        let ticket = until_proceed(&other, key).await;
+        ticket.finish("done", DAY).await.unwrap();
+        assert!(!own.left().is_zero(), "its end would have opened the gate");
     }
 }
 

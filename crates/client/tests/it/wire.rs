@@ -29,6 +29,8 @@ struct Switches {
     hold: Mutex<Option<&'static str>>,
     let_go: Notify,
     came_late: Notify,
+    /// What the client has said.
+    said: Mutex<String>,
 }
 
 impl Wire {
@@ -43,6 +45,7 @@ impl Wire {
             hold: Mutex::default(),
             let_go: Notify::new(),
             came_late: Notify::new(),
+            said: Mutex::default(),
         });
         let wire = Self { address, switches: switches.clone() };
         tokio::spawn(async move {
@@ -88,6 +91,11 @@ impl Wire {
         *self.switches.hold.lock().unwrap() = Some(what);
     }
 
+    /// How often the client has said this, in pieces as they came.
+    pub(crate) fn carried(&self, what: &str) -> usize {
+        self.switches.said.lock().unwrap().matches(what).count()
+    }
+
     /// Sends the request that was held up, and waits until it has been answered.
     pub(crate) async fn let_go(&self) {
         self.switches.let_go.notify_one();
@@ -121,6 +129,7 @@ async fn carry(near: TcpStream, switches: Arc<Switches>) {
     let forth = async {
         let mut piece = vec![0; 65_536];
         while let Ok(length @ 1..) = from_near.read(&mut piece).await {
+            switches.said.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..length]));
             if switches.holds(&piece[..length]) {
                 let mut said = piece[..length].to_vec();
                 // All of it: its body is an object.

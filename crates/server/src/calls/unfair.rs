@@ -3,8 +3,9 @@
 //! It must not load the log while the lock is held: but for the first attempt, nothing is proposed unless this replica
 //! shows that nobody waits. Nor may a request stay in the queue between two attempts.
 //!
-//! Each attempt has an id of its own, which follows from that of the request. So a call that is repeated under the same
-//! request id goes through the same attempts, and finds the one that was granted.
+//! Each attempt has an id of its own: the first one that of the request, the others a hash of that id with their number.
+//! So a call that is repeated under the same request id goes through the same attempts, and finds the one that was
+//! granted; and no two calls of a session share an attempt, however their client draws request ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,10 @@ use lockkeeper_core::{LockMode, LockName, LockView, RequestId, RequestKey, Sessi
 use lockkeeper_node::{Acquire, Acquired, At, Caller, Consistency, NodeError, Undecided};
 use parking_lot::Mutex;
 use rand::Rng;
+use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use crate::context::Context;
 
@@ -31,41 +34,64 @@ pub(super) async fn acquire(
 ) -> Result<At<Acquired>, NodeError> {
     let until = Instant::now() + ask.wait;
     let undecided = Arc::new(Mutex::new(undecided));
-    let mut pause = FIRST_PAUSE;
-    let mut attempts = 0;
-    let mut last = attempt(context, caller, &ask, attempts, &undecided).await?;
+    let (mut pause, mut number) = (FIRST_PAUSE, 0_u32);
+    loop {
+        let last = attempt(context, caller, &ask, number, &undecided).await?;
+        if matches!(last.value, Acquired::Held(_)) {
+            return Ok(last);
+        }
+        // This replica has applied that attempt, and with it all that an earlier call under the same id has got.
+        number = match later_attempt(context, caller, &ask, number).await? {
+            Some(later) => later,
+            // An earlier call has made this attempt, and perhaps the next one too.
+            None if matches!(last.value, Acquired::Gone) => number.saturating_add(1),
+            None => match wait_for_chance(context, caller, &ask, (number, &mut pause, until)).await? {
+                Some(next) => next,
+                None => return Ok(last),
+            },
+        };
+    }
+}
+
+/// Waits until the next attempt may succeed; returns its number, or `None` if the time is over before.
+async fn wait_for_chance(
+    context: &Context,
+    caller: &Caller,
+    ask: &Acquire,
+    (number, pause, until): (u32, &mut Duration, Instant),
+) -> Result<Option<u32>, NodeError> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if matches!(last.value, Acquired::Held(_)) || left.is_zero() {
-            break;
+        if left.is_zero() {
+            return Ok(None);
         }
         let chance = rand::rng().random_range(0.5..1.0);
         sleep(pause.mul_f64(chance).min(left)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-        // A repeated call looks at its earlier attempts, of which one may hold.
-        if matches!(last.value, Acquired::Gone) || may_be_free(context, caller, &ask).await? {
-            attempts += 1;
-            last = attempt(context, caller, &ask, attempts, &undecided).await?;
-        } else if let Some(credential) = &caller.credential {
-            // An attempt is a sign of life of the session, as a place in the queue would be.
-            match context.node.keepalive(credential).await {
-                Ok(kept) => pause = pause.min(Duration::from_millis(u64::from(kept.value.timeout_ms) / 3)),
-                Err(error @ NodeError::Refused(_)) => return Err(error),
-                Err(error) => tracing::debug!(%error, "an unfair lock request could not keep its session alive"),
-            }
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+        if let Some(later) = later_attempt(context, caller, ask, number).await? {
+            return Ok(Some(later));
+        }
+        if may_be_free(context, caller, ask).await? {
+            return Ok(Some(number.saturating_add(1)));
+        }
+        let Some(credential) = &caller.credential else { continue };
+        // An attempt is a sign of life of the session, as a place in the queue would be.
+        match context.node.keepalive(credential).await {
+            Ok(kept) => *pause = (*pause).min(Duration::from_millis(u64::from(kept.value.timeout_ms) / 3)),
+            Err(error @ NodeError::Refused(_)) => return Err(error),
+            Err(error) => tracing::debug!(%error, "an unfair lock request could not keep its session alive"),
         }
     }
-    Ok(last)
 }
 
 async fn attempt(
     context: &Context,
     caller: &Caller,
     ask: &Acquire,
-    number: u128,
+    number: u32,
     undecided: &Arc<Mutex<Option<oneshot::Sender<Undecided>>>>,
 ) -> Result<At<Acquired>, NodeError> {
-    let uuid = RequestId(ask.uuid.0.wrapping_add(number));
+    let uuid = attempt_id(ask.uuid, number);
     let request = caller.request.as_ref().map(|key| RequestKey { id: uuid, ..key.clone() });
     let caller = Caller { request, ..caller.clone() };
     let ask = Acquire { uuid, wait: Duration::ZERO, ..ask.clone() };
@@ -81,6 +107,46 @@ async fn attempt(
         }
     });
     context.node.acquire_with_cancellation(caller, ask, sender).await
+}
+
+/// The id of an attempt: the number is in its last 32 bits, so that it can be read back.
+fn attempt_id(request: RequestId, number: u32) -> RequestId {
+    if number == 0 { request } else { RequestId(series_of(request) | u128::from(number)) }
+}
+
+fn series_of(request: RequestId) -> u128 {
+    let hash = Sha256::new_with_prefix("lockkeeper unfair").chain_update(request.0.to_be_bytes()).finalize();
+    hash.iter().take(12).fold(0, |series, byte| series << 8 | u128::from(*byte)) << 32
+}
+
+/// The number of the attempt that has this id.
+fn number_of(request: RequestId, id: u128) -> Option<u32> {
+    let number = u32::try_from(id & u128::from(u32::MAX)).ok();
+    number.filter(|number| attempt_id(request, *number).0 == id).or((id == request.0).then_some(0))
+}
+
+/// A later attempt of this request that is in the queue, as far as this replica knows: an earlier call under the same id
+/// was granted, or makes it at another node.
+async fn later_attempt(
+    context: &Context,
+    caller: &Caller,
+    ask: &Acquire,
+    number: u32,
+) -> Result<Option<u32>, NodeError> {
+    let Some(session) = caller.credential.as_ref().map(|credential| credential.session) else { return Ok(None) };
+    let (lock, request) = (ask.locks.first().cloned(), ask.uuid);
+    let read = context.node.read(Consistency::Stale, move |state: &State| {
+        let queue = state.lock(lock.as_ref()?)?;
+        let own = queue.requests().filter(|it| it.session == Some(session));
+        own.filter_map(|it| number_of(request, id_in(it.path.name())?)).max()
+    });
+    Ok(read.await?.value.filter(|later| *later > number))
+}
+
+/// The id in the name of a request's node.
+fn id_in(name: &str) -> Option<u128> {
+    let id = name.strip_prefix("_c_")?.get(..36)?;
+    Uuid::try_parse(id).ok().map(|id| id.as_u128())
 }
 
 /// Whether an attempt may succeed, as far as this replica knows.
@@ -102,4 +168,32 @@ async fn may_be_free(context: &Context, caller: &Caller, ask: &Acquire) -> Resul
 fn is_held_by(queue: &LockView<'_>, session: Option<SessionId>) -> bool {
     let first = session.and_then(|_| queue.requests().next());
     first.is_some_and(|first| first.session == session && matches!(first.standing, Standing::Holds { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_follow_one_another_share_no_attempt() {
+        let first = RequestId(7);
+        let ids = |request: RequestId| (0..1_000).map(move |number| attempt_id(request, number).0);
+        let of_first: std::collections::BTreeSet<u128> = ids(first).collect();
+        assert_eq!(of_first.len(), 1_000);
+        for next in [8, 9, 500, u128::MAX] {
+            assert!(ids(RequestId(next)).all(|id| !of_first.contains(&id)), "{next}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_is_known_by_its_id() {
+        let request = RequestId(u128::MAX - 3);
+        for number in [0, 1, 77, u32::MAX] {
+            let id = attempt_id(request, number);
+            assert_eq!(number_of(request, id.0), Some(number));
+            assert_eq!(number_of(RequestId(5), id.0), None);
+            assert_eq!(id_in(&format!("_c_{id}-lock-0000000001")), Some(id.0));
+        }
+        assert_eq!(id_in("lock-0000000001"), None);
+    }
 }

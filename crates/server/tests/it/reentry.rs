@@ -146,6 +146,16 @@ async fn a_lock_without_a_queue() {
     assert!(next.token > held.token);
     let repeated: Acquired = acquire(&node, "u", &other, ask).await.json();
     assert_eq!(repeated.token, next.token, "the grant of a later attempt");
+    let at_once = json!({ "unfair": true, "request_id": id });
+    let repeated: Acquired = acquire(&node, "u", &other, at_once).await.json();
+    assert_eq!(repeated.token, next.token, "without waiting");
+    release(&node, "u", &other, next.token).await.json::<Released>();
+
+    // Another call, whose id follows: it has no part in the attempts of that one.
+    let following = Uuid::from_u128(id.as_u128().wrapping_add(1));
+    let ask = json!({ "unfair": true, "request_id": following });
+    let held: Acquired = acquire(&node, "u", &other, ask).await.json();
+    assert!(held.token > next.token);
 }
 
 #[tokio::test]

@@ -16,8 +16,11 @@ use crate::verdict::{Failed, broken};
 
 /// Shifts what a process takes for the time of the day.
 const SHIM: &str = include_str!("../../../../crates/cli/tests/it/support/stepped_clock.c");
-/// How long a command works.
-const WORK: &str = "0.4";
+/// A command shows a sign of life each 50 ms. So many are its work, or that of one that hangs.
+const BEATS: u32 = 8;
+const BEATS_OF_HANGING: u32 = 400;
+/// The workers' `--ttl`, after which at the latest a command must be dead if its worker does not live.
+pub(super) const TTL_MS: u64 = 3_000;
 const READ_WITHIN: Duration = Duration::from_secs(2);
 
 /// Starts workers.
@@ -48,20 +51,44 @@ impl Fleet {
         self.dir.join(format!("runs-{job}"))
     }
 
+    fn beats(&self, job: &str) -> PathBuf {
+        self.dir.join(format!("beats-{job}"))
+    }
+
+    /// Whether commands of this job that begin from now on hang.
+    pub(super) fn set_hanging(&self, job: &str, hanging: bool) -> Result<(), Failed> {
+        let file = self.hang(job);
+        if hanging {
+            std::fs::write(&file, "")?
+        } else {
+            std::fs::remove_file(&file)?
+        };
+        Ok(())
+    }
+
+    fn hang(&self, job: &str) -> PathBuf {
+        self.dir.join(format!("hang-{job}"))
+    }
+
     /// Starts a worker, whose wall clock is off by so many seconds. Its options are separated by `|`.
     pub(super) fn start(&self, job: &str, number: usize, off_s: i64, options: &str) -> Result<Process, Failed> {
         let step = self.dir.join(format!("step-{job}-{number}"));
         std::fs::write(&step, off_s.to_string())?;
         // Short lines, each written at once. The machine's own clock is that without the library.
         let script = format!(
-            "r={}; n='env -u LD_PRELOAD date +%s%3N'; i=\"$LOCKKEEPER_TICK $LOCKKEEPER_TOKEN\"; \
-             echo \"start $i $($n) $(date +%s) {number} $PPID $LOCKKEEPER_ATTEMPT\" >>$r; sleep {WORK}; \
+            "r={}; b={}; n='env -u LD_PRELOAD date +%s%3N'; i=\"$LOCKKEEPER_TICK $LOCKKEEPER_TOKEN\"; left={BEATS}; \
+             [ ! -e {} ] || left={BEATS_OF_HANGING}; \
+             echo \"start $i $($n) $(date +%s) {number} $PPID $LOCKKEEPER_ATTEMPT\" >>$r; \
+             while [ $left -gt 0 ]; do sleep 0.05; echo \"$LOCKKEEPER_TOKEN $($n)\" >>$b; left=$((left - 1)); done; \
              echo \"end $i $($n)\" >>$r",
-            self.reports(job).display()
+            self.reports(job).display(),
+            self.beats(job).display(),
+            self.hang(job).display()
         );
         let binary = self.binary.display().to_string();
         let label = format!("worker {number}");
-        let mut argv: Vec<&str> = vec![&binary, "--endpoints", &self.endpoints, "cron", job, "--ttl", "3s"];
+        let ttl = format!("{TTL_MS}ms");
+        let mut argv: Vec<&str> = vec![&binary, "--endpoints", &self.endpoints, "cron", job, "--ttl", &ttl];
         argv.extend(["--label", &label]);
         argv.extend(options.split('|'));
         argv.extend(["--", "sh", "-c", &script]);
@@ -73,6 +100,21 @@ impl Fleet {
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value));
         Ok(Process::start(&argv, &environment, &self.dir.join(format!("{job}-{number}.log")))?)
+    }
+
+    /// The same with the last sign of life of each.
+    pub(super) fn runs_with_beats(&self, job: &str) -> Result<Vec<Run>, Failed> {
+        let mut runs = self.runs(job)?;
+        let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
+        for line in std::fs::read_to_string(self.beats(job)).unwrap_or_default().lines() {
+            let words = line.split_once(' ').and_then(|(token, at)| Some((token.parse().ok()?, at.parse().ok()?)));
+            let Some((token, at_ms)) = words else { return broken(format!("a command's sign of life is {line:?}")) };
+            latest.insert(token, at_ms);
+        }
+        for run in &mut runs {
+            run.last_seen_ms = latest.get(&run.token).copied().unwrap_or_default().max(run.started_ms);
+        }
+        Ok(runs)
     }
 
     /// What the commands of a job have reported, in the order of their starts.
@@ -108,6 +150,7 @@ fn started(tick: &str, token: &str, [at_ms, clock_s, number, worker, attempt]: [
         token: token.parse().ok()?,
         started_ms,
         ended_ms: None,
+        last_seen_ms: started_ms,
         clock_off_s: clock_s - i64::try_from(started_ms / 1_000).ok()?,
         number: number.parse().ok()?,
         worker: worker.parse().ok()?,

@@ -165,13 +165,13 @@ impl Ticket {
     }
 
     /// Opens the gate again in the background, until that is known to have taken place or the session is lost.
-    fn fail_in_background(self) {
+    pub(super) fn fail_in_background(self) {
         let session = self.session.clone();
         session.client().context.spawn(async move {
             while let Err(error) = self.fail().await {
-                let is_undecided = matches!(error, Error::Unreachable { .. } | Error::UnknownOutcome(_));
-                tracing::debug!(%error, key = self.key, is_undecided, "a gate could not be opened again");
-                if !is_undecided {
+                let may_pass = error.may_pass();
+                tracing::debug!(%error, key = self.key, may_pass, "a gate could not be opened again");
+                if !may_pass {
                     return;
                 }
                 tokio::select! {

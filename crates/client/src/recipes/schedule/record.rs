@@ -28,7 +28,8 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// The form of the record.
 const FORMAT: u32 = 1;
 
-/// What becomes of ticks at which no worker could begin within the deadline.
+/// What becomes of ticks that no worker began within the deadline. The deadline of a tick that waits for an earlier one
+/// counts from that one's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
@@ -102,7 +103,8 @@ impl ScheduleSpec {
         Self { overlap, ..self }
     }
 
-    /// How late a tick may begin before it counts as missed: one minute by default.
+    /// How late a tick may begin before it counts as missed: one minute by default. For a tick that waits for an earlier
+    /// one, it counts from that one's end.
     ///
     /// # Errors
     /// [`RecipeError::BadArgument`] for less than a second or more than a week.
@@ -127,8 +129,12 @@ impl ScheduleSpec {
             zone: self.expression.zone_name.clone(),
             missed: self.missed,
             overlap: self.overlap,
-            deadline_ms: u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX),
+            deadline_ms: self.deadline_ms(),
         }
+    }
+
+    fn deadline_ms(&self) -> u64 {
+        u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -197,6 +203,10 @@ pub struct OpenTick {
     /// Whether it was missed and is caught up with.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub missed: bool,
+    /// When it could be begun, in milliseconds since 1970 by the replicated clock: when it was due, or at the end of
+    /// the tick before it. Only the first open tick has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_ms: Option<u64>,
     /// The latest worker that began it. It may be dead: the gate tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<TickWorker>,
@@ -263,6 +273,16 @@ pub(super) enum NotOpen {
     Replaced { token: u64 },
 }
 
+/// Ticks that can no longer begin in time.
+struct MissedTicks {
+    /// Those that were open in time.
+    not_begun: Vec<Tick>,
+    /// The first and the last of those that are too many to name, which come next.
+    omitted: Option<(Tick, Tick)>,
+    /// Those about which nothing was decided so far.
+    late: Vec<Tick>,
+}
+
 /// The state of a schedule: its definition, the ticks that are open, and the latest that have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleState {
@@ -303,32 +323,76 @@ impl ScheduleState {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Decides about all ticks up to now; returns whether there were any. `spec` has this state's definition.
+    /// Decides about all ticks up to now; returns whether anything changed. `spec` has this state's definition.
     pub(super) fn advance(&mut self, spec: &ScheduleSpec, now_ms: u64) -> bool {
+        let deadline_ms = spec.deadline_ms();
+        let not_begun = self.take_late(deadline_ms, now_ms);
         let due = spec.expression.due(self.last, Tick::at_millis(now_ms), MAX_OPEN_TICKS);
-        let Some(newest) = due.ticks.last().copied() else { return false };
-        if let Some((first, through)) = due.omitted {
-            let outcome = if spec.missed == Missed::All { TickOutcome::Dropped } else { TickOutcome::Missed };
-            self.skip(spec, (first, through), outcome, now_ms);
+        if not_begun.is_empty() && due.ticks.is_empty() {
+            return false;
         }
-        let deadline_ms = u64::try_from(spec.deadline.as_millis()).unwrap_or(u64::MAX);
-        let in_time = |tick: &Tick| now_ms.saturating_sub(tick.as_millis()) <= deadline_ms;
-        let any_in_time = in_time(&newest);
-        let newest_late = due.ticks.iter().rev().find(|tick| !in_time(tick)).copied();
-        for tick in due.ticks {
-            if in_time(&tick) {
-                self.decide_in_time(spec, tick, now_ms);
-                continue;
-            }
-            match spec.missed {
-                Missed::All => self.open(spec, tick, true, now_ms),
-                // A tick that is due in time stands for the missed ones too.
-                Missed::Once if newest_late == Some(tick) && !any_in_time => self.open(spec, tick, true, now_ms),
-                Missed::Once | Missed::Skip => self.skip(spec, (tick, tick), TickOutcome::Missed, now_ms),
-            }
+        self.last = due.ticks.last().copied().unwrap_or(self.last);
+        let (in_time, late): (Vec<Tick>, Vec<Tick>) =
+            due.ticks.into_iter().partition(|tick| now_ms.saturating_sub(tick.as_millis()) <= deadline_ms);
+        let missed = MissedTicks { not_begun, omitted: due.omitted, late };
+        self.decide_missed(spec, missed, !in_time.is_empty(), now_ms);
+        for tick in in_time {
+            self.decide_in_time(spec, tick, now_ms);
         }
-        self.last = newest;
         true
+    }
+
+    /// Takes out the first open ticks that no worker has begun within the deadline. Only the first one can be begun, so
+    /// those behind it count as late as long as it does.
+    fn take_late(&mut self, deadline_ms: u64, now_ms: u64) -> Vec<Tick> {
+        let mut late = Vec::new();
+        while let Some(first) = self.open.front_mut().filter(|first| first.worker.is_none()) {
+            // An older program does not record this time: then the deadline counts from now.
+            let ready_ms = *first.ready_ms.get_or_insert(now_ms);
+            if now_ms.saturating_sub(ready_ms) <= deadline_ms {
+                break;
+            }
+            late.extend(self.open.pop_front().map(|open| open.tick));
+            self.note_ready(ready_ms);
+        }
+        late
+    }
+
+    /// The first open tick can be begun from now on, or from the time when it was due.
+    fn note_ready(&mut self, now_ms: u64) {
+        if let Some(first) = self.open.front_mut() {
+            first.ready_ms.get_or_insert(first.tick.as_millis().max(now_ms));
+        }
+    }
+
+    /// Decides about ticks that are too late to be done in time.
+    fn decide_missed(&mut self, spec: &ScheduleSpec, missed: MissedTicks, any_in_time: bool, now_ms: u64) {
+        let MissedTicks { not_begun, omitted, late } = missed;
+        if spec.missed == Missed::All {
+            for tick in not_begun.into_iter().rev() {
+                self.open.push_front(OpenTick { tick, missed: true, ready_ms: None, worker: None });
+            }
+            self.note_ready(now_ms);
+            if let Some(omitted) = omitted {
+                self.skip(spec, omitted, TickOutcome::Dropped, now_ms);
+            }
+            late.into_iter().for_each(|tick| self.open(spec, tick, true, now_ms));
+            return;
+        }
+        // A tick that is due in time stands for the missed ones too.
+        let ready_ms = |open: &OpenTick| open.ready_ms.unwrap_or(open.tick.as_millis());
+        let is_in_time = |open: &OpenTick| now_ms.saturating_sub(ready_ms(open)) <= spec.deadline_ms();
+        let stands = any_in_time || self.open.iter().any(|open| open.worker.is_none() && is_in_time(open));
+        let newest = late.last().or(not_begun.last()).copied();
+        let caught_up = newest.filter(|_| spec.missed == Missed::Once && !stands);
+        let each = |tick: Tick| (tick, tick);
+        let in_order = not_begun.into_iter().map(each).chain(omitted).chain(late.into_iter().map(each));
+        for skipped in in_order.filter(|(tick, _)| Some(*tick) != caught_up) {
+            self.skip(spec, skipped, TickOutcome::Missed, now_ms);
+        }
+        if let Some(tick) = caught_up {
+            self.open(spec, tick, true, now_ms);
+        }
     }
 
     /// Gives the schedule another definition from now on. The former one decides about the time until now: by the new
@@ -355,7 +419,8 @@ impl ScheduleState {
 
     fn open(&mut self, spec: &ScheduleSpec, tick: Tick, missed: bool, now_ms: u64) {
         if self.open.len() < MAX_OPEN_TICKS {
-            self.open.push_back(OpenTick { tick, missed, worker: None });
+            self.open.push_back(OpenTick { tick, missed, ready_ms: None, worker: None });
+            self.note_ready(if missed { now_ms } else { tick.as_millis() });
         } else {
             self.skip(spec, (tick, tick), TickOutcome::Dropped, now_ms);
         }
@@ -416,6 +481,7 @@ impl ScheduleState {
             None => return Err(NotOpen::NotFirst),
         }
         let worker = self.open.remove(at).and_then(|open| open.worker);
+        self.note_ready(ended_ms);
         let outcome = if failed { TickOutcome::Failed } else { TickOutcome::Done };
         let message = cut(message, MAX_MESSAGE_BYTES);
         self.add_to_history(EndedTick { tick, through: None, outcome, exit_code, message, worker, ended_ms });

@@ -50,6 +50,7 @@ fn a_tick_is_decided_once_and_never_early() {
     assert!(!state.advance(&spec, at(10) - 1));
     assert!(state.advance(&spec, at(10)));
     assert_eq!((open(&state), state.last), (vec![10], tick(10)));
+    state.begin(tick(10), worker(1)).unwrap();
     // Another worker, whose view of the time is older or the same.
     for now in [at(0), at(10), at(20) - 1] {
         let before = state.clone();
@@ -75,6 +76,78 @@ fn missed_ticks_go_by_the_policy() {
     assert!(once.open[0].missed);
     let all = outage(Missed::All);
     assert_eq!((open(&all), ended(&all)), (vec![10, 20, 30, 40, 50, 60], vec![]));
+}
+
+/// A worker opened a tick in time and died before it began it; the next look comes after the deadline.
+#[test]
+fn an_open_tick_that_nobody_began_is_missed_too() {
+    let looked_at = |missed, second| {
+        let spec = spec(missed, Overlap::Skip);
+        let mut state = new(&spec);
+        state.advance(&spec, at(10));
+        assert!(!state.advance(&spec, at(15)), "in time until the deadline");
+        assert!(state.advance(&spec, at(second)));
+        state
+    };
+    // No other tick is due.
+    let skip = looked_at(Missed::Skip, 16);
+    assert_eq!((open(&skip), ended(&skip)), (vec![], vec![(10, None, TickOutcome::Missed)]));
+    for missed in [Missed::Once, Missed::All] {
+        let state = looked_at(missed, 16);
+        assert_eq!((open(&state), ended(&state)), (vec![10], vec![]));
+        assert!(state.open[0].missed);
+    }
+    // Others are missed with it.
+    let skip = looked_at(Missed::Skip, 38);
+    assert_eq!((open(&skip), ended(&skip)), (vec![], vec![(10, Some(30), TickOutcome::Missed)]));
+    let once = looked_at(Missed::Once, 38);
+    assert_eq!((open(&once), ended(&once)), (vec![30], vec![(10, Some(20), TickOutcome::Missed)]));
+    let all = looked_at(Missed::All, 38);
+    assert_eq!((open(&all), ended(&all)), (vec![10, 20, 30], vec![]));
+    assert!(all.open.iter().all(|open| open.missed));
+    // One that is due in time stands for it, and is not skipped on its account.
+    for missed in [Missed::Skip, Missed::Once] {
+        let state = looked_at(missed, 20);
+        assert_eq!((open(&state), ended(&state)), (vec![20], vec![(10, None, TickOutcome::Missed)]));
+        assert!(!state.open[0].missed);
+    }
+}
+
+#[test]
+fn a_tick_that_was_to_be_caught_up_with_goes_into_the_next_ones() {
+    let once = spec(Missed::Once, Overlap::Skip);
+    let mut state = new(&once);
+    state.advance(&once, at(66));
+    assert_eq!(open(&state), [60]);
+    // Nobody began it.
+    state.advance(&once, at(96));
+    assert_eq!((open(&state), ended(&state)), (vec![90], vec![(10, Some(80), TickOutcome::Missed)]));
+}
+
+/// The deadline of a tick that waits for an earlier one counts from that one's end.
+#[test]
+fn a_tick_that_waits_for_an_earlier_one_is_not_missed() {
+    let queue = spec(Missed::Skip, Overlap::Queue);
+    let mut state = new(&queue);
+    state.advance(&queue, at(10));
+    state.begin(tick(10), worker(1)).unwrap();
+    for second in [20, 30] {
+        state.advance(&queue, at(second));
+    }
+    state.advance(&queue, at(38));
+    state.end(TickReport { ended_ms: at(38), ..report(10, 1) }).unwrap();
+    assert!(!state.advance(&queue, at(39)));
+    assert_eq!(open(&state), [20, 30]);
+    state.begin(tick(20), worker(2)).unwrap();
+    state.end(TickReport { ended_ms: at(39), ..report(20, 2) }).unwrap();
+    // From here on nobody begins the next one.
+    state.advance(&queue, at(48));
+    assert_eq!((open(&state), ended(&state).last()), (vec![], Some(&(30, Some(40), TickOutcome::Missed))));
+    // A tick that was begun is not missed, however long it takes.
+    state.advance(&queue, at(50));
+    state.begin(tick(50), worker(3)).unwrap();
+    state.advance(&queue, at(500));
+    assert_eq!(open(&state)[0], 50);
 }
 
 #[test]
@@ -113,14 +186,18 @@ fn another_definition_decides_about_the_time_from_now_on() {
 fn overlapping_ticks_go_by_the_policy() {
     let skip = spec(Missed::Skip, Overlap::Skip);
     let mut state = new(&skip);
-    for second in [10, 20, 30] {
+    state.advance(&skip, at(10));
+    state.begin(tick(10), worker(4)).unwrap();
+    for second in [20, 30] {
         state.advance(&skip, at(second));
     }
     assert_eq!((open(&state), ended(&state)), (vec![10], vec![(20, Some(30), TickOutcome::Overlapped)]));
 
     let queue = spec(Missed::Skip, Overlap::Queue);
     let mut state = new(&queue);
-    for second in [10, 20, 30] {
+    state.advance(&queue, at(10));
+    state.begin(tick(10), worker(4)).unwrap();
+    for second in [20, 30] {
         state.advance(&queue, at(second));
     }
     assert_eq!((open(&state), ended(&state)), (vec![10, 20, 30], vec![]));
@@ -143,6 +220,7 @@ fn ticks_wait_while_missed_ones_are_caught_up_with() {
         state.end(report(second, token)).unwrap();
     }
     // 30 was in time: again one at a time.
+    state.begin(tick(30), worker(3)).unwrap();
     state.advance(&spec, at(40));
     assert_eq!(open(&state), [30]);
     assert_eq!(ended(&state).last().unwrap(), &(40, None, TickOutcome::Overlapped));
@@ -175,6 +253,9 @@ fn open_ticks_and_history_are_bounded() {
     let mut state = new(&queue);
     for round in 1..=150 {
         state.advance(&queue, at(round * 10));
+        if round == 1 {
+            state.begin(tick(10), worker(1)).unwrap();
+        }
     }
     assert_eq!(state.open.len(), MAX_OPEN_TICKS);
     assert_eq!(ended(&state), [(1_010, Some(1_500), TickOutcome::Dropped)]);
@@ -243,15 +324,18 @@ proptest! {
                 }
                 Step::Begin => {
                     token += 1;
-                    if let Some(first) = state.open.front().map(|open| open.tick) {
+                    if let Some(open) = state.open.front().cloned() {
+                        let first = open.tick;
                         prop_assert!(first.as_millis() <= at(now));
+                        let in_time = open.ready_ms.is_some_and(|ready_ms| at(now) - ready_ms <= 5_000);
+                        prop_assert!(open.worker.is_some() || in_time, "{:?} at {}", open, now);
                         state.begin(first, worker(token)).unwrap();
                     }
                 }
                 Step::End => {
                     let begun = state.open.front().and_then(|open| Some((open.tick, open.worker.clone()?.token)));
                     if let Some((first, token)) = begun {
-                        state.end(report(first.0 - BASE, token)).unwrap();
+                        state.end(TickReport { ended_ms: at(now), ..report(first.0 - BASE, token) }).unwrap();
                         prop_assert!(!done.contains(&first));
                         prop_assert!(done.last().is_none_or(|before| *before < first), "in order");
                         done.push(first);

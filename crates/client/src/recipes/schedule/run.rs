@@ -7,7 +7,7 @@ use tokio::time::{Duration, sleep};
 
 use super::Tick;
 use super::record::{EndedTick, NotOpen, ScheduleState, TickReport, TickWorker};
-use super::worker::{KEEP, Schedule};
+use super::worker::{KEEP, OwnTurn, Schedule};
 use crate::recipes::cas::Edit;
 use crate::recipes::error::RecipeError;
 use crate::recipes::gate::GateTicket;
@@ -28,7 +28,8 @@ pub struct TickTurn {
 
 /// The duty to do a tick. While it lives, the ticks that become due meanwhile are decided about in the background.
 ///
-/// **Dropping it reports nothing**: the tick stays open, and another worker begins it when this session ends.
+/// **Dropping it reports nothing**: the tick stays open. A worker of this session begins it again with its next tick,
+/// and one of another session when this session ends.
 #[derive(Debug)]
 #[must_use = "the tick stays open until its end is reported or the session ends"]
 pub struct TickRun {
@@ -37,6 +38,8 @@ pub struct TickRun {
     ticket: GateTicket,
     worker: TickWorker,
     decisions: AbortHandle,
+    /// Tells the workers of this session that the tick is being done.
+    _turn: OwnTurn,
 }
 
 impl Drop for TickRun {
@@ -46,7 +49,12 @@ impl Drop for TickRun {
 }
 
 impl TickRun {
-    pub(super) fn new(schedule: Schedule, tick: Tick, ticket: GateTicket, worker: TickWorker) -> Self {
+    pub(super) fn new(
+        schedule: Schedule,
+        tick: Tick,
+        (ticket, turn): (GateTicket, OwnTurn),
+        worker: TickWorker,
+    ) -> Self {
         let decides = schedule.clone();
         let decisions = schedule.session().client().context.tasks.spawn(async move {
             loop {
@@ -58,7 +66,7 @@ impl TickRun {
                 sleep(PAUSE).await;
             }
         });
-        Self { schedule, tick, ticket, worker, decisions: decisions.abort_handle() }
+        Self { schedule, tick, ticket, worker, decisions: decisions.abort_handle(), _turn: turn }
     }
 
     /// When the tick was due.
@@ -89,7 +97,7 @@ impl TickRun {
 
     /// Reports that the tick is done, with a text for the history, of which 256 bytes are kept.
     ///
-    /// Goes on until the cluster has taken the report, or the session is lost.
+    /// Goes on until the cluster has taken the report or refuses it for good, the session is lost, or an hour is over.
     ///
     /// # Errors
     /// [`RecipeError::Stale`] if another worker has begun the tick meanwhile; nothing is recorded then. Otherwise see

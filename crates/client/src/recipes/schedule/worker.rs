@@ -1,10 +1,15 @@
 //! A worker: waits for the next tick, takes part in the decision about it, and begins it if its gate says so.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_api::Code;
+use parking_lot::Mutex;
+use rand::Rng;
+use tokio::time::{Instant, sleep};
 
 use super::Tick;
 use super::cluster_time::ClusterTime;
@@ -30,6 +35,23 @@ pub(super) const PENDING: Duration = Duration::from_secs(24 * 3_600);
 pub(super) const KEEP: Duration = Duration::from_secs(3_600);
 /// The clock's reading may be so old when a worker decides about ticks.
 const FRESH: Duration = Duration::from_secs(5);
+/// How a change of the node is tried again.
+#[derive(Clone, Copy, Debug)]
+struct RetryTiming {
+    pause: Duration,
+    /// It is given up after this time.
+    longest: Duration,
+    /// A failure is reported at most so often.
+    report_every: Duration,
+}
+
+const RETRY_TIMING: RetryTiming = RetryTiming {
+    pause: Duration::from_millis(200),
+    longest: Duration::from_secs(3_600),
+    report_every: Duration::from_secs(60),
+};
+/// Pause of [`Schedule::run`] after a failure that may pass.
+const RUN_PAUSE: Duration = Duration::from_secs(1);
 /// What the gates of ticks are for; another program's gate under such a key is refused.
 const FINGERPRINT: &str = "lockkeeper schedule";
 
@@ -42,7 +64,7 @@ impl Session {
     pub fn schedule(&self, job: &str, spec: ScheduleSpec) -> Result<Schedule, RecipeError> {
         let cell = CasCell::new(self.clone(), path_of(NAMESPACE, job)?);
         let (namespace, job) = (NAMESPACE.to_owned(), job.to_owned());
-        Ok(Schedule { cell, namespace, job, spec: Arc::new(spec), label: own_label() })
+        Ok(Schedule { cell, namespace, job, spec: Arc::new(spec), label: own_label(), on_retry: OnRetry::default() })
     }
 }
 
@@ -100,6 +122,7 @@ pub struct Schedule {
     job: String,
     pub(super) spec: Arc<ScheduleSpec>,
     label: String,
+    on_retry: OnRetry,
 }
 
 /// What to do after the gate of a tick was asked.
@@ -119,6 +142,14 @@ impl Schedule {
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
+        self
+    }
+
+    /// Calls this when the beginning or the end of a tick cannot be recorded for now and is tried again: with the first
+    /// failure, and then once a minute. Without it, the failure goes to `tracing`.
+    #[must_use]
+    pub fn on_retry(mut self, report: impl Fn(&RecipeError) + Send + Sync + 'static) -> Self {
+        self.on_retry = OnRetry(Arc::new(report));
         self
     }
 
@@ -202,7 +233,8 @@ impl Schedule {
         }
     }
 
-    /// Does `work` at each tick that this worker has to do, until the session is lost or the schedule cannot go on.
+    /// Does `work` at each tick that this worker has to do, until the session is lost or the schedule cannot go on. It
+    /// goes on after failures that [may pass](RecipeError::may_pass), and after a tick that was taken from this worker.
     ///
     /// `work` returns a text for the history, or an error, which is noted there too: the tick counts as done, and is
     /// not tried again. `work` is dropped when another worker may begin the tick.
@@ -214,11 +246,27 @@ impl Schedule {
         mut work: impl FnMut(TickTurn) -> F,
     ) -> Result<Infallible, RecipeError> {
         loop {
-            let run = self.next().await?;
-            match run.ticket().run(work(run.turn())).await? {
-                Ok(message) => run.finish(message).await?,
-                Err(error) => run.finish_failed(None, error.to_string()).await?,
+            let Err(error) = self.do_next(&mut work).await else { continue };
+            let was_taken = matches!(error, RecipeError::Stale { .. }) || error.is_lost();
+            if self.session().loss().is_some() || !was_taken && !error.may_pass() {
+                return Err(error);
             }
+            tracing::warn!(%error, job = self.job, "a worker of a schedule goes on after a failure");
+            tokio::select! {
+                because = self.session().lost() => return Err(Error::Lost(because).into()),
+                () = sleep(RUN_PAUSE.mul_f64(rand::rng().random_range(0.5..1.0))) => {}
+            }
+        }
+    }
+
+    async fn do_next<E: std::fmt::Display, F: Future<Output = Result<String, E>>>(
+        &self,
+        work: &mut impl FnMut(TickTurn) -> F,
+    ) -> Result<(), RecipeError> {
+        let run = self.next().await?;
+        match run.ticket().run(work(run.turn())).await? {
+            Ok(message) => run.finish(message).await,
+            Err(error) => run.finish_failed(None, error.to_string()).await,
         }
     }
 
@@ -247,12 +295,21 @@ impl Schedule {
                     state.replace(definition.clone(), now_ms);
                     true
                 } else {
-                    let (asked, found) = (definition.to_string(), state.schedule.to_string());
-                    return Err(RecipeError::Mismatch { path: self.path().into(), asked, found });
+                    return Err(self.mismatch(&state));
                 };
                 Ok(if edited { Edit::Put(state.encode(), state) } else { Edit::Keep(state) })
             })
             .await
+    }
+
+    /// Another worker may have replaced the definition.
+    fn check_definition(&self, state: &ScheduleState) -> Result<(), RecipeError> {
+        if state.schedule == self.spec.definition() { Ok(()) } else { Err(self.mismatch(state)) }
+    }
+
+    fn mismatch(&self, state: &ScheduleState) -> RecipeError {
+        let (asked, found) = (self.spec.definition().to_string(), state.schedule.to_string());
+        RecipeError::Mismatch { path: self.path().into(), asked, found }
     }
 
     /// Decides about ticks as they become due, while this worker is busy.
@@ -268,9 +325,28 @@ impl Schedule {
 
     async fn ask_gate(&self, tick: Tick) -> Result<NextStep, RecipeError> {
         let gate = self.session().gate(self.key(tick)).label(self.label.clone()).pending(PENDING);
+        let own: Arc<OwnTurns> = self.session().extension();
+        // Until an answer is noted, nobody else here may take its gate for a stranded one.
+        let asking = own.asking.lock().await;
         match gate.begin_at(FINGERPRINT).await? {
-            (Begun::InProgress(work), as_of) => Ok(NextStep::Wait { as_of, until_ms: work.until_ms }),
-            (Begun::Proceed(ticket), _) => self.begin(tick, ticket).await,
+            (Begun::InProgress(work), as_of) => {
+                let is_own = work.session_id == Some(self.session().id()) && work.label == self.label;
+                if !is_own || own.tokens.lock().contains(&work.token) {
+                    return Ok(NextStep::Wait { as_of, until_ms: work.until_ms });
+                }
+                // Begun here, and nobody here does it: the answer was lost, or the run was dropped. It would stay
+                // under way as long as the session lives.
+                tracing::debug!(tick = %tick, token = work.token, job = self.job, "a stranded tick is begun again");
+                match self.session().client().gate_fail(gate.key(), work.token).await {
+                    Err(error) if error.code() != Some(Code::GateNotPending) => Err(error.into()),
+                    _ => Ok(NextStep::Look),
+                }
+            }
+            (Begun::Proceed(ticket), _) => {
+                let turn = OwnTurn::new(own.clone(), ticket.token());
+                drop(asking);
+                self.begin(tick, ticket, turn).await
+            }
             (Begun::Done(done), _) => {
                 // The node is written first, so that the state that made this worker ask is an older one.
                 let state = self.state().await?;
@@ -288,7 +364,7 @@ impl Schedule {
     }
 
     /// Begins a tick whose gate this worker has, unless the node says that it is not to be done (any more).
-    async fn begin(&self, tick: Tick, ticket: GateTicket) -> Result<NextStep, RecipeError> {
+    async fn begin(&self, tick: Tick, ticket: GateTicket, turn: OwnTurn) -> Result<NextStep, RecipeError> {
         // After an error, and if the caller is gone, the gate would stay closed as long as the session lives.
         let unless_begun = ticket.give_back_on_drop();
         let worker = TickWorker {
@@ -303,8 +379,13 @@ impl Schedule {
                 self.cell.update(|bytes| {
                     let Some(bytes) = bytes else { return Ok(Edit::Keep(Err(NotOpen::Ended))) };
                     let mut state = ScheduleState::read(self.path(), bytes)?;
+                    self.check_definition(&state)?;
+                    // The tick may have become too late since this worker looked. A tick that it has begun stays.
+                    let now_ms = self.time().earliest_ms().max(ticket.begun_ms());
+                    let has_changed = state.advance(&self.spec, now_ms);
                     Ok(match state.begin(tick, worker.clone()) {
                         Ok(worker) => Edit::Put(state.encode(), Ok(worker)),
+                        Err(refused) if has_changed => Edit::Put(state.encode(), Err(refused)),
                         Err(refused) => Edit::Keep(Err(refused)),
                     })
                 })
@@ -314,9 +395,9 @@ impl Schedule {
             Ok(worker) => {
                 // A new leader's clock may be behind by the delay of one message.
                 let early_ms = tick.as_millis().saturating_sub(ticket.begun_ms());
-                tokio::time::sleep(Duration::from_millis(early_ms)).await;
+                sleep(Duration::from_millis(early_ms)).await;
                 unless_begun.disarm();
-                Ok(NextStep::Run(Box::new(TickRun::new(self.clone(), tick, ticket, worker))))
+                Ok(NextStep::Run(Box::new(TickRun::new(self.clone(), tick, (ticket, turn), worker))))
             }
             Err(NotOpen::Ended | NotOpen::NotFirst | NotOpen::Replaced { .. }) => {
                 ticket.fail().await?;
@@ -326,27 +407,93 @@ impl Schedule {
         }
     }
 
-    /// Repeats a change of the node until its outcome is known, while the session lives. The change must have the same
-    /// effect if it is made twice.
+    /// Repeats a change of the node until its outcome is known, while the session lives, and for an hour at most. What
+    /// may pass is waited for. The change must have the same effect if it is made twice.
     pub(super) async fn until_known<T, F>(&self, change: impl Fn() -> F) -> Result<T, RecipeError>
     where
         F: Future<Output = Result<T, RecipeError>>,
     {
-        loop {
-            match change().await {
-                Err(error) if error.is_unknown() || is_outage(&error) => {
-                    tracing::debug!(%error, path = self.path(), "a schedule's node could not be changed yet");
+        let lost = async { Error::Lost(self.session().lost().await).into() };
+        retry_until_known(RETRY_TIMING, &*self.on_retry.0, lost, change).await
+    }
+}
+
+/// Repeats a change until it has an outcome that stays, `lost` completes, or the time is over. Reports failures that may
+/// pass, beginning with the first one.
+async fn retry_until_known<T, F>(
+    timing: RetryTiming,
+    report: &(dyn Fn(&RecipeError) + Send + Sync),
+    lost: impl Future<Output = RecipeError>,
+    change: impl Fn() -> F,
+) -> Result<T, RecipeError>
+where
+    F: Future<Output = Result<T, RecipeError>>,
+{
+    let mut lost = pin!(lost);
+    let give_up_at = Instant::now() + timing.longest;
+    let mut report_at = Instant::now();
+    loop {
+        match change().await {
+            Err(error) if error.may_pass() && Instant::now() < give_up_at => {
+                if Instant::now() >= report_at {
+                    report(&error);
+                    report_at = Instant::now() + timing.report_every;
                 }
-                other => return other,
             }
-            tokio::select! {
-                because = self.session().lost() => return Err(Error::Lost(because).into()),
-                () = tokio::time::sleep(Duration::from_millis(100)) => {}
-            }
+            other => return other,
+        }
+        tokio::select! {
+            error = &mut lost => return Err(error),
+            () = sleep(timing.pause.mul_f64(rand::rng().random_range(0.5..1.0))) => {}
         }
     }
 }
 
-fn is_outage(error: &RecipeError) -> bool {
-    matches!(error, RecipeError::Client(Error::Unreachable { .. }) | RecipeError::Contended { .. })
+/// What is called with failures that are waited out.
+#[derive(Clone)]
+struct OnRetry(Arc<dyn Fn(&RecipeError) + Send + Sync>);
+
+impl Default for OnRetry {
+    fn default() -> Self {
+        Self(Arc::new(|error| tracing::warn!(%error, "a schedule's node cannot be changed yet; it is tried again")))
+    }
 }
+
+impl std::fmt::Debug for OnRetry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnRetry")
+    }
+}
+
+/// The ticks that a session's workers are doing in this process.
+#[derive(Debug, Default)]
+struct OwnTurns {
+    /// Held while a gate is asked.
+    asking: tokio::sync::Mutex<()>,
+    /// By the tokens of their gates.
+    tokens: Mutex<HashSet<u64>>,
+}
+
+/// A tick that this process does, from the answer of its gate until it is at its end or was given up.
+#[derive(Debug)]
+pub(super) struct OwnTurn {
+    turns: Arc<OwnTurns>,
+    token: u64,
+}
+
+impl OwnTurn {
+    fn new(turns: Arc<OwnTurns>, token: u64) -> Self {
+        turns.tokens.lock().insert(token);
+        Self { turns, token }
+    }
+}
+
+impl Drop for OwnTurn {
+    fn drop(&mut self) {
+        self.turns.tokens.lock().remove(&self.token);
+    }
+}
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

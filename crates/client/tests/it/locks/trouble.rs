@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use lockkeeper_client::api::Code;
+use lockkeeper_client::api::locks::Acquire;
 use lockkeeper_client::{Client, Error, Guard, Options, Session, SessionOptions, Transport};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -99,6 +101,47 @@ async fn a_wait_that_was_given_up_in_silence_is_taken_back() {
         wire.disconnect();
         setting.until("a", 0, 0).await;
         assert!(!session.left().is_zero());
+    }
+}
+
+/// The release took effect and nobody heard of it. Another call of the session holds the lock once more: the release in
+/// the background must not give that hold back.
+#[tokio::test]
+async fn a_release_that_was_not_answered_gives_back_one_hold() {
+    let setting = TestCluster::new().await;
+    for transport in TRANSPORTS {
+        let wire = Wire::to(&setting.cluster.endpoints()[0]).await;
+        let session = wire.session(transport).await;
+        let guard = session.lock("a").lock().await.unwrap();
+        let again = Acquire { reentrant: true, ..Acquire::default() };
+        let give_up_at = Instant::now() + SOON;
+        // The cluster raises its feature level soon after its start.
+        while let Err(error) = session.client().acquire("a", &again).await {
+            assert!(error.code() == Some(Code::FeatureLevelTooLow) && Instant::now() < give_up_at, "{error}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        let holds = async || setting.client.lock("a").await.unwrap().holders.first().map(|holder| holder.holds);
+        assert_eq!(holds().await, Some(2));
+        wire.mute();
+        let token = guard.token();
+        let answer = guard.release().await;
+        assert!(matches!(answer, Err(Error::UnknownOutcome(_))), "{transport:?}: {answer:?}");
+        assert_eq!(holds().await, Some(1));
+        wire.mend();
+        wire.disconnect();
+        let carried = wire.carried("token");
+        while wire.carried("token") == carried {
+            assert!(Instant::now() < give_up_at + SOON, "the release is not repeated");
+            sleep(Duration::from_millis(5)).await;
+        }
+        // Over the same wire, and answered: the cluster has the repetition too, or will have it soon.
+        for _ in 0..50 {
+            session.client().verify("a", token).await.unwrap();
+            assert_eq!(holds().await, Some(1), "{transport:?}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        session.client().release("a", token).await.unwrap();
+        setting.until("a", 0, 0).await;
     }
 }
 

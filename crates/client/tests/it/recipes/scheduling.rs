@@ -139,6 +139,90 @@ async fn the_next_worker_takes_over_when_one_dies_or_hands_over() {
     assert_eq!(ends, 1);
 }
 
+/// Its work was dropped, such as by a panic, and the session lives on.
+#[tokio::test]
+async fn a_run_that_was_dropped_is_begun_again_in_the_same_session() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let schedule = session.schedule("a", every_second()).unwrap();
+    let run = soon(schedule.next()).await.unwrap();
+    let (tick, token) = (run.tick(), run.token());
+    drop(run);
+    let again = soon(schedule.next()).await.unwrap();
+    assert_eq!((again.tick(), again.attempt()), (tick, 2));
+    assert!(again.token() > token);
+    again.finish("").await.unwrap();
+}
+
+/// The gate was begun and the worker never heard of it.
+#[tokio::test]
+async fn a_tick_whose_beginning_was_not_answered_is_begun_by_the_same_session() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let schedule = session.schedule("a", every_second()).unwrap().label("worker");
+    let first = soon(schedule.next()).await.unwrap();
+    let tick = until_state(&schedule, |state| state.open.len() > 1).await.open[1].tick;
+    let begin = lockkeeper_client::api::gates::Begin {
+        fingerprint: "lockkeeper schedule".into(),
+        pending_ms: Some(24 * 3_600 * 1_000),
+        label: Some("worker".into()),
+    };
+    session.client().gate_begin(&format!("cron/a/{tick}"), &begin).await.unwrap();
+    first.finish("").await.unwrap();
+    let next = soon(schedule.next()).await.unwrap();
+    assert_eq!((next.tick(), next.attempt()), (tick, 1));
+    next.finish("").await.unwrap();
+}
+
+#[tokio::test]
+async fn two_workers_of_one_session_leave_each_other_their_ticks() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let skip = ScheduleSpec::new("* * * * * *").unwrap();
+    let schedule = session.schedule("a", skip).unwrap();
+    let run = soon(schedule.next()).await.unwrap();
+    let (tick, token) = (run.tick(), run.token());
+    let waiting = tokio::spawn({
+        let schedule = schedule.clone();
+        async move { schedule.next().await }
+    });
+    // It wakes at each tick, and asks the gate.
+    let skipped = |state: &ScheduleState| state.history.back().is_some_and(|ended| ended.through.is_some());
+    let state = until_state(&schedule, skipped).await;
+    assert_eq!(state.open[0].worker.as_ref().unwrap().token, token);
+    run.finish("").await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.tick() > tick && next.attempt() == 1);
+    next.finish("").await.unwrap();
+}
+
+/// A worker that is to go on in a library goes on after a reset of its gate.
+#[tokio::test]
+async fn a_worker_goes_on_after_a_tick_was_taken_from_it() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let schedule = session.schedule("a", every_second()).unwrap();
+    let worker = tokio::spawn({
+        let schedule = schedule.clone();
+        async move {
+            let work = |turn: TickTurn| async move {
+                if turn.attempt == 1 {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Error>("again".into())
+            };
+            schedule.run(work).await
+        }
+    });
+    let state = until_state(&schedule, |state| state.open.front().is_some_and(|open| open.worker.is_some())).await;
+    let tick = state.open[0].tick;
+    setting.client.gate_reset(&format!("cron/a/{tick}"), None).await.unwrap();
+    let state = until_state(&schedule, |state| !state.history.is_empty()).await;
+    assert_eq!((state.history[0].tick, state.history[0].message.as_str()), (tick, "again"));
+    assert!(!worker.is_finished());
+    worker.abort();
+}
+
 #[tokio::test]
 async fn a_worker_that_was_replaced_reports_nothing() {
     let setting = TestCluster::new().await;
