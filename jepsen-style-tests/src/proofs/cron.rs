@@ -2,7 +2,8 @@
 //! seconds, while the worker of a tick is killed in the middle of its work, or stopped until another one has begun the
 //! tick again, and nodes are killed: each tick comes to one end, none is begun early, no two are worked at together,
 //! only the tick of such a worker is begun again, and its command is dead before. One job skips ticks that overlap, the
-//! other one lets them wait. Then all workers are killed for a while, and the missed ticks go by the policy of their job.
+//! other one lets them wait. Then all workers are killed for a while, and the missed ticks go by the policy of their
+//! job.
 //!
 //! Commands report to a file, with the machine's clock; the wrong clocks are those of the workers' processes, shifted
 //! by a preloaded library, and each report shows what its worker took for the time. What the cluster recorded is read

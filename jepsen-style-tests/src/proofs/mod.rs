@@ -362,8 +362,8 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "engines",
-        about: "Lockkeeper, ZooKeeper, Redis, Redlock, MySQL and PostgreSQL keep one contract and do one work under the \
-            same faults: who has two holders, and what it costs",
+        about: "Lockkeeper, ZooKeeper, Redis, Redlock, MySQL and PostgreSQL keep one contract and do one work under \
+            the same faults: who has two holders, and what it costs",
         limit: |context| minutes(25) + Duration::from_secs(42 * context.seconds.unwrap_or(engines::SECONDS)),
         run: |context| Box::pin(engines::run(context)),
     },

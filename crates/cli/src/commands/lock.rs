@@ -53,8 +53,8 @@ struct LockHold<'a> {
 
 impl LockHold<'_> {
     /// Notes how often the session still holds the locks after this process's own hold has ended. Unless it certainly
-    /// does not, the session is left open: its end would take the lock from a lockkeeper within. Only a single exclusive
-    /// lock can be held by one.
+    /// does not, the session is left open: its end would take the lock from a lockkeeper within. Only a single
+    /// exclusive lock can be held by one.
     fn note_left(&self, still_held: Option<u32>) {
         self.left_open.set(still_held != Some(0) && !self.args.shared && self.names.len() == 1);
         if still_held.is_some_and(|holds| holds > 0) {

@@ -85,8 +85,8 @@ pub(crate) trait Hold {
     /// Releases the grant after CMD and its whole group have ended.
     async fn release(&self, session: &Session, held: Self::Held, ended: Ended) -> Result<u8, Failure>;
 
-    /// How long [`release`](Self::release) may go on after SIGTERM or SIGINT, for a release that waits for room or for a
-    /// connection; `None` if it ends soon by itself.
+    /// How long [`release`](Self::release) may go on after SIGTERM or SIGINT, for a release that waits for room or for
+    /// a connection; `None` if it ends soon by itself.
     fn longest_report_after_signal(&self) -> Option<Duration> {
         None
     }

@@ -133,8 +133,8 @@ impl Grant {
         }
     }
 
-    /// Gives the own hold back after CMD has ended. Also returns how often the session still holds it, if that is known:
-    /// a lockkeeper that CMD left behind may.
+    /// Gives the own hold back after CMD has ended. Also returns how often the session still holds it, if that is
+    /// known: a lockkeeper that CMD left behind may.
     pub(crate) async fn give_back(self) -> (Result<(), Error>, Option<u32>) {
         match self.guard.release().await {
             Ok(still_held) => (Ok(()), Some(still_held)),

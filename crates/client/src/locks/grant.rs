@@ -92,8 +92,7 @@ impl Grant {
         self.sent = None;
         // The locks that are held together with a lost one still have to be released.
         self.to_release = answer.is_err() && !self.request.also.is_empty();
-        let result = answer.map(|released| released.still_held).map_err(|error| self.as_loss(error));
-        result
+        answer.map(|released| released.still_held).map_err(|error| self.as_loss(error))
     }
 
     /// Makes the writer a reader. Whatever the outcome, the token remains valid for the release.

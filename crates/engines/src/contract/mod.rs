@@ -34,7 +34,8 @@ pub trait Subject: Send + Sync {
     /// Takes the lock away without its holder, as an operator does, or a failover that loses it.
     async fn break_lock(&self, lock: &str);
 
-    /// Whether the engine shows a name of its own for a holder, or changes its label: a server may have no room for one.
+    /// Whether the engine shows a name of its own for a holder, or changes its label: a server may have no room for
+    /// it.
     fn names_holders_itself(&self) -> bool {
         false
     }

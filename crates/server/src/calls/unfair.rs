@@ -3,9 +3,9 @@
 //! It must not load the log while the lock is held: but for the first attempt, nothing is proposed unless this replica
 //! shows that nobody waits. Nor may a request stay in the queue between two attempts.
 //!
-//! Each attempt has an id of its own: the first one that of the request, the others a hash of that id with their number.
-//! So a call that is repeated under the same request id goes through the same attempts, and finds the one that was
-//! granted; and no two calls of a session share an attempt, however their client draws request ids.
+//! Each attempt has an id of its own: the first one that of the request, the others a hash of that id with their
+//! number. So a call that is repeated under the same request id goes through the same attempts, and finds the one that
+//! was granted; and no two calls of a session share an attempt, however their client draws request ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,8 +125,8 @@ fn number_of(request: RequestId, id: u128) -> Option<u32> {
     number.filter(|number| attempt_id(request, *number).0 == id).or((id == request.0).then_some(0))
 }
 
-/// A later attempt of this request that is in the queue, as far as this replica knows: an earlier call under the same id
-/// was granted, or makes it at another node.
+/// A later attempt of this request that is in the queue, as far as this replica knows: an earlier call under the same
+/// id was granted, or makes it at another node.
 async fn later_attempt(
     context: &Context,
     caller: &Caller,

@@ -179,7 +179,7 @@ fn overlaps(rules: Rules, history: &History) -> Result<usize, String> {
             }
             TickOutcome::Overlapped => {
                 let through_ms = ended.through.unwrap_or(ended.tick).as_millis();
-                let is_open = history.open.front().is_some_and(|open| open.tick < ended.tick);
+                let is_open = history.open.first().is_some_and(|open| open.tick < ended.tick);
                 if !is_open && before.is_none_or(|(_, ended_ms)| ended_ms + BEHIND_MS < through_ms) {
                     return Err(format!("{ended:?} was skipped, though no earlier tick was under way: {before:?}"));
                 }

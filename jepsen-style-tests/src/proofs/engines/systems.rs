@@ -32,8 +32,8 @@ pub(super) enum Fault {
     Calm,
     /// The holder itself is paused past its lease and then writes without a look.
     PausedHolder,
-    /// The server that decides, or one of several equal ones, is killed. Of a replicated Redis the replica takes over; a
-    /// database is started again at once.
+    /// The server that decides, or one of several equal ones, is killed. Of a replicated Redis the replica takes over;
+    /// a database is started again at once.
     Kill,
     /// The server that decides is stopped as its operator would, and started again at once.
     Restart,

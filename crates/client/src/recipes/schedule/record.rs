@@ -103,8 +103,8 @@ impl ScheduleSpec {
         Self { overlap, ..self }
     }
 
-    /// How late a tick may begin before it counts as missed: one minute by default. For a tick that waits for an earlier
-    /// one, it counts from that one's end.
+    /// How late a tick may begin before it counts as missed: one minute by default. For a tick that waits for an
+    /// earlier one, it counts from that one's end.
     ///
     /// # Errors
     /// [`RecipeError::BadArgument`] for less than a second or more than a week.

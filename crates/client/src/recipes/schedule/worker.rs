@@ -418,8 +418,8 @@ impl Schedule {
     }
 }
 
-/// Repeats a change until it has an outcome that stays, `lost` completes, or the time is over. Reports failures that may
-/// pass, beginning with the first one.
+/// Repeats a change until it has an outcome that stays, `lost` completes, or the time is over. Reports failures that
+/// may pass, beginning with the first one.
 async fn retry_until_known<T, F>(
     timing: RetryTiming,
     report: &(dyn Fn(&RecipeError) + Send + Sync),
