@@ -295,12 +295,12 @@ fn the_end_of_max_hold_leaves_the_lock_to_a_lockkeeper_within(dev: &Dev) {
     let within = directory.path().join("within.sh");
     std::fs::write(&within, format!("{}; echo $? > {}", nested(dev, &waits), code.display())).unwrap();
     let script = format!("setsid sh {} < /dev/null > /dev/null 2>&1 & sleep 100", within.display());
-    let output = dev.lock(&["x", "--ttl", "2s", "--max-hold", "1500ms"], &script).output().unwrap();
+    let output = dev.lock(&["x", "--ttl", "5s", "--max-hold", "6s"], &script).output().unwrap();
     assert_eq!(output.status.code(), Some(121), "{output:?}");
     assert!(ready.exists(), "it was within before the time was over: {output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("still held by a lockkeeper within"), "{output:?}");
     // Longer than the session lives unless the one within renews it.
-    let other = dev.lock(&["x", "--wait", "3s"], "true").output().unwrap();
+    let other = dev.lock(&["x", "--wait", "7s"], "true").output().unwrap();
     assert_eq!(other.status.code(), Some(120), "{other:?}");
     assert!(!code.exists(), "the one within has lost the lock");
     std::fs::write(&done, "").unwrap();

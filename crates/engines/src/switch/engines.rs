@@ -199,6 +199,7 @@ impl Engines {
             Wait::Endless => None,
         };
         let has_tokens = self.capabilities.has(Capability::FencingToken);
+        let mut not_joined_since = None;
         loop {
             changes.borrow_and_update();
             let mut taking = match Taking::begin(&self.inner) {
@@ -206,13 +207,14 @@ impl Engines {
                 Begun::Held if woken(&mut changes, until).await => continue,
                 Begun::Held => return Ok(None),
                 Begun::NotJoined(why) => {
-                    let patient = began + self.inner.options.patience;
+                    let patient = *not_joined_since.get_or_insert_with(Instant::now) + self.inner.options.patience;
                     if woken(&mut changes, Some(until.map_or(patient, |until| until.min(patient)))).await {
                         continue;
                     }
                     return Err(EngineError::Unreachable { engine: NAME.into(), why });
                 }
             };
+            not_joined_since = None;
             let obsolete = taking.obsolete(changes.clone());
             let taken = tokio::select! {
                 biased;
@@ -315,7 +317,9 @@ impl Engines {
 
     fn serving(&self) -> Result<(SwitchStatus, &Arc<dyn LockEngine>), EngineError> {
         let why = || EngineError::Unreachable { engine: NAME.into(), why: self.inner.core.lock().why_not.clone() };
-        let status = self.inner.status.borrow().clone().ok_or_else(why)?;
+        // In a statement of its own: whoever tells a status holds the mutex that `why` waits for.
+        let status = self.inner.status.borrow().clone();
+        let status = status.ok_or_else(why)?;
         let engine = self.inner.engine(status.phase.from())?;
         Ok((status, engine))
     }

@@ -69,7 +69,7 @@ async fn join(inner: &Arc<Inner>, seat: &Arc<dyn Seat>) -> Result<(), String> {
         let epoch = state.epoch;
         inner.tell_status(&state);
         let member = MemberState::new(seat.id(), state, Moment::now());
-        inner.core.lock().joined = Some(Joined { seat: seat.clone(), member });
+        inner.core.lock().joined = Some(Joined { seat: seat.clone(), member, version: seen.version });
         inner.events.emit(SwitchEvent::Joined { epoch });
         inner.wake();
         return Ok(());
@@ -210,10 +210,14 @@ async fn probe_once(inner: &Inner, rule: &Degrading, place: usize) {
     let request = LockRequest::new(name).with_wait(Wait::Try).with_lease(lease);
     // One that hangs is not well.
     let within = rule.probe_interval.max(Duration::from_secs(1));
-    let failed = match tokio::time::timeout(within, engine.acquire(&request)).await {
-        Ok(Ok(Some(lease))) => engine.release(&lease).await.is_err_and(|error| error.is_failure()),
-        Ok(Ok(None)) => false,
-        Ok(Err(error)) => error.is_failure(),
+    let probe = async {
+        match engine.acquire(&request).await? {
+            Some(lease) => engine.release(&lease).await,
+            None => Ok(()),
+        }
+    };
+    let failed = match tokio::time::timeout(within, probe).await {
+        Ok(outcome) => outcome.is_err_and(|error: crate::EngineError| error.is_failure()),
         Err(_) => true,
     };
     let well = inner.core.lock().health[place].probe(rule, Moment::now(), failed);

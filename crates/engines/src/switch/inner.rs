@@ -83,6 +83,8 @@ pub(super) enum Substitute {
 pub(super) struct Joined {
     pub(super) seat: Arc<dyn Seat>,
     pub(super) member: MemberState,
+    /// The version of the latest state that was taken in.
+    pub(super) version: i32,
 }
 
 #[derive(Debug)]
@@ -232,6 +234,11 @@ impl Inner {
     pub(super) fn observe(&self, member: Uuid, seen: &Seen) {
         let mut core = self.core.lock();
         let Some(joined) = core.joined.as_mut().filter(|joined| joined.seat.id() == member) else { return };
+        // Reads may be answered out of order.
+        if seen.version < joined.version {
+            return;
+        }
+        joined.version = seen.version;
         let before = joined.member.state().clone();
         let revoked = joined.member.observe(&seen.state, Moment::now());
         let after = joined.member.state().clone();
@@ -239,6 +246,8 @@ impl Inner {
         if after.epoch > before.epoch {
             self.tell_of_phase(&mut core, &before, &after);
         }
+        // Under the same mutex, so that no earlier state is told after a later one.
+        self.tell_status(&after);
         drop(core);
         for record in lost {
             let locks = record.parts.first().map(|part| part.lease.locks.clone()).unwrap_or_default();
@@ -246,7 +255,6 @@ impl Inner {
             self.events.emit(SwitchEvent::Revoked { locks });
             self.release_parts(record.parts);
         }
-        self.tell_status(&after);
         if after.epoch > before.epoch {
             self.wake();
         }
@@ -270,6 +278,7 @@ impl Inner {
         });
     }
 
+    /// Must not be called while this task looks at the status.
     pub(super) fn tell_status(&self, state: &GroupState) {
         let status = SwitchStatus::of(state);
         self.status.send_if_modified(|known| {

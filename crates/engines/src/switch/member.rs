@@ -111,11 +111,10 @@ impl MemberState {
     }
 
     /// Counts a grant by all engines of the turn. `None` if it must be given back: it is over, or other engines grant
-    /// by now.
+    /// by now. The request stays noted until its [`end`](Self::end), which says whether a confirmation is due.
     pub(super) fn granted(&mut self, turn: &Turn, now: Moment, ends_at: Moment) -> Option<Counted> {
         let noted = self.noted.get(&turn.id)?;
         if ends_at <= now || !self.suffices(&noted.engines) {
-            self.noted.remove(&turn.id);
             return None;
         }
         let keep: BTreeSet<String> = self.state.plan().into_iter().map(str::to_owned).collect();

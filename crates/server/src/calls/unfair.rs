@@ -43,36 +43,51 @@ pub(super) async fn acquire(
         // This replica has applied that attempt, and with it all that an earlier call under the same id has got.
         number = match later_attempt(context, caller, &ask, number).await? {
             Some(later) => later,
-            // An earlier call has made this attempt, and perhaps the next one too.
-            None if matches!(last.value, Acquired::Gone) => number.saturating_add(1),
-            None => match wait_for_chance(context, caller, &ask, (number, &mut pause, until)).await? {
-                Some(next) => next,
-                None => return Ok(last),
-            },
+            None => {
+                // An earlier call has made this attempt, and perhaps the next ones too.
+                let is_made = matches!(last.value, Acquired::Gone);
+                let next = if is_made { number.saturating_mul(2) } else { number }.saturating_add(1);
+                match wait_for_chance(context, caller, &ask, (number, &mut pause, until)).await? {
+                    Chance::Made(later) => later,
+                    Chance::Free => next,
+                    // Each call makes one attempt of its own at least, unless the lock is held.
+                    Chance::TimeOver if is_made && may_be_free(context, caller, &ask).await? => next,
+                    Chance::TimeOver => return Ok(last),
+                }
+            }
         };
     }
 }
 
-/// Waits until the next attempt may succeed; returns its number, or `None` if the time is over before.
+/// What ends a wait for the next attempt.
+enum Chance {
+    /// A later attempt is in the queue: the one with this number.
+    Made(u32),
+    /// This replica shows that nobody holds the lock or waits.
+    Free,
+    TimeOver,
+}
+
+/// Waits until the next attempt may succeed.
 async fn wait_for_chance(
     context: &Context,
     caller: &Caller,
     ask: &Acquire,
     (number, pause, until): (u32, &mut Duration, Instant),
-) -> Result<Option<u32>, NodeError> {
+) -> Result<Chance, NodeError> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok(None);
+            return Ok(Chance::TimeOver);
         }
         let chance = rand::rng().random_range(0.5..1.0);
         sleep(pause.mul_f64(chance).min(left)).await;
         *pause = (*pause * 2).min(LONGEST_PAUSE);
         if let Some(later) = later_attempt(context, caller, ask, number).await? {
-            return Ok(Some(later));
+            return Ok(Chance::Made(later));
         }
         if may_be_free(context, caller, ask).await? {
-            return Ok(Some(number.saturating_add(1)));
+            return Ok(Chance::Free);
         }
         let Some(credential) = &caller.credential else { continue };
         // An attempt is a sign of life of the session, as a place in the queue would be.

@@ -326,10 +326,13 @@ impl ScheduleState {
     /// Decides about all ticks up to now; returns whether anything changed. `spec` has this state's definition.
     pub(super) fn advance(&mut self, spec: &ScheduleSpec, now_ms: u64) -> bool {
         let deadline_ms = spec.deadline_ms();
+        // An older program does not record this time: then the deadline counts from now.
+        let unknown = self.open.front_mut().filter(|first| first.worker.is_none() && first.ready_ms.is_none());
+        let is_noted = unknown.map(|first| first.ready_ms = Some(now_ms)).is_some();
         let not_begun = self.take_late(deadline_ms, now_ms);
         let due = spec.expression.due(self.last, Tick::at_millis(now_ms), MAX_OPEN_TICKS);
         if not_begun.is_empty() && due.ticks.is_empty() {
-            return false;
+            return is_noted;
         }
         self.last = due.ticks.last().copied().unwrap_or(self.last);
         let (in_time, late): (Vec<Tick>, Vec<Tick>) =
@@ -342,12 +345,32 @@ impl ScheduleState {
         true
     }
 
+    /// As [`advance`](Self::advance), on behalf of the worker with this token. While it does the first open tick, ticks
+    /// that become due overlap that one or wait for it, however late the decision about them is written.
+    pub(super) fn advance_for(&mut self, spec: &ScheduleSpec, now_ms: u64, token: u64) -> bool {
+        let first = self.open.front().and_then(|open| open.worker.as_ref());
+        if first.is_none_or(|worker| worker.token != token) {
+            return self.advance(spec, now_ms);
+        }
+        let due = spec.expression.due(self.last, Tick::at_millis(now_ms), MAX_OPEN_TICKS);
+        let Some(last) = due.ticks.last().copied() else { return false };
+        self.last = last;
+        if let Some(omitted) = due.omitted {
+            let outcome = match spec.overlap {
+                Overlap::Skip => TickOutcome::Overlapped,
+                Overlap::Queue => TickOutcome::Dropped,
+            };
+            self.skip(spec, omitted, outcome, now_ms);
+        }
+        due.ticks.into_iter().for_each(|tick| self.decide_in_time(spec, tick, now_ms));
+        true
+    }
+
     /// Takes out the first open ticks that no worker has begun within the deadline. Only the first one can be begun, so
     /// those behind it count as late as long as it does.
     fn take_late(&mut self, deadline_ms: u64, now_ms: u64) -> Vec<Tick> {
         let mut late = Vec::new();
         while let Some(first) = self.open.front_mut().filter(|first| first.worker.is_none()) {
-            // An older program does not record this time: then the deadline counts from now.
             let ready_ms = *first.ready_ms.get_or_insert(now_ms);
             if now_ms.saturating_sub(ready_ms) <= deadline_ms {
                 break;
@@ -369,6 +392,10 @@ impl ScheduleState {
     fn decide_missed(&mut self, spec: &ScheduleSpec, missed: MissedTicks, any_in_time: bool, now_ms: u64) {
         let MissedTicks { not_begun, omitted, late } = missed;
         if spec.missed == Missed::All {
+            if let Some(first) = self.open.front_mut().filter(|_| !not_begun.is_empty()) {
+                // It is not the first any more.
+                first.ready_ms = None;
+            }
             for tick in not_begun.into_iter().rev() {
                 self.open.push_front(OpenTick { tick, missed: true, ready_ms: None, worker: None });
             }

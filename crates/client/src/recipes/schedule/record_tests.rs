@@ -113,6 +113,44 @@ fn an_open_tick_that_nobody_began_is_missed_too() {
     }
 }
 
+/// Nobody could write a decision for longer than the deadline, and a worker did a tick all the while.
+#[test]
+fn ticks_that_fall_due_during_another_one_are_not_missed() {
+    let (token, other) = (7, 8);
+    let later = |missed, overlap, token| {
+        let spec = spec(missed, overlap);
+        let mut state = new(&spec);
+        state.advance(&spec, at(10));
+        state.begin(state.open[0].tick, worker(7)).unwrap();
+        assert!(state.advance_for(&spec, at(64), token));
+        assert!(!state.advance_for(&spec, at(64), token));
+        state
+    };
+    for missed in [Missed::Skip, Missed::Once, Missed::All] {
+        let skip = later(missed, Overlap::Skip, token);
+        assert_eq!((open(&skip), ended(&skip)), (vec![10], vec![(20, Some(60), TickOutcome::Overlapped)]));
+        let queue = later(missed, Overlap::Queue, token);
+        assert_eq!((open(&queue), ended(&queue)), (vec![10, 20, 30, 40, 50, 60], vec![]));
+        assert!(queue.open.iter().all(|open| !open.missed));
+    }
+    // A worker that does another tick knows nothing of the first.
+    let dead = later(Missed::Skip, Overlap::Queue, other);
+    assert_eq!((open(&dead), ended(&dead)), (vec![10, 60], vec![(20, Some(50), TickOutcome::Missed)]));
+}
+
+/// Those that are caught up with come before one whose time to begin had started.
+#[test]
+fn the_time_to_begin_counts_anew_behind_ticks_that_are_caught_up_with() {
+    let all = spec(Missed::All, Overlap::Queue).deadline(Duration::from_secs(60)).unwrap();
+    let mut state = new(&all);
+    state.advance(&all, at(10));
+    state.advance(&all, at(20));
+    assert_eq!(open(&state), [10, 20]);
+    state.advance(&all, at(71));
+    let ready: Vec<_> = state.open.iter().map(|open| (open.missed, open.ready_ms)).collect();
+    assert_eq!(ready[..3], [(true, Some(at(71))), (false, None), (false, None)], "{state:?}");
+}
+
 #[test]
 fn a_tick_that_was_to_be_caught_up_with_goes_into_the_next_ones() {
     let once = spec(Missed::Once, Overlap::Skip);

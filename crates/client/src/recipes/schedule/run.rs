@@ -56,9 +56,10 @@ impl TickRun {
         worker: TickWorker,
     ) -> Self {
         let decides = schedule.clone();
+        let token = ticket.token();
         let decisions = schedule.session().client().context.tasks.spawn(async move {
             loop {
-                let Err(error) = decides.keep_deciding().await;
+                let Err(error) = decides.keep_deciding(token).await;
                 if error.is_lost() || matches!(error, RecipeError::Mismatch { .. }) {
                     return;
                 }
@@ -162,7 +163,7 @@ impl TickRun {
             let Some(bytes) = bytes else { return Ok(Edit::Keep(Err(NotOpen::Ended))) };
             let mut state = ScheduleState::read(cell.path.as_str(), bytes)?;
             if state.schedule == spec.definition() {
-                state.advance(spec, now_ms);
+                state.advance_for(spec, now_ms, report.token);
             }
             Ok(match state.end(report.clone()) {
                 Ok(()) => {

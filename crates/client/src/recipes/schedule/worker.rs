@@ -171,7 +171,7 @@ impl Schedule {
     /// See [`RecipeError`].
     pub async fn replace(&self) -> Result<(), RecipeError> {
         self.time().renew(self.session().client(), FRESH).await?;
-        self.decide_as(true).await.map(drop)
+        self.decide_as(true, None).await.map(drop)
     }
 
     /// The name of the job.
@@ -276,10 +276,11 @@ impl Schedule {
 
     /// Decides about the ticks that are due, unless another worker has, and gives the state after that.
     async fn decide(&self) -> Result<ScheduleState, RecipeError> {
-        self.decide_as(false).await
+        self.decide_as(false, None).await
     }
 
-    async fn decide_as(&self, replace: bool) -> Result<ScheduleState, RecipeError> {
+    /// `doing` is the token of a tick that the caller does.
+    async fn decide_as(&self, replace: bool, doing: Option<u64>) -> Result<ScheduleState, RecipeError> {
         let now_ms = self.time().earliest_ms();
         let definition = self.spec.definition();
         self.cell
@@ -290,7 +291,10 @@ impl Schedule {
                 };
                 let mut state = ScheduleState::read(self.path(), bytes)?;
                 let edited = if state.schedule == definition {
-                    state.advance(&self.spec, now_ms)
+                    match doing {
+                        Some(token) => state.advance_for(&self.spec, now_ms, token),
+                        None => state.advance(&self.spec, now_ms),
+                    }
                 } else if replace {
                     state.replace(definition.clone(), now_ms);
                     true
@@ -312,12 +316,12 @@ impl Schedule {
         RecipeError::Mismatch { path: self.path().into(), asked, found }
     }
 
-    /// Decides about ticks as they become due, while this worker is busy.
-    pub(super) async fn keep_deciding(&self) -> Result<Infallible, RecipeError> {
+    /// Decides about ticks as they become due, while this worker does a tick with this token.
+    pub(super) async fn keep_deciding(&self, token: u64) -> Result<Infallible, RecipeError> {
         let time = self.time();
         loop {
             time.renew(self.session().client(), FRESH).await?;
-            let state = self.decide().await?;
+            let state = self.decide_as(false, Some(token)).await?;
             let next_ms = self.spec.next_after(state.last).map_or(u64::MAX, Tick::as_millis);
             time.reach(self.session(), next_ms).await?;
         }

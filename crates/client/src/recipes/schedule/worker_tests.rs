@@ -37,7 +37,7 @@ const TIMING: RetryTiming = RetryTiming {
 };
 const LONG: Duration = Duration::from_secs(100);
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_end_without_room_is_tried_until_there_is_room() {
     let no_room = [Some(Code::StateFull), Some(Code::NamespaceFull), Some(Code::Overloaded), None];
     let (result, made, reported) = retried(&no_room, LONG).await;
@@ -45,13 +45,13 @@ async fn an_end_without_room_is_tried_until_there_is_room() {
     assert!(reported >= 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_cannot_pass_is_not_tried_again() {
     let (result, made, reported) = retried(&[Some(Code::Forbidden), None], LONG).await;
     assert_eq!((result.unwrap_err().code(), made, reported), (Some(Code::Forbidden), 1, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn it_ends_with_its_bound_and_with_the_session() {
     let began = Instant::now();
     let (result, _, reported) = retried(&[Some(Code::StateFull)], LONG).await;
