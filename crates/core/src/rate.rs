@@ -19,8 +19,7 @@ use crate::path::{NodePath, PathError};
 
 /// The directory under which buckets live.
 pub const RATES_ROOT: &str = "/rates";
-/// How long a lease of permits lasts, in milliseconds of the replicated clock; up to [`LEASE_STEP_MS`] longer for the
-/// bucket.
+/// How long a lease of permits lasts, in milliseconds of the replicated clock; up to 50 ms longer for the bucket.
 pub const LEASE_MS: u64 = 250;
 /// Leases end at multiples of this, so that a bucket has few of them, however many nodes have one.
 const LEASE_STEP_MS: u64 = 50;
