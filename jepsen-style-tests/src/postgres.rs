@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::ports;
 use crate::process::Process;
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
@@ -58,7 +58,7 @@ impl Postgres {
         let initdb = ["-D", &directory, "-U", "lockkeeper", "--auth=trust", "--no-sync", "--encoding=UTF8"];
         match Process::start(&at("initdb", &initdb), &environment(), &log)?.wait_end(READY_WITHIN).await {
             Some(status) if status.success() => {}
-            other => return Err(Failed::CannotRun(format!("initdb: {other:?}, see {}", log.display()))),
+            other => return Err(ended_early(&format!("initdb: {other:?}"), &log)),
         }
         let port = ports::free(1)?.first().copied().unwrap_or_default();
         let port_text = port.to_string();
@@ -76,7 +76,7 @@ impl Postgres {
         let begun = Instant::now();
         while tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.is_err() {
             if let Some(status) = self.process.ended() {
-                return Err(Failed::CannotRun(format!("postgres ended ({status}), see {}", self.log.display())));
+                return Err(ended_early(&format!("postgres ended ({status})"), &self.log));
             }
             if begun.elapsed() > READY_WITHIN {
                 return broken(format!("postgres takes no connections after {READY_WITHIN:?}"));

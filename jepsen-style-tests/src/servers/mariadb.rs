@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::ports;
 use crate::postgres::other_user;
 use crate::process::Process;
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
@@ -21,6 +21,7 @@ const DATABASE: &str = "lockkeeper";
 pub struct MariaDb {
     process: Process,
     argv: Vec<String>,
+    environment: [(String, String); 1],
     log: PathBuf,
     port: u16,
     _data: tempfile::TempDir,
@@ -36,6 +37,8 @@ impl MariaDb {
         let data = tempfile::Builder::new().prefix("lockkeeper-mariadb-").tempdir()?;
         let become_user = other_user(data.path(), "mysql")?;
         let log = log_dir.join("mariadb.log");
+        // It writes temporary files, and may not write to the directory for those of the user who runs the proof.
+        let environment = [("TMPDIR".to_owned(), data.path().display().to_string())];
         let directory = data.path().join("data").display().to_string();
         let at = |program: &Path, arguments: &[String]| {
             let mut argv = become_user.clone();
@@ -44,9 +47,10 @@ impl MariaDb {
             argv
         };
         let words = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"];
-        let made = Process::start(&at(&install, &words.map(str::to_owned)), &[], &log)?.wait_end(READY_WITHIN).await;
-        if !made.is_some_and(|status| status.success()) {
-            return Err(Failed::CannotRun(format!("mariadb-install-db: {made:?}, see {}", log.display())));
+        let argv = at(&install, &words.map(str::to_owned));
+        match Process::start(&argv, &environment, &log)?.wait_end(READY_WITHIN).await {
+            Some(status) if status.success() => {}
+            other => return Err(ended_early(&format!("mariadb-install-db: {other:?}"), &log)),
         }
         let port = ports::free(1)?.first().copied().unwrap_or_default();
         let mut arguments = vec![
@@ -58,8 +62,8 @@ impl MariaDb {
         let words = ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=2"];
         arguments.extend(words.iter().chain(options).map(|word| (*word).to_owned()));
         let argv = at(&server, &arguments);
-        let process = Process::start(&argv, &[], &log)?;
-        let mut started = Self { process, argv, log, port, _data: data };
+        let process = Process::start(&argv, &environment, &log)?;
+        let mut started = Self { process, argv, environment, log, port, _data: data };
         started.until_ready().await?;
         Ok(started)
     }
@@ -102,7 +106,7 @@ impl MariaDb {
     /// It does not start.
     pub async fn start_again(&mut self) -> Result<(), Failed> {
         let _ = self.process.wait_end(STOPPED_WITHIN).await;
-        self.process = Process::start(&self.argv, &[], &self.log)?;
+        self.process = Process::start(&self.argv, &self.environment, &self.log)?;
         self.until_ready().await
     }
 
@@ -117,7 +121,7 @@ impl MariaDb {
                 return made.map_err(|error| Failed::CannotRun(format!("MariaDB: {error}")));
             }
             if let Some(status) = self.process.ended() {
-                return Err(Failed::CannotRun(format!("mariadbd ended ({status}), see {}", self.log.display())));
+                return Err(ended_early(&format!("mariadbd ended ({status})"), &self.log));
             }
             if begun.elapsed() > READY_WITHIN {
                 return broken(format!("mariadbd takes no connections after {READY_WITHIN:?}"));

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::ports;
 use crate::process::{Process, has_program};
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const PROGRAM: &str = "redis-server";
@@ -100,7 +100,7 @@ impl Redis {
         let begun = Instant::now();
         while self.command(&["PING"]).await.is_err() {
             if self.process.as_mut().is_none_or(|process| process.ended().is_some()) {
-                return Err(Failed::CannotRun(format!("redis-server ended, see {}", log.display())));
+                return Err(ended_early("redis-server ended", &log));
             }
             if begun.elapsed() > READY_WITHIN {
                 return broken(format!("redis-server does not answer after {READY_WITHIN:?}, see {}", log.display()));

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::ports;
 use crate::process::{Process, has_program};
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The manifest of Debian's jar lists the jars that it needs.
@@ -96,7 +96,7 @@ impl ZooKeeper {
         while !self.word(id, "srvr").await.contains("Mode:") {
             let server = &mut self.servers[id - 1];
             if server.process.as_mut().is_none_or(|process| process.ended().is_some()) {
-                return Err(Failed::CannotRun(format!("ZooKeeper ended, see {}", server.dir.display())));
+                return Err(ended_early("ZooKeeper ended", &server.dir.join("zookeeper.log")));
             }
             if begun.elapsed() > READY_WITHIN {
                 return broken(format!("ZooKeeper does not serve after {READY_WITHIN:?}: {}", server.dir.display()));
