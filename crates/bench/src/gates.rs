@@ -14,8 +14,8 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::cycles::PAUSE_AFTER_ERROR;
-use crate::run::{ClientConnection, ClientResult, Pace, Total, measure};
-use crate::{BenchError, LOCK_PREFIX, Latency, Plan, Security, Transport};
+use crate::run::{ClientConnection, ClientResult, Pace, measure, summarize};
+use crate::{BenchError, LOCK_PREFIX, Latency, Measured, Plan, Security, Transport, is_kept};
 
 /// How long results are kept.
 const KEEP: Duration = Duration::from_secs(1);
@@ -60,7 +60,26 @@ pub struct GatesMeasured {
 impl GatesMeasured {
     /// Whether as many cycles were completed as were due, but for a tenth.
     pub fn kept_rate(&self) -> bool {
-        self.rate.is_none_or(|rate| self.cycles_per_second >= 0.9 * rate)
+        is_kept(self.rate, self.cycles_per_second)
+    }
+
+    /// The same of a begin instead of an acquire, and without the locks, of which gates have none.
+    fn of(measured: Measured) -> Self {
+        Self {
+            clients: measured.clients,
+            transport: measured.transport,
+            rate: measured.rate,
+            seconds: measured.seconds,
+            cycles: measured.cycles,
+            cycles_per_second: measured.cycles_per_second,
+            cycle: measured.cycle,
+            begin: measured.acquire,
+            errors: measured.errors,
+            first_error: measured.first_error,
+            server_cpu_us_per_cycle: measured.server_cpu_us_per_cycle,
+            client_cpu_us_per_cycle: measured.client_cpu_us_per_cycle,
+            tokens_not_rising: measured.tokens_not_rising,
+        }
     }
 }
 
@@ -73,27 +92,7 @@ pub async fn run_gates(plan: &Plan, security: &Security) -> Result<GatesMeasured
     let run = uuid::Uuid::new_v4().simple().to_string();
     let client = |at, connection, pace| client(connection, format!("{LOCK_PREFIX}/{run}-{at}"), pace);
     let total = measure(plan, security, client).await?;
-    let Total { result: ClientResult { cycles: counted, tokens_not_rising }, seconds, servers_us, own_us } = total;
-    let cycles = counted.cycle.len();
-    if cycles == 0 {
-        return Err(BenchError::NothingWorked(counted.first_error.unwrap_or_else(|| "none finished in time".into())));
-    }
-    let per_cycle = |us: u64| us as f64 / cycles as f64;
-    Ok(GatesMeasured {
-        clients: plan.clients,
-        transport: plan.transport,
-        rate: plan.rate,
-        seconds,
-        cycles,
-        cycles_per_second: cycles as f64 / seconds,
-        cycle: Latency::of(&counted.cycle),
-        begin: Latency::of(&counted.acquire),
-        errors: counted.errors,
-        first_error: counted.first_error,
-        server_cpu_us_per_cycle: (!plan.server_pids.is_empty()).then(|| per_cycle(servers_us)),
-        client_cpu_us_per_cycle: own_us.map(per_cycle),
-        tokens_not_rising,
-    })
+    Ok(GatesMeasured::of(summarize(plan, total)?))
 }
 
 async fn client(mut connection: ClientConnection, prefix: String, pace: Pace) -> (ClientResult, ClientConnection) {

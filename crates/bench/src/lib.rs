@@ -171,8 +171,12 @@ pub struct Measured {
 impl Measured {
     /// Whether as many cycles were completed as were due, but for a tenth.
     pub fn kept_rate(&self) -> bool {
-        self.rate.is_none_or(|rate| self.cycles_per_second >= 0.9 * rate)
+        is_kept(self.rate, self.cycles_per_second)
     }
+}
+
+fn is_kept(rate: Option<f64>, cycles_per_second: f64) -> bool {
+    rate.is_none_or(|rate| cycles_per_second >= 0.9 * rate)
 }
 
 /// Why a measurement could not be made.

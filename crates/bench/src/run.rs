@@ -185,7 +185,7 @@ async fn open_all(plan: &Plan, security: &Security) -> Result<Vec<ClientConnecti
     Ok((0..clients).map(|at| ClientConnection::Library(sessions[at % sessions.len()].clone())).collect())
 }
 
-fn summarize(plan: &Plan, total: Total) -> Result<Measured, BenchError> {
+pub(crate) fn summarize(plan: &Plan, total: Total) -> Result<Measured, BenchError> {
     let Total { result: ClientResult { cycles: counted, tokens_not_rising }, seconds, servers_us, own_us } = total;
     let cycles = counted.cycle.len();
     if cycles == 0 {

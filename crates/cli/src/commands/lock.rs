@@ -103,8 +103,10 @@ impl Hold for LockHold<'_> {
 
     async fn obtain(&self, session: &Session) -> Result<Obtained<LockGrant>, Failure> {
         let label = hold::label(&self.args.holding);
-        if let Some((_, token)) = self.above.filter(|(credential, _)| *credential == session.credential()) {
-            let entered = Reentered::enter(session, &self.names, &label, token).await?;
+        if let Some((_, token)) = self.above.filter(|(credential, _)| *credential == session.credential())
+            && let [name] = &self.names[..]
+        {
+            let entered = Reentered::enter(session, name, &label, token).await?;
             return Ok(Obtained::Held(LockGrant::Nested(entered, Moment::now())));
         }
         let target = match &self.names[..] {
@@ -133,7 +135,9 @@ impl Hold for LockHold<'_> {
     async fn revoked(&self, session: &Session, held: &LockGrant) -> String {
         match held {
             LockGrant::Own(grant) => grant.revoked(session).await,
-            LockGrant::Nested(entered, _) => no_longer_held(session, entered.names(), entered.token()).await,
+            LockGrant::Nested(entered, _) => {
+                no_longer_held(session, std::slice::from_ref(entered.name()), entered.token()).await
+            }
         }
     }
 

@@ -4,8 +4,6 @@
 //! The locks that are held around CMD are in a variable of its environment, with their sessions' credentials. So
 //! whoever reads the environment of CMD can act for these sessions; nothing else may print it.
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use lockkeeper_client::api::Credential;
 use lockkeeper_client::api::locks::Acquire;
 use lockkeeper_client::{Error, Session};
@@ -57,7 +55,7 @@ pub(crate) fn variable(names: &[String], shared: bool, token: u64, credential: C
     (VARIABLE, lines.join("\n"))
 }
 
-/// The session that holds all of these locks around this process, and the token; `None` if it holds none of them.
+/// The session that holds this lock around this process, and the token; `None` if none of these locks is held so.
 ///
 /// # Errors
 /// Waiting for the locks would be waiting for itself, and they cannot be held once more.
@@ -66,47 +64,36 @@ pub(crate) fn session_above(names: &[String], shared: bool) -> Result<Option<(Cr
 }
 
 fn decide(names: &[String], shared: bool, above: &[HeldAbove]) -> Result<Option<(Credential, u64)>, Failure> {
-    let found: Vec<Option<&HeldAbove>> =
-        names.iter().map(|name| above.iter().rev().find(|held| held.name == *name)).collect();
-    let Some(first) = found.iter().find_map(|held| *held) else { return Ok(None) };
+    let innermost = |name: &String| above.iter().rev().find(|held| held.name == *name);
+    let found: Vec<&HeldAbove> = names.iter().filter_map(innermost).collect();
+    let Some(first) = found.first() else { return Ok(None) };
     let refuse = |why: &str| {
         let message = format!("{} is held by a lockkeeper around this one ({VARIABLE}), {why}", escaped(&first.name));
         Err(Failure::new(EXIT_INTERNAL, message))
     };
-    if shared || found.iter().flatten().any(|held| held.shared) {
+    if shared || found.iter().any(|held| held.shared) {
         return refuse("and only a lock that is held and asked for without --shared can be held once more");
     }
     if names.len() > 1 {
         return refuse("and a lock can be held once more only by itself; name here only locks that are not held yet");
     }
     let is_of_its_request = |held: &&HeldAbove| held.credential == first.credential && held.token == first.token;
-    if above.iter().filter(is_of_its_request).count() > 1 {
+    if above.iter().filter(is_of_its_request).any(|held| held.name != first.name) {
         // Its locks are released together, so none of them can be counted by itself.
         return refuse("together with other locks, and only a lock that is held by itself can be held once more");
     }
     Ok(Some((first.credential, first.token)))
 }
 
-/// Locks that this process holds once more.
+/// A lock that this process holds once more.
 pub(crate) struct Reentered {
-    names: Vec<String>,
+    name: String,
     token: u64,
 }
 
 impl Reentered {
-    /// Holds each of the locks once more under this token.
-    pub(crate) async fn enter(session: &Session, names: &[String], label: &str, token: u64) -> Result<Self, Failure> {
-        let mut entered = Self { names: Vec::new(), token };
-        for name in names {
-            if let Err(failure) = entered.enter_one(session, name, label).await {
-                entered.leave(session).await.ok();
-                return Err(failure);
-            }
-        }
-        Ok(entered)
-    }
-
-    async fn enter_one(&mut self, session: &Session, name: &str, label: &str) -> Result<(), Failure> {
+    /// Holds the lock once more under this token.
+    pub(crate) async fn enter(session: &Session, name: &str, label: &str, token: u64) -> Result<Self, Failure> {
         let ask = Acquire { reentrant: true, label: Some(label.to_owned()), ..Acquire::default() };
         let not_held = || {
             let message = format!("{} is not held any more by the lockkeeper around this one", escaped(name));
@@ -118,40 +105,30 @@ impl Reentered {
             }
             answer => answer.map_err(before_command)?,
         };
-        if held.token != self.token {
+        if held.token != token {
             // It was free, and is held anew: not what the outer command holds.
             session.client().release(name, held.token).await.map_err(before_command)?;
             return Err(not_held());
         }
-        self.names.push(name.to_owned());
         print_error(&format!(
             "lockkeeper lock: {} is held by the lockkeeper around this one (session {}), and now once more by this one",
             escaped(name),
             session.id()
         ));
-        Ok(())
+        Ok(Self { name: name.to_owned(), token })
     }
 
     pub(crate) fn token(&self) -> u64 {
         self.token
     }
 
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
+    pub(crate) fn name(&self) -> &String {
+        &self.name
     }
 
-    /// Gives this process's own hold of each lock back.
-    pub(crate) fn leave(self, session: &Session) -> BoxFuture<'static, Result<(), Error>> {
-        let session = session.clone();
-        async move {
-            let mut result = Ok(());
-            for name in self.names.iter().rev() {
-                let released = session.client().release(name, self.token).await.map(drop);
-                result = result.and(released);
-            }
-            result
-        }
-        .boxed()
+    /// Gives this process's own hold of the lock back.
+    pub(crate) async fn leave(self, session: &Session) -> Result<(), Error> {
+        session.client().release(&self.name, self.token).await.map(drop)
     }
 }
 

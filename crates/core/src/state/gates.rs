@@ -3,7 +3,6 @@
 //! A pending gate is an ephemeral node of its worker's session, or a TTL node if there is none. Its czxid is the
 //! token. A finished gate is a TTL node with the result, or a persistent one if the result is kept for ever.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
@@ -17,9 +16,7 @@ use crate::acl::Permissions;
 use crate::command::NodeKind;
 use crate::gate::{BorrowedRecord, FOREVER_MS, GATES_ROOT, GateKey, GatePage, GateRecord, GateStanding, GateSummary};
 use crate::ids::{FencingToken, SessionId};
-use crate::limits::{
-    MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES, MAX_NODES_PER_PAGE,
-};
+use crate::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
 use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
 
@@ -50,27 +47,13 @@ impl State {
     }
 
     /// A page of the gates whose work is under way or whose result is kept, in order of their keys: those whose keys
-    /// start with `prefix` and come after `after`, at most `limit`. Looks at no more than [`MAX_NODES_PER_PAGE`] nodes.
+    /// start with `prefix` and come after `after`, at most `limit`. Looks at no more than
+    /// [`MAX_NODES_PER_PAGE`](crate::limits::MAX_NODES_PER_PAGE) nodes.
     pub fn gates(&self, prefix: &str, after: Option<&GateKey>, limit: usize) -> GatePage {
-        let prefix = format!("{GATES_ROOT}/{prefix}");
-        let after = after.map(GateKey::path);
-        let from = match &after {
-            Some(after) if after.as_str() >= prefix.as_str() => Bound::Excluded(after.as_str()),
-            _ => Bound::Included(prefix.as_str()),
-        };
-        let nodes = self.tree.nodes.range::<_, str>((from, Bound::Unbounded));
-        let mut page = GatePage::default();
-        // The last node that was looked at.
-        let mut last: Option<&NodePath> = None;
-        for (index, (path, node)) in nodes.take_while(|(path, _)| path.as_str().starts_with(&prefix)).enumerate() {
-            if page.gates.len() >= limit || index >= MAX_NODES_PER_PAGE {
-                page.next = last.and_then(key_of);
-                break;
-            }
-            page.gates.extend(self.gate_summary(path, node));
-            last = Some(path);
-        }
-        page
+        let after = after.map(GateKey::as_str);
+        let summary = |path, node| self.gate_summary(path, node);
+        let (gates, last) = self.tree.page(GATES_ROOT, (prefix, after), limit, summary);
+        GatePage { gates, next: last.and_then(key_of) }
     }
 
     fn gate_summary(&self, path: &NodePath, node: &Node) -> Option<GateSummary> {

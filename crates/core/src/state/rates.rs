@@ -3,8 +3,6 @@
 //! A bucket that is not full is a TTL node below the root of the rate limits, whose time ends when it is full. It
 //! belongs to no session.
 
-use std::ops::Bound;
-
 use super::State;
 use super::apply::bad;
 use super::bounds::Adds;
@@ -14,7 +12,7 @@ use super::tree::{Node, Tree};
 use crate::access::{Need, Resource, Rights};
 use crate::acl::{Permissions, Principals};
 use crate::command::NodeKind;
-use crate::limits::{MAX_NODES_PER_PAGE, MAX_TAKES_TOGETHER};
+use crate::limits::MAX_TAKES_TOGETHER;
 use crate::path::{NodePath, check_readable};
 use crate::rate::{Bucket, RATES_ROOT, Rate, RateName};
 use crate::reply::{Refusal, Reply};
@@ -61,28 +59,12 @@ impl State {
     }
 
     /// A page of the buckets that are not full, in order of their names: those whose names begin with `prefix` and come
-    /// after `after`, at most `limit`. Looks at no more than [`MAX_NODES_PER_PAGE`] nodes.
+    /// after `after`, at most `limit`. Looks at no more than
+    /// [`MAX_NODES_PER_PAGE`](crate::limits::MAX_NODES_PER_PAGE) nodes.
     pub fn rates<'a>(&'a self, prefix: &str, after: Option<&str>, limit: usize) -> RatePage<'a> {
-        let prefix = format!("{RATES_ROOT}/{prefix}");
-        let after = after.map(|after| format!("{RATES_ROOT}/{after}"));
-        let from = match &after {
-            Some(after) if *after >= prefix => Bound::Excluded(after.as_str()),
-            _ => Bound::Included(prefix.as_str()),
-        };
-        let nodes = self.tree.nodes.range::<_, str>((from, Bound::Unbounded));
-        let mut page = RatePage::default();
-        // The name of the last node that was looked at.
-        let mut last = None;
-        for (index, (path, node)) in nodes.take_while(|(path, _)| path.as_str().starts_with(&prefix)).enumerate() {
-            if page.rates.len() >= limit || index >= MAX_NODES_PER_PAGE {
-                page.next = last;
-                break;
-            }
-            last = RateName::of_node(path);
-            let view = bucket_in(node).and_then(|bucket| self.view_of(bucket));
-            page.rates.extend(last.zip(view).map(|(name, view)| (path, name, view)));
-        }
-        page
+        let view = |path, node| Some((path, RateName::of_node(path)?, self.view_of(bucket_in(node)?)?));
+        let (rates, last) = self.tree.page(RATES_ROOT, (prefix, after), limit, view);
+        RatePage { rates, next: last.and_then(RateName::of_node) }
     }
 
     /// Checks that a caller may take permits, as of this state: for a node that hands out what it has leased.

@@ -1,6 +1,7 @@
 //! The tree of nodes with its indexes. It keeps parents, counters, queues and deadlines consistent with each change,
 //! and checks nothing: `ops` decides what may be changed.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -13,7 +14,7 @@ use crate::acl::{AclEntry, open_list};
 use crate::command::NodeKind;
 use crate::data::NodeData;
 use crate::ids::{FencingToken, SessionId, Zxid};
-use crate::limits::CONTAINER_GRACE_MS;
+use crate::limits::{CONTAINER_GRACE_MS, MAX_NODES_PER_PAGE};
 use crate::lock::is_delay;
 use crate::path::NodePath;
 use crate::stat::Stat;
@@ -206,6 +207,34 @@ impl Tree {
 
     pub(crate) fn get(&self, path: &NodePath) -> Option<&Node> {
         self.nodes.get(path).map(|node| &**node)
+    }
+
+    /// A page of what `item` makes of the nodes below `root`: those whose names there start with `prefix` and come
+    /// after `after`, at most `limit` items. Looks at no more than [`MAX_NODES_PER_PAGE`] nodes. Also returns the last
+    /// node that it looked at, if there may be more behind it.
+    pub(crate) fn page<'a, T>(
+        &'a self,
+        root: &str,
+        (prefix, after): (&str, Option<&str>),
+        limit: usize,
+        item: impl Fn(&'a NodePath, &'a Node) -> Option<T>,
+    ) -> (Vec<T>, Option<&'a NodePath>) {
+        let prefix = format!("{root}/{prefix}");
+        let after = after.map(|after| format!("{root}/{after}"));
+        let from = match &after {
+            Some(after) if *after >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix.as_str()),
+        };
+        let nodes = self.nodes.range::<_, str>((from, Bound::Unbounded));
+        let (mut items, mut last) = (Vec::new(), None);
+        for (index, (path, node)) in nodes.take_while(|(path, _)| path.as_str().starts_with(&prefix)).enumerate() {
+            if items.len() >= limit || index >= MAX_NODES_PER_PAGE {
+                return (items, last);
+            }
+            items.extend(item(path, node));
+            last = Some(path);
+        }
+        (items, None)
     }
 
     pub(crate) fn contains(&self, path: &NodePath) -> bool {

@@ -3,16 +3,13 @@
 //! Every request has a bound in time: a server that is paused must not stop its callers. A failure before a statement
 //! was sent is certain, one after it is not, and an error of the server says that the statement had no effect.
 
-use std::time::Duration;
-
 use mysql_async::prelude::{FromRow, Queryable as _};
 use mysql_async::{Conn, Error, Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts, Row, from_row_opt};
 use tokio::time::timeout;
 
 use crate::error::EngineError;
+use crate::sql::{self, Failure, REQUEST_TIMEOUT};
 
-/// How long a connection, and then an answer, may take.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Statements are short, and each waiter looks by one; more connections would only wait for the rows in the server.
 const MOST_CONNECTIONS: usize = 16;
 
@@ -87,8 +84,8 @@ pub(super) async fn opened(
     match timeout(REQUEST_TIMEOUT, opening).await {
         Ok(Ok(connection)) => Ok(connection),
         // Nothing was sent yet.
-        Ok(Err(error)) => match Failure::of(engine, error) {
-            Failure::Conflict(why) => Err(unreachable(why)),
+        Ok(Err(error)) => match failure_of(engine, error) {
+            Failure::Conflict { why, .. } => Err(unreachable(why)),
             Failure::Engine(EngineError::UnknownOutcome(why)) => Err(unreachable(why)),
             Failure::Engine(error) => Err(error),
         },
@@ -100,55 +97,28 @@ pub(super) async fn opened(
 }
 
 pub(super) async fn answer<T>(engine: &str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-    match timeout(REQUEST_TIMEOUT, call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Failure::of(engine, error)),
-        Err(_) => {
-            let why = format!("MySQL has not answered within {REQUEST_TIMEOUT:?}");
-            Err(Failure::Engine(EngineError::UnknownOutcome(why)))
-        }
-    }
+    sql::answer("MySQL", call, |error| failure_of(engine, error)).await
 }
 
-/// Why a statement did not succeed.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The server undid the statement, and its transaction, for another's sake. Sent again, it may succeed.
-    Conflict(String),
-    /// Anything else.
-    Engine(EngineError),
-}
-
-impl Failure {
-    fn of(engine: &str, error: Error) -> Self {
-        let Error::Server(server) = &error else {
-            return Self::Engine(EngineError::UnknownOutcome(format!("the connection to MySQL failed: {error}")));
-        };
-        let said = format!("MySQL error {}: {}", server.code, server.message);
-        let unreachable = |why: String| Self::Engine(EngineError::Unreachable { engine: engine.into(), why });
-        match server.code {
-            // Lock wait timeout, deadlock, a row that changed since the snapshot.
-            1_205 | 1_213 | 1_020 => Self::Conflict(said),
-            1_040 | 1_203 | 1_226 => unreachable(format!(
-                "{said}; raise max_connections (or the user's limit), or let fewer processes connect"
-            )),
-            // Shutdown, KILL of the statement, KILL of the connection: the statement was undone.
-            1_053 | 1_317 | 1_927 => unreachable(said),
-            1_290 | 1_792 | 1_836 | 3_032 => {
-                unreachable(format!("{said}; this server takes no writes: connect to the primary"))
-            }
-            1_146 => Self::Engine(EngineError::Refused(format!("{said}; create it by create_table()"))),
-            _ => Self::Engine(EngineError::Refused(said)),
+fn failure_of(engine: &str, error: Error) -> Failure {
+    let Error::Server(server) = &error else {
+        return Failure::Engine(EngineError::UnknownOutcome(format!("the connection to MySQL failed: {error}")));
+    };
+    let said = format!("MySQL error {}: {}", server.code, server.message);
+    let unreachable = |why: String| Failure::Engine(EngineError::Unreachable { engine: engine.into(), why });
+    match server.code {
+        // Lock wait timeout, deadlock, a row that changed since the snapshot.
+        1_205 | 1_213 | 1_020 => Failure::Conflict { engine: "mysql", why: said },
+        1_040 | 1_203 | 1_226 => {
+            unreachable(format!("{said}; raise max_connections (or the user's limit), or let fewer processes connect"))
         }
-    }
-}
-
-impl From<Failure> for EngineError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Conflict(why) => Self::Unreachable { engine: "mysql".into(), why },
-            Failure::Engine(error) => error,
+        // Shutdown, KILL of the statement, KILL of the connection: the statement was undone.
+        1_053 | 1_317 | 1_927 => unreachable(said),
+        1_290 | 1_792 | 1_836 | 3_032 => {
+            unreachable(format!("{said}; this server takes no writes: connect to the primary"))
         }
+        1_146 => Failure::Engine(EngineError::Refused(format!("{said}; create it by create_table()"))),
+        _ => Failure::Engine(EngineError::Refused(said)),
     }
 }
 
@@ -160,7 +130,7 @@ mod tests {
 
     fn class(code: u16) -> EngineError {
         let (message, state) = ("said so".to_owned(), "HY000".to_owned());
-        Failure::of("mysql", Error::Server(ServerError { code, message, state })).into()
+        failure_of("mysql", Error::Server(ServerError { code, message, state })).into()
     }
 
     #[test]
@@ -172,7 +142,7 @@ mod tests {
         assert!(matches!(class(1_146), EngineError::Refused(why) if why.contains("create_table")));
         assert!(matches!(class(1_045), EngineError::Refused(_)));
         let broken = Error::Io(std::io::Error::other("reset").into());
-        assert!(matches!(EngineError::from(Failure::of("mysql", broken)), EngineError::UnknownOutcome(_)));
+        assert!(matches!(EngineError::from(failure_of("mysql", broken)), EngineError::UnknownOutcome(_)));
     }
 
     #[test]

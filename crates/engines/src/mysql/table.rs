@@ -27,12 +27,12 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, Params, TxOpts, Value};
 use uuid::Uuid;
 
-use super::connections::{Connections, Failure, options};
-use crate::capabilities::{Capabilities, Capability};
+use super::connections::{Connections, options};
+use crate::capabilities::Capabilities;
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
 use crate::names::check_name;
-use crate::sql::{Attempt, LockTable, Wakeups, acquire, quoted_table};
+use crate::sql::{Attempt, Failure, LockTable, TABLE_CAPABILITIES, Wakeups, acquire, quoted_table};
 
 const NAME: &str = "mysql";
 const DEFAULT_TABLE: &str = "lockkeeper_locks";
@@ -172,7 +172,7 @@ impl LockTable for Table {
         let mut connection = self.connections.get().await?;
         sent.get_or_insert_with(Moment::now);
         match self.take_all(&mut connection, request, owner).await {
-            Err(Failure::Conflict(why)) => Ok(Attempt::Conflict(why)),
+            Err(Failure::Conflict { why, .. }) => Ok(Attempt::Conflict(why)),
             other => Ok(other?),
         }
     }
@@ -211,10 +211,7 @@ impl LockEngine for MySqlEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            promises: &[Capability::FencingToken, Capability::AtomicBatch, Capability::ShowsHolder],
-            minimum_lease: Duration::from_millis(100),
-        }
+        TABLE_CAPABILITIES
     }
 
     async fn acquire(&self, request: &LockRequest) -> Result<Option<Lease>, EngineError> {

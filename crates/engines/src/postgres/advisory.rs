@@ -33,7 +33,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, Socket};
 use uuid::Uuid;
 
-use super::connections::{Connections, Failure, Opener, Session, answer, config};
+use super::connections::{Connections, Opener, Session, answer, config, failure_of};
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
@@ -141,7 +141,7 @@ async fn advisory_lock(
         }
         Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(None),
         // What the session had ended with it.
-        Err(error) => Err(match Failure::of(NAME, &error).into() {
+        Err(error) => Err(match EngineError::from(failure_of(NAME, &error)) {
             EngineError::UnknownOutcome(why) => EngineError::Unreachable { engine: NAME.into(), why },
             other => other,
         }),

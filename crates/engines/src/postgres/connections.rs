@@ -7,7 +7,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
@@ -19,9 +18,8 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, Socket};
 
 use crate::error::EngineError;
+use crate::sql::{self, Failure, REQUEST_TIMEOUT};
 
-/// How long a connection, and then an answer, may take.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Statements are short, and each waiter looks by one; more connections would only wait for the rows in the server.
 const MOST_CONNECTIONS: usize = 16;
 
@@ -102,8 +100,10 @@ impl Opener {
         match timeout(REQUEST_TIMEOUT, self.0(notified)).await {
             Ok(Ok(session)) => Ok(session),
             // Nothing was sent yet.
-            Ok(Err(error)) => match Failure::of(engine, &error) {
-                Failure::Conflict(why) | Failure::Engine(EngineError::UnknownOutcome(why)) => Err(unreachable(why)),
+            Ok(Err(error)) => match failure_of(engine, &error) {
+                Failure::Conflict { why, .. } | Failure::Engine(EngineError::UnknownOutcome(why)) => {
+                    Err(unreachable(why))
+                }
                 Failure::Engine(error) => Err(error),
             },
             Err(_) => Err(unreachable(format!("no connection within {REQUEST_TIMEOUT:?}"))),
@@ -185,75 +185,48 @@ impl Pooled<'_> {
 
 /// Awaits the answer of a statement.
 pub(super) async fn answer<T>(engine: &str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-    match timeout(REQUEST_TIMEOUT, call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Failure::of(engine, &error)),
-        Err(_) => {
-            let why = format!("PostgreSQL has not answered within {REQUEST_TIMEOUT:?}");
-            Err(Failure::Engine(EngineError::UnknownOutcome(why)))
-        }
+    sql::answer("PostgreSQL", call, |error| failure_of(engine, &error)).await
+}
+
+pub(super) fn failure_of(engine: &str, error: &Error) -> Failure {
+    let said = text_of(error);
+    match error.code() {
+        Some(code) => failure_of_code(engine, code, said),
+        None => Failure::Engine(EngineError::UnknownOutcome(format!("the connection to PostgreSQL failed: {said}"))),
     }
 }
 
-/// Why a statement did not succeed.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The server undid the statement, and its transaction, for another's sake. Sent again, it may succeed.
-    Conflict(String),
-    /// Anything else.
-    Engine(EngineError),
-}
-
-impl Failure {
-    pub(super) fn of(engine: &str, error: &Error) -> Self {
-        let said = text_of(error);
-        match error.code() {
-            Some(code) => Self::of_code(engine, code, said),
-            None => Self::Engine(EngineError::UnknownOutcome(format!("the connection to PostgreSQL failed: {said}"))),
-        }
+fn failure_of_code(engine: &str, code: &SqlState, said: String) -> Failure {
+    let unreachable = |why: String| Failure::Engine(EngineError::Unreachable { engine: engine.into(), why });
+    if [
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::QUERY_CANCELED,
+    ]
+    .contains(code)
+    {
+        return Failure::Conflict { engine: "postgres", why: said };
     }
-
-    fn of_code(engine: &str, code: &SqlState, said: String) -> Self {
-        let unreachable = |why: String| Self::Engine(EngineError::Unreachable { engine: engine.into(), why });
-        if [
-            SqlState::T_R_DEADLOCK_DETECTED,
-            SqlState::T_R_SERIALIZATION_FAILURE,
-            SqlState::LOCK_NOT_AVAILABLE,
-            SqlState::QUERY_CANCELED,
-        ]
-        .contains(code)
-        {
-            return Self::Conflict(said);
-        }
-        if *code == SqlState::TOO_MANY_CONNECTIONS {
-            return unreachable(format!(
-                "{said}; raise max_connections (or the role's limit), or let fewer processes connect"
-            ));
-        }
-        if *code == SqlState::CANNOT_CONNECT_NOW {
-            return unreachable(said);
-        }
-        if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
-            return unreachable(format!("{said}; this server takes no writes: connect to the primary"));
-        }
-        // The server ends the connection, and a commit may have been under way.
-        if [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::IDLE_SESSION_TIMEOUT].contains(code) {
-            return Self::Engine(EngineError::UnknownOutcome(said));
-        }
-        if *code == SqlState::UNDEFINED_TABLE {
-            return Self::Engine(EngineError::Refused(format!("{said}; create it by create_table()")));
-        }
-        Self::Engine(EngineError::Refused(said))
+    if *code == SqlState::TOO_MANY_CONNECTIONS {
+        return unreachable(format!(
+            "{said}; raise max_connections (or the role's limit), or let fewer processes connect"
+        ));
     }
-}
-
-impl From<Failure> for EngineError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Conflict(why) => Self::Unreachable { engine: "postgres".into(), why },
-            Failure::Engine(error) => error,
-        }
+    if *code == SqlState::CANNOT_CONNECT_NOW {
+        return unreachable(said);
     }
+    if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        return unreachable(format!("{said}; this server takes no writes: connect to the primary"));
+    }
+    // The server ends the connection, and a commit may have been under way.
+    if [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::IDLE_SESSION_TIMEOUT].contains(code) {
+        return Failure::Engine(EngineError::UnknownOutcome(said));
+    }
+    if *code == SqlState::UNDEFINED_TABLE {
+        return Failure::Engine(EngineError::Refused(format!("{said}; create it by create_table()")));
+    }
+    Failure::Engine(EngineError::Refused(said))
 }
 
 fn text_of(error: &Error) -> String {
@@ -268,7 +241,7 @@ mod tests {
     use super::*;
 
     fn class(code: SqlState) -> EngineError {
-        Failure::of_code("postgres", &code, "said so".into()).into()
+        failure_of_code("postgres", &code, "said so".into()).into()
     }
 
     #[test]

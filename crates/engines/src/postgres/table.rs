@@ -29,12 +29,12 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, Socket};
 use uuid::Uuid;
 
-use super::connections::{Connections, Failure, Opener, Parameter, Pooled, Session, answer, config};
-use crate::capabilities::{Capabilities, Capability};
+use super::connections::{Connections, Opener, Parameter, Pooled, Session, answer, config};
+use crate::capabilities::Capabilities;
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
 use crate::names::check_name;
-use crate::sql::{Attempt, LockTable, Wakeups, acquire, quoted_table};
+use crate::sql::{Attempt, Failure, LockTable, TABLE_CAPABILITIES, Wakeups, acquire, quoted_table};
 
 const NAME: &str = "postgres";
 const DEFAULT_TABLE: &str = "lockkeeper_locks";
@@ -234,7 +234,7 @@ impl LockTable for Table {
                 connection.done();
                 Ok(attempt)
             }
-            Err(Failure::Conflict(why)) => Ok(Attempt::Conflict(why)),
+            Err(Failure::Conflict { why, .. }) => Ok(Attempt::Conflict(why)),
             Err(failure) => Err(failure.into()),
         }
     }
@@ -267,10 +267,7 @@ impl LockEngine for PostgresEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            promises: &[Capability::FencingToken, Capability::AtomicBatch, Capability::ShowsHolder],
-            minimum_lease: Duration::from_millis(100),
-        }
+        TABLE_CAPABILITIES
     }
 
     async fn acquire(&self, request: &LockRequest) -> Result<Option<Lease>, EngineError> {

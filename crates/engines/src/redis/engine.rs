@@ -11,10 +11,11 @@ use lockkeeper_client::Moment;
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use super::pending::Pending;
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use super::server::{CallError, Server};
 use super::wakeups::{Listener, Wakeups};
-use super::{MINIMUM_LEASE, RedisOptions, holder, key, keys, millis, value};
+use super::{CAPABILITIES, RedisOptions, holder, key, keys, millis, value};
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
@@ -88,29 +89,6 @@ impl RedisEngine {
     }
 }
 
-/// A request whose caller may go at any moment. Dropped while it is undecided, its keys are deleted.
-struct Pending {
-    server: Arc<Server>,
-    keys: Vec<String>,
-    owner: Uuid,
-    undecided: bool,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.undecided {
-            let (server, keys) = (self.server.clone(), std::mem::take(&mut self.keys));
-            let owner = self.owner.to_string();
-            runtime.spawn(async move {
-                if let Err(why) = server.run::<i64>(&RELEASE, &keys, &[owner]).await {
-                    tracing::debug!(%why, ?keys, "lock left to the end of its lease");
-                }
-            });
-        }
-    }
-}
-
 #[async_trait]
 impl LockEngine for RedisEngine {
     fn name(&self) -> &str {
@@ -118,15 +96,15 @@ impl LockEngine for RedisEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { promises: &[Capability::AtomicBatch, Capability::ShowsHolder], minimum_lease: MINIMUM_LEASE }
+        CAPABILITIES
     }
 
     async fn acquire(&self, request: &LockRequest) -> Result<Option<Lease>, EngineError> {
         request.check(NAME, self.capabilities())?;
         let (deadline, owner) = (request.wait.deadline(), Uuid::new_v4());
         let value = value(owner, request);
-        let server = self.server.clone();
-        let mut pending = Pending { server, keys: keys(request.locks()), owner, undecided: true };
+        let servers = vec![self.server.clone()];
+        let mut pending = Pending { servers, keys: keys(request.locks()), owner, undecided: true };
         let mut listener: Option<Listener> = None;
         loop {
             let ends_at = Moment::now() + request.lease;

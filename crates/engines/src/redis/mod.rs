@@ -3,6 +3,7 @@
 //! Neither has fencing tokens, and neither says that it has.
 
 mod engine;
+mod pending;
 mod redlock;
 mod scripts;
 mod server;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Holder, LockRequest};
 use crate::error::EngineError;
 
@@ -22,6 +24,8 @@ pub use redlock::RedlockEngine;
 const KEY_PREFIX: &str = "lock:";
 /// Redis counts leases in milliseconds by the clock of its host. Below this, the way to it is most of a lease.
 const MINIMUM_LEASE: Duration = Duration::from_millis(100);
+const CAPABILITIES: Capabilities =
+    Capabilities { promises: &[Capability::AtomicBatch, Capability::ShowsHolder], minimum_lease: MINIMUM_LEASE };
 
 /// Timeouts of connections to Redis, and the pauses of waiters.
 #[derive(Clone, Copy, Debug)]

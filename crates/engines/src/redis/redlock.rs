@@ -14,9 +14,10 @@ use redis::FromRedisValue;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use super::pending::Pending;
 use super::scripts::{ACQUIRE, RELEASE, RENEW, Script};
 use super::server::Server;
-use super::{MINIMUM_LEASE, RedisOptions, holder, key, keys, millis, unreachable, value};
+use super::{CAPABILITIES, RedisOptions, holder, key, keys, millis, unreachable, value};
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
@@ -113,31 +114,6 @@ fn drift(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// An attempt whose caller may go at any moment. Dropped, its keys are deleted everywhere, also where no answer came.
-struct Pending {
-    servers: Vec<Arc<Server>>,
-    keys: Vec<String>,
-    owner: Uuid,
-    undecided: bool,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.undecided {
-            return;
-        }
-        for server in std::mem::take(&mut self.servers) {
-            let (keys, owner) = (self.keys.clone(), self.owner.to_string());
-            runtime.spawn(async move {
-                if let Err(why) = server.run::<i64>(&RELEASE, &keys, &[owner]).await {
-                    tracing::debug!(%why, ?keys, "lock left to the end of its lease");
-                }
-            });
-        }
-    }
-}
-
 #[async_trait]
 impl LockEngine for RedlockEngine {
     fn name(&self) -> &str {
@@ -145,7 +121,7 @@ impl LockEngine for RedlockEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { promises: &[Capability::AtomicBatch, Capability::ShowsHolder], minimum_lease: MINIMUM_LEASE }
+        CAPABILITIES
     }
 
     async fn acquire(&self, request: &LockRequest) -> Result<Option<Lease>, EngineError> {

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Lease, LockRequest};
 use crate::error::EngineError;
 use crate::wait::Deadline;
@@ -28,6 +29,47 @@ const MAX_TABLE_BYTES: usize = 63;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// A statement that was undone for another's sake, as by a deadlock, is sent again so often.
 const MOST_CONFLICTS: usize = 10;
+
+/// How long a connection, and then an answer, may take.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// What every engine with a lock table promises.
+pub(crate) const TABLE_CAPABILITIES: Capabilities = Capabilities {
+    promises: &[Capability::FencingToken, Capability::AtomicBatch, Capability::ShowsHolder],
+    minimum_lease: Duration::from_millis(100),
+};
+
+/// Why a statement did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The server undid the statement, and its transaction, for another's sake. Sent again, it may succeed.
+    Conflict { engine: &'static str, why: String },
+    /// Anything else.
+    Engine(EngineError),
+}
+
+impl From<Failure> for EngineError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Conflict { engine, why } => Self::Unreachable { engine: engine.into(), why },
+            Failure::Engine(error) => error,
+        }
+    }
+}
+
+/// Awaits the answer of this database to a statement. `failure` says what its error means.
+pub(crate) async fn answer<T, E>(
+    database: &str,
+    call: impl Future<Output = Result<T, E>>,
+    failure: impl FnOnce(E) -> Failure,
+) -> Result<T, Failure> {
+    match timeout(REQUEST_TIMEOUT, call).await {
+        Ok(answer) => answer.map_err(failure),
+        Err(_) => {
+            let why = format!("{database} has not answered within {REQUEST_TIMEOUT:?}");
+            Err(Failure::Engine(EngineError::UnknownOutcome(why)))
+        }
+    }
+}
 
 /// A table's name, quoted: `table` or `schema.table` of ASCII letters, digits and `_`, so that no other SQL can get
 /// into a statement.

@@ -20,7 +20,7 @@ use lockkeeper_node::{Caller, NodeError};
 use super::sessions::check_label;
 use super::{Answered, CallScope, level, page_limit, record, unexpected};
 use crate::audit::AuditEvent;
-use crate::failure::{Failure, shutting_down};
+use crate::failure::Failure;
 use crate::principals::{list_allows, may_name, may_read};
 use crate::reply::Reply;
 
@@ -146,22 +146,11 @@ async fn settle(scope: CallScope, key: GateKey, (token, op): (u64, GateOp), outc
 /// Opens the gate by force, whoever works or has worked: for people who know that the work is to be done again. Each
 /// use is in the audit log.
 pub(super) async fn reset(scope: CallScope, key: String, query: ResetQuery) -> Answered {
-    let mut requester = scope.requester();
-    let CallScope { context, caller, .. } = scope;
     let key = GateKey::parse(&key)?;
-    if !context.admin.allow_force_release {
-        let detail = "resetting gates is off on this node (admin.allow_force_release); wait until the operation or its \
-                      result runs out";
-        return Err(Failure::new(Code::Forbidden, detail));
-    }
-    if context.stopping.is_cancelled() {
-        return Err(shutting_down());
-    }
-    // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
-    if let Some(credential) = caller.credential {
-        context.node.keepalive(&credential).await?;
-        requester.session = Some(credential.session);
-    }
+    let refused = "resetting gates is off on this node (admin.allow_force_release); wait until the operation or its \
+                   result runs out";
+    let requester = scope.admit_force(refused).await?;
+    let CallScope { context, caller, .. } = scope;
     let token = query.token.map(FencingToken);
     let op = GateOp::Reset { key: key.clone(), token };
     // No session remembers it: a second attempt could not tell its own success from another's.

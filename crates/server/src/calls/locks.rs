@@ -1,8 +1,8 @@
 //! Calls of locks: verify, look at, list, break. Acquiring and releasing is in `acquire`.
 
+use lockkeeper_api::Answer;
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks, LocksQuery, Mode, Released, Request, Token, Verified};
-use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::lock::LOCKS_ROOT;
@@ -12,7 +12,7 @@ use lockkeeper_node::{Consistency, NodeError};
 use super::{Answered, CallScope, level, page_limit, record};
 use crate::audit::AuditEvent;
 use crate::context::Context;
-use crate::failure::{Failure, shutting_down};
+use crate::failure::Failure;
 use crate::principals::{list_allows, may_name, may_read};
 use crate::reply::Reply;
 
@@ -152,22 +152,11 @@ fn in_parts(state: &State, name: &str, after: Option<&LockName>, limit: usize) -
 /// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit
 /// log.
 pub(super) async fn force_release(scope: CallScope, name: String, token: u64) -> Answered {
-    let mut requester = scope.requester();
-    let CallScope { context, caller, .. } = scope;
     let lock = LockName::parse(&name)?;
-    if !context.admin.allow_force_release {
-        let detail = "forced release is off on this node (admin.allow_force_release); close the holder's session, or \
-         let it expire";
-        return Err(Failure::new(Code::Forbidden, detail));
-    }
-    if context.stopping.is_cancelled() {
-        return Err(shutting_down());
-    }
-    // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
-    if let Some(credential) = caller.credential {
-        context.node.keepalive(&credential).await?;
-        requester.session = Some(credential.session);
-    }
+    let refused = "forced release is off on this node (admin.allow_force_release); close the holder's session, or let \
+                   it expire";
+    let requester = scope.admit_force(refused).await?;
+    let CallScope { context, caller, .. } = scope;
     let event = AuditEvent::ForcedRelease { lock: Some(lock.clone()), path: None, token: FencingToken(token) };
     let done = context.node.force_release(lock, FencingToken(token), caller.principals).await;
     let released = |zxid: Zxid| Answer::Released(Released { lock: name, token, still_held: 0, zxid: zxid.0 });

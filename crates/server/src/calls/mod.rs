@@ -28,7 +28,7 @@ use crate::admission::AtWork;
 use crate::audit::{AuditEvent, AuditOutcome, AuditRecord, Requester};
 use crate::context::Context;
 use crate::extract::session_required;
-use crate::failure::Failure;
+use crate::failure::{Failure, shutting_down};
 use crate::http::connection::ClientAddress;
 use crate::otlp::CallerTrace;
 use crate::principals::names_in;
@@ -95,6 +95,25 @@ impl CallScope {
         let ClientAddress(address) = self.from;
         let principals = self.context.node.look(|state| names_in(&self.caller.principals, state));
         Requester { request_id, principals, ..Requester::at(address.ip()) }
+    }
+
+    /// Admits an act by force, which `refused` explains where this node allows none. Returns the requester for the
+    /// audit log.
+    async fn admit_force(&self, refused: &'static str) -> Result<Requester, Failure> {
+        let Self { context, caller, .. } = self;
+        if !context.admin.allow_force_release {
+            return Err(Failure::new(Code::Forbidden, refused));
+        }
+        if context.stopping.is_cancelled() {
+            return Err(shutting_down());
+        }
+        let mut requester = self.requester();
+        // The audit log must name only sessions whose secret was shown; and any request is a sign of life.
+        if let Some(credential) = &caller.credential {
+            context.node.keepalive(credential).await?;
+            requester.session = Some(credential.session);
+        }
+        Ok(requester)
     }
 
     /// Carries out a call when it is the turn of its namespace. Its span begins here: the request was admitted, and the

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Actor, Command, Op, Rate, RateName, RateOp, Reply};
+use lockkeeper_core::{Command, Op, Rate, RateName, RateOp, Reply};
 
 use super::Checked;
 use super::change::Change;
@@ -44,9 +44,7 @@ impl Rates {
     /// # Errors
     /// If it granted more permits than there were.
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
-        let Command::Do { op: Op::Rate(RateOp::Take { name, rate, permits, .. }), actor: Actor { .. } } =
-            change.command
-        else {
+        let Command::Do { op: Op::Rate(RateOp::Take { name, rate, permits, .. }), .. } = change.command else {
             return Ok(());
         };
         let Ok(Reply::PermitsTaken { granted, leased, .. }) = &change.outcome.reply else { return Ok(()) };
@@ -92,7 +90,7 @@ impl Rates {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::Outcome;
+    use lockkeeper_core::{Actor, Outcome};
 
     use super::super::test_history::{History, change};
     use super::*;
