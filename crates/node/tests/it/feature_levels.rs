@@ -82,6 +82,8 @@ async fn a_leader_at_the_first_level_is_asked_as_its_program_knows_it() {
     restart(&mut cluster, upgraded, latest).await;
     assert_eq!(cluster.leader().await, leader, "a follower was restarted");
     until("the leader's level", || cluster.at(upgraded).status().consensus.feature_levels.get(&leader).copied()).await;
+    // A write waits until the other nodes have confirmed the start of this one; a change of the membership does not.
+    session(cluster.at(upgraded), 60_000).await;
 
     let consensus = cluster.at(upgraded).consensus();
     let add = MemberChange::Add { node: 7, addresses: "memory:7".into(), role: None };
