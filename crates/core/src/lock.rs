@@ -228,7 +228,7 @@ const INFIXES: [(&str, LockMode); 5] = [
 ];
 
 /// The mode of a request, and the part of its name before the infix.
-fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
+pub(crate) fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
     for (infix, mode) in INFIXES {
         if let Some(before) = stem.strip_suffix(infix) {
             return Some((mode, before));

@@ -21,6 +21,7 @@ mod feature_level;
 mod locks {
     pub(crate) mod acquire;
     pub(crate) mod cancellation;
+    pub(crate) mod entry_delay;
     pub(crate) mod presence;
     pub(crate) mod wait_span;
     pub(crate) mod waiters;

@@ -221,6 +221,12 @@ impl Queue {
         self.many().map_or(usize::from(self.one().is_some()), |index| index.places.len())
     }
 
+    /// How many requests hold alone, or will. Each has a turn of its own. O(1).
+    pub(crate) fn exclusive_requests(&self) -> usize {
+        let one = self.one().filter(|one| one.mode != LockMode::Shared);
+        self.many().map_or(usize::from(one.is_some()), |index| index.barriers.len())
+    }
+
     /// All places in queue order, with their modes.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&Place, LockMode)> {
         let one = self.one().map(|one| (&one.place, one.mode));

@@ -679,3 +679,32 @@ fn the_answer_to_a_re_entry_is_remembered_as_those_to_other_changes() {
     let kept = |id| bench.state.remembered_reply(bench.session, RequestId(id)).is_some();
     assert!(!kept(1) && kept(2));
 }
+
+/// Each request that holds alone has a turn of its own; readers hold together.
+#[test]
+fn turns_ahead_are_those_of_requests_that_hold_alone() {
+    let mut bench = Bench::new();
+    let ahead = |bench: &Bench, op: Op| bench.state.turns_ahead(&op);
+    let ask = |mode| Op::from(acquire("l", 99, mode));
+    let node = |kind, text: &str| {
+        let (data, acl) = ([].into(), vec![AclEntry::open()]);
+        Op::from(NodeOp::Create { path: path(text), data, kind, sequential: Sequential::Suffix, acl })
+    };
+    assert_eq!(ahead(&bench, ask(LockMode::Exclusive)), 0, "no such lock");
+    for (uuid, mode) in [LockMode::Shared, LockMode::Shared, LockMode::Exclusive, LockMode::Write].iter().enumerate() {
+        bench.ask(acquire("l", uuid as u128, *mode)).unwrap();
+    }
+    for mode in [LockMode::Exclusive, LockMode::Write] {
+        assert_eq!(ahead(&bench, ask(mode)), 2);
+    }
+    assert_eq!(ahead(&bench, ask(LockMode::Shared)), 0, "readers do not queue behind each other");
+    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/_c_1-lock-")), 2);
+    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/_c_1-__WRIT__")), 2);
+    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/_c_1-__READ__")), 0);
+    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/member-")), 0, "not a request");
+    assert_eq!(ahead(&bench, node(NodeKind::Persistent, "/locks/l/_c_1-lock-")), 0, "not a request");
+    let two = ["l", "m"].map(|name| LockName::parse(name).unwrap()).to_vec();
+    let several =
+        LockOp::Acquire { locks: two, mode: LockMode::Exclusive, delay_ms: 0, uuid: RequestId(9), label: "".into() };
+    assert_eq!(ahead(&bench, several.into()), 0, "several locks");
+}

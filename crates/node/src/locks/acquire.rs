@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use crate::engine::{Engine, reply_of};
 use crate::error::{Bound, NodeError};
 use crate::locks::cancellation::{RequestGuard, Undecided};
+use crate::locks::entry_delay::{MIN_WAIT_TO_DELAY, entry_delay};
 use crate::locks::presence::PresenceGuard;
 use crate::locks::wait_span::{RequestsAhead, WaitSpan};
 use crate::locks::waiters::WaiterGuard;
@@ -96,7 +97,8 @@ impl Engine {
         let op = operation(ask)?.into();
         self.refuse_above_level(&op).await?;
         self.refuse_when_full(&actor, &op).await?;
-        let done = guard.enter(Command::Do { actor, op }, trace).await?;
+        let delay = if ask.wait < MIN_WAIT_TO_DELAY { None } else { entry_delay(&self.replica.state(), &op) };
+        let done = guard.enter(Command::Do { actor, op }, trace, delay).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {
             // A repeated request, part of which is gone.

@@ -12,6 +12,7 @@
 //! holds; and no caller is told that it holds before it owns the request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_core::{
     Actor, Command, FencingToken, IfHolding, LockName, LockOp, Outcome, Refusal, Reply, SessionId, TraceContext,
@@ -76,9 +77,14 @@ impl RequestGuard {
         }
     }
 
-    /// Enters the queues.
-    pub(crate) async fn enter(&mut self, command: Command, trace: Option<TraceContext>) -> Result<Done, NodeError> {
-        self.progress = Progress::Entering(self.engine.proposer.submit_traced(command, trace)?);
+    /// Enters the queues, at the latest after this delay.
+    pub(crate) async fn enter(
+        &mut self,
+        command: Command,
+        trace: Option<TraceContext>,
+        delay: Option<Duration>,
+    ) -> Result<Done, NodeError> {
+        self.progress = Progress::Entering(self.engine.proposer.submit_delayed(command, trace, delay)?);
         let done = self.outcome().await?;
         self.progress = match queued_under(&done.outcome) {
             Some(token) if done.fresh() => Progress::Owned(token, new_versions(&self.locks)),

@@ -2,10 +2,13 @@
 //! log in the order in which they are submitted, and are answered in the order of the log (the FIFO order of
 //! ZooKeeper's clients).
 
+use std::time::Duration;
+
 use lockkeeper_core::{Actor, Command, Op, Refusal, Reply, SessionId, State, Zxid};
 
 use crate::engine::{Engine, reply_of};
 use crate::error::NodeError;
+use crate::locks::entry_delay::entry_delay;
 use crate::log::inflight::Done;
 use crate::request::{At, Attached, Credential};
 use crate::sessions::lifecycle::unexpected;
@@ -20,7 +23,9 @@ impl Engine {
         op: Op,
         tell: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
-        self.submit_command(Command::Do { actor, op }, tell)
+        // The caller may hold the state's lock.
+        let delay = self.replica.try_state().and_then(|state| entry_delay(&state, &op));
+        self.submit_command(Command::Do { actor, op }, delay, tell)
     }
 
     pub(crate) fn submit_close(
@@ -28,17 +33,18 @@ impl Engine {
         session: SessionId,
         tell: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
-        self.submit_command(Command::CloseSession { session }, tell)
+        self.submit_command(Command::CloseSession { session }, None, tell)
     }
 
     fn submit_command(
         &self,
         command: Command,
+        delay: Option<Duration>,
         tell: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.refuse_when_closing()?;
         let answer = |done: Done| At { zxid: done.outcome.zxid, value: done.outcome.reply };
-        self.proposer.submit_in_order(command, move |completion| tell(completion.map(answer))).map(drop)
+        self.proposer.submit_in_order(command, delay, move |completion| tell(completion.map(answer))).map(drop)
     }
 
     /// Attaches a session to the caller, who has its secret: operations over an earlier attachment are refused from

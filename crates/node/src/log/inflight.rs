@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
 
 use lockkeeper_core::{Command, Origin, Outcome, TraceContext};
 use parking_lot::Mutex;
@@ -94,6 +95,8 @@ pub(crate) struct Pending {
     pub(crate) bytes: usize,
     /// About how many nodes it changes.
     pub(crate) nodes: usize,
+    /// When it is proposed, by the node's clock, even if until then no other command is. Without a time: at once.
+    pub(crate) propose_by: Option<Duration>,
     pub(crate) stage: Stage,
     pub(crate) answer: Answer,
     /// The span of the request that it is for, if it is recorded.

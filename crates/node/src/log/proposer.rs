@@ -55,7 +55,8 @@ impl Proposer {
         replica: Arc<Replica>,
         replication: Arc<dyn Replication>,
     ) -> Self {
-        let queue = Arc::new(CommandQueue::new(config.max_queued_commands, config.max_queued_bytes));
+        let queue =
+            Arc::new(CommandQueue::new(config.max_queued_commands, config.max_queued_bytes, replica.clock.clone()));
         let unanswered = Arc::new(AtomicUsize::new(0));
         let (of_task, count) = (queue.clone(), unanswered.clone());
         let sender = BatchSender::new(config, incarnation, of_task, count, replica.clone(), replication);
@@ -76,8 +77,18 @@ impl Proposer {
 
     /// The same for a request whose span is recorded.
     pub(crate) fn submit_traced(&self, command: Command, trace: Option<TraceContext>) -> Result<Submission, NodeError> {
+        self.submit_delayed(command, trace, None)
+    }
+
+    /// The same for a command that waits so long for another one with which it can share a batch.
+    pub(crate) fn submit_delayed(
+        &self,
+        command: Command,
+        trace: Option<TraceContext>,
+        delay: Option<Duration>,
+    ) -> Result<Submission, NodeError> {
         let (sender, reply) = oneshot::channel();
-        let stage = self.hand_over(command, Answer::Awaited(sender), trace)?;
+        let stage = self.hand_over(command, Answer::Awaited(sender), trace, delay)?;
         Ok(Submission { stage, reply })
     }
 
@@ -87,12 +98,19 @@ impl Proposer {
     pub(crate) fn submit_in_order(
         &self,
         command: Command,
+        delay: Option<Duration>,
         tell: impl FnOnce(Completion) + Send + 'static,
     ) -> Result<Stage, NodeError> {
-        self.hand_over(command, Answer::InOrder(Box::new(tell)), None)
+        self.hand_over(command, Answer::InOrder(Box::new(tell)), None, delay)
     }
 
-    fn hand_over(&self, command: Command, answer: Answer, trace: Option<TraceContext>) -> Result<Stage, NodeError> {
+    fn hand_over(
+        &self,
+        command: Command,
+        answer: Answer,
+        trace: Option<TraceContext>,
+        delay: Option<Duration>,
+    ) -> Result<Stage, NodeError> {
         let bytes = bytes_of(&command);
         if bytes > self.max_command_bytes {
             let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
@@ -102,7 +120,9 @@ impl Proposer {
         let stage = Stage::default();
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let nodes = self.nodes_of(&command);
-        let pending = Pending { command, bytes, nodes, stage: stage.clone(), answer, trace, proposal: None };
+        let propose_by = delay.map(|delay| self.replica.clock.now() + delay);
+        let pending =
+            Pending { command, bytes, nodes, propose_by, stage: stage.clone(), answer, trace, proposal: None };
         let pushed = self.queue.push(pending);
         if pushed.is_err() {
             self.unanswered.fetch_sub(1, Ordering::SeqCst);

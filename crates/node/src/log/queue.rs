@@ -2,11 +2,16 @@
 //! caller that asks for much waits behind itself, with however many sessions. The total is bounded, and an address
 //! has at most its share of it.
 //!
+//! A command that can be delayed waits for one that cannot, or for its time, so that both are in one batch. It never
+//! delays another command.
+//!
 //! Within a session the order of arrival is kept. A command that frees resources is never refused because of other
 //! commands: it makes room, and connections bound its callers.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_core::{AccessOp, Actor, Command, LockOp, Op, SessionId};
 use parking_lot::Mutex;
@@ -14,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::error::{Bound, NodeError};
 use crate::log::inflight::Pending;
+use crate::time::clock::Clock;
 
 /// The key of the round robin: commands of one flow keep their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,21 +68,25 @@ struct QueueState {
     address_turns: VecDeque<Source>,
     size: Size,
     by_address: HashMap<IpAddr, Size>,
+    /// How many commands are to be proposed at once.
+    urgent: usize,
+    /// When the first of the others is to be proposed. May be too early, once that one is gone.
+    propose_by: Option<Duration>,
     closed: bool,
 }
 
 /// See the module's text.
-#[derive(Debug)]
 pub(crate) struct CommandQueue {
     waiting: Mutex<QueueState>,
     arrived: Notify,
     most: Size,
+    clock: Arc<dyn Clock>,
 }
 
 impl CommandQueue {
-    pub(crate) fn new(max_commands: usize, max_bytes: usize) -> Self {
+    pub(crate) fn new(max_commands: usize, max_bytes: usize, clock: Arc<dyn Clock>) -> Self {
         let most = Size { commands: max_commands, bytes: max_bytes };
-        Self { waiting: Mutex::default(), arrived: Notify::new(), most }
+        Self { waiting: Mutex::default(), arrived: Notify::new(), most, clock }
     }
 
     /// Adds a command after those of its session. Never waits.
@@ -94,8 +104,9 @@ impl CommandQueue {
                 waiting.by_address.entry(address).or_default().add(size);
             }
         }
-        waiting.append(pending, address);
-        self.arrived.notify_one();
+        if waiting.append(pending, address) {
+            self.arrived.notify_one();
+        }
         Ok(())
     }
 
@@ -115,22 +126,29 @@ impl CommandQueue {
         if own.fits(free) { Ok(()) } else { Err(NodeError::overloaded(Bound::OwnQueuedChanges)) }
     }
 
-    /// Waits for a command, then takes all that are there, in turn and within these bounds; `None` once the queue is
-    /// closed.
+    /// Waits for a command that is to be proposed, then takes all that are there, in turn and within these bounds;
+    /// `None` once the queue is closed.
     pub(crate) async fn take(&self, max_commands: usize, max_bytes: usize) -> Option<Vec<Pending>> {
         loop {
             let arrived = self.arrived.notified();
-            {
+            let propose_by = {
                 let mut waiting = self.waiting.lock();
                 if waiting.closed {
                     return None;
                 }
-                let taken = waiting.take(max_commands, max_bytes);
-                if !taken.is_empty() {
-                    return Some(taken);
+                if waiting.is_due(self.clock.now()) {
+                    return Some(waiting.take(max_commands, max_bytes));
                 }
+                waiting.propose_by
+            };
+            match propose_by {
+                None => arrived.await,
+                Some(at) => tokio::select! {
+                    biased;
+                    () = arrived => {}
+                    () = self.clock.sleep_until(at) => {}
+                },
             }
-            arrived.await;
         }
     }
 
@@ -147,7 +165,19 @@ impl CommandQueue {
 pub(crate) const MAX_BATCH_NODES: usize = 5_000;
 
 impl QueueState {
-    fn append(&mut self, pending: Pending, source: Source) {
+    /// True if the commands are now to be proposed earlier than before.
+    fn append(&mut self, pending: Pending, source: Source) -> bool {
+        let is_earlier = match pending.propose_by {
+            None => {
+                self.urgent += 1;
+                true
+            }
+            Some(at) => {
+                let is_earlier = self.propose_by.is_none_or(|before| at < before);
+                self.propose_by = if is_earlier { Some(at) } else { self.propose_by };
+                is_earlier
+            }
+        };
         let flow = flow_of(&pending.command);
         let commands = self.flows.entry(flow.clone()).or_default();
         let is_new = commands.is_empty();
@@ -155,6 +185,12 @@ impl QueueState {
         if is_new {
             self.schedule(source, flow);
         }
+        is_earlier
+    }
+
+    /// Whether the commands are to be proposed now.
+    fn is_due(&self, now: Duration) -> bool {
+        self.urgent > 0 || self.propose_by.is_some_and(|at| at <= now)
     }
 
     fn schedule(&mut self, source: Source, flow: Flow) {
@@ -205,7 +241,11 @@ impl QueueState {
             bytes += pending.bytes;
             nodes += pending.nodes;
             self.forget(&pending);
+            self.urgent -= usize::from(pending.propose_by.is_none());
             taken.push(pending);
+        }
+        if self.flows.is_empty() {
+            self.propose_by = None;
         }
         taken
     }

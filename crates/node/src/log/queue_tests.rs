@@ -1,8 +1,14 @@
+use futures::FutureExt as _;
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::{FencingToken, LockOp, NodeOp, NodePath};
 
 use super::*;
 use crate::log::inflight::{Answer, Stage};
+use crate::time::clock::ManualClock;
+
+fn queue_of(max_commands: usize, max_bytes: usize) -> CommandQueue {
+    CommandQueue::new(max_commands, max_bytes, Arc::new(ManualClock::default()))
+}
 
 fn actor(session: u64, address: [u8; 4]) -> Actor {
     let principals = Principals { address: Some(IpAddr::from(address)), ..Principals::default() };
@@ -19,6 +25,7 @@ fn pending(actor: Actor, op: impl Into<Op>) -> Pending {
         command: Command::Do { actor, op: op.into() },
         bytes: 100,
         nodes: 1,
+        propose_by: None,
         stage: Stage::default(),
         answer,
         trace: None,
@@ -40,7 +47,7 @@ async fn taken(queue: &CommandQueue, max_commands: usize) -> Vec<(u64, i32)> {
 
 #[tokio::test]
 async fn sessions_take_turns_and_each_keeps_its_order() {
-    let queue = CommandQueue::new(100, 1_000_000);
+    let queue = queue_of(100, 1_000_000);
     for number in 0..5 {
         queue.push(pending(actor(1, [10, 0, 0, 1]), write(number))).unwrap();
     }
@@ -52,7 +59,7 @@ async fn sessions_take_turns_and_each_keeps_its_order() {
 
 #[tokio::test]
 async fn an_address_takes_its_turn_however_many_sessions_another_has() {
-    let queue = CommandQueue::new(100, 1_000_000);
+    let queue = queue_of(100, 1_000_000);
     for session in 1..=20 {
         queue.push(pending(actor(session, [10, 0, 0, 1]), write(0))).unwrap();
     }
@@ -68,7 +75,7 @@ async fn an_address_takes_its_turn_however_many_sessions_another_has() {
 
 #[tokio::test]
 async fn a_session_closes_behind_what_it_asked_for() {
-    let queue = CommandQueue::new(100, 1_000_000);
+    let queue = queue_of(100, 1_000_000);
     queue.push(pending(actor(1, [10, 0, 0, 1]), write(0))).unwrap();
     let close = Command::CloseSession { session: SessionId(1) };
     queue.push(Pending { command: close.clone(), ..pending(Actor::default(), write(0)) }).unwrap();
@@ -78,7 +85,7 @@ async fn a_session_closes_behind_what_it_asked_for() {
 
 #[tokio::test]
 async fn an_address_has_its_share_and_what_makes_room_is_always_taken() {
-    let queue = CommandQueue::new(10, 1_000_000);
+    let queue = queue_of(10, 1_000_000);
     let greedy = |session| queue.push(pending(actor(session, [10, 0, 0, 1]), write(0)));
     for session in 0..5 {
         greedy(session).unwrap();
@@ -97,7 +104,7 @@ async fn an_address_has_its_share_and_what_makes_room_is_always_taken() {
 
 #[tokio::test]
 async fn bytes_have_shares_too_and_a_large_command_goes_alone() {
-    let queue = CommandQueue::new(100, 350);
+    let queue = queue_of(100, 350);
     let push = |host| queue.push(pending(actor(1, [10, 0, 0, host]), write(0)));
     push(1).unwrap();
     push(1).unwrap();
@@ -121,7 +128,7 @@ fn a_host_has_one_share_whatever_addresses_it_draws() {
 
 #[tokio::test]
 async fn an_entry_takes_no_more_commands_than_change_so_many_nodes() {
-    let queue = CommandQueue::new(100, 10_000);
+    let queue = queue_of(100, 10_000);
     for (number, nodes) in [(1, MAX_BATCH_NODES + 1), (2, MAX_BATCH_NODES - 1), (3, 1), (4, 1)] {
         queue.push(Pending { nodes, ..pending(Actor::default(), write(number)) }).unwrap();
     }
@@ -130,4 +137,61 @@ async fn an_entry_takes_no_more_commands_than_change_so_many_nodes() {
         taken.push(queue.take(100, 10_000).await.unwrap().len());
     }
     assert_eq!(taken, [1, 2, 1], "one command alone may change more");
+}
+
+/// The queue, its clock, and a way to add a write of session 1 that can be delayed by this many milliseconds.
+fn delaying() -> (Arc<CommandQueue>, Arc<ManualClock>, impl Fn(i32, Option<u64>)) {
+    let clock = Arc::new(ManualClock::default());
+    let queue = Arc::new(CommandQueue::new(100, 1_000_000, clock.clone()));
+    let (of_writes, now) = (queue.clone(), clock.clone());
+    let push = move |number, delay_ms: Option<u64>| {
+        let propose_by = delay_ms.map(|ms| now.now() + Duration::from_millis(ms));
+        let write = pending(actor(1, [10, 0, 0, 1]), write(number));
+        of_writes.push(Pending { propose_by, ..write }).unwrap();
+    };
+    (queue, clock, push)
+}
+
+#[tokio::test]
+async fn a_delayed_command_goes_with_the_next_urgent_one_and_keeps_its_place() {
+    let (queue, _, push) = delaying();
+    push(0, Some(5));
+    assert!(taken(&queue, 100).now_or_never().is_none(), "it waits");
+    let mut both = std::pin::pin!(taken(&queue, 100));
+    assert!(futures::poll!(both.as_mut()).is_pending());
+    push(1, None);
+    assert_eq!(both.await, [(1, 0), (1, 1)], "at once, in order");
+    push(2, None);
+    assert_eq!(taken(&queue, 100).now_or_never().unwrap(), [(1, 2)], "nothing is left of the delay");
+}
+
+#[tokio::test]
+async fn delayed_commands_go_when_the_first_one_is_due() {
+    let (queue, clock, push) = delaying();
+    push(0, Some(5));
+    let mut all = std::pin::pin!(taken(&queue, 100));
+    assert!(futures::poll!(all.as_mut()).is_pending());
+    push(1, Some(8));
+    push(2, Some(3));
+    clock.advance(2);
+    assert!(futures::poll!(all.as_mut()).is_pending());
+    clock.advance(1);
+    assert_eq!(all.await, [(1, 0), (1, 1), (1, 2)]);
+    push(3, Some(4));
+    clock.advance(3);
+    assert!(taken(&queue, 100).now_or_never().is_none(), "the time of those before is forgotten");
+    clock.advance(1);
+    assert_eq!(taken(&queue, 100).await, [(1, 3)]);
+}
+
+#[tokio::test]
+async fn an_urgent_command_left_for_the_next_batch_is_still_urgent() {
+    let (queue, _, push) = delaying();
+    push(0, Some(5));
+    push(1, None);
+    assert_eq!(taken(&queue, 1).await, [(1, 0)]);
+    assert_eq!(taken(&queue, 1).now_or_never().unwrap(), [(1, 1)]);
+    push(2, Some(5));
+    queue.close();
+    assert!(queue.take(1, 100).now_or_never().unwrap().is_none(), "a queue that closes waits for no time");
 }
