@@ -39,6 +39,8 @@ const EVERY_S: u64 = 2;
 const WRONG_BY_S: i64 = 600;
 /// Between two faults.
 const FAULT_EVERY: Duration = Duration::from_secs(5);
+/// So many faults until there was one of each kind for the job that skips, for a node, and for the job that waits.
+const FIRST_FAULTS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Without any worker, at least.
 const OUTAGE: Duration = Duration::from_secs(12);
@@ -195,7 +197,8 @@ async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -
     let length = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
     let (begun, mut next_fault) = (Instant::now(), Instant::now() + FAULT_EVERY);
     let (mut rng, mut turn, mut killed, mut stopped, mut nodes) = (context.random(1), 0, 0, 0, 0);
-    while begun.elapsed() < length {
+    // The jobs and the nodes: each has its first fault, however long the ones before take.
+    while begun.elapsed() < length || (turn < FIRST_FAULTS && begun.elapsed() < length + PATIENCE) {
         for job in &mut jobs {
             job.history.read(cluster).await?;
         }
@@ -203,18 +206,19 @@ async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -
             sleep(Duration::from_millis(50)).await;
             continue;
         }
-        turn += 1;
         let [skip, queue] = &mut jobs;
-        match turn % 6 {
-            1 => killed += usize::from(skip.kill(context).await?),
-            2 => stopped += usize::from(skip.stop(context, cluster, true).await?),
-            4 => killed += usize::from(queue.kill(context).await?),
-            5 => stopped += usize::from(queue.stop(context, cluster, rng.random_bool(0.5)).await?),
+        let hit = match (turn + 1) % 6 {
+            1 => count(&mut killed, skip.kill(context).await?),
+            2 => count(&mut stopped, skip.stop(context, cluster, true).await?),
+            4 => count(&mut killed, queue.kill(context).await?),
+            5 => count(&mut stopped, queue.stop(context, cluster, rng.random_bool(0.5)).await?),
             _ => {
                 kill_node(context, cluster, &mut rng).await?;
-                nodes += 1;
+                count(&mut nodes, true)
             }
-        }
+        };
+        // Where no command was at work, the same is tried again.
+        turn += usize::from(hit);
         next_fault = Instant::now() + FAULT_EVERY;
     }
     let [skip, queue] = &mut jobs;
@@ -234,6 +238,11 @@ async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -
         }
     }
     Ok(Seen { tallies: [of_skip, of_queue], killed, stopped, nodes })
+}
+
+fn count(faults: &mut usize, hit: bool) -> bool {
+    *faults += usize::from(hit);
+    hit
 }
 
 async fn kill_node(context: &Context, cluster: &mut Cluster, rng: &mut StdRng) -> Result<(), Failed> {
