@@ -207,16 +207,17 @@ async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -
             continue;
         }
         let [skip, queue] = &mut jobs;
-        let hit = match (turn + 1) % 6 {
-            1 => count(&mut killed, skip.kill(context).await?),
-            2 => count(&mut stopped, skip.stop(context, cluster, true).await?),
-            4 => count(&mut killed, queue.kill(context).await?),
-            5 => count(&mut stopped, queue.stop(context, cluster, rng.random_bool(0.5)).await?),
+        let (kind, hit) = match (turn + 1) % 6 {
+            1 => (&mut killed, skip.kill(context).await?),
+            2 => (&mut stopped, skip.stop(context, cluster, true).await?),
+            4 => (&mut killed, queue.kill(context).await?),
+            5 => (&mut stopped, queue.stop(context, cluster, rng.random_bool(0.5)).await?),
             _ => {
                 kill_node(context, cluster, &mut rng).await?;
-                count(&mut nodes, true)
+                (&mut nodes, true)
             }
         };
+        *kind += usize::from(hit);
         // Where no command was at work, the same is tried again.
         turn += usize::from(hit);
         next_fault = Instant::now() + FAULT_EVERY;
@@ -238,11 +239,6 @@ async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -
         }
     }
     Ok(Seen { tallies: [of_skip, of_queue], killed, stopped, nodes })
-}
-
-fn count(faults: &mut usize, hit: bool) -> bool {
-    *faults += usize::from(hit);
-    hit
 }
 
 async fn kill_node(context: &Context, cluster: &mut Cluster, rng: &mut StdRng) -> Result<(), Failed> {

@@ -221,7 +221,7 @@ impl Queue {
         self.many().map_or(usize::from(self.one().is_some()), |index| index.places.len())
     }
 
-    /// How many requests hold alone, or will. Each has a turn of its own. O(1).
+    /// How many requests of a queue of locks hold alone, or will. Each has a turn of its own. O(1).
     pub(crate) fn exclusive_requests(&self) -> usize {
         let one = self.one().filter(|one| one.mode != LockMode::Shared);
         self.many().map_or(usize::from(one.is_some()), |index| index.barriers.len())

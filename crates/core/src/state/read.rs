@@ -287,16 +287,15 @@ impl State {
     /// How many turns of others come before that of an exclusive request for one lock which this operation would put
     /// into its queue: the requests there that hold alone, the holder included. 0 for every other operation. O(log n).
     pub fn turns_ahead(&self, op: &Op) -> usize {
-        let is_exclusive = |mode| matches!(mode, LockMode::Exclusive | LockMode::Write);
         let directory =
             match op {
-                Op::Lock(LockOp::Acquire { locks, mode, .. }) if is_exclusive(*mode) => match &locks[..] {
+                Op::Lock(LockOp::Acquire { locks, mode, .. }) if mode.is_exclusive() => match &locks[..] {
                     [lock] => Some(lock.directory()),
                     _ => None,
                 },
                 Op::Node(NodeOp::Create {
                     path, kind: NodeKind::Ephemeral, sequential: Sequential::Suffix, ..
-                }) if mode_of(path.name()).is_some_and(|(mode, _)| is_exclusive(mode)) => path.parent(),
+                }) if mode_of(path.name()).is_some_and(|(mode, _)| mode.is_exclusive()) => path.parent(),
                 _ => None,
             };
         let queue = directory.and_then(|directory| Some(self.tree.get(&directory)?.queue()));
