@@ -55,6 +55,8 @@ struct Pair {
     unanswered: u32,
     /// Nothing listens there.
     gone: bool,
+    /// The peer has rejected a message because the two have not found each other in order.
+    asked_again: bool,
     turned_away: Option<String>,
     acknowledged: Acknowledged,
     saved: Acknowledged,
@@ -157,10 +159,11 @@ impl RollbackGuard {
         Err(ServeError::new(CODE_START_UNCONFIRMED, detail))
     }
 
-    /// A peer asks for a new claim.
+    /// A peer asks for a new claim. Its approval counts until it answers: it may ask only because its own claim to this
+    /// node is still on the way, and two nodes that each forgot the other's approval would reject each other in turns.
     pub(crate) fn claim_again(&self, peer: u64) {
         if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
-            pair.approved_by = None;
+            pair.asked_again = true;
             pair.claim_now.notify_one();
         }
     }
@@ -349,7 +352,8 @@ impl RollbackGuard {
     pub(crate) fn must_claim(&self, peer: u64, now: &Arc<Notify>) -> Option<bool> {
         let table = self.table.lock();
         let pair = table.peers.get(&peer).filter(|pair| Arc::ptr_eq(&pair.claim_now, now))?;
-        let open = pair.approved_by.is_none() || (pair.verified.is_none() && pair.turned_away.is_none());
+        let unknown = pair.verified.is_none() && pair.turned_away.is_none();
+        let open = pair.asked_again || pair.approved_by.is_none() || unknown;
         Some(open && !table.condemned)
     }
 
@@ -376,7 +380,7 @@ impl RollbackGuard {
         let complete = {
             let mut table = self.table.lock();
             let pair = self.pair(&mut table, peer);
-            (pair.unanswered, pair.gone, pair.formed) = (0, false, Some(reply.formed));
+            (pair.unanswered, pair.gone, pair.asked_again, pair.formed) = (0, false, false, Some(reply.formed));
             pair.front = reply.role == MemberRole::Front;
             pair.approved_by = in_order.then_some(start);
             if !well_formed {

@@ -114,3 +114,20 @@ fn a_joining_node_with_a_vote_is_admitted_by_a_majority_of_the_voters_that_it_wa
     assert!(guard.answered(2, Ok(reply(claim(1)))));
     assert_eq!(guard.not_admitted_because(), None);
 }
+
+#[test]
+fn a_peer_that_asks_for_a_new_claim_counts_until_it_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let (guard, ..) = guard(directory.path());
+    let now = guard.table.lock().peers[&2].claim_now.clone();
+    assert_eq!(guard.must_claim(2, &now), Some(true));
+    assert!(guard.answered(2, Ok(reply(claim(1)))));
+    assert_eq!(guard.must_claim(2, &now), Some(false));
+    guard.claim_again(2);
+    assert_eq!(guard.must_claim(2, &now), Some(true));
+    // Its own messages are not rejected meanwhile.
+    assert!(guard.may_call(2));
+    guard.check_caller(PeerCaller { node: 2, start: claim(1).start(), expects: None }).unwrap();
+    assert!(guard.answered(2, Ok(reply(claim(1)))));
+    assert_eq!(guard.must_claim(2, &now), Some(false));
+}
