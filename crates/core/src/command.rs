@@ -11,7 +11,7 @@ use crate::feature::FeatureLevel;
 use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::limits::MAX_LOCKS_TOGETHER_BEFORE;
-use crate::lock::{LockMode, LockName};
+use crate::lock::{LockMode, LockName, is_exclusive_request};
 use crate::path::{NodePath, PathError};
 use crate::rate::{Rate, RateName};
 use crate::rules::Rules;
@@ -268,6 +268,23 @@ impl Command {
 }
 
 impl Op {
+    /// The directory of the lock whose queue an exclusive request enters by this operation: a request for one lock, or
+    /// a node of a recipe. `None` for every other operation.
+    pub fn exclusive_queue(&self) -> Option<NodePath> {
+        match self {
+            Self::Lock(LockOp::Acquire { locks, mode, .. }) if mode.is_exclusive() => match &locks[..] {
+                [lock] => Some(lock.directory()),
+                _ => None,
+            },
+            Self::Node(NodeOp::Create { path, kind: NodeKind::Ephemeral, sequential: Sequential::Suffix, .. })
+                if is_exclusive_request(path.name()) =>
+            {
+                path.parent()
+            }
+            _ => None,
+        }
+    }
+
     /// The feature level that added this operation: earlier programs cannot read it.
     pub(crate) fn introduced(&self) -> FeatureLevel {
         match self {

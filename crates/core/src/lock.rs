@@ -239,6 +239,15 @@ pub(crate) fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
     Some((LockMode::Permit(permits), before.strip_suffix("permit")?))
 }
 
+/// Whether a recipe asks for an exclusive lock under this name, which lacks its sequence. Unlike [`mode_of`], this does
+/// not take `clock-` for `lock-`.
+pub(crate) fn is_exclusive_request(stem: &str) -> bool {
+    mode_of(stem).is_some_and(|(mode, before)| {
+        let is_other_word = stem.ends_with("lock-") && before.ends_with(char::is_alphanumeric);
+        mode.is_exclusive() && !is_other_word
+    })
+}
+
 /// Families of sequential names. A client sees the names of its own family and ignores all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameFamily {

@@ -184,6 +184,9 @@ impl Node {
     /// enter the log in that order. `tell` is called under the state's lock; it must not wait, and must not call the
     /// node. It is not called if this function returns an error.
     ///
+    /// A request behind many others in the queue of a lock may wait a few milliseconds for another command; see
+    /// [`propose_delayed`](Self::propose_delayed). Reads the state, whose lock the caller must not hold.
+    ///
     /// # Errors
     /// The node is going down, or a queue is full.
     pub fn submit(
@@ -193,6 +196,11 @@ impl Node {
         tell: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.engine.submit(actor, op, tell)
+    }
+
+    /// Proposes now the requests that wait for another command.
+    pub fn propose_delayed(&self) {
+        self.engine.proposer.propose_delayed();
     }
 
     /// Closes a session, ordered like [`submit`](Self::submit). The caller must have verified the session's secret.

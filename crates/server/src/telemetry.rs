@@ -300,6 +300,11 @@ fn describe_state() {
         Unit::Count,
         "Lock requests taken out of their queue because their caller had gone."
     );
+    describe_counter!(
+        "lockkeeper_delayed_requests_total",
+        Unit::Count,
+        "Lock requests behind many others that waited for another command before they were proposed."
+    );
     describe_counter!("lockkeeper_forced_releases_total", Unit::Count, "Locks taken from their holders by force.");
 }
 

@@ -126,7 +126,18 @@ impl Plan {
                 plan.work.insert(kind, rng.random_range(1..=4));
             }
         }
+        if rng.random_bool(0.1) {
+            plan.crowd(rng.random_range(14..=20));
+        }
         plan
+    }
+
+    /// Has so many clients wait for one lock, more than begin to delay requests (`node/src/locks/entry_delay.rs`).
+    fn crowd(&mut self, clients: u64) {
+        self.clients = clients;
+        self.locks = 1;
+        self.pause_ms = 20;
+        self.work = BTreeMap::from([(Work::Lock, 4), (Work::ReadWrite, 1)]);
     }
 
     /// Has sessions that try to own so many ephemerals, of which they may own `bound`.

@@ -9,11 +9,11 @@ use super::session::Session;
 use super::tree::{Node, Tree};
 use crate::access::without_hash;
 use crate::acl::AclEntry;
-use crate::command::{LockOp, NodeKind, NodeOp, Op, Sequential};
+use crate::command::NodeKind;
 use crate::data::NodeData;
 use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
-use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, mode_of, parse_name, parse_request};
+use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name, parse_request};
 use crate::namespace::namespace_of;
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
@@ -284,22 +284,10 @@ impl State {
         self.tree.standing(path)
     }
 
-    /// How many turns of others come before that of an exclusive request for one lock which this operation would put
-    /// into its queue: the requests there that hold alone, the holder included. 0 for every other operation. O(log n).
-    pub fn turns_ahead(&self, op: &Op) -> usize {
-        let directory =
-            match op {
-                Op::Lock(LockOp::Acquire { locks, mode, .. }) if mode.is_exclusive() => match &locks[..] {
-                    [lock] => Some(lock.directory()),
-                    _ => None,
-                },
-                Op::Node(NodeOp::Create {
-                    path, kind: NodeKind::Ephemeral, sequential: Sequential::Suffix, ..
-                }) if mode_of(path.name()).is_some_and(|(mode, _)| mode.is_exclusive()) => path.parent(),
-                _ => None,
-            };
-        let queue = directory.and_then(|directory| Some(self.tree.get(&directory)?.queue()));
-        queue.map_or(0, Queue::exclusive_requests)
+    /// How many requests in the queue of a lock's directory hold alone when they hold, the holder included if it does.
+    /// O(log n).
+    pub fn exclusive_requests(&self, directory: &NodePath) -> usize {
+        self.tree.get(directory).map_or(0, |directory| directory.queue().exclusive_requests())
     }
 
     /// How often a session holds a lock by this request: once, or more often by re-entry.

@@ -680,31 +680,37 @@ fn the_answer_to_a_re_entry_is_remembered_as_those_to_other_changes() {
     assert!(!kept(1) && kept(2));
 }
 
-/// Each request that holds alone has a turn of its own; readers hold together.
 #[test]
-fn turns_ahead_are_those_of_requests_that_hold_alone() {
+fn exclusive_requests_are_those_that_hold_alone() {
     let mut bench = Bench::new();
-    let ahead = |bench: &Bench, op: Op| bench.state.turns_ahead(&op);
+    let lock = LockName::parse("l").unwrap();
+    assert_eq!(bench.state.exclusive_requests(&lock.directory()), 0, "no such lock");
+    for (uuid, mode) in [LockMode::Shared, LockMode::Shared, LockMode::Exclusive, LockMode::Write].iter().enumerate() {
+        bench.ask(acquire("l", uuid as u128, *mode)).unwrap();
+    }
+    assert_eq!(bench.state.exclusive_requests(&lock.directory()), 2);
+}
+
+#[test]
+fn only_an_exclusive_request_for_one_lock_enters_a_queue_of_its_own() {
+    let queue = |op: Op| op.exclusive_queue().map(|directory| directory.to_string());
     let ask = |mode| Op::from(acquire("l", 99, mode));
     let node = |kind, text: &str| {
         let (data, acl) = ([].into(), vec![AclEntry::open()]);
         Op::from(NodeOp::Create { path: path(text), data, kind, sequential: Sequential::Suffix, acl })
     };
-    assert_eq!(ahead(&bench, ask(LockMode::Exclusive)), 0, "no such lock");
-    for (uuid, mode) in [LockMode::Shared, LockMode::Shared, LockMode::Exclusive, LockMode::Write].iter().enumerate() {
-        bench.ask(acquire("l", uuid as u128, *mode)).unwrap();
+    let here = Some("/locks/l".to_owned());
+    assert_eq!((queue(ask(LockMode::Exclusive)), queue(ask(LockMode::Write))), (here.clone(), here.clone()));
+    assert_eq!(queue(ask(LockMode::Shared)), None, "readers do not queue behind each other");
+    for name in ["lock-", "_c_1-lock-", "_c_1-__WRIT__", "a1__lock__"] {
+        assert_eq!(queue(node(NodeKind::Ephemeral, &format!("/locks/l/{name}"))), here, "{name}");
     }
-    for mode in [LockMode::Exclusive, LockMode::Write] {
-        assert_eq!(ahead(&bench, ask(mode)), 2);
+    for name in ["_c_1-__READ__", "member-", "clock-", "a1__rlock__"] {
+        assert_eq!(queue(node(NodeKind::Ephemeral, &format!("/locks/l/{name}"))), None, "{name}");
     }
-    assert_eq!(ahead(&bench, ask(LockMode::Shared)), 0, "readers do not queue behind each other");
-    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/_c_1-lock-")), 2);
-    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/_c_1-__WRIT__")), 2);
-    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/_c_1-__READ__")), 0);
-    assert_eq!(ahead(&bench, node(NodeKind::Ephemeral, "/locks/l/member-")), 0, "not a request");
-    assert_eq!(ahead(&bench, node(NodeKind::Persistent, "/locks/l/_c_1-lock-")), 0, "not a request");
+    assert_eq!(queue(node(NodeKind::Persistent, "/locks/l/_c_1-lock-")), None, "not a request");
     let two = ["l", "m"].map(|name| LockName::parse(name).unwrap()).to_vec();
     let several =
         LockOp::Acquire { locks: two, mode: LockMode::Exclusive, delay_ms: 0, uuid: RequestId(9), label: "".into() };
-    assert_eq!(ahead(&bench, several.into()), 0, "several locks");
+    assert_eq!(queue(several.into()), None, "several locks");
 }

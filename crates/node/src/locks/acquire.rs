@@ -97,7 +97,8 @@ impl Engine {
         let op = operation(ask)?.into();
         self.refuse_above_level(&op).await?;
         self.refuse_when_full(&actor, &op).await?;
-        let delay = if ask.wait < MIN_WAIT_TO_DELAY { None } else { entry_delay(&self.replica.state(), &op) };
+        let waits = until.saturating_sub(self.replica.clock.now()) >= MIN_WAIT_TO_DELAY;
+        let delay = waits.then(|| entry_delay(&actor, &op, || self.replica.state())).flatten();
         let done = guard.enter(Command::Do { actor, op }, trace, delay).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {

@@ -192,6 +192,8 @@ async fn cancel(engine: &Engine, progress: Progress, session: SessionId, locks: 
             return;
         }
         Progress::Owned(token, versions) => (token, versions),
+        // It may be delayed, and then never enters.
+        Progress::Entering(submission) if submission.withdraw() => return,
         Progress::Entering(mut submission) => match submission.outcome().await {
             Ok(done) if done.fresh() => match queued_under(&done.outcome) {
                 Some(token) => (token, new_versions(&locks)),

@@ -1,9 +1,9 @@
 //! Sends this node's batches (`ARCHITECTURE.md`, The way of a write).
 //!
 //! All waiting commands go into one batch. A few batches may be in flight; while they are, the next one fills. No timer
-//! delays a lone command; only a request that enters the queue of a lock behind many others waits for another command
-//! (`locks/entry_delay.rs`). A batch names the batch that it follows, and the state applies it only right after that
-//! one. A batch whose outcome is unknown is sent again unchanged, with all that follow it, until this replica has
+//! delays a lone command; only a request that enters the queue of a lock behind many others may wait for another
+//! command (`locks/entry_delay.rs`). A batch names the batch that it follows, and the state applies it only right after
+//! that one. A batch whose outcome is unknown is sent again unchanged, with all that follow it, until this replica has
 //! applied it: the state applies each origin once. The task must never send a batch before the batches that it follows,
 //! nor give up a batch that may still be applied.
 

@@ -23,8 +23,7 @@ impl Engine {
         op: Op,
         tell: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
-        // The caller may hold the state's lock.
-        let delay = self.replica.try_state().and_then(|state| entry_delay(&state, &op));
+        let delay = entry_delay(&actor, &op, || self.replica.state());
         self.submit_command(Command::Do { actor, op }, delay, tell)
     }
 

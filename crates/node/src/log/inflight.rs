@@ -95,8 +95,8 @@ pub(crate) struct Pending {
     pub(crate) bytes: usize,
     /// About how many nodes it changes.
     pub(crate) nodes: usize,
-    /// When it is proposed, by the node's clock, even if until then no other command is. Without a time: at once.
-    pub(crate) propose_by: Option<Duration>,
+    /// Until when, by the node's clock, it may wait for another command; `None` if it does not wait.
+    pub(crate) may_wait_until: Option<Duration>,
     pub(crate) stage: Stage,
     pub(crate) answer: Answer,
     /// The span of the request that it is for, if it is recorded.

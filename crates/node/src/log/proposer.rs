@@ -38,6 +38,11 @@ pub(crate) struct Submission {
 }
 
 impl Submission {
+    /// True if the command has not been sent and never will be.
+    pub(crate) fn withdraw(&self) -> bool {
+        self.stage.withdraw()
+    }
+
     /// The outcome, however long it takes. Returned once: a second call fails.
     pub(crate) async fn outcome(&mut self) -> Completion {
         if self.reply.is_terminated() {
@@ -120,9 +125,9 @@ impl Proposer {
         let stage = Stage::default();
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let nodes = self.nodes_of(&command);
-        let propose_by = delay.map(|delay| self.replica.clock.now() + delay);
+        let may_wait_until = delay.map(|delay| self.replica.clock.now() + delay);
         let pending =
-            Pending { command, bytes, nodes, propose_by, stage: stage.clone(), answer, trace, proposal: None };
+            Pending { command, bytes, nodes, may_wait_until, stage: stage.clone(), answer, trace, proposal: None };
         let pushed = self.queue.push(pending);
         if pushed.is_err() {
             self.unanswered.fetch_sub(1, Ordering::SeqCst);
@@ -166,13 +171,18 @@ impl Proposer {
             biased;
             completion = submission.outcome() => completion,
             () = self.replica.clock.sleep_until(deadline) => {
-                if submission.stage.withdraw() {
+                if submission.withdraw() {
                     return Err(NodeError::no_leader());
                 }
                 let waited = self.request_timeout.as_millis();
                 Err(NodeError::UnknownOutcome(format!("sent, but not seen applied within {waited} ms; it may yet be")))
             }
         }
+    }
+
+    /// Proposes now the commands that wait for another one.
+    pub(crate) fn propose_delayed(&self) {
+        self.queue.end_delays();
     }
 
     /// Whether no command waits and none is in flight.

@@ -2,8 +2,8 @@
 //! caller that asks for much waits behind itself, with however many sessions. The total is bounded, and an address
 //! has at most its share of it.
 //!
-//! A command that can be delayed waits for one that cannot, or for its time, so that both are in one batch. It never
-//! delays another command.
+//! A delayed command waits for one that is urgent, or for its time, so that both are in one batch. No command waits for
+//! a delayed one, except as for any command before it in the queue.
 //!
 //! Within a session the order of arrival is kept. A command that frees resources is never refused because of other
 //! commands: it makes room, and connections bound its callers.
@@ -68,10 +68,11 @@ struct QueueState {
     address_turns: VecDeque<Source>,
     size: Size,
     by_address: HashMap<IpAddr, Size>,
-    /// How many commands are to be proposed at once.
+    /// How many commands do not wait for another one.
     urgent: usize,
-    /// When the first of the others is to be proposed. May be too early, once that one is gone.
-    propose_by: Option<Duration>,
+    /// When the first of the others is to be proposed. May be too early, once that one is gone. Zero once they are
+    /// needed.
+    delayed_until: Option<Duration>,
     closed: bool,
 }
 
@@ -131,17 +132,19 @@ impl CommandQueue {
     pub(crate) async fn take(&self, max_commands: usize, max_bytes: usize) -> Option<Vec<Pending>> {
         loop {
             let arrived = self.arrived.notified();
-            let propose_by = {
+            let delayed_until = {
                 let mut waiting = self.waiting.lock();
                 if waiting.closed {
                     return None;
                 }
-                if waiting.is_due(self.clock.now()) {
-                    return Some(waiting.take(max_commands, max_bytes));
+                let is_full = !waiting.size.fits(Size { commands: max_commands - 1, bytes: max_bytes });
+                let reason = waiting.reason(self.clock.now()).or(is_full.then_some("when_needed"));
+                if let Some(reason) = reason {
+                    return Some(waiting.take(max_commands, max_bytes, reason));
                 }
-                waiting.propose_by
+                waiting.delayed_until
             };
-            match propose_by {
+            match delayed_until {
                 None => arrived.await,
                 Some(at) => tokio::select! {
                     biased;
@@ -149,6 +152,15 @@ impl CommandQueue {
                     () = self.clock.sleep_until(at) => {}
                 },
             }
+        }
+    }
+
+    /// Has the delayed commands proposed now, because somebody needs them.
+    pub(crate) fn end_delays(&self) {
+        let mut waiting = self.waiting.lock();
+        if waiting.delayed_until.is_some_and(|until| until > Duration::ZERO) {
+            waiting.delayed_until = Some(Duration::ZERO);
+            self.arrived.notify_one();
         }
     }
 
@@ -165,16 +177,16 @@ impl CommandQueue {
 pub(crate) const MAX_BATCH_NODES: usize = 5_000;
 
 impl QueueState {
-    /// True if the commands are now to be proposed earlier than before.
+    /// True if the commands may be due earlier than before.
     fn append(&mut self, pending: Pending, source: Source) -> bool {
-        let is_earlier = match pending.propose_by {
+        let is_earlier = match pending.may_wait_until {
             None => {
                 self.urgent += 1;
                 true
             }
-            Some(at) => {
-                let is_earlier = self.propose_by.is_none_or(|before| at < before);
-                self.propose_by = if is_earlier { Some(at) } else { self.propose_by };
+            Some(until) => {
+                let is_earlier = self.delayed_until.is_none_or(|before| until < before);
+                self.delayed_until = if is_earlier { Some(until) } else { self.delayed_until };
                 is_earlier
             }
         };
@@ -188,9 +200,14 @@ impl QueueState {
         is_earlier
     }
 
-    /// Whether the commands are to be proposed now.
-    fn is_due(&self, now: Duration) -> bool {
-        self.urgent > 0 || self.propose_by.is_some_and(|at| at <= now)
+    /// Why the delayed commands are to be proposed now, if they are; a command that is urgent takes them along.
+    fn reason(&self, now: Duration) -> Option<&'static str> {
+        match self.delayed_until {
+            _ if self.urgent > 0 => Some("with_another"),
+            Some(Duration::ZERO) => Some("when_needed"),
+            Some(until) if until <= now => Some("when_due"),
+            _ => None,
+        }
     }
 
     fn schedule(&mut self, source: Source, flow: Flow) {
@@ -224,8 +241,8 @@ impl QueueState {
         }
     }
 
-    fn take(&mut self, max_commands: usize, max_bytes: usize) -> Vec<Pending> {
-        let mut taken = Vec::new();
+    fn take(&mut self, max_commands: usize, max_bytes: usize, reason: &'static str) -> Vec<Pending> {
+        let mut taken: Vec<Pending> = Vec::new();
         let (mut bytes, mut nodes) = (0, 0);
         while taken.len() < max_commands {
             let Some((source, flow)) = self.front() else { break };
@@ -241,11 +258,15 @@ impl QueueState {
             bytes += pending.bytes;
             nodes += pending.nodes;
             self.forget(&pending);
-            self.urgent -= usize::from(pending.propose_by.is_none());
+            self.urgent -= usize::from(pending.may_wait_until.is_none());
             taken.push(pending);
         }
         if self.flows.is_empty() {
-            self.propose_by = None;
+            self.delayed_until = None;
+        }
+        let delayed = taken.iter().filter(|pending| pending.may_wait_until.is_some()).count();
+        if delayed > 0 {
+            metrics::counter!("lockkeeper_delayed_requests_total", "sent" => reason).increment(delayed as u64);
         }
         taken
     }

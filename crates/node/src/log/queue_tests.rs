@@ -25,7 +25,7 @@ fn pending(actor: Actor, op: impl Into<Op>) -> Pending {
         command: Command::Do { actor, op: op.into() },
         bytes: 100,
         nodes: 1,
-        propose_by: None,
+        may_wait_until: None,
         stage: Stage::default(),
         answer,
         trace: None,
@@ -145,9 +145,9 @@ fn delaying() -> (Arc<CommandQueue>, Arc<ManualClock>, impl Fn(i32, Option<u64>)
     let queue = Arc::new(CommandQueue::new(100, 1_000_000, clock.clone()));
     let (of_writes, now) = (queue.clone(), clock.clone());
     let push = move |number, delay_ms: Option<u64>| {
-        let propose_by = delay_ms.map(|ms| now.now() + Duration::from_millis(ms));
+        let may_wait_until = delay_ms.map(|ms| now.now() + Duration::from_millis(ms));
         let write = pending(actor(1, [10, 0, 0, 1]), write(number));
-        of_writes.push(Pending { propose_by, ..write }).unwrap();
+        of_writes.push(Pending { may_wait_until, ..write }).unwrap();
     };
     (queue, clock, push)
 }
@@ -192,6 +192,23 @@ async fn an_urgent_command_left_for_the_next_batch_is_still_urgent() {
     assert_eq!(taken(&queue, 1).await, [(1, 0)]);
     assert_eq!(taken(&queue, 1).now_or_never().unwrap(), [(1, 1)]);
     push(2, Some(5));
+    let mut last = std::pin::pin!(queue.take(2, 1_000_000));
+    assert!(futures::poll!(last.as_mut()).is_pending());
     queue.close();
-    assert!(queue.take(1, 100).now_or_never().unwrap().is_none(), "a queue that closes waits for no time");
+    assert!(last.now_or_never().unwrap().is_none(), "a queue that closes waits for no time");
+}
+
+#[tokio::test]
+async fn delays_end_when_somebody_waits_or_a_batch_is_full() {
+    let (queue, _, push) = delaying();
+    push(0, Some(5));
+    let mut first = std::pin::pin!(taken(&queue, 100));
+    assert!(futures::poll!(first.as_mut()).is_pending());
+    queue.end_delays();
+    assert_eq!(first.await, [(1, 0)]);
+    queue.end_delays();
+    push(1, Some(5));
+    assert!(taken(&queue, 2).now_or_never().is_none(), "one that comes later is delayed");
+    push(2, Some(5));
+    assert_eq!(taken(&queue, 2).now_or_never().unwrap(), [(1, 1), (1, 2)], "no other fits into the batch");
 }

@@ -1,48 +1,13 @@
 //! Promise P3, counted: one notification for each release, and one for a waiter that dies in the middle.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
 use lockkeeper_core::LockMode;
 use lockkeeper_node::{Acquire, Credential, Node};
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
+use crate::common::counters::Counters;
 use crate::common::*;
 
 const NOTIFIED: &str = "lockkeeper_lock_notifications_total";
 const RELEASED: &str = "lockkeeper_lock_releases_total";
-
-/// Sums counters by name over all nodes of this process.
-#[derive(Clone, Default)]
-struct Counters(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
-
-impl Counters {
-    /// The same counters, from zero.
-    fn anew(&self) -> Self {
-        self.0.lock().unwrap().values().for_each(|count| count.store(0, Ordering::SeqCst));
-        self.clone()
-    }
-
-    fn get(&self, name: &str) -> u64 {
-        self.0.lock().unwrap().get(name).map_or(0, |count| count.load(Ordering::SeqCst))
-    }
-}
-
-impl Recorder for Counters {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(self.0.lock().unwrap().entry(key.name().to_owned()).or_default().clone())
-    }
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
-}
 
 /// One after the other, because they share counters. The counters belong to this thread, on which the whole cluster
 /// runs, so other tests do not add to them.

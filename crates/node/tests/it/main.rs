@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may, and so may their helpers: what fails there has failed the test")]
 
 mod common;
+mod entry_delay;
 mod faults;
 mod feature_levels;
 mod herd;

@@ -396,8 +396,12 @@ impl SessionConnection {
         }
     }
 
-    /// Waits until at most `count` changes are pending, or the connection must be closed.
+    /// Waits until at most `count` changes are pending, or the connection must be closed. The next request of the
+    /// client may be the one that releases a lock, so no change waits for another one meanwhile.
     async fn pending_at_most(&self, count: usize) -> ConnectionFlow {
+        if self.handle.pending() > count {
+            self.frontend.node.propose_delayed();
+        }
         tokio::select! {
             biased;
             () = self.handle.pending_at_most(count) => ControlFlow::Continue(()),

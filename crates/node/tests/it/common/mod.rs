@@ -1,5 +1,6 @@
 //! Clusters in one process: real nodes, consensus and stores, over a network in memory that can cut and kill.
 
+pub(crate) mod counters;
 #[path = "../../../../consensus/tests/it/memory_network.rs"]
 pub(crate) mod memory_network;
 

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use lockkeeper_zookeeper::request::{AddWatchRequest, PathVersion, PathWatch, SetDataRequest, WatchesRequest};
 use lockkeeper_zookeeper::{ErrorCode, EventType, MultiOp, MultiResult, OpCode, Reply, Request};
 
-use super::client::{Client, Received, get, set};
+use super::client::{Client, Received, create, get, set};
 use super::{cluster, cluster_with};
 
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
@@ -188,4 +188,27 @@ async fn sequences_are_the_directorys_and_an_empty_prefix_is_one() {
     client.delete("/q/0000000001").await.unwrap();
     assert_eq!(client.create("/q/b", EPHEMERAL_SEQUENTIAL).await.unwrap(), "/q/b0000000002");
     assert_eq!(client.create("/q/", 0).await, Err(ErrorCode::BadArguments));
+}
+
+/// A request behind many others waits for another command of its node, but no client waits for it: the next request
+/// may release a lock.
+#[tokio::test]
+async fn no_request_waits_behind_a_delayed_one() {
+    const NEEDED: &str = "lockkeeper_delayed_requests_total{sent=\"when_needed\"} ";
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
+    for path in ["/locks", "/locks/crowd"] {
+        let _ = client.create(path, 4).await;
+    }
+    for _ in 0..30 {
+        client.create("/locks/crowd/_c_1-lock-", EPHEMERAL_SEQUENTIAL).await.unwrap();
+    }
+    assert!(!cluster.get("/metrics").await.text.contains(NEEDED));
+    let mut both = BytesMut::new();
+    let last = client.encode(&create("/locks/crowd/_c_1-lock-", b"", EPHEMERAL_SEQUENTIAL), &mut both);
+    let read = client.encode(&get("/locks/crowd", false), &mut both);
+    client.write(&both).await;
+    client.answer(last, OpCode::Create).await.unwrap();
+    client.answer(read, OpCode::GetData).await.unwrap();
+    assert!(cluster.get("/metrics").await.text.contains(NEEDED));
 }

@@ -1,0 +1,69 @@
+//! Requests behind many others in the queue of a lock wait for another command (`locks/entry_delay.rs`); no others do.
+
+use lockkeeper_core::{AclEntry, Actor, LockMode, NodeKind, NodeOp, NodePath, Sequential};
+use lockkeeper_node::{Acquire, Acquired};
+use tokio::sync::oneshot;
+
+use crate::common::counters::Counters;
+use crate::common::*;
+
+const DELAYED: &str = "lockkeeper_delayed_requests_total";
+
+#[tokio::test]
+async fn patient_exclusive_requests_behind_many_are_delayed() {
+    let counters = Counters::default();
+    let _counting = metrics::set_default_local_recorder(&counters);
+    let cluster = Cluster::of_three().await;
+    let node = cluster.at(1).clone();
+    let holder = session(&node, 60_000).await;
+    granted(node.acquire(caller(holder), ask("busy", 0)).await);
+    let wait_for = async |ask: Acquire, place: usize| {
+        let (mine, asking) = (session(&node, 60_000).await, node.clone());
+        let task = tokio::spawn(async move { asking.acquire(caller(mine), ask).await });
+        until("the waiter to wait", || (waiting(&cluster) == place).then_some(())).await;
+        (mine, task)
+    };
+    let mut tasks = Vec::new();
+    for place in 1..=10 {
+        tasks.push(wait_for(ask("busy", 60_000), place).await);
+    }
+    assert_eq!(counters.get(DELAYED), 0, "behind ten or fewer");
+
+    // Behind eleven: those that do not wait long, and readers.
+    for wait_ms in [0, 99] {
+        let mine = session(&node, 60_000).await;
+        let acquired = node.acquire(caller(mine), ask("busy", wait_ms)).await.unwrap().value;
+        assert!(!matches!(acquired, Acquired::Held(_)));
+    }
+    let (_, reader) = wait_for(Acquire { mode: LockMode::Shared, ..ask("busy", 60_000) }, 11).await;
+    assert_eq!(counters.get(DELAYED), 0);
+    // A recipe's node of another family of names would be refused.
+    reader.abort();
+    while requests(&node, "busy").await.len() > 11 {
+        tokio::task::yield_now().await;
+    }
+
+    let patient = ask("busy", 60_000);
+    tasks.push(wait_for(patient.clone(), 11).await);
+    assert_eq!(counters.get(DELAYED), 1);
+
+    // The same request once more, for the retry of a call whose connection broke.
+    let (mine, first) = tasks.pop().unwrap();
+    let again = node.clone();
+    tasks.push((mine, tokio::spawn(async move { again.acquire(caller(mine), patient).await })));
+    until("both attempts to wait", || (waiting(&cluster) == 12).then_some(())).await;
+    assert_eq!(counters.get(DELAYED), 1, "it may hold by now");
+    tasks.push((mine, first));
+
+    // A recipe's node, as ZooKeeper's clients make it.
+    let path = NodePath::parse("/locks/busy/_c_1-lock-").unwrap();
+    let (data, acl, kind) = ([].into(), vec![AclEntry::open()], NodeKind::Ephemeral);
+    let op = NodeOp::Create { path, data, kind, sequential: Sequential::Suffix, acl };
+    let (done, created) = oneshot::channel();
+    let tell = move |answered| drop(done.send(answered));
+    node.submit(Actor::of(holder.session), op.into(), tell).unwrap();
+    created.await.unwrap().unwrap().value.unwrap();
+    assert_eq!(counters.get(DELAYED), 2);
+    tasks.into_iter().for_each(|(_, task)| task.abort());
+    cluster.finish().await;
+}
