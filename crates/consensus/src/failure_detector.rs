@@ -33,11 +33,16 @@ const HOLD_DEADLINE: Duration = Duration::from_secs(25);
 const REOPEN: Duration = Duration::from_millis(100);
 /// Pause before the dead leader is probed again when no leader was elected: the majority may be gone as well.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Time for the peers to notice as well: before that no pre-vote can succeed.
-const SETTLE: Duration = Duration::from_millis(8);
-/// One follower after the other, so that they do not split the vote.
-const RANK_STEP: Duration = Duration::from_millis(40);
-/// Rounds of pre-votes before it is left to the ordinary election timeout.
+/// Pauses before the pre-votes of a turn after a death. No pre-vote succeeds before the peers have noticed as well,
+/// which mostly takes them no longer than this node; one that comes too early changes nothing.
+const AFTER_DEATH: &[Duration] =
+    &[Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8), Duration::from_millis(16)];
+/// The same after silence: the peers notice it within a heartbeat of each other. Each asks once, because by then their
+/// ordinary election timeouts may be over as well, and a pre-vote beside another election may split the vote.
+const AFTER_SILENCE: &[Duration] = &[Duration::from_millis(8)];
+/// The length of a turn: one follower after the other, so that they do not split the vote.
+const TURN: Duration = Duration::from_millis(40);
+/// Rounds of turns before it is left to the ordinary election timeout.
 const ROUNDS: u32 = 4;
 
 /// The leader's side: holds the call open. `None` if this node is going down.
@@ -69,6 +74,13 @@ impl LeaderFailure {
         match self {
             LeaderFailure::Dead => "the leader's process is gone",
             LeaderFailure::Silent => "the leader does not answer",
+        }
+    }
+
+    fn pre_vote_pauses(self) -> &'static [Duration] {
+        match self {
+            LeaderFailure::Dead => AFTER_DEATH,
+            LeaderFailure::Silent => AFTER_SILENCE,
         }
     }
 }
@@ -112,7 +124,7 @@ async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u
     let pause = match failure {
         Some(failure) => {
             let news = told.replace(now) != Some(now);
-            let rounds = elect_without(node, now, leader, failure.as_str(), news);
+            let rounds = elect_without(node, now, leader, failure, news);
             let answers_again = match failure {
                 // An answer would be that of a new process, which does not lead.
                 LeaderFailure::Dead => {
@@ -136,7 +148,7 @@ async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u
 
 /// Drops the leader's lease and asks for votes, in turns. Cancelled by any change of the leadership, and by an answer
 /// of a leader that was silent.
-async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, why: &str, news: bool) {
+async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, failure: LeaderFailure, news: bool) {
     let (vote, rank, voters) = {
         let metrics = node.raft.metrics().borrow_watched().clone();
         let voters: Vec<u64> =
@@ -146,6 +158,7 @@ async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, why: &str,
     let still_its_term =
         vote.is_committed() && *vote.leader_id().node_id() == leader && vote.leader_id().term() == now.term;
     let Some(rank) = rank.filter(|_| still_its_term) else { return };
+    let (why, pauses) = (failure.as_str(), failure.pre_vote_pauses());
     // Without a majority this comes again and again.
     if news {
         tracing::info!(leader, term = now.term, rank, "{why}; electing without waiting for its lease");
@@ -153,17 +166,21 @@ async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, why: &str,
         tracing::debug!(leader, term = now.term, rank, "{why}, as before; trying again");
     }
     metrics::counter!("lockkeeper_fast_elections_total").increment(1);
-    let turn = RANK_STEP * rank as u32;
+    let earlier_turns = TURN * rank as u32;
     for _ in 0..ROUNDS {
         // Since it names the dead leader and not this node, openraft only ends the lease.
         let release = TransferLeaderRequest::new(vote, leader, None);
         if node.raft.handle_transfer_leader(release).await.is_err() {
             return;
         }
-        tokio::time::sleep(SETTLE + turn).await;
-        if node.raft.trigger().elect(true).await.is_err() {
-            return;
+        tokio::time::sleep(earlier_turns).await;
+        for pause in pauses {
+            tokio::time::sleep(*pause).await;
+            if node.raft.trigger().elect(true).await.is_err() {
+                return;
+            }
         }
-        tokio::time::sleep(RANK_STEP * voters - turn.min(RANK_STEP * voters)).await;
+        let asked = earlier_turns + pauses.iter().sum::<Duration>();
+        tokio::time::sleep((TURN * voters).saturating_sub(asked)).await;
     }
 }
