@@ -34,9 +34,10 @@ const REOPEN: Duration = Duration::from_millis(100);
 /// Pause before the dead leader is probed again when no leader was elected: the majority may be gone as well.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Pauses before the pre-votes of a turn after a death. No pre-vote succeeds before the peers have noticed as well,
-/// which mostly takes them no longer than this node; one that comes too early changes nothing.
+/// and they usually notice as soon as this node does; one that comes too early changes nothing.
 const AFTER_DEATH: &[Duration] =
     &[Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8), Duration::from_millis(16)];
+const _: () = assert!(sum_ms(AFTER_DEATH) < TURN.as_millis() && sum_ms(AFTER_SILENCE) < TURN.as_millis());
 /// The same after silence: the peers notice it within a heartbeat of each other. Each asks once, because by then their
 /// ordinary election timeouts may be over as well, and a pre-vote beside another election may split the vote.
 const AFTER_SILENCE: &[Duration] = &[Duration::from_millis(8)];
@@ -44,6 +45,13 @@ const AFTER_SILENCE: &[Duration] = &[Duration::from_millis(8)];
 const TURN: Duration = Duration::from_millis(40);
 /// Rounds of turns before it is left to the ordinary election timeout.
 const ROUNDS: u32 = 4;
+
+const fn sum_ms(pauses: &[Duration]) -> u128 {
+    match pauses {
+        [first, rest @ ..] => first.as_millis() + sum_ms(rest),
+        [] => 0,
+    }
+}
 
 /// The leader's side: holds the call open. `None` if this node is going down.
 pub(crate) async fn hold(node: &RaftNode, check: LivenessCheck) -> Option<()> {
@@ -176,7 +184,10 @@ async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, failure: L
         tokio::time::sleep(earlier_turns).await;
         for pause in pauses {
             tokio::time::sleep(*pause).await;
-            if node.raft.trigger().elect(true).await.is_err() {
+            // Waits until a vote that openraft is writing down is durable. An election that has begun, by this node or
+            // another, must not be disturbed.
+            let now = node.raft.with_raft_state(|state| *state.vote_ref()).await;
+            if now.ok() != Some(vote) || node.raft.trigger().elect(true).await.is_err() {
                 return;
             }
         }

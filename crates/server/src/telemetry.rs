@@ -303,7 +303,7 @@ fn describe_state() {
     describe_counter!(
         "lockkeeper_delayed_requests_total",
         Unit::Count,
-        "Lock requests behind many others that waited for another command before they were proposed."
+        "Lock requests behind many others that waited for another command, by how that ended."
     );
     describe_counter!("lockkeeper_forced_releases_total", Unit::Count, "Locks taken from their holders by force.");
 }

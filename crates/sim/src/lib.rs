@@ -10,12 +10,12 @@ pub mod command;
 mod disk;
 pub mod faults;
 mod host;
+pub mod lock_counters;
 mod membership;
 #[cfg(mutants)]
 pub mod mutants;
 pub mod net;
 mod node;
-pub mod notification_counter;
 pub mod report;
 pub mod run;
 pub mod settings;

@@ -23,6 +23,7 @@ pub struct Totals {
     tally: Tally,
     seen: Seen,
     woken: (u64, u64),
+    delayed: u64,
     works_again: Vec<Duration>,
 }
 
@@ -46,6 +47,7 @@ impl Totals {
         self.tally.add(&report.tally);
         self.seen.add(&report.seen);
         self.woken = (self.woken.0 + report.woken.0, self.woken.1 + report.woken.1);
+        self.delayed += report.delayed;
         self.works_again.extend(report.works_again);
     }
 
@@ -124,6 +126,7 @@ impl Totals {
         row("watch events checked", self.seen.watch_events.to_string());
         row("states of replicas compared", self.seen.compared.to_string());
         row("waiters woken (could have been)", format!("{} ({})", self.woken.0, self.woken.1));
+        row("requests delayed for another command", self.delayed.to_string());
         let mut again = self.works_again.clone();
         again.sort_unstable();
         let at = |share: f64| {

@@ -14,7 +14,7 @@ use crate::checkers::{Checkers, Seen};
 use crate::checks::{Check, Violation};
 use crate::clients::{Lab, Phase, Tally};
 use crate::faults::{FaultKind, Faults};
-use crate::notification_counter::NotificationCounter;
+use crate::lock_counters::LockCounters;
 use crate::settings::{CLIENTS, HostId};
 use crate::swarm::Plan;
 use crate::world::World;
@@ -54,6 +54,8 @@ pub struct Report {
     pub seen: Seen,
     /// Waiters woken, and those who could have been.
     pub woken: (u64, u64),
+    /// Lock requests behind many others that waited for another command.
+    pub delayed: u64,
     /// From the heal until every client had done something.
     pub works_again: Option<Duration>,
     /// Of every line of the trace.
@@ -81,6 +83,7 @@ impl Report {
         same("operations", &self.tally, &other.tally)?;
         same("what the checkers have seen", &self.seen, &other.seen)?;
         same("waiters woken", &self.woken, &other.woken)?;
+        same("requests delayed", &self.delayed, &other.delayed)?;
         same("time to work again", &self.works_again, &other.works_again)?;
         same("hash of the trace", &self.trace_hash, &other.trace_hash)?;
         if self.trace == other.trace { Ok(()) } else { Err("the traces".into()) }
@@ -107,7 +110,7 @@ struct Run {
     sound: bool,
     /// Since when nothing has been wrong.
     right_since: Option<Duration>,
-    woken: Arc<NotificationCounter>,
+    lock_counters: Arc<LockCounters>,
     next_look: Duration,
     fatals: usize,
 }
@@ -127,12 +130,12 @@ pub fn run(plan: &Plan) -> Report {
 }
 
 fn run_to_the_end(plan: &Plan) -> Report {
-    let woken = NotificationCounter::new();
+    let counters = LockCounters::new();
     // Everything happens on this thread, so everything that nodes count is counted here.
-    let counted = woken.clone();
+    let counted = counters.clone();
     let _counting = metrics::set_default_local_recorder(&*counted);
     let started = busy_time();
-    let mut run = Run::new(plan, woken);
+    let mut run = Run::new(plan, counters);
     let works_again = run.go(plan);
     run.report(plan, busy_time().saturating_sub(started), works_again)
 }
@@ -144,7 +147,7 @@ fn busy_time() -> Duration {
 }
 
 impl Run {
-    fn new(plan: &Plan, woken: Arc<NotificationCounter>) -> Self {
+    fn new(plan: &Plan, lock_counters: Arc<LockCounters>) -> Self {
         let mut world = World::new(&plan.world, plan.seed);
         let checkers = Arc::new(Mutex::new(Checkers::new(1.0 + plan.drift)));
         let lab = Lab::new(&world, checkers.clone(), Arc::new(plan.clone()));
@@ -158,7 +161,7 @@ impl Run {
         lab.start(&mut world);
         let faults = Faults::new(plan);
         let (known, sound, next_look) = (BTreeMap::new(), plan.is_sound(), Duration::ZERO);
-        Self { world, checkers, lab, faults, known, sound, right_since: None, woken, next_look, fatals: 0 }
+        Self { world, checkers, lab, faults, known, sound, right_since: None, lock_counters, next_look, fatals: 0 }
     }
 
     /// Gives how long the healed cluster took to work again.
@@ -344,7 +347,7 @@ impl Run {
             }
         }
         checkers.log_is_followed();
-        checkers.woken(self.woken.count());
+        checkers.woken(self.lock_counters.woken());
         let fatals = self.world.fatals();
         if let Some(fatal) = fatals.get(self.fatals) {
             checkers.broken(Check::Fatal, format!("host {} at {:?}: {}", fatal.host, fatal.at, fatal.why));
@@ -380,6 +383,7 @@ impl Run {
             tally: self.lab.tally(),
             seen: checkers.seen(),
             woken: checkers.woken_and_due(),
+            delayed: self.lock_counters.delayed(),
             works_again,
             trace_hash: self.world.trace_hash(),
             trace: self.world.trace_lines(),
@@ -406,12 +410,22 @@ mod tests {
             Report { tally, ..one() },
             Report { seen: Seen { entries: 1, ..Seen::default() }, ..one() },
             Report { woken: (1, 1), ..one() },
+            Report { delayed: 1, ..one() },
             Report { works_again: Some(Duration::ZERO), ..one() },
             Report { trace_hash: 8, ..one() },
             Report { trace: vec!["b".into()], ..one() },
         ] {
             one().is_same_run_as(&other).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_crowd_at_a_lock_has_requests_delayed() {
+        let mut plan = Plan::calm(5);
+        plan.crowd(20);
+        plan.fault_phase = Duration::from_secs(5);
+        let report = run(&plan);
+        assert!(report.violation.is_none() && report.delayed > 0, "{:?}, {}", report.violation, report.delayed);
     }
 
     #[test]

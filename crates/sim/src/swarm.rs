@@ -112,7 +112,7 @@ impl Plan {
             fault_phase: FAULT_PHASE,
             drift,
         };
-        // Drawn last, so that all else of a seed is what it was.
+        // Drawn last, so that all else of a seed is what it was, except in a crowd.
         if rng.random_bool(0.2) {
             plan.work.insert(Work::ByHand, 1);
         }
@@ -133,11 +133,9 @@ impl Plan {
     }
 
     /// Has so many clients wait for one lock, more than begin to delay requests (`node/src/locks/entry_delay.rs`).
-    fn crowd(&mut self, clients: u64) {
-        self.clients = clients;
-        self.locks = 1;
-        self.pause_ms = 20;
-        self.work = BTreeMap::from([(Work::Lock, 4), (Work::ReadWrite, 1)]);
+    pub(crate) fn crowd(&mut self, clients: u64) {
+        (self.clients, self.locks, self.pause_ms) = (clients, 1, 20);
+        self.work.insert(Work::Lock, 20);
     }
 
     /// Has sessions that try to own so many ephemerals, of which they may own `bound`.

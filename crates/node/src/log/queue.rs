@@ -137,10 +137,8 @@ impl CommandQueue {
                 if waiting.closed {
                     return None;
                 }
-                let is_full = !waiting.size.fits(Size { commands: max_commands - 1, bytes: max_bytes });
-                let reason = waiting.reason(self.clock.now()).or(is_full.then_some("when_needed"));
-                if let Some(reason) = reason {
-                    return Some(waiting.take(max_commands, max_bytes, reason));
+                if let Some(why) = waiting.due(self.clock.now()) {
+                    return Some(waiting.take(max_commands, max_bytes, why));
                 }
                 waiting.delayed_until
             };
@@ -201,7 +199,7 @@ impl QueueState {
     }
 
     /// Why the delayed commands are to be proposed now, if they are; a command that is urgent takes them along.
-    fn reason(&self, now: Duration) -> Option<&'static str> {
+    fn due(&self, now: Duration) -> Option<&'static str> {
         match self.delayed_until {
             _ if self.urgent > 0 => Some("with_another"),
             Some(Duration::ZERO) => Some("when_needed"),
@@ -241,7 +239,7 @@ impl QueueState {
         }
     }
 
-    fn take(&mut self, max_commands: usize, max_bytes: usize, reason: &'static str) -> Vec<Pending> {
+    fn take(&mut self, max_commands: usize, max_bytes: usize, why: &'static str) -> Vec<Pending> {
         let mut taken: Vec<Pending> = Vec::new();
         let (mut bytes, mut nodes) = (0, 0);
         while taken.len() < max_commands {
@@ -266,7 +264,7 @@ impl QueueState {
         }
         let delayed = taken.iter().filter(|pending| pending.may_wait_until.is_some()).count();
         if delayed > 0 {
-            metrics::counter!("lockkeeper_delayed_requests_total", "sent" => reason).increment(delayed as u64);
+            metrics::counter!("lockkeeper_delayed_requests_total", "ended" => why).increment(delayed as u64);
         }
         taken
     }

@@ -67,3 +67,33 @@ async fn patient_exclusive_requests_behind_many_are_delayed() {
     tasks.into_iter().for_each(|(_, task)| task.abort());
     cluster.finish().await;
 }
+
+/// A caller that goes away before its delayed request was sent takes it back: it never enters the queue.
+#[tokio::test]
+async fn a_delayed_request_goes_with_its_caller() {
+    const ABANDONED: &str = "lockkeeper_lock_requests_abandoned_total";
+    let counters = Counters::default();
+    let _counting = metrics::set_default_local_recorder(&counters);
+    let cluster = Cluster::of_three().await;
+    let node = cluster.at(1).clone();
+    let holder = session(&node, 60_000).await;
+    granted(node.acquire(caller(holder), ask("busy", 0)).await);
+    let mut tasks = Vec::new();
+    for place in 1..=60 {
+        let (mine, asking) = (session(&node, 60_000).await, node.clone());
+        tasks.push(tokio::spawn(async move { asking.acquire(caller(mine), ask("busy", 60_000)).await }));
+        until("the waiter to wait", || (waiting(&cluster) == place).then_some(())).await;
+    }
+    let (mine, before) = (session(&node, 60_000).await, node.status().zxid);
+    {
+        // Handed over at once, but no other task has run.
+        let mut acquiring = std::pin::pin!(node.acquire(caller(mine), ask("busy", 60_000)));
+        assert!(futures::poll!(acquiring.as_mut()).is_pending());
+    }
+    node.propose_delayed();
+    session(&node, 60_000).await;
+    assert_eq!(counters.get(ABANDONED), 0);
+    assert_eq!(node.status().zxid.0, before.0 + 1, "only that session was opened");
+    tasks.into_iter().for_each(|task| task.abort());
+    cluster.finish().await;
+}

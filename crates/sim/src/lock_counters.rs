@@ -1,13 +1,9 @@
-//! A metrics recorder for this thread that keeps the one figure that a check needs: how many waiters the nodes have
-//! woken.
+//! A metrics recorder for this thread that keeps the figures of locks that a run needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-
-/// What the nodes call it.
-const NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
 
 #[derive(Debug, Default)]
 struct Sum(AtomicU64);
@@ -24,29 +20,39 @@ impl CounterFn for Sum {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct NotificationCounter {
-    sum: Arc<Sum>,
+pub struct LockCounters {
+    woken: Arc<Sum>,
+    delayed: Arc<Sum>,
 }
 
-impl NotificationCounter {
-    /// Nobody was woken.
+impl LockCounters {
+    /// Nothing was counted.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// Waiters that all nodes have woken so far.
-    pub fn count(&self) -> u64 {
-        self.sum.0.load(Ordering::Relaxed)
+    pub fn woken(&self) -> u64 {
+        self.woken.0.load(Ordering::Relaxed)
+    }
+
+    /// Requests behind many others that have waited for another command.
+    pub fn delayed(&self) -> u64 {
+        self.delayed.0.load(Ordering::Relaxed)
     }
 }
 
-impl Recorder for NotificationCounter {
+impl Recorder for LockCounters {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        if key.name() == NOTIFICATIONS { Counter::from_arc(self.sum.clone()) } else { Counter::noop() }
+        match key.name() {
+            "lockkeeper_lock_notifications_total" => Counter::from_arc(self.woken.clone()),
+            "lockkeeper_delayed_requests_total" => Counter::from_arc(self.delayed.clone()),
+            _ => Counter::noop(),
+        }
     }
 
     fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
@@ -63,12 +69,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_notifications_of_this_thread_are_counted() {
-        let woken = NotificationCounter::new();
-        let _counting = metrics::set_default_local_recorder(&*woken);
+    fn only_what_this_thread_does_to_locks_is_counted() {
+        let counters = LockCounters::new();
+        let _counting = metrics::set_default_local_recorder(&*counters);
         metrics::counter!("lockkeeper_lock_notifications_total").increment(2);
+        metrics::counter!("lockkeeper_delayed_requests_total", "ended" => "when_due").increment(3);
         metrics::counter!("other").increment(5);
         std::thread::spawn(|| metrics::counter!("lockkeeper_lock_notifications_total").increment(9)).join().unwrap();
-        assert_eq!(woken.count(), 2);
+        assert_eq!((counters.woken(), counters.delayed()), (2, 3));
     }
 }
