@@ -162,6 +162,10 @@ impl Drop for RequestGuard {
         if matches!(progress, Progress::Disarmed) || mutant!(IgnoreHangUp) {
             return;
         }
+        // It may be delayed, and then never enters.
+        if matches!(&progress, Progress::Entering(submission) if submission.withdraw()) {
+            return;
+        }
         let on_cancelled = self.on_cancelled.take();
         let undecided = move || on_cancelled.map_or(Ok(()), |on_cancelled| on_cancelled.send(Undecided));
         let runtime = Handle::try_current().ok().filter(|_| !self.engine.replica.tasks.are_stopping());
@@ -192,8 +196,6 @@ async fn cancel(engine: &Engine, progress: Progress, session: SessionId, locks: 
             return;
         }
         Progress::Owned(token, versions) => (token, versions),
-        // It may be delayed, and then never enters.
-        Progress::Entering(submission) if submission.withdraw() => return,
         Progress::Entering(mut submission) => match submission.outcome().await {
             Ok(done) if done.fresh() => match queued_under(&done.outcome) {
                 Some(token) => (token, new_versions(&locks)),
