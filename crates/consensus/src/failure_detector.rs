@@ -37,12 +37,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// and they usually notice as soon as this node does; one that comes too early changes nothing.
 const AFTER_DEATH: &[Duration] =
     &[Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8), Duration::from_millis(16)];
-const _: () = assert!(sum_ms(AFTER_DEATH) < TURN.as_millis() && sum_ms(AFTER_SILENCE) < TURN.as_millis());
 /// The same after silence: the peers notice it within a heartbeat of each other. Each asks once, because by then their
 /// ordinary election timeouts may be over as well, and a pre-vote beside another election may split the vote.
 const AFTER_SILENCE: &[Duration] = &[Duration::from_millis(8)];
 /// The length of a turn: one follower after the other, so that they do not split the vote.
 const TURN: Duration = Duration::from_millis(40);
+const _: () = assert!(sum_ms(AFTER_DEATH) < TURN.as_millis() && sum_ms(AFTER_SILENCE) < TURN.as_millis());
 /// Rounds of turns before it is left to the ordinary election timeout.
 const ROUNDS: u32 = 4;
 
@@ -186,8 +186,8 @@ async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, failure: L
             tokio::time::sleep(*pause).await;
             // Waits until a vote that openraft is writing down is durable. An election that has begun, by this node or
             // another, must not be disturbed.
-            let now = node.raft.with_raft_state(|state| *state.vote_ref()).await;
-            if now.ok() != Some(vote) || node.raft.trigger().elect(true).await.is_err() {
+            let present = node.raft.with_raft_state(|state| *state.vote_ref()).await;
+            if present.ok() != Some(vote) || node.raft.trigger().elect(true).await.is_err() {
                 return;
             }
         }

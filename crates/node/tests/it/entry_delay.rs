@@ -1,13 +1,37 @@
 //! Requests behind many others in the queue of a lock wait for another command (`locks/entry_delay.rs`); no others do.
 
 use lockkeeper_core::{AclEntry, Actor, LockMode, NodeKind, NodeOp, NodePath, Sequential};
-use lockkeeper_node::{Acquire, Acquired};
+use lockkeeper_node::{Acquire, Acquired, At, Credential, NodeError};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::common::counters::Counters;
 use crate::common::*;
 
 const DELAYED: &str = "lockkeeper_delayed_requests_total";
+
+/// A session, and its acquire that waits.
+type Waiter = (Credential, JoinHandle<Result<At<Acquired>, NodeError>>);
+
+/// A new session asks at node 1, and is then one of `waiters`.
+async fn wait_for(cluster: &Cluster, ask: Acquire, waiters: usize) -> Waiter {
+    let node = cluster.at(1).clone();
+    let mine = session(&node, 60_000).await;
+    let task = tokio::spawn(async move { node.acquire(caller(mine), ask).await });
+    until("the waiter to wait", || (waiting(cluster) == waiters).then_some(())).await;
+    (mine, task)
+}
+
+/// A session that holds the lock `busy`, and so many behind it, all at node 1.
+async fn crowd(cluster: &Cluster, waiters: usize) -> (Credential, Vec<Waiter>) {
+    let holder = session(cluster.at(1), 60_000).await;
+    granted(cluster.at(1).acquire(caller(holder), ask("busy", 0)).await);
+    let mut behind = Vec::new();
+    for place in 1..=waiters {
+        behind.push(wait_for(cluster, ask("busy", 60_000), place).await);
+    }
+    (holder, behind)
+}
 
 #[tokio::test]
 async fn patient_exclusive_requests_behind_many_are_delayed() {
@@ -15,18 +39,7 @@ async fn patient_exclusive_requests_behind_many_are_delayed() {
     let _counting = metrics::set_default_local_recorder(&counters);
     let cluster = Cluster::of_three().await;
     let node = cluster.at(1).clone();
-    let holder = session(&node, 60_000).await;
-    granted(node.acquire(caller(holder), ask("busy", 0)).await);
-    let wait_for = async |ask: Acquire, place: usize| {
-        let (mine, asking) = (session(&node, 60_000).await, node.clone());
-        let task = tokio::spawn(async move { asking.acquire(caller(mine), ask).await });
-        until("the waiter to wait", || (waiting(&cluster) == place).then_some(())).await;
-        (mine, task)
-    };
-    let mut tasks = Vec::new();
-    for place in 1..=10 {
-        tasks.push(wait_for(ask("busy", 60_000), place).await);
-    }
+    let (holder, mut tasks) = crowd(&cluster, 10).await;
     assert_eq!(counters.get(DELAYED), 0, "behind ten or fewer");
 
     // Behind eleven: those that do not wait long, and readers.
@@ -35,7 +48,7 @@ async fn patient_exclusive_requests_behind_many_are_delayed() {
         let acquired = node.acquire(caller(mine), ask("busy", wait_ms)).await.unwrap().value;
         assert!(!matches!(acquired, Acquired::Held(_)));
     }
-    let (_, reader) = wait_for(Acquire { mode: LockMode::Shared, ..ask("busy", 60_000) }, 11).await;
+    let (_, reader) = wait_for(&cluster, Acquire { mode: LockMode::Shared, ..ask("busy", 60_000) }, 11).await;
     assert_eq!(counters.get(DELAYED), 0);
     // A recipe's node of another family of names would be refused.
     reader.abort();
@@ -44,7 +57,7 @@ async fn patient_exclusive_requests_behind_many_are_delayed() {
     }
 
     let patient = ask("busy", 60_000);
-    tasks.push(wait_for(patient.clone(), 11).await);
+    tasks.push(wait_for(&cluster, patient.clone(), 11).await);
     assert_eq!(counters.get(DELAYED), 1);
 
     // The same request once more, for the retry of a call whose connection broke.
@@ -76,14 +89,7 @@ async fn a_delayed_request_goes_with_its_caller() {
     let _counting = metrics::set_default_local_recorder(&counters);
     let cluster = Cluster::of_three().await;
     let node = cluster.at(1).clone();
-    let holder = session(&node, 60_000).await;
-    granted(node.acquire(caller(holder), ask("busy", 0)).await);
-    let mut tasks = Vec::new();
-    for place in 1..=60 {
-        let (mine, asking) = (session(&node, 60_000).await, node.clone());
-        tasks.push(tokio::spawn(async move { asking.acquire(caller(mine), ask("busy", 60_000)).await }));
-        until("the waiter to wait", || (waiting(&cluster) == place).then_some(())).await;
-    }
+    let (_, tasks) = crowd(&cluster, 60).await;
     let (mine, before) = (session(&node, 60_000).await, node.status().zxid);
     {
         // Handed over at once, but no other task has run.
@@ -94,6 +100,6 @@ async fn a_delayed_request_goes_with_its_caller() {
     session(&node, 60_000).await;
     assert_eq!(counters.get(ABANDONED), 0);
     assert_eq!(node.status().zxid.0, before.0 + 1, "only that session was opened");
-    tasks.into_iter().for_each(|task| task.abort());
+    tasks.into_iter().for_each(|(_, task)| task.abort());
     cluster.finish().await;
 }

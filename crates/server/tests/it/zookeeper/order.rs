@@ -8,6 +8,7 @@ use super::client::{Client, Received, create, get, set};
 use super::{cluster, cluster_with, until};
 
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
+const CONTAINER: i32 = 4;
 
 #[tokio::test]
 async fn reads_and_writes_of_one_connection_are_answered_in_order() {
@@ -198,7 +199,7 @@ async fn no_request_waits_behind_a_delayed_one() {
     let cluster = cluster(1).await;
     let mut client = Client::open(cluster.zookeeper(0)).await;
     for path in ["/locks", "/locks/crowd"] {
-        let _ = client.create(path, 4).await;
+        let _ = client.create(path, CONTAINER).await;
     }
     for _ in 0..60 {
         client.create("/locks/crowd/_c_1-lock-", EPHEMERAL_SEQUENTIAL).await.unwrap();
