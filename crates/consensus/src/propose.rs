@@ -131,19 +131,19 @@ impl Proposer {
     }
 
     /// For a proposal to the leader of this term.
-    fn ticket(&self, term: u64) -> Ticket {
+    fn ticket(&self, leader: u64, term: u64) -> Ticket {
         let mut order = self.order.lock();
         let (_, tickets) = match &mut *order {
             Some(known) if known.0 == term => known,
-            other => other.insert((term, self.peers.sequences.begin())),
+            other => other.insert((term, self.peers.begin_sequence(leader))),
         };
-        tickets.take()
+        self.peers.next_ticket(leader, tickets)
     }
 
     /// After the proposals that were made before. If this one fails, the leader may never begin it: later ones begin a
     /// new sequence, so that they do not wait for it.
     async fn forward_in_order(&self, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
-        let ticket = self.ticket(term);
+        let ticket = self.ticket(leader, term);
         let outcome = self.forward(leader, term, Command::Propose { payload, ticket }).await;
         if outcome.is_err() {
             self.order.lock().take_if(|(_, tickets)| tickets.are_of(ticket));

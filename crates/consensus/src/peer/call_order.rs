@@ -3,6 +3,9 @@
 //!
 //! The order is for speed alone. An append that comes before the one that it follows is refused, and so is a batch; a
 //! call whose predecessor is lost is therefore begun after a short wait.
+//!
+//! A sequence belongs to one start of the receiver: a later process has not seen the calls before, and would wait for
+//! them in vain. An idle stream of appends outlives the process that it went to.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -45,26 +48,36 @@ pub(crate) struct Ticket {
 pub(crate) struct Sequences(Arc<AtomicU64>);
 
 impl Sequences {
-    /// Begins a sequence, later than all others.
-    pub(crate) fn begin(&self) -> Tickets {
-        Tickets(Ticket { sequence: self.0.fetch_add(1, Ordering::Relaxed), number: 0 })
+    /// Begins a sequence, later than all others, of calls to this start of the receiver.
+    pub(crate) fn begin(&self, receiver: Option<StartId>) -> Tickets {
+        let next = Ticket { sequence: self.0.fetch_add(1, Ordering::Relaxed), number: 0 };
+        Tickets { sequences: self.clone(), receiver, next }
     }
 }
 
 /// The tickets of one sequence.
 #[derive(Debug)]
-pub(crate) struct Tickets(Ticket);
+pub(crate) struct Tickets {
+    sequences: Sequences,
+    /// The start of the receiver, as far as it is known.
+    receiver: Option<StartId>,
+    next: Ticket,
+}
 
 impl Tickets {
-    pub(crate) fn take(&mut self) -> Ticket {
-        let ticket = self.0;
-        self.0.number += 1;
+    /// The next ticket, for a call to this start of the receiver. Another start than before begins a new sequence.
+    pub(crate) fn take(&mut self, receiver: Option<StartId>) -> Ticket {
+        if receiver != self.receiver {
+            *self = self.sequences.begin(receiver);
+        }
+        let ticket = self.next;
+        self.next.number += 1;
         ticket
     }
 
     /// Whether the ticket is one of these.
     pub(crate) fn are_of(&self, ticket: Ticket) -> bool {
-        self.0.sequence == ticket.sequence
+        self.next.sequence == ticket.sequence
     }
 }
 
@@ -185,8 +198,8 @@ mod tests {
     #[tokio::test]
     async fn calls_begin_in_the_order_of_their_numbers() {
         let order = CallOrder::default();
-        let mut tickets = Sequences::default().begin();
-        let (zero, one, two) = (tickets.take(), tickets.take(), tickets.take());
+        let mut tickets = Sequences::default().begin(None);
+        let (zero, one, two) = (tickets.take(None), tickets.take(None), tickets.take(None));
         let begun = Mutex::new(Vec::new());
         let all_begun = Notify::new();
         let run = |ticket: Ticket| {
@@ -228,6 +241,19 @@ mod tests {
         assert!(begins(1, 5, 7).await, "nothing waits for a call of an earlier sequence");
         assert!(begins(1, 6, 1).await && begins(1, 6, 2).await);
         assert!(begins(2, 0, 0).await && begins(2, 0, 1).await && !begins(2, 0, 3).await);
+    }
+
+    #[tokio::test]
+    async fn a_restarted_receiver_gets_a_sequence_of_its_own() {
+        let mut tickets = Sequences::default().begin(None);
+        for boot in 1..=2 {
+            let receiver = CallOrder::default();
+            for _ in 0..3 {
+                let ticket = tickets.take(Some(StartId { number: boot, boot }));
+                let turn = Box::pin(receiver.turn(caller(1), PeerKind::Append, ticket));
+                assert!(poll!(turn).is_ready(), "start {boot} waits for calls before {ticket:?}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -303,8 +303,11 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             return stream_append_sequential(self, input, option);
         }
         let (client, deadline) = (self.clone(), self.append_deadline(&option));
-        let mut tickets = self.network.peers.sequences.begin();
-        let send = move |request| client.append(request, deadline, Some(tickets.take())).boxed();
+        let mut tickets = client.network.peers.begin_sequence(client.target);
+        let send = move |request| {
+            let ticket = client.network.peers.next_ticket(client.target, &mut tickets);
+            client.append(request, deadline, Some(ticket)).boxed()
+        };
         async move { Ok(AppendPipeline::new(input, send).boxed()) }.boxed()
     }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::peer::announced_levels::AnnouncedLevels;
-use crate::peer::call_order::Sequences;
+use crate::peer::call_order::{Sequences, Ticket, Tickets};
 use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
 use crate::peer::directory_claim::condemns;
 use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED, RollbackGuard};
@@ -27,7 +27,7 @@ pub(crate) struct Peers {
     pub(crate) guard: Arc<RollbackGuard>,
     pub(crate) levels: Arc<AnnouncedLevels>,
     /// Of the calls whose order matters.
-    pub(crate) sequences: Sequences,
+    sequences: Sequences,
     /// Rejections already logged, by peer and code: once each, not once per heartbeat.
     logged: Arc<Mutex<BTreeSet<(u64, String)>>>,
     /// When a refused message of a (peer, kind) was last logged: bounded, since only members get this far.
@@ -76,6 +76,16 @@ impl Peers {
             self.handle_rejection(to, kind, code, detail);
         }
         result
+    }
+
+    /// Begins a sequence of calls to a peer whose order matters.
+    pub(crate) fn begin_sequence(&self, to: u64) -> Tickets {
+        self.sequences.begin(self.guard.start_of(to))
+    }
+
+    /// The ticket of the next of these calls to the peer.
+    pub(crate) fn next_ticket(&self, to: u64, tickets: &mut Tickets) -> Ticket {
+        tickets.take(self.guard.start_of(to))
     }
 
     /// Asks whoever is at this address who the members are.

@@ -126,6 +126,11 @@ impl RollbackGuard {
         self.pair(&mut table, peer).approved_by.is_some() && open
     }
 
+    /// The latest start of a peer that this node has found in order: connections go to that one.
+    pub(crate) fn start_of(&self, peer: u64) -> Option<StartId> {
+        self.memory.peer(peer).and_then(|known| known.start)
+    }
+
     /// Whether a Raft message of a peer may be acted on.
     pub(crate) fn check_caller(&self, caller: PeerCaller) -> Result<(), ServeError> {
         let expected = caller.expects.map_or(Ok(()), |start| self.claim.agrees_with_start(self.node, start));

@@ -73,6 +73,37 @@ async fn dead_leaders_are_replaced_on_the_fast_path_and_come_back_as_followers()
     cluster.stop().await;
 }
 
+/// The leader's stream of appends to a follower outlives the follower's process while there is nothing to append.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_change_after_a_restart_of_an_idle_follower_waits_for_nothing() {
+    let mut cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.agreed().await;
+    let (restarted, other) = (cluster.followers(leader)[0], cluster.followers(leader)[1]);
+    for at in [restarted, leader] {
+        cluster.at(restarted).consensus.propose(text("before")).await.unwrap();
+        until("both replicas", || {
+            let [here, there] = [restarted, other].map(|node| cluster.at(node).machine.count());
+            (here == there).then_some(())
+        })
+        .await;
+        Cluster::bury(cluster.kill(restarted)).await;
+        cluster.boot(restarted).await;
+        assert_eq!(cluster.agreed().await, leader);
+        // The second time, the restarted node is needed for the majority.
+        let down = (at == leader).then(|| cluster.kill(other));
+        let began = Instant::now();
+        propose_until_taken(&cluster.at(at).consensus, b"first").await;
+        until("its replica", || cluster.at(restarted).machine.has(b"first").then_some(())).await;
+        let took = began.elapsed();
+        // Appends wait for 2 s for those before them.
+        assert!(took < Duration::from_millis(1_000), "proposed at node {at}, leader {leader}: {took:?}");
+        if let Some(down) = down {
+            Cluster::bury(down).await;
+        }
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_falls_silent_is_replaced_before_its_lease_ends() {
     let cluster = Cluster::start(3, |_| ()).await;
