@@ -1,5 +1,8 @@
 //! The store's first failure, reported once; and the thread that notices a write that never ends. sled has a path that
 //! does not wake its waiters after an error, and a failing disk may not answer at all.
+//!
+//! The limit is for the disk. The time for which the process itself did not run (it was stopped, or its virtual machine
+//! was paused) does not count: the watchdog notices that its own look comes late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,12 +66,12 @@ impl Watchdog {
         });
         let watched = shared.clone();
         let watch = move || {
-            let tick = (limit / 8).max(Duration::from_millis(1));
+            let mut looks = Looks::new(limit, watched.base.elapsed());
             let mut ended = watched.ended.lock();
             while !*ended {
-                let _ = watched.wake.wait_for(&mut ended, tick);
+                let _ = watched.wake.wait_for(&mut ended, looks.every);
                 let since = watched.busy_since.load(Ordering::SeqCst);
-                if since != 0 && watched.base.elapsed() > Duration::from_millis(since - 1) + limit {
+                if looks.is_stuck(watched.base.elapsed(), since) {
                     drop(ended);
                     return stuck();
                 }
@@ -87,6 +90,43 @@ impl Watchdog {
     /// Work has ended.
     pub(crate) fn end(&self) {
         self.shared.busy_since.store(0, Ordering::SeqCst);
+    }
+}
+
+/// The watchdog's looks at the work. Times are those since `base`.
+struct Looks {
+    limit: Duration,
+    every: Duration,
+    last: Duration,
+    /// The work that was looked at last, as in `busy_since`, and the time since then for which the process did not run.
+    work: u64,
+    not_running: Duration,
+}
+
+impl Looks {
+    fn new(limit: Duration, now: Duration) -> Self {
+        let every = (limit / 8).max(Duration::from_millis(1));
+        Self { limit, every, last: now, work: 0, not_running: Duration::ZERO }
+    }
+
+    /// Looks at the work that began at this time (as in `busy_since`): whether it takes longer than the limit.
+    fn is_stuck(&mut self, now: Duration, busy_since: u64) -> bool {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.last, now));
+        if busy_since != self.work {
+            (self.work, self.not_running) = (busy_since, Duration::ZERO);
+        }
+        if busy_since == 0 {
+            return false;
+        }
+        let took = now.saturating_sub(Duration::from_millis(busy_since - 1));
+        if gap > 2 * self.every {
+            tracing::warn!(
+                gap_ms = gap.as_millis() as u64,
+                "this process was not running for a while: the disk gets as much longer for a write"
+            );
+            self.not_running += gap.min(took);
+        }
+        took > self.limit + self.not_running
     }
 }
 
@@ -117,6 +157,43 @@ mod tests {
         failure.set(&FatalError::Stuck { file: "db".into(), limit: Duration::ZERO });
         drop(watchdog);
         assert!(told.try_recv().is_err());
+    }
+
+    /// Looks each 100 ms, from 1 s on, at work that began then: at which look it counts as stuck. Before some of them
+    /// the process does not run for a while.
+    fn stuck_at_look(pauses: &[(u32, Duration)]) -> Option<u32> {
+        let (limit, began) = (Duration::from_millis(800), Duration::from_secs(1));
+        let mut looks = Looks::new(limit, began);
+        let mut now = began;
+        (1..100).find(|look| {
+            now += looks.every + pauses.iter().filter(|(at, _)| at == look).map(|(_, pause)| *pause).sum::<Duration>();
+            looks.is_stuck(now, began.as_millis() as u64 + 1)
+        })
+    }
+
+    #[test]
+    fn the_time_for_which_the_process_did_not_run_does_not_count() {
+        let frozen = Duration::from_secs(12);
+        assert_eq!(stuck_at_look(&[]), Some(9));
+        assert_eq!(stuck_at_look(&[(1, frozen)]), Some(10));
+        assert_eq!(stuck_at_look(&[(4, frozen), (6, frozen)]), Some(11));
+        assert_eq!(
+            stuck_at_look(&[(9, frozen)]),
+            Some(10),
+            "the look that comes late is not the one that ends the node"
+        );
+        // A look that is a little late excuses nothing: a slow machine may have a slow disk as well.
+        let a_little = Duration::from_millis(90);
+        assert_eq!(stuck_at_look(&[(1, a_little), (2, a_little)]), Some(7));
+    }
+
+    #[test]
+    fn a_pause_before_the_work_excuses_nothing() {
+        let at = Duration::from_millis;
+        let mut looks = Looks::new(at(800), Duration::ZERO);
+        assert!(!looks.is_stuck(at(12_010), 12_001), "began after the pause, 10 ms ago");
+        assert!((1..=8).all(|look| !looks.is_stuck(at(12_010 + look * 100), 12_001)));
+        assert!(looks.is_stuck(at(12_910), 12_001));
     }
 
     #[test]
