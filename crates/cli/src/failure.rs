@@ -3,6 +3,9 @@
 use lockkeeper_api::Code;
 use lockkeeper_api::text::printable;
 use lockkeeper_client::{AccessTokenError, EndpointError, Error, TlsError};
+use nix::sys::signal::Signal;
+
+use crate::supervise::code_of;
 
 /// Success.
 pub(crate) const EXIT_OK: u8 = 0;
@@ -37,6 +40,8 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     message: String,
     pub(crate) may_pass: MayPass,
+    /// The signal that ended the command, which this process is to die of.
+    pub(crate) signal: Option<Signal>,
 }
 
 /// Whether the same may succeed later; see [`Error::may_pass`].
@@ -52,7 +57,7 @@ pub(crate) enum MayPass {
 
 impl Failure {
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), may_pass: MayPass::No }
+        Self { code, message: message.into(), may_pass: MayPass::No, signal: None }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -71,6 +76,11 @@ impl Failure {
     /// A failure without a message: the reader closed the pipe, or the message was printed already.
     pub(crate) fn silent(code: u8) -> Self {
         Self::new(code, "")
+    }
+
+    /// The end by a signal, which needs no message.
+    pub(crate) fn by_signal(signal: Signal) -> Self {
+        Self { signal: Some(signal), ..Self::silent(code_of(signal as i32)) }
     }
 
     /// Prints the failure as one line on standard error.

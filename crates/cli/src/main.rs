@@ -12,6 +12,7 @@ mod failure;
 mod hold;
 mod output;
 mod scrape;
+mod signals;
 mod supervise;
 mod top;
 
@@ -23,6 +24,7 @@ use clap::{CommandFactory, Parser};
 use args::{Args, Command};
 use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure, print_error};
 use lockkeeper_server::CommandTrace;
+use nix::sys::prctl::set_name;
 
 /// A node allocates for each message. With the system's allocator this took a fifth of its CPU time.
 #[global_allocator]
@@ -38,18 +40,30 @@ fn main() -> ExitCode {
 }
 
 fn run() -> ExitCode {
+    // A process that lockkeeper starts for itself would have the name of the link by which it is started.
+    let _ = set_name(c"lockkeeper");
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
     let prefix = args.command.name().to_owned();
+    // Before there is another thread.
+    if args.command.holds() {
+        supervise::terminal::never_stop();
+    }
     let trace = trace_of(&args.command);
-    let code = command(args).unwrap_or_else(|failure| {
-        failure.print(&prefix);
-        failure.code
-    });
+    let (code, signal) = command(args).map_or_else(
+        |failure| {
+            failure.print(&prefix);
+            (failure.code, failure.signal)
+        },
+        |code| (code, None),
+    );
     if let Some(trace) = trace {
         trace.end(code);
+    }
+    if let Some(signal) = signal {
+        signals::die_of(signal);
     }
     ExitCode::from(code)
 }

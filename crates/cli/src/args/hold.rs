@@ -12,9 +12,14 @@ use super::duration;
 pub(super) const SEE_HELP: &str = "Use --help for exit codes and examples";
 
 pub(super) const SUPERVISION: &str = "\
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to the group. When CMD ends, processes that it left
-in its group are ended too (SIGTERM, then SIGKILL after --grace) before the lock or gate is released. A process that
-leaves the group (setsid) is no longer supervised.
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to the group, except those that lockkeeper's caller
+ignores, as nohup does: these stay ignored. When CMD ends, processes that it left in its group are ended too (SIGTERM,
+then SIGKILL after --grace) before the lock or gate is released. A process that leaves the group (setsid) is no longer
+supervised. If a forwarded signal, or one typed at the terminal, killed CMD, lockkeeper then dies of the same signal, so
+that Ctrl-C ends a script around it.
+
+At a terminal CMD can ask its user, whatever its standard input is. If lockkeeper runs in the background, CMD is stopped
+when it asks, until fg; what it holds is kept. Ctrl-Z suspends neither: a suspended lockkeeper loses its session.
 
 If the session cannot be renewed, the group gets SIGTERM, and SIGKILL early enough that it is dead before the
 cluster can grant to another. If lockkeeper itself is killed or frozen, a guard process kills the group.";
@@ -194,7 +199,8 @@ Examples:
 /// Options of all these commands
 #[derive(Debug, ClapArgs)]
 pub(crate) struct HoldArgs {
-    /// Session timeout: how long after the last keepalive the cluster may grant to another
+    /// Session timeout: how long after the last keepalive the cluster may grant to another. The cluster has limits, by
+    /// default 500ms and 1h; standard error says if they change it
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub(crate) ttl: Duration,
     /// Time between SIGTERM and SIGKILL [default and maximum: a fifth of --ttl, or of the time that CMD may run]

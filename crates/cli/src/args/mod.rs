@@ -78,7 +78,7 @@ pub(crate) struct Common {
     /// Print JSON for programs
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// How long to retry while no endpoint can serve
+    /// How long to retry while no endpoint can serve; an attempt may take 100ms in any case
     #[arg(long, global = true, value_name = "TIME", default_value = "3s", value_parser = humantime::parse_duration)]
     pub(crate) patience: Duration,
     /// The node at which a session stays while that node serves
@@ -226,6 +226,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether it runs CMD while it holds something, or waits to.
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::Semaphore(_) | Self::Elect(_) | Self::Gate(_) | Self::Cron(_))
+    }
+
     /// The command's name on the command line.
     pub(crate) fn name(&self) -> &str {
         match self {

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
 use lockkeeper_client::{Client, Options};
@@ -15,12 +15,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 use serde::Serialize;
 use socket2::{Domain, Socket, Type};
-use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::args::{Common, Dev};
 use crate::failure::{EXIT_OK, Failure, print_error};
 use crate::output::{print_json_line, print_line};
+use crate::signals::Stops;
+use crate::supervise::itself;
 
 const CLUSTER: &str = "dev";
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,16 +90,12 @@ pub(crate) fn run(common: &Common, args: &Dev) -> Result<u8, Failure> {
 
 async fn serve(common: &Common, dev_nodes: Vec<NodeSpec>, directory: &Path, temporary: bool) -> Result<u8, Failure> {
     let no_signals = |e: std::io::Error| Failure::failed(format!("cannot receive signals: {e}"));
-    let mut stops = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
-        .into_iter()
-        .map(signal)
-        .collect::<Result<Vec<Listener>, _>>()
-        .map_err(no_signals)?;
+    let mut stops = Stops::of(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).map_err(no_signals)?;
     // Started from the main thread: the parent-death signal of the nodes follows this thread.
     let mut cluster = Cluster::start(dev_nodes)?;
     let mut worked = false;
     let failed = tokio::select! {
-        () = any(&mut stops) => None,
+        () = stops.next() => None,
         failure = async {
             if let Err(failure) = cluster.until_ready().await {
                 return failure;
@@ -117,10 +114,6 @@ async fn serve(common: &Common, dev_nodes: Vec<NodeSpec>, directory: &Path, temp
         Some(failure) => Err(failure),
         None => stopped.map(|()| EXIT_OK),
     }
-}
-
-async fn any(stops: &mut [Listener]) {
-    futures::future::select_all(stops.iter_mut().map(|stop| Box::pin(stop.recv()))).await;
 }
 
 /// The nodes of an earlier run in this directory on their old ports, or else new nodes on free ports. Reserves the
@@ -226,13 +219,11 @@ fn config_of(node_id: u64, own: &Addresses, all: &[Addresses], directory: &Path)
 
 impl Cluster {
     fn start(dev_nodes: Vec<NodeSpec>) -> Result<Self, Failure> {
-        let itself =
-            std::env::current_exe().map_err(|e| Failure::failed(format!("cannot find the lockkeeper binary: {e}")))?;
         let mut cluster = Self(Vec::new());
         for spec in dev_nodes {
             let failed = |e: std::io::Error| Failure::failed(format!("cannot start node {}: {e}", spec.node_id));
             let log = File::options().create(true).append(true).open(&spec.log).map_err(failed)?;
-            let mut command = Command::new(&itself);
+            let mut command = itself();
             command.args(["serve", "--end-with", &getpid().to_string(), "--config"]).arg(&spec.config);
             // Settings for another node in this environment do not apply to these.
             for (key, _) in std::env::vars_os() {

@@ -16,7 +16,7 @@ use crate::args::{Common, Gate, IfUnreachable};
 use crate::failure::{
     EXIT_GATE_MISMATCH, EXIT_IN_PROGRESS, EXIT_INTERNAL, EXIT_OK, EXIT_UNKNOWN_OUTCOME, Failure, print_error,
 };
-use crate::hold::{self, Ended, Hold, Obtained};
+use crate::hold::{self, Ended, Hold, Obtained, millis};
 use crate::output::{ago, escaped, print_bytes};
 
 /// Largest result that the server accepts.
@@ -178,10 +178,6 @@ fn not_begun(error: Error) -> Failure {
         Some(Code::GateMismatch) => Failure::new(EXIT_GATE_MISMATCH, error.to_string()),
         _ => hold::before_command(error),
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Hash of the command and its arguments.

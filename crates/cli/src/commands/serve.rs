@@ -5,11 +5,11 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::getppid;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Serve;
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure};
 use crate::output::print_line;
+use crate::signals::Stops;
 
 /// Serves until a signal stops it.
 pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
@@ -29,15 +29,8 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     umask(Mode::from_bits_truncate(0o077));
     telemetry::install_logging(&config.log);
     let served = super::runtime()?.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let stop_signal = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        };
-        let served = lockkeeper_server::run(config, stop_signal).await;
+        let mut stops = Stops::of(&[Signal::SIGTERM, Signal::SIGINT])?;
+        let served = lockkeeper_server::run(config, async move { stops.next().await }).await;
         if let Err(fatal @ ServeError::Fatal(_)) = &served {
             // After a fatal error the process must not even wait for its own tasks.
             Failure::new(fatal.exit_code(), fatal.to_string()).print("serve");

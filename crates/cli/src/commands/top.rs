@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkeeper_api::locks::Locks;
 use lockkeeper_client::{Client, Paging};
 use nix::sys::signal::{Signal, raise};
-use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::client;
@@ -13,6 +13,7 @@ use crate::args::{Common, Top};
 use crate::doctor::survey::Survey;
 use crate::failure::{EXIT_UNREACHABLE, Failure};
 use crate::output::{print_json, print_json_line, print_line};
+use crate::signals::Stops;
 use crate::top::frame::Frame;
 use crate::top::render::lines;
 use crate::top::screen::Screen;
@@ -30,7 +31,7 @@ pub(crate) async fn run(common: &Common, args: &Top) -> Result<(), Failure> {
         return Err(Failure::usage("standard output is no terminal; print single frames with --once, or use --json"));
     }
     let cannot = |error| Failure::failed(format!("cannot receive signals: {error}"));
-    let mut stops = Stops::new().map_err(cannot)?;
+    let mut stops = Stops::of(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).map_err(cannot)?;
     tokio::select! {
         shown = show(common, args, &client) => shown,
         () = stops.next() => Ok(()),
@@ -90,24 +91,4 @@ async fn ask(common: &Common, args: &Top, client: &Client) -> (Survey, Result<Lo
 fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The signals that end it.
-struct Stops([Signals; 3]);
-
-impl Stops {
-    fn new() -> std::io::Result<Self> {
-        let [interrupt, terminate, hangup] =
-            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
-        Ok(Self([interrupt?, terminate?, hangup?]))
-    }
-
-    async fn next(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }
 }

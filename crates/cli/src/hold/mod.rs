@@ -6,6 +6,7 @@
 
 mod capture;
 pub(crate) mod nested;
+mod pause;
 pub(crate) mod queue;
 mod supervision;
 pub(crate) mod unprotected;
@@ -13,13 +14,13 @@ pub(crate) mod unprotected;
 use std::ffi::OsString;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_client::api::{Code, Credential};
 use lockkeeper_client::{Client, Error, Moment, Session, SessionOptions, process_label};
-use nix::sys::signal::Signal;
-use tokio::signal::unix::{SignalKind, signal};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::getpgrp;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -28,8 +29,10 @@ use crate::commands::{client, runtime};
 use crate::failure::{
     EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error,
 };
-use crate::supervise::code_of;
+use crate::signals::{Arrivals, bit};
+use crate::supervise::Exit;
 use capture::Capture;
+use pause::noting_pauses;
 use supervision::{End, supervise};
 
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
@@ -124,7 +127,7 @@ pub(crate) enum Obtained<T> {
 
 /// Acquires and runs CMD.
 pub(crate) fn run(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<u8, Failure> {
-    on_signals(common, args, async |client, signals| {
+    on_signals(common, args, hold.command(), async |client, signals| {
         loop {
             let result = once(client, args, hold, signals).await;
             let Err(failure) = &result else { return result };
@@ -136,7 +139,7 @@ pub(crate) fn run(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<
             failure.print(hold.command());
             tokio::select! {
                 biased;
-                Some(signal) = signals.received.recv() => return Ok(code_of(signal)),
+                Some(signal) = signals.received.recv() => return Err(Failure::by_signal(signal)),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -145,11 +148,11 @@ pub(crate) fn run(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<
 
 /// Acquires and runs CMD again and again, until a signal ends it: SIGTERM and SIGINT without a failure.
 pub(crate) fn run_each(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<u8, Failure> {
-    let code_after = |signal| if is_end(signal) { EXIT_OK } else { code_of(signal) };
-    on_signals(common, args, async |client, signals| {
+    let after = |signal| if is_end(signal) { Ok(EXIT_OK) } else { Err(Failure::by_signal(signal)) };
+    on_signals(common, args, hold.command(), async |client, signals| {
         loop {
             let failure = match each_in_session(client, args, hold, signals).await {
-                Ok(signal) => return Ok(code_after(signal)),
+                Ok(signal) => return after(signal),
                 Err(failure) => failure,
             };
             let Some(pause) = hold.retry_after(&failure) else { return Err(failure) };
@@ -160,7 +163,7 @@ pub(crate) fn run_each(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Re
             }
             tokio::select! {
                 biased;
-                Some(signal) = signals.received.recv() => return Ok(code_after(signal)),
+                Some(signal) = signals.received.recv() => return after(signal),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -170,6 +173,7 @@ pub(crate) fn run_each(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Re
 fn on_signals(
     common: &Common,
     args: &HoldArgs,
+    command: &'static str,
     work: impl AsyncFnOnce(&Client, &mut Signals) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     if args.ttl < SHORTEST_TTL {
@@ -178,28 +182,36 @@ fn on_signals(
     }
     let client = client(common).map_err(|failure| failure.with_code(EXIT_INTERNAL))?;
     // CMD must be started from this thread; see `Supervised::start`.
-    runtime()?.block_on(async { work(&client, &mut Signals::receive()?).await })
+    runtime()?.block_on(async {
+        let mut signals = Signals::receive(command)?;
+        let result = work(&client, &mut signals).await;
+        if let Some(signal) = signals.typed {
+            // A script around would have got it, had CMD run in its group.
+            let _ = killpg(getpgrp(), signal);
+        }
+        result
+    })
 }
 
 async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut Signals) -> Result<u8, Failure> {
     let opened = tokio::select! {
         opened = open(client, args, hold) => opened,
-        Some(signal) = signals.received.recv() => return Ok(code_of(signal)),
+        Some(signal) = signals.received.recv() => return Err(Failure::by_signal(signal)),
     };
     let (session, is_own) = match opened {
         Ok(opened) => opened,
-        Err(not_opened) => return not_begun(client, args, hold, &mut signals.received, not_opened).await,
+        Err(not_opened) => return not_begun(client, args, hold, signals, not_opened).await,
     };
     let mut capture = None;
     let result = match obtain_and_run(&session, args, hold, signals, &mut capture).await {
         Ok(Ran::Ended(code)) => Ok(code),
-        Ok(Ran::Signalled(signal)) => Ok(code_of(signal)),
+        Ok(Ran::Signalled(signal)) => Err(Failure::by_signal(signal)),
         Ok(Ran::NotBegun(failure)) => {
             if is_own {
                 close(session, hold).await;
             }
             let known = if failure.code == EXIT_UNREACHABLE { Known::Nothing } else { Known::NoOutage };
-            return not_begun(client, args, hold, &mut signals.received, (failure, known)).await;
+            return not_begun(client, args, hold, signals, (failure, known)).await;
         }
         Err(failure) => Err(failure),
     };
@@ -238,16 +250,44 @@ async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Ses
         }
     }
     let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
-    let opened = Session::open(client, &options).await.map_err(|error| {
+    loop {
+        let (opened, paused) = noting_pauses(Session::open(client, &options)).await;
+        let error = match opened {
+            Ok(session) => {
+                report_other_ttl(hold.command(), args.ttl, session.timeout());
+                return Ok((session, true));
+            }
+            Err(error) => error,
+        };
         let known = match &error {
             _ if error.is_outage() => Known::Outage,
             // A session without a lock may have been opened; nothing was asked for in it.
             Error::UnknownOutcome(_) => Known::Nothing,
             _ => Known::NoOutage,
         };
-        (before_command(error), known)
-    });
-    Ok((opened?, true))
+        // The time in which this process stood still says nothing about the cluster.
+        if !(paused && matches!(known, Known::Outage | Known::Nothing)) {
+            return Err((before_command(error), known));
+        }
+    }
+}
+
+/// The cluster's limits change a session's timeout without a refusal.
+fn report_other_ttl(command: &str, asked: Duration, given: Duration) {
+    let (asked, given) = (Duration::from_millis(millis(asked)), Duration::from_millis(millis(given)));
+    if asked != given {
+        let (relation, limit) = if asked < given { ("less", "min") } else { ("more", "max") };
+        print_error(&format!(
+            "lockkeeper {command}: --ttl {} is {relation} than the cluster allows \
+             (timing.{limit}_session_timeout_ms), so it is {}",
+            humantime::format_duration(asked),
+            humantime::format_duration(given)
+        ));
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Runs CMD for each grant, in one session; returns the signal that ended it.
@@ -279,7 +319,7 @@ async fn each_in_session(
 enum Ran {
     /// This exit code: CMD's, or without it.
     Ended(u8),
-    /// A signal came before the grant.
+    /// By a signal that came before the grant, or that killed CMD too.
     Signalled(Signal),
     /// There is no grant, for this reason.
     NotBegun(Failure),
@@ -312,12 +352,14 @@ async fn obtain_and_run(
         Err(failure) => return Ok(Ran::NotBegun(failure)),
     };
     let failure = match supervise(session, args, hold, &held, &mut signals.received, capture).await {
-        Ok(End::Exited(ended)) => {
-            let ended = Ended { told_to_end: signals.told_to_end(), ..ended };
+        Ok(End::Exited(exit, output)) => {
+            let killed_by = signals.that_killed(exit);
+            let ran = |code| killed_by.map_or(Ran::Ended(code), Ran::Signalled);
+            let ended = Ended { code: exit.code, output, told_to_end: signals.told_to_end() };
             let released = hold.release(session, held, ended);
-            let Some(longest) = hold.longest_report_after_signal() else { return released.await.map(Ran::Ended) };
+            let Some(longest) = hold.longest_report_after_signal() else { return released.await.map(ran) };
             return tokio::select! {
-                code = released => code.map(Ran::Ended),
+                code = released => code.map(ran),
                 () = signals.ended_for(longest) => {
                     let why = format!("the end of {} is not known to the cluster after {longest:?}", hold.name());
                     Err(Failure::new(EXIT_UNKNOWN_OUTCOME, why))
@@ -356,7 +398,7 @@ async fn not_begun(
     client: &Client,
     args: &HoldArgs,
     hold: &impl Hold,
-    signals: &mut mpsc::Receiver<Signal>,
+    signals: &mut Signals,
     (failure, known): (Failure, Known),
 ) -> Result<u8, Failure> {
     if hold.if_unreachable() == IfUnreachable::Refuse {
@@ -366,11 +408,21 @@ async fn not_begun(
         Known::Outage => true,
         Known::NoOutage => false,
         Known::Nothing => tokio::select! {
-            is_outage = client.is_outage() => is_outage,
-            Some(signal) = signals.recv() => return Ok(code_of(signal)),
+            is_outage = is_outage(client) => is_outage,
+            Some(signal) = signals.received.recv() => return Err(Failure::by_signal(signal)),
         },
     };
     if is_outage { unprotected::run(hold, args, signals, &failure).await } else { Err(failure) }
+}
+
+/// Asks again if this process stood still meanwhile: that is no outage.
+async fn is_outage(client: &Client) -> bool {
+    loop {
+        let (is_outage, paused) = noting_pauses(client.is_outage()).await;
+        if !(is_outage && paused) {
+            return is_outage;
+        }
+    }
 }
 
 /// The grant was lost before CMD exited.
@@ -422,28 +474,57 @@ fn is_end(signal: Signal) -> bool {
 /// The signals that are forwarded to CMD.
 struct Signals {
     received: mpsc::Receiver<Signal>,
-    told_to_end: Arc<AtomicBool>,
+    /// All that came so far.
+    came: Arc<AtomicU64>,
+    /// The one that was typed at the terminal and killed CMD.
+    typed: Option<Signal>,
 }
 
 impl Signals {
-    fn receive() -> Result<Self, Failure> {
+    /// `command` is lockkeeper's, for messages.
+    fn receive(command: &'static str) -> Result<Self, Failure> {
         let (sender, received) = mpsc::channel(64);
-        let told_to_end = Arc::new(AtomicBool::new(false));
+        let came = Arc::new(AtomicU64::new(0));
+        let arrivals_of = |which| {
+            Arrivals::of(which).map_err(|e| Failure::new(EXIT_INTERNAL, format!("cannot receive {which}: {e}")))
+        };
         for which in FORWARDED {
-            let failed = |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot receive {which}: {e}"));
-            let mut signals = signal(SignalKind::from_raw(which as i32)).map_err(failed)?;
-            let (sender, told_to_end) = (sender.clone(), told_to_end.clone());
+            let mut arrivals = arrivals_of(which)?;
+            let (sender, came) = (sender.clone(), came.clone());
             tokio::spawn(async move {
-                while signals.recv().await.is_some() {
+                while arrivals.recv().await.is_some() {
                     // Before CMD gets it.
-                    told_to_end.fetch_or(is_end(which), Ordering::Relaxed);
+                    came.fetch_or(bit(which), Ordering::Relaxed);
                     if sender.send(which).await.is_err() {
                         return;
                     }
                 }
             });
         }
-        Ok(Self { received, told_to_end })
+        let mut suspended = arrivals_of(Signal::SIGTSTP)?;
+        tokio::spawn(async move {
+            while suspended.recv().await.is_some() {
+                print_error(&format!(
+                    "lockkeeper {command}: not suspended, because a suspended lockkeeper loses its session; to go on \
+                     in the background, start it with &"
+                ));
+            }
+        });
+        Ok(Self { received, came, typed: None })
+    }
+
+    /// The signal that killed CMD, if it came to this process too, or would have, had CMD not had the terminal.
+    fn that_killed(&mut self, exit: Exit) -> Option<Signal> {
+        let signal = Signal::try_from(exit.signal?).ok()?;
+        if exit.from_keyboard {
+            self.came.fetch_or(bit(signal), Ordering::Relaxed);
+            self.typed = Some(signal);
+        }
+        self.has_come(signal).then_some(signal)
+    }
+
+    fn has_come(&self, signal: Signal) -> bool {
+        self.came.load(Ordering::Relaxed) & bit(signal) != 0
     }
 
     /// Completes so long after SIGTERM or SIGINT.
@@ -459,7 +540,7 @@ impl Signals {
 
     /// Whether SIGTERM or SIGINT came.
     fn told_to_end(&self) -> bool {
-        self.told_to_end.load(Ordering::Relaxed)
+        FORWARDED.into_iter().any(|signal| is_end(signal) && self.has_come(signal))
     }
 }
 

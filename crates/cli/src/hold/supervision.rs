@@ -11,20 +11,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::Hold;
 use super::capture::Capture;
+use super::pause::PauseCheck;
 use super::unprotected::UNPROTECTED;
-use super::{Ended, Hold};
 use crate::args::HoldArgs;
 use crate::failure::{EXIT_INTERNAL, EXIT_RESULT_TOO_LARGE, Failure, print_error};
-use crate::supervise::Supervised;
-
-/// Longest sleep between looks at the clock: timers do not count the time that a machine is suspended.
-const MAX_SLEEP: Duration = Duration::from_millis(500);
+use crate::supervise::{Exit, Supervised};
 
 /// How CMD ended.
 pub(super) enum End {
-    /// It exited.
-    Exited(Ended),
+    /// It exited, having printed this, if that is kept.
+    Exited(Exit, Vec<u8>),
     /// It was killed because the grant was lost.
     Lost(String),
 }
@@ -68,6 +66,13 @@ pub(super) async fn supervise<H: Hold>(
     let deadline = Deadline { session, fixed: hold.ends_at(held), limit: hold.time_limit() };
     let longest_grace = deadline.fixed.map_or(ttl, |fixed| Moment::now().until(fixed).min(ttl)) / 5;
     let grace = args.grace.unwrap_or(longest_grace).min(longest_grace);
+    if args.grace.is_some_and(|asked| asked > grace) {
+        print_error(&format!(
+            "lockkeeper {}: --grace is more than a fifth of the time that CMD may run without a renewal, so it is {}",
+            hold.command(),
+            humantime::format_duration(Duration::from_millis(super::millis(grace)))
+        ));
+    }
     let mut ended_children = signal(SignalKind::child()).map_err(|e| Failure::new(EXIT_INTERNAL, e.to_string()))?;
     let mut renewals = session.renewals();
     // The guard acts later than this process, but before the session can expire.
@@ -83,22 +88,25 @@ pub(super) async fn supervise<H: Hold>(
     *capture = start_capture(&mut command, hold.output_limit())?;
     let mut taken = pin!(hold.revoked(session, held));
     let mut warned = false;
+    // Time left at which CMD is told to end.
+    let mut end_at = grace;
     loop {
-        if let Some(code) = command.reap() {
+        if let Some(exit) = command.reap() {
             command.end_rest(grace.min(Moment::now().until(kill_at))).await;
             // Ending the group may have taken until after the deadline.
             if warned || deadline.has_passed() {
                 return Ok(End::Lost(deadline.why()));
             }
-            return rest_of_output(capture).map(|output| End::Exited(Ended { code, output, told_to_end: false }));
+            return rest_of_output(capture).map(|output| End::Exited(exit, output));
         }
         let left = Moment::now().until(kill_at);
-        if left <= grace && !warned {
+        if left <= end_at && !warned {
             warned = true;
             warn(hold, left);
             command.signal(Signal::SIGTERM);
         }
-        let nap = if warned { left } else { left - grace };
+        let nap = (if warned { left } else { left - end_at }).clamp(Duration::from_millis(1), command.max_sleep());
+        let check = PauseCheck::before(nap);
         tokio::select! {
             biased;
             because = session.lost() => {
@@ -114,13 +122,17 @@ pub(super) async fn supervise<H: Hold>(
             Ok(()) = renewals.changed() => {
                 renewals.borrow_and_update();
                 kill_at = deadline.now();
+                end_at = grace;
                 command.set_guard_deadline(kill_at + guard_slack);
             }
             failure = output_too_large(capture) => {
                 command.end_rest(grace.min(Moment::now().until(kill_at))).await;
                 return Err(failure);
             }
-            () = sleep(nap.clamp(Duration::from_millis(1), MAX_SLEEP)) => {}
+            () = sleep(nap) => {}
+        }
+        if check.is_paused() {
+            end_at = end_at_after_pause(grace, Moment::now().until(kill_at));
         }
         // Check in every round: timers may have missed the deadline while the machine was suspended.
         if deadline.has_passed() {
@@ -128,6 +140,11 @@ pub(super) async fn supervise<H: Hold>(
             return Ok(End::Lost(deadline.why()));
         }
     }
+}
+
+/// Time left at which CMD is told to end, after this process itself stood still: the session may be renewed yet.
+fn end_at_after_pause(grace: Duration, left: Duration) -> Duration {
+    grace.min(left / 2)
 }
 
 /// CMD's environment variables. That of a surrounding command that runs unprotected is unset.
@@ -175,4 +192,16 @@ fn too_large_failure(capture: &Capture) -> Failure {
         capture.limit() >> 10
     );
     Failure::new(EXIT_RESULT_TOO_LARGE, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_pause_the_session_can_be_renewed_before_the_command_is_told_to_end() {
+        let (grace, second) = (Duration::from_secs(2), Duration::from_secs(1));
+        assert!(end_at_after_pause(grace, second) < second, "the grace period has begun");
+        assert_eq!(end_at_after_pause(grace, 8 * second), grace, "it is far away");
+    }
 }

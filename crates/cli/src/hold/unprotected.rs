@@ -5,14 +5,11 @@
 //! own, such as that of a surrounding `lockkeeper lock`.
 
 use std::process::Stdio;
-use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::Hold;
+use super::{Hold, Signals};
 use crate::args::HoldArgs;
 use crate::failure::{EXIT_INTERNAL, Failure, print_error};
 use crate::supervise::Supervised;
@@ -23,14 +20,11 @@ pub(crate) const UNPROTECTED: &str = "LOCKKEEPER_UNPROTECTED";
 /// What only a CMD that holds something has.
 const OF_HOLDERS: [&str; 4] = ["LOCKKEEPER_TOKEN", "LOCKKEEPER_LOCK", "LOCKKEEPER_GATE", "LOCKKEEPER_ELECTION"];
 
-/// Longest sleep between looks at CMD, should a signal of its end be lost.
-const MAX_SLEEP: Duration = Duration::from_millis(500);
-
 /// Says that CMD is not protected, and runs it.
 pub(super) async fn run(
     hold: &impl Hold,
     args: &HoldArgs,
-    signals: &mut mpsc::Receiver<Signal>,
+    signals: &mut Signals,
     because: &Failure,
 ) -> Result<u8, Failure> {
     let (of, name) = (hold.command(), hold.name());
@@ -44,14 +38,14 @@ pub(super) async fn run(
     let variables: Vec<_> = unset.into_iter().chain([(UNPROTECTED, Some("1".to_owned()))]).collect();
     let mut command = Supervised::start(of, &args.command, &variables, None, Stdio::inherit())?;
     loop {
-        if let Some(code) = command.reap() {
+        if let Some(exit) = command.reap() {
             command.end_rest(args.grace.unwrap_or(args.ttl / 5).min(args.ttl / 5)).await;
-            return Ok(code);
+            return signals.that_killed(exit).map_or(Ok(exit.code), |signal| Err(Failure::by_signal(signal)));
         }
         tokio::select! {
-            Some(signal) = signals.recv() => command.signal(signal),
+            Some(signal) = signals.received.recv() => command.signal(signal),
             _ = ended_children.recv() => {}
-            () = sleep(MAX_SLEEP) => {}
+            () = sleep(command.max_sleep()) => {}
         }
     }
 }

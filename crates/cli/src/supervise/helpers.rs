@@ -9,14 +9,13 @@ use std::io::{BufRead, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
 use lockkeeper_client::Moment;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 
-use super::terminal::set_foreground;
+use super::{MAX_SLEEP, terminal};
 use crate::args::Exec;
 use crate::failure::{EXIT_INTERNAL, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OK, Failure};
 
@@ -30,8 +29,9 @@ pub(crate) fn exec(exec: &Exec) -> Failure {
         return Failure::silent(EXIT_INTERNAL);
     }
     if exec.foreground {
-        set_foreground(getpid());
+        terminal::set_foreground(getpid());
     }
+    terminal::may_stop();
     let Some((program, arguments)) = exec.command.split_first() else {
         return Failure::new(EXIT_INTERNAL, "no command given");
     };
@@ -42,9 +42,6 @@ pub(crate) fn exec(exec: &Exec) -> Failure {
         _ => Failure::new(EXIT_NOT_EXECUTABLE, format!("cannot execute {name}: {error}")),
     }
 }
-
-/// Longest sleep between looks at the clock: timers do not count the time that a machine is suspended.
-const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// `__guard`: waits for `done`, or kills the group.
 pub(crate) fn guard(group: i32) -> Result<u8, Failure> {

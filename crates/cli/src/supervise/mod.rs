@@ -4,7 +4,7 @@
 //! killed; and a guard process kills the group when this process is gone, frozen or late.
 
 pub(crate) mod helpers;
-mod terminal;
+pub(crate) mod terminal;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,15 +16,19 @@ use lockkeeper_client::Moment;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpid};
+use nix::unistd::{Pid, getpgrp, getpid};
+use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::time::{Instant, sleep};
 
 use crate::failure::{EXIT_INTERNAL, Failure, print_error};
-use terminal::Terminal;
+use terminal::{foreground, set_foreground};
 
 /// Interval at which a killed group is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Longest sleep between looks at the clock and at CMD: timers do not count the time that a machine is suspended.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
+/// The same while CMD waits for the terminal: nothing reports that lockkeeper's group got it.
+const MAX_SLEEP_FOR_TERMINAL: Duration = Duration::from_millis(50);
 
 /// A running command.
 pub(crate) struct Supervised {
@@ -32,11 +36,33 @@ pub(crate) struct Supervised {
     of: &'static str,
     /// CMD's process, the leader of its group.
     leader: Pid,
-    ended: Option<u8>,
+    ended: Option<Exit>,
     /// Its standard output, if it is piped.
     pub(crate) stdout: Option<ChildStdout>,
     guard: Child,
-    terminal: Terminal,
+    terminal: TerminalUse,
+}
+
+/// What CMD has to do with the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TerminalUse {
+    /// It has not asked for it.
+    None,
+    /// It was stopped, because it asked from the background; `reported` to the user.
+    Awaited { reported: bool },
+    /// It has got it.
+    Given,
+}
+
+/// How CMD ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exit {
+    /// Its exit code, as a shell reports it.
+    pub(crate) code: u8,
+    /// The signal that killed it; it may be a real-time signal.
+    pub(crate) signal: Option<i32>,
+    /// The signal came from the keyboard, which sends it to CMD's group alone.
+    pub(crate) from_keyboard: bool,
 }
 
 impl Supervised {
@@ -56,12 +82,12 @@ impl Supervised {
         };
         // Adopt orphans of the group, so that this process can wait for all of them.
         set_child_subreaper(true).map_err(|e| failed("adopt orphans")(e.into()))?;
-        let itself = std::env::current_exe().map_err(failed("find the lockkeeper binary"))?;
-        let terminal = Terminal::find();
-        let mut exec = Command::new(&itself);
+        let mut exec = itself();
         exec.args(["__exec", "--of", of, "--parent", &getpid().to_string()]);
-        if terminal.is_ours() {
+        let mut terminal = TerminalUse::None;
+        if terminal::is_for_command() {
             exec.arg("--foreground");
+            terminal = TerminalUse::Given;
         }
         exec.arg("--").args(command).process_group(0).stdout(stdout);
         for (name, value) in variables {
@@ -72,7 +98,7 @@ impl Supervised {
         }
         let mut child = exec.spawn().map_err(failed("start a process"))?;
         let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
-        let guard = Command::new(&itself)
+        let guard = itself()
             .args(["__guard", &leader.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -102,10 +128,7 @@ impl Supervised {
         let written = self.guard.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
         if let Some(Err(_)) = written {
             self.guard.stdin = None;
-            print_error(&format!(
-                "lockkeeper {}: the guard process is gone; if lockkeeper is killed now, only CMD itself dies with it",
-                self.of
-            ));
+            self.report("the guard process is gone; if lockkeeper is killed now, only CMD itself dies with it");
         }
     }
 
@@ -113,30 +136,82 @@ impl Supervised {
     pub(crate) fn signal(&self, signal: Signal) {
         // ESRCH: the group has ended, which `reap` will notice.
         let _ = killpg(self.leader, signal);
+        // A stopped process ends only once it runs again.
+        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) {
+            let _ = killpg(self.leader, Signal::SIGCONT);
+        }
     }
 
-    /// Reaps ended children. Returns CMD's exit code once it has ended.
-    pub(crate) fn reap(&mut self) -> Option<u8> {
+    /// Reaps ended children and looks after CMD's need of the terminal. Returns how CMD ended once it has.
+    pub(crate) fn reap(&mut self) -> Option<Exit> {
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
-                Ok(WaitStatus::Exited(pid, code)) if pid == self.leader => {
-                    self.ended = Some(u8::try_from(code).unwrap_or(u8::MAX));
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == self.leader.as_raw() => self.note(status),
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => break,
+                // CMD is no child any more, so it has ended; how it did is lost.
+                Err(_) => {
+                    self.ended.get_or_insert(Exit { code: EXIT_INTERNAL, signal: None, from_keyboard: false });
+                    break;
                 }
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.leader => {
-                    self.ended = Some(code_of(signal));
-                }
-                Ok(WaitStatus::Stopped(pid, Signal::SIGTSTP)) if pid == self.leader && self.terminal.is_ours() => {
-                    print_error(&format!(
-                        "lockkeeper {}: CMD is continued, because a suspended command would lose its lock",
-                        self.of
-                    ));
-                    self.terminal.give_to(self.leader);
-                    self.signal(Signal::SIGCONT);
-                }
-                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return self.ended,
-                Err(Errno::EINTR) | Ok(_) => {}
-                Err(_) => return self.ended,
             }
+        }
+        if let TerminalUse::Awaited { reported } = self.terminal {
+            self.offer_terminal(reported);
+        }
+        self.ended
+    }
+
+    fn note(&mut self, status: WaitStatus) {
+        if let Some(signal) = status.terminating_signal() {
+            let can_be_typed = [Signal::SIGINT as i32, Signal::SIGQUIT as i32].contains(&signal);
+            let from_keyboard = can_be_typed && foreground() == Some(self.leader);
+            self.ended = Some(Exit { code: code_of(signal), signal: Some(signal), from_keyboard });
+        } else if let Some(code) = status.exit_status() {
+            let code = u8::try_from(code).unwrap_or(u8::MAX);
+            self.ended = Some(Exit { code, signal: None, from_keyboard: false });
+        } else if let Some(signal) = status.stopping_signal() {
+            self.note_stop(signal);
+        }
+    }
+
+    fn note_stop(&mut self, signal: i32) {
+        if [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&signal) {
+            self.terminal = TerminalUse::Awaited { reported: false };
+        } else if signal == Signal::SIGTSTP as i32 && foreground() == Some(self.leader) {
+            self.report("CMD is continued, because a suspended command would lose its lock");
+            self.signal(Signal::SIGCONT);
+        }
+    }
+
+    /// Continues a CMD that was stopped for the terminal, as soon as lockkeeper's own group has it to give.
+    fn offer_terminal(&mut self, reported: bool) {
+        match foreground() {
+            Some(group) if group == getpgrp() || group == self.leader => {
+                set_foreground(self.leader);
+                self.terminal = TerminalUse::Given;
+                self.signal(Signal::SIGCONT);
+            }
+            _ if reported => {}
+            _ => {
+                self.terminal = TerminalUse::Awaited { reported: true };
+                self.report(
+                    "CMD is stopped, because it asks for the terminal in the background; bring it to the foreground \
+                     with fg, or end it. What it holds is kept",
+                );
+            }
+        }
+    }
+
+    fn report(&self, what: &str) {
+        print_error(&format!("lockkeeper {}: {what}", self.of));
+    }
+
+    /// Longest time until the next look at CMD.
+    pub(crate) fn max_sleep(&self) -> Duration {
+        match self.terminal {
+            TerminalUse::Awaited { .. } => MAX_SLEEP_FOR_TERMINAL,
+            TerminalUse::None | TerminalUse::Given => MAX_SLEEP,
         }
     }
 
@@ -162,7 +237,7 @@ impl Supervised {
         self.signal(Signal::SIGKILL);
         // A process in an uninterruptible system call dies when the call returns.
         if !self.gone_by(Instant::now() + Duration::from_secs(5)).await {
-            print_error(&format!("lockkeeper {}: a killed process of CMD's group has not ended yet", self.of));
+            self.report("a killed process of CMD's group has not ended yet");
         }
     }
 
@@ -182,7 +257,12 @@ impl Drop for Supervised {
         if self.group_lives() {
             self.signal(Signal::SIGKILL);
         }
-        self.terminal.take_back();
+        // A shell around may have taken the terminal meanwhile.
+        if self.terminal == TerminalUse::Given
+            && foreground().is_some_and(|group| group == self.leader || killpg(group, None) == Err(Errno::ESRCH))
+        {
+            set_foreground(getpgrp());
+        }
         self.write_guard("done");
         self.guard.stdin = None;
         let guard = Pid::from_raw(i32::try_from(self.guard.id()).unwrap_or(i32::MAX));
@@ -191,7 +271,15 @@ impl Drop for Supervised {
     }
 }
 
+/// This very program, even if another one has taken its place on the disk, as an upgrade does.
+pub(crate) fn itself() -> Command {
+    // Not the path that this link shows: that may be gone.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("lockkeeper");
+    command
+}
+
 /// The exit code that a shell reports for a process killed by a signal.
-pub(crate) fn code_of(signal: Signal) -> u8 {
-    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
+pub(crate) fn code_of(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }

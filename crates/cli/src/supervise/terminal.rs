@@ -1,44 +1,50 @@
-//! The terminal's foreground process group: only this group can read the keyboard.
+//! Job control: the foreground process group of the terminal, the only one that can read the keyboard.
+//!
+//! CMD has a group of its own, so the terminal is handed to it as a shell hands it to a job. Where both standard input
+//! and output are the terminal, CMD may be interactive and has the foreground from the start. Otherwise others of
+//! lockkeeper's own group, such as a script or a pager, may need it, and CMD gets it when it asks for it: the kernel
+//! then stops CMD. lockkeeper itself is never stopped by the terminal, because a stopped lockkeeper renews nothing.
 
-use std::io::IsTerminal;
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::io::{IsTerminal, stdin, stdout};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-/// Standard input, and whether it is a terminal with this process in the foreground.
-pub(crate) struct Terminal {
-    ours: bool,
+/// The controlling terminal, whatever the standard streams are.
+fn controlling() -> Option<File> {
+    File::options().read(true).write(true).open("/dev/tty").ok()
 }
 
-impl Terminal {
-    pub(crate) fn find() -> Self {
-        let stdin = std::io::stdin();
-        Self { ours: stdin.is_terminal() && tcgetpgrp(stdin.as_fd()).is_ok_and(|group| group == getpgrp()) }
-    }
+/// The terminal's foreground group, if there is a terminal.
+pub(super) fn foreground() -> Option<Pid> {
+    tcgetpgrp(controlling()?).ok()
+}
 
-    pub(crate) fn is_ours(&self) -> bool {
-        self.ours
-    }
-
-    pub(crate) fn give_to(&self, group: Pid) {
-        if self.ours {
-            set_foreground(group);
-        }
-    }
-
-    pub(crate) fn take_back(&self) {
-        self.give_to(getpgrp());
+/// Gives the foreground to a group. This process must not be stopped for it; see [`never_stop`].
+pub(super) fn set_foreground(group: Pid) {
+    if let Some(terminal) = controlling() {
+        // Fails only if the terminal or the group is gone.
+        let _ = tcsetpgrp(terminal, group);
     }
 }
 
-/// Blocks SIGTTOU, which would otherwise stop a background process that changes the foreground.
-pub(crate) fn set_foreground(group: Pid) {
-    let mut stop = SigSet::empty();
-    stop.add(Signal::SIGTTOU);
-    if stop.thread_block().is_ok() {
-        // Fails only if the terminal is gone.
-        let _ = tcsetpgrp(std::io::stdin().as_fd(), group);
-        let _ = stop.thread_unblock();
-    }
+/// Whether CMD has the foreground from the start.
+pub(super) fn is_for_command() -> bool {
+    stdin().is_terminal() && stdout().is_terminal() && foreground() == Some(getpgrp())
+}
+
+fn stops() -> SigSet {
+    SigSet::from_iter([Signal::SIGTTIN, Signal::SIGTTOU])
+}
+
+/// Blocks the signals by which the terminal stops a background group, in this thread and those that it starts.
+pub(crate) fn never_stop() {
+    // Fails only for an unknown signal or mask.
+    let _ = stops().thread_block();
+}
+
+/// The reverse of [`never_stop`].
+pub(super) fn may_stop() {
+    let _ = stops().thread_unblock();
 }

@@ -17,6 +17,7 @@ fn commands_under_several_locks_permits_and_elections() {
     no_more_hold_than_there_are_permits(&dev);
     one_leads_and_says_so(&dev);
     a_deposed_leader_is_killed_and_stands_again(&dev);
+    a_limit_that_changes_an_option_is_reported(&dev);
     bad_arguments(&dev);
 }
 
@@ -184,6 +185,21 @@ fn a_deposed_leader_is_killed_and_stands_again(dev: &Dev) {
     kill(nix::unistd::Pid::from_raw(pids[1]), Signal::SIGKILL).unwrap();
     assert_eq!(leader.code(), Some(128 + 9));
     assert_eq!(dev.holders(lock), 0);
+}
+
+fn a_limit_that_changes_an_option_is_reported(dev: &Dev) {
+    for (options, reported) in [
+        (&["--ttl", "100ms"][..], "--ttl 100ms is less than the cluster allows (timing.min_session_timeout_ms)"),
+        (&["--ttl", "1d"], "--ttl 1day is more than the cluster allows (timing.max_session_timeout_ms)"),
+        (&["--grace", "10s"], "--grace is more than a fifth of the time"),
+        (&["--max-hold", "1s", "--grace", "1s"], "--grace is more than a fifth of the time"),
+    ] {
+        let output = dev.lock(&[&["limits"], options].concat(), "exit 7").output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        assert!(complaint(&output).contains(reported), "{options:?}: {output:?}");
+    }
+    let within = dev.lock(&["limits", "--ttl", "1h", "--grace", "12m"], "true").output().unwrap();
+    assert!(within.stderr.is_empty(), "{within:?}");
 }
 
 fn bad_arguments(dev: &Dev) {

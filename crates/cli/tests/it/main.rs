@@ -21,6 +21,8 @@ mod outage;
 mod rate;
 mod readme_walk;
 mod service_manager;
+mod signals;
 mod support;
+mod terminal;
 mod top;
 mod trouble;

@@ -2,8 +2,9 @@
 //! without protection.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use lockkeeper_api::{Code, Problem};
 use nix::sys::signal::{Signal, kill};
@@ -175,4 +176,46 @@ fn a_cluster_that_dies_midway() {
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), UNPROTECTED);
     let settled = dev.lock(&["a", "--wait", "30s"], "true").output().unwrap();
     assert_eq!(settled.status.code(), Some(0), "the lock is in order again: {settled:?}");
+}
+
+/// Forwards this connection and all later ones of the listener to a node.
+fn forward(listener: TcpListener, first: TcpStream, node: &str) {
+    let node = node.strip_prefix("http://").unwrap().to_owned();
+    std::thread::spawn(move || {
+        let others = listener.incoming().map_while(Result::ok);
+        for client in std::iter::once(first).chain(others) {
+            let Ok(node) = TcpStream::connect(&node) else { return };
+            for (mut from, mut to) in [(client.try_clone(), node.try_clone()), (node.try_clone(), client.try_clone())]
+                .map(|(from, to)| (from.unwrap(), to.unwrap()))
+            {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_lockkeeper_that_was_frozen_itself_does_not_call_it_an_outage() {
+    let dev = Dev::start(1, &[]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    let patience = Duration::from_secs(1);
+    let mut command = lockkeeper();
+    command.args(["--endpoints", &endpoint, "--patience", "1s", "lock", "frozen", "--if-unreachable", "run", "--"]);
+    command.args(["sh", "-c", TELL]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = Killed(command.spawn().unwrap());
+    let (first, _) = listener.accept().unwrap();
+    kill(command.pid(), Signal::SIGSTOP).unwrap();
+    forward(listener, first, &dev.endpoints[0]);
+    // All of its patience passes while it stands still.
+    std::thread::sleep(patience * 2);
+    kill(command.pid(), Signal::SIGCONT).unwrap();
+    let (mut printed, mut errors) = (String::new(), String::new());
+    command.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    command.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(command.code(), Some(0), "{errors}");
+    assert!(printed.contains("lock=frozen") && printed.contains("unprotected=no"), "{printed}{errors}");
 }

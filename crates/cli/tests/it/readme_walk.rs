@@ -30,7 +30,7 @@ impl Drop for DevCluster {
 }
 
 fn start_dev() -> (DevCluster, Vec<String>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
+    let mut child = lockkeeper()
         .args(["dev", "--nodes", "3"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -3,6 +3,7 @@
 pub(crate) mod proxy;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,8 +11,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkeeper");
+
+/// The program, which ignores no signal, also where the tests run in the background of a script.
 pub(crate) fn lockkeeper() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+    by_env(&["--default-signal"])
+}
+
+/// The program, after `env` has set it up so.
+pub(crate) fn by_env(arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(arguments).arg(PROGRAM);
     let of_tls = ["LOCKKEEPER_CA", "LOCKKEEPER_CERT", "LOCKKEEPER_KEY"];
     for variable in [
         "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -67,8 +77,10 @@ impl Killed {
         pid_of(&self.0)
     }
 
+    /// As a shell reports it: 128 + n if signal n killed it.
     pub(crate) fn code(&mut self) -> Option<i32> {
-        self.0.wait().unwrap().code()
+        let status = self.0.wait().unwrap();
+        status.code().or_else(|| status.signal().map(|signal| 128 + signal))
     }
 }
 
@@ -91,7 +103,11 @@ pub(crate) struct Dev {
 
 impl Dev {
     pub(crate) fn start(nodes: u8, arguments: &[&str]) -> Self {
-        let mut command = lockkeeper();
+        Self::by(lockkeeper(), nodes, arguments)
+    }
+
+    /// The same by this program.
+    pub(crate) fn by(mut command: Command, nodes: u8, arguments: &[&str]) -> Self {
         command.args(["dev", "--json", "--nodes", &nodes.to_string()]).args(arguments);
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = process.stdout.take().unwrap();
@@ -112,9 +128,13 @@ impl Dev {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = lockkeeper();
-        command.args(["--endpoints", &self.endpoints.join(",")]).args(arguments);
-        command
+        self.as_client(lockkeeper(), arguments)
+    }
+
+    /// The program with these arguments, as a client of this cluster.
+    pub(crate) fn as_client(&self, mut program: Command, arguments: &[&str]) -> Command {
+        program.args(["--endpoints", &self.endpoints.join(",")]).args(arguments);
+        program
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
@@ -141,7 +161,7 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        let _ = kill(pid_of(&self.process), Signal::SIGINT);
+        let _ = kill(pid_of(&self.process), Signal::SIGTERM);
         let _ = self.process.wait();
     }
 }
