@@ -253,7 +253,7 @@ impl AtWork {
 
 /// The address of a request's connection; without a connection it is this machine's.
 pub(crate) fn address_of(from: Option<&ClientAddress>) -> IpAddr {
-    from.map_or(Ipv4Addr::LOCALHOST.into(), |ClientAddress(from)| from.ip())
+    from.map_or(Ipv4Addr::LOCALHOST.into(), |from| from.address.ip())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::calls::CallScope;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::http::connection::{ClientAddress, LocalClient};
+use crate::http::connection::ClientAddress;
 use crate::principals::{Unproved, from_address, prove_certificate, prove_header};
 use crate::socket::ClientCertificate;
 
@@ -395,11 +395,11 @@ fn note_presence(parts: &Parts, context: &Context, principals: &Principals) {
 
 /// Who the caller is, and when the proof of it stops to count, if it is a JWT.
 fn principals_of(parts: &Parts, context: &Context) -> Result<(Principals, Option<Instant>), Failure> {
-    let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
-    let mut principals = address.map(from_address).unwrap_or_default();
+    let from = parts.extensions.get::<ClientAddress>();
+    let mut principals = from.map(|from| from_address(from.address.ip())).unwrap_or_default();
     let mut expires = None;
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
-        let super_digest = context.super_user.for_caller(parts.extensions.get::<LocalClient>().is_some());
+        let super_digest = context.super_user.for_caller(from.is_some_and(|from| from.is_local));
         let proved = prove_header(&mut principals, header, super_digest, context.jwt.as_deref());
         expires = proved.map_err(|why| {
             let detail = format!(

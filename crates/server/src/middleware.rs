@@ -134,7 +134,7 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
         // A connection has one request at a time.
         context.admission.enter(from, has_own_lane(method, route).then(Lane::default).as_ref())
     });
-    let ClientAddress(address) = request.extensions().get().copied().unwrap_or_default();
+    let ClientAddress { address, .. } = request.extensions().get().copied().unwrap_or_default();
     let has_authorization = request.headers().contains_key(header::AUTHORIZATION);
     let disconnects = DisconnectCounter::new();
     let response = serve((method, route, path), admitted, |at_work| {

@@ -104,7 +104,7 @@ impl PeerFront {
             let detail = "peers connect with GET and an upgrade";
             return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail));
         }
-        let address = request.extensions().get::<ClientAddress>().copied().unwrap_or_default().0;
+        let address = request.extensions().get::<ClientAddress>().copied().unwrap_or_default().address;
         let headers = Arc::new(std::mem::take(request.headers_mut()));
         let turned_away = |no: PeerRejection| Rejection::new(StatusCode::MISDIRECTED_REQUEST, no.code, no.detail);
         let auth = self.auth_of(request.extensions().get());

@@ -21,7 +21,7 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
 
-use crate::config::{Admin, SuperFrom};
+use crate::config::Admin;
 use crate::jwt::{Jwt, JwtError};
 use crate::socket::ClientCertificate;
 
@@ -68,7 +68,7 @@ pub(crate) struct SuperUser {
 impl SuperUser {
     pub(crate) fn new(admin: &Admin) -> Self {
         let for_local = SuperDigest::new(&admin.super_digest);
-        let is_remote = admin.super_from == SuperFrom::Local;
+        let is_remote = !admin.super_from.allows(false);
         Self { for_remote: SuperDigest { is_remote, ..for_local.clone() }, for_local }
     }
 
@@ -353,6 +353,7 @@ fn name(identity: &Identity) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AdminFrom;
 
     fn entry(scheme: &str, id: &str) -> AclEntry {
         AclEntry { permissions: Permissions::ALL, scheme: scheme.into(), id: id.into() }
@@ -402,8 +403,8 @@ mod tests {
             assert_eq!(known.identities.last().map(|last| &*last.scheme), Some(DIGEST), "it is a digest in any case");
             known.is_super()
         };
-        assert!(is_super(SuperFrom::Local, true) && !is_super(SuperFrom::Local, false));
-        assert!(is_super(SuperFrom::Anywhere, true) && is_super(SuperFrom::Anywhere, false));
+        assert!(is_super(AdminFrom::Local, true) && !is_super(AdminFrom::Local, false));
+        assert!(is_super(AdminFrom::Anywhere, true) && is_super(AdminFrom::Anywhere, false));
     }
 
     #[test]

@@ -156,6 +156,11 @@ impl Access {
         self.check(who, clock_ms, need).is_ok()
     }
 
+    /// Whether the caller could do what needs this if it were enforced.
+    pub fn would_allow(&self, who: &Principals, clock_ms: u64, need: &Need<'_>) -> bool {
+        Self { enabled: true, ..self.clone() }.allows(who, clock_ms, need)
+    }
+
     /// Checks that the caller may do what needs this.
     ///
     /// # Errors

@@ -100,6 +100,8 @@ pub(crate) enum AuthenticationMethod {
     AuthorizationHeader,
     /// An `auth` request of ZooKeeper's protocol.
     ZookeeperAuth,
+    /// A change of access control, which is off, from a machine that proves nothing.
+    AccessSetup,
 }
 
 /// Who asked.

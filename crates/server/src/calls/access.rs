@@ -11,10 +11,10 @@ use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
 use lockkeeper_core::limits::{MAX_ACCESS_NAME_BYTES, MAX_PATH_BYTES, MAX_RULES};
 use lockkeeper_core::{Reply as Outcome, Session, State, Zxid, access};
-use lockkeeper_node::NodeError;
+use lockkeeper_node::{Consistency, NodeError};
 
 use super::{Answered, CallScope, level, namespaces, record, unexpected};
-use crate::audit::AuditEvent;
+use crate::audit::{AuditEvent, AuthenticationMethod};
 use crate::failure::Failure;
 use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
 use crate::reply::Reply;
@@ -143,6 +143,16 @@ pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
     check_lengths(&change)?;
     let requester = scope.requester();
     let context = scope.context.clone();
+    if !may_set_up(&scope, &change).await? {
+        context.audit.authentication_failed(requester, AuthenticationMethod::AccessSetup);
+        let detail = format!(
+            "access control is off, and who sets it up first administers the cluster: only callers on a node's own \
+             machine may, or with a token whose role has admin on cluster, and this one is at {}; ask there, or set \
+             admin.access_setup_from = \"anywhere\" at this node",
+            scope.from.address.ip().to_canonical()
+        );
+        return Err(Failure::new(Code::Forbidden, detail));
+    }
     let answered = carry_out(scope, change.clone()).await;
     let change = without_hashes(change);
     let token_id = match &answered {
@@ -151,6 +161,21 @@ pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
     };
     record(&context, AuditEvent::AccessChanged { change, token_id }, requester, &answered);
     answered
+}
+
+/// Whether the caller may make the change where access control is off and the state refuses nothing: otherwise whoever
+/// reaches the node could be the administrator once it is on, and lock the others out.
+async fn may_set_up(scope: &CallScope, change: &AccessChange) -> Result<bool, Failure> {
+    let is_of_namespace = matches!(change, AccessChange::PutNamespace { .. } | AccessChange::DeleteNamespace { .. });
+    if is_of_namespace || scope.context.admin.access_setup_from.allows(scope.from.is_local) {
+        return Ok(true);
+    }
+    let principals = &scope.caller.principals;
+    let may = |state: &State| {
+        let known = state.access();
+        known.is_enabled() || known.would_allow(principals, state.clock_ms(), &cluster(Rights::ADMIN))
+    };
+    Ok(scope.context.node.read(Consistency::Linearizable, may).await?.value)
 }
 
 /// Bounds what is recorded, and proposed, whoever asks for it. The state checks the rest.

@@ -92,9 +92,8 @@ impl CallScope {
     /// The caller for the audit log. The session is named only by calls that have verified its secret.
     pub(crate) fn requester(&self) -> Requester {
         let request_id = self.caller.request.as_ref().map(|request| request.id);
-        let ClientAddress(address) = self.from;
         let principals = self.context.node.look(|state| names_in(&self.caller.principals, state));
-        Requester { request_id, principals, ..Requester::at(address.ip()) }
+        Requester { request_id, principals, ..Requester::at(self.from.address.ip()) }
     }
 
     /// Admits an act by force, which `refused` explains where this node allows none. Returns the requester for the

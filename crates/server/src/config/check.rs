@@ -13,7 +13,7 @@ use lockkeeper_core::limits::{
 use lockkeeper_tls::is_name;
 use lockkeeper_zookeeper::FourLetterWord;
 
-use super::{Config, ConfigError, Limits, ListenerName, NodeRole, SuperFrom};
+use super::{AdminFrom, Config, ConfigError, Limits, ListenerName, NodeRole};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
@@ -223,8 +223,8 @@ impl Config {
         });
         let super_user = (!self.admin.super_digest.is_empty()).then(|| {
             let from = match self.admin.super_from {
-                SuperFrom::Local => "from this machine",
-                SuperFrom::Anywhere => "from everywhere",
+                AdminFrom::Local => "from this machine",
+                AdminFrom::Anywhere => "from everywhere",
             };
             format!(
                 "admin.super_digest is set: {from} its user may do everything, whatever access control says; empty it \

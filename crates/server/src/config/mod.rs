@@ -292,18 +292,28 @@ pub struct Admin {
     /// `digest` entry, the hash being SHA-1 of `user:password` in base64; empty for nobody.
     pub super_digest: String,
     /// From where this user counts.
-    pub super_from: SuperFrom,
+    pub super_from: AdminFrom,
+    /// From where roles, grants and tokens may be changed and access control be enabled while it is off, by callers
+    /// whom no role of theirs would allow it.
+    pub access_setup_from: AdminFrom,
 }
 
-/// From where the super user counts.
+/// From where a caller counts who may do everything, or may get such rights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SuperFrom {
+pub enum AdminFrom {
     /// From the node's own machine: from a loopback address, or from the address that the connection was made to.
     #[default]
     Local,
     /// From every address, as in ZooKeeper.
     Anywhere,
+}
+
+impl AdminFrom {
+    /// Whether a caller on this machine, or on another one, counts.
+    pub(crate) fn allows(self, is_local: bool) -> bool {
+        is_local || self == Self::Anywhere
+    }
 }
 
 /// Section `[locks]`.
@@ -475,7 +485,8 @@ impl Default for Admin {
             allow_force_release: true,
             allow_membership: true,
             super_digest: String::new(),
-            super_from: SuperFrom::default(),
+            super_from: AdminFrom::default(),
+            access_setup_from: AdminFrom::default(),
         }
     }
 }

@@ -110,14 +110,11 @@ async fn serve_http(
     }
     let secured = secure((stream, address), tls, &phase_clock, &bounds, &ends).await;
     let (socket, certificate) = secured?;
-    let is_local = is_local(socket.tcp(), address);
+    let from = ClientAddress { address, is_local: is_local(socket.tcp(), address) };
     let socket = TokioIo::new(PhasedSocket::new(socket, phase_clock.clone()));
     let handover = Handover::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(ClientAddress(address));
-        if is_local {
-            request.extensions_mut().insert(LocalClient);
-        }
+        request.extensions_mut().insert(from);
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(certificate.clone());
         }
@@ -180,18 +177,18 @@ async fn serve_http(
 
 /// The address of a request's client, for the audit log and ACLs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientAddress(pub(crate) SocketAddr);
+pub(crate) struct ClientAddress {
+    pub(crate) address: SocketAddr,
+    /// Whether the client is on this machine.
+    pub(crate) is_local: bool,
+}
 
 /// A request that came over no connection counts as this machine's.
 impl Default for ClientAddress {
     fn default() -> Self {
-        Self(SocketAddr::from(([127, 0, 0, 1], 0)))
+        Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), is_local: true }
     }
 }
-
-/// Marks a request whose client is on this machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalClient;
 
 /// Marks a reply whose body goes on until the client or the node ends it.
 #[derive(Clone, Copy, Debug)]

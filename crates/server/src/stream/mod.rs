@@ -78,7 +78,7 @@ impl Session {
     /// Records that something was refused because the credentials of the stream prove nothing, as over HTTP.
     fn note_refusal(&self, failure: &Failure) {
         if let Some(method) = failed_authentication(Some(failure.code()), self.has_authorization) {
-            let ClientAddress(address) = self.from;
+            let ClientAddress { address, .. } = self.from;
             let requester = Requester { session: Some(self.credential.session), ..Requester::at(address.ip()) };
             self.context.audit.authentication_failed(requester, method);
         }

@@ -1,17 +1,21 @@
 //! Access control over HTTP and on the stream.
 
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::Code;
 use lockkeeper_api::access::{Access, AccessAnswer, AccessChanged, WhoAmI};
 use lockkeeper_api::locks::{Lock, Locks};
 use lockkeeper_api::sessions::{SessionOpened, Sessions};
+use lockkeeper_server::config::AdminFrom;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use crate::audit::{records, with_file};
 use crate::harness::{Cluster, Got, PATIENCE, Running, eventually};
+use crate::stream_client::StreamClient;
 
 /// Calls with a token.
 pub(crate) struct As<'a> {
@@ -66,6 +70,63 @@ pub(crate) async fn principal(node: &Running, admin: &str, name: &str, rules: Va
     admin.change(json!({ "put_role": { "name": name, "rules": rules } })).await;
     admin.change(json!({ "grant": { "principal": name, "role": name } })).await;
     admin.change(json!({ "create_token": { "principal": name } })).await
+}
+
+/// An address of this machine from which a client looks to a node at 127.0.0.1 as one on another machine does. `None`
+/// where there are loopback addresses only.
+fn elsewhere() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Sends nothing: the system chooses the address from which it would.
+    socket.connect("198.51.100.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|own| !own.is_loopback())
+}
+
+#[tokio::test]
+async fn while_it_is_off_only_the_nodes_own_machine_sets_it_up() {
+    let Some(elsewhere) = elsewhere() else { return };
+    let mut cluster = Cluster::start_with(1, with_file).await;
+    let node = &mut cluster.nodes[0];
+    node.call_from(Some(elsewhere));
+    let nobody = As { node, token: None };
+    let rules = json!([{ "resource": "cluster", "prefix": "", "rights": ["admin"] }]);
+    let mine = hash("mine");
+    let changes = [
+        json!({ "enable": {} }),
+        json!({ "put_role": { "name": "mine", "rules": rules } }),
+        json!({ "grant": { "principal": "anyone", "role": "mine" } }),
+        json!({ "create_token": { "principal": "admin", "token_hash": mine } }),
+    ];
+    for change in &changes {
+        let refused = nobody.post("/v1/access", None, change.clone()).await.problem(Code::Forbidden);
+        assert!(refused.detail.contains("admin.access_setup_from"), "{}", refused.detail);
+    }
+    let session = nobody.session().await;
+    let mut stream = StreamClient::open(node, session.session_id, Some(&session.credential)).await.unwrap();
+    for change in &changes {
+        assert_eq!(stream.code(json!({ "change_access": { "body": change } })).await, "forbidden", "{change}");
+    }
+    let view: Access = nobody.get("/v1/access").await.json();
+    assert!(!view.enabled && view.roles.is_empty() && view.tokens.is_empty(), "{view:?}");
+    // A namespace is bounded by anybody, as before.
+    nobody.change(json!({ "put_namespace": { "name": "orders", "limits": { "nodes": 5 } } })).await;
+    node.call_from(None);
+    let admin = enable(node).await;
+    node.call_from(Some(elsewhere));
+    with(node, &admin).change(json!({ "disable": {} })).await;
+    As { node, token: None }.post("/v1/access", None, json!({ "enable": {} })).await.problem(Code::Forbidden);
+    with(node, &admin).change(json!({ "enable": {} })).await;
+    // Nine refusals; a namespace, and three changes of the switch.
+    let records = records(&cluster, 13).await;
+    let refused = records.iter().filter(|record| record["method"] == "access_setup");
+    assert_eq!(refused.count(), 9, "{records:?}");
+}
+
+#[tokio::test]
+async fn the_configuration_may_let_it_be_set_up_from_anywhere() {
+    let mut cluster = Cluster::start_with(1, |config| config.admin.access_setup_from = AdminFrom::Anywhere).await;
+    let node = &mut cluster.nodes[0];
+    node.call_from(elsewhere());
+    enable(node).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Nodes on free ports of 127.0.0.1 with data in temporary folders, and calls to them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::sessions::SessionOpened;
@@ -23,6 +23,8 @@ pub(crate) struct Running {
     pub(crate) zookeeper: Option<SocketAddr>,
     pub(crate) zookeeper_secure: Option<SocketAddr>,
     pub(crate) http: Client,
+    /// The address of this machine from which the node is called; any if `None`.
+    pub(crate) from: Option<IpAddr>,
     stop: Option<oneshot::Sender<()>>,
     pub(crate) done: JoinHandle<Result<(), ServeError>>,
 }
@@ -52,7 +54,7 @@ pub(crate) fn spawn_for(server: Server, scheme: &str, http: ClientBuilder) -> Ru
     }));
     let http = http.no_proxy().build().unwrap();
     let base = format!("{scheme}://{client}");
-    Running { base, client, peer, zookeeper, zookeeper_secure, http, stop: Some(stop), done }
+    Running { base, client, peer, zookeeper, zookeeper_secure, http, from: None, stop: Some(stop), done }
 }
 
 impl Cluster {
@@ -130,6 +132,12 @@ impl Running {
             assert!(began.elapsed() < PATIENCE, "not ready");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// From now on the node is called from this address of this machine.
+    pub(crate) fn call_from(&mut self, from: Option<IpAddr>) {
+        self.http = Client::builder().no_proxy().local_address(from).build().unwrap();
+        self.from = from;
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -49,7 +49,11 @@ impl StreamClient {
         if let Some(authorization) = authorization {
             request.headers_mut().insert("authorization", authorization.parse().unwrap());
         }
-        let socket = TcpStream::connect(node.client).await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        if let Some(from) = node.from {
+            socket.bind((from, 0).into()).unwrap();
+        }
+        let socket = socket.connect(node.client).await.unwrap();
         // A message must not wait for the acknowledgement of the one before.
         socket.set_nodelay(true).unwrap();
         match tokio_tungstenite::client_async(request, socket).await {
