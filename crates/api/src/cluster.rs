@@ -62,10 +62,10 @@ pub struct Status {
     pub version: String,
     /// The Raft term.
     pub term: u64,
-    /// The leader, if this node knows one.
+    /// The leader, if this node knows one; none once no majority of the voters answers this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<u64>,
-    /// Whether this node leads.
+    /// Whether this node leads, and a majority of the voters answers it.
     pub leading: bool,
     /// This node's role; left out where it is no member.
     #[serde(default, skip_serializing_if = "Option::is_none")]

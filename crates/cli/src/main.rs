@@ -128,7 +128,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Schedules(schedules) => commands::on_runtime(commands::schedules::run(&common, &schedules)),
         Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
         Command::Gates(gates) => commands::on_runtime(commands::gates::run(&common, &gates)),
-        Command::Sessions => commands::on_runtime(commands::sessions::run(&common)),
+        Command::Sessions(args) => commands::on_runtime(commands::sessions::run(&common, &args)),
         Command::Ls(ls) => commands::on_runtime(commands::nodes::ls(&common, &ls)),
         Command::Get(get) => commands::on_runtime(commands::nodes::get(&common, &get)),
         Command::Set(set) => commands::on_runtime(commands::nodes::set(&common, &set)),

@@ -15,31 +15,79 @@ use crate::raft_node::RaftNode;
 use crate::status::{MemberAddresses, MemberEntry};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Looks between two log lines that say what it waits for.
-const SAY_EVERY: u32 = 500;
+/// How often a node finds out for whom it waits.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// In how many of these times, and from which on, it also says so in its log.
+const LOG_EVERY: u32 = 50;
+const LOG_FIRST: u32 = 5;
 
-/// Forms the cluster, if that is this node's part, when all peers have answered.
+/// Forms the cluster when all peers have answered, if that is this node's part. Until the node is in a cluster, it says
+/// for whom it waits.
 pub(crate) async fn bootstrap_when_ready(node: Arc<RaftNode>, guard: Arc<RollbackGuard>) {
+    if !node.config.join.is_empty() {
+        // It forms no cluster, and `find_members` says for what it waits.
+        return;
+    }
+    let mut members = node.members.clone();
+    tokio::select! {
+        _ = members.wait_for(|members| !members.voters.is_empty()) => {}
+        _ = futures::future::join(form_when_ready(&node, &guard), tell(&node, &guard)) => {}
+    }
+    node.not_formed.set(None);
+}
+
+async fn form_when_ready(node: &RaftNode, guard: &RollbackGuard) {
     if node.config.peers.keys().next() != Some(&node.config.node) {
         return;
     }
-    for look in 1_u32.. {
+    loop {
         match guard.is_formed() {
             Some(true) => return,
-            Some(false) => return bootstrap(&node).await,
-            None if look % SAY_EVERY == 1 => match guard.front_among_founders() {
-                Some(front) => tracing::error!(
-                    "[peers.{front}]: node {front} is a front node by its own configuration (cluster.role) and never \
-                     votes; the cluster is not formed before it is removed from [peers] of every node"
-                ),
-                None if look > 1 => tracing::info!(
-                    "waiting for every node of [peers]: at the first start of a cluster all of them are needed once"
-                ),
-                None => {}
-            },
-            None => {}
+            Some(false) => return bootstrap(node).await,
+            None => tokio::time::sleep(LOOK_EVERY).await,
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn tell(node: &RaftNode, guard: &RollbackGuard) {
+    for look in 0_u32.. {
+        let why = waits_for(&node.config, guard);
+        if look % LOG_EVERY == LOG_FIRST {
+            tracing::warn!("{why}");
+        }
+        node.not_formed.set(Some(why));
+        tokio::time::sleep(TELL_EVERY).await;
+    }
+}
+
+/// For whom a node without a cluster waits, and why each does not answer.
+pub(crate) fn waits_for(config: &Config, guard: &RollbackGuard) -> String {
+    if let Some(front) = guard.front_among_founders() {
+        return format!(
+            "not formed yet: [peers.{front}]: node {front} is a front node by its own configuration (cluster.role) \
+             and never votes; remove it from [peers] of every node"
+        );
+    }
+    if guard.is_formed() == Some(true) {
+        return "not a member yet: its peers are a cluster already; waiting for their leader".into();
+    }
+    let missing = guard.missing().into_iter().map(|(peer, why)| match config.peers.get(&peer) {
+        Some(address) => format!("node {peer} at {address} ({why})"),
+        None => format!("node {peer} ({why})"),
+    });
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    let is_founder = config.peers.contains_key(&config.node);
+    match config.peers.keys().next() {
+        _ if !is_founder && missing.is_empty() => {
+            let own = config.node;
+            format!("node {own} is not a member of the cluster yet: add it with `lockkeeper member add {own}`")
+        }
+        _ if !is_founder => format!("not a member yet: waiting for {missing}"),
+        _ if !missing.is_empty() => format!(
+            "not formed yet: waiting for {missing}; at the first start of a cluster every node of [peers] is needed once"
+        ),
+        Some(first) => format!("not formed yet: waiting for node {first}, which forms the cluster when it reaches all"),
+        None => "not formed yet: [peers] is empty".into(),
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{RwLock, watch};
 
 use crate::application::{FatalHook, PeerService, StateMachine, Timekeeper};
 use crate::blocking::{Blocking, blocking};
+use crate::bootstrap::waits_for;
 use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 use crate::failure_detector;
@@ -19,6 +20,7 @@ use crate::leader_transfer::LeaderTransfer;
 use crate::log::codec;
 use crate::log::compaction::{LogCompactor, LogLimits};
 use crate::log::log_store::LogStore;
+use crate::majority_watch::MajorityWatch;
 use crate::membership::{MemberChange, MembershipChanges};
 use crate::peer::announced_levels::AnnouncedLevels;
 use crate::peer::call_order::CallOrder;
@@ -124,6 +126,8 @@ impl Consensus {
             let (node, peers, leader_rounds) = of_reads.clone();
             async move { read_round(&node, &peers, &leader_rounds).await }
         });
+        // Before anybody can ask for the status.
+        node.not_formed.set(fresh.then(|| waits_for(&node.config, &peers.guard)));
         let proposer = Arc::new(Proposer::new(node.clone(), peers.clone(), machine.clone(), time.clone()));
         let membership =
             Arc::new(MembershipChanges::new(node.clone(), peers.clone(), machine.clone(), leader_rounds.clone()));
@@ -136,6 +140,7 @@ impl Consensus {
         });
         let publisher = StatusPublisher {
             own: (node.config.node, node.config.role),
+            majority: MajorityWatch::new(&node.config, node.no_majority.clone()),
             raft: raft.clone(),
             peers: peers.clone(),
             time: time.clone(),

@@ -33,6 +33,7 @@ pub(crate) async fn find_members(node: Arc<RaftNode>, peers: Peers) {
         tokio::select! {
             biased;
             joined = members.wait_for(|members| members.version > 0) => {
+                node.not_formed.set(None);
                 if joined.is_ok() {
                     tracing::info!("this node has the membership; cluster.join is not needed any more");
                 }
@@ -62,10 +63,12 @@ async fn ask_all(node: &RaftNode, peers: &Peers, says_why: bool) -> bool {
             Err(error) => drop(reasons.insert(format!("{address}: {error}"))),
         }
     }
+    let reasons: Vec<String> = reasons.into_iter().collect();
+    let why = format!("waiting to join the cluster (cluster.join): {}", reasons.join("; "));
     if says_why {
-        let reasons: Vec<String> = reasons.into_iter().collect();
-        tracing::warn!("waiting to join the cluster (cluster.join): {}", reasons.join("; "));
+        tracing::warn!("{why}");
     }
+    node.not_formed.set(Some(why));
     false
 }
 

@@ -24,6 +24,7 @@ mod log {
     pub(crate) mod log_size;
     pub(crate) mod log_store;
 }
+mod majority_watch;
 mod membership;
 #[cfg(test)]
 mod openraft_suite_tests;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ForwardReason, ForwardToLeader};
 use openraft::vote::RaftLeaderId;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -56,6 +57,20 @@ impl Tasks {
     }
 }
 
+/// What keeps this node from its work, in words for people; empty while nothing does.
+#[derive(Clone, Default)]
+pub(crate) struct Obstacle(Arc<Mutex<Option<String>>>);
+
+impl Obstacle {
+    pub(crate) fn set(&self, why: Option<String>) {
+        *self.0.lock() = why;
+    }
+
+    pub(crate) fn get(&self) -> Option<String> {
+        self.0.lock().clone()
+    }
+}
+
 /// See the module's text.
 pub(crate) struct RaftNode {
     pub(crate) config: Config,
@@ -64,6 +79,10 @@ pub(crate) struct RaftNode {
     pub(crate) members: watch::Receiver<Members>,
     pub(crate) applied: watch::Receiver<u64>,
     pub(crate) tasks: Tasks,
+    /// See [`ConsensusStatus::not_formed_because`](crate::ConsensusStatus).
+    pub(crate) not_formed: Obstacle,
+    /// See [`ConsensusStatus::no_majority_because`](crate::ConsensusStatus).
+    pub(crate) no_majority: Obstacle,
     /// No leadership is taken over any more.
     going_down: AtomicBool,
     /// New work is refused.
@@ -80,7 +99,19 @@ impl RaftNode {
         tasks: Tasks,
     ) -> Arc<RaftNode> {
         let (going_down, closing) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(RaftNode { config, raft, leadership, members, applied, tasks, going_down, closing })
+        let (not_formed, no_majority) = Default::default();
+        Arc::new(RaftNode {
+            config,
+            raft,
+            leadership,
+            members,
+            applied,
+            tasks,
+            not_formed,
+            no_majority,
+            going_down,
+            closing,
+        })
     }
 
     pub(crate) fn leads(&self) -> Leadership {

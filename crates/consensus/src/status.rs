@@ -101,6 +101,11 @@ impl Members {
         self.voters.iter().chain(&self.learners).chain(&self.fronts)
     }
 
+    /// The sets of voters each of which must have a majority: one, or two while a change of the voters is half done.
+    pub(crate) fn quorums(&self) -> Vec<BTreeSet<u64>> {
+        if self.joint.is_empty() { vec![self.voters.keys().copied().collect()] } else { self.joint.clone() }
+    }
+
     /// The addresses of a member.
     pub fn get(&self, node: u64) -> Option<&MemberAddresses> {
         [&self.voters, &self.learners, &self.fronts].into_iter().find_map(|members| members.get(&node))
@@ -135,9 +140,9 @@ pub struct ConsensusStatus {
     pub node: u64,
     /// Current term.
     pub term: u64,
-    /// Leader, when known.
+    /// Leader, when known; none while no majority answers this node.
     pub leader: Option<u64>,
-    /// True when this node leads.
+    /// True when this node leads, and a majority answers it.
     pub leading: bool,
     /// Last index in the log.
     pub last_log: Option<u64>,
@@ -155,6 +160,10 @@ pub struct ConsensusStatus {
     pub members: Members,
     /// Why this node does not take part yet: its data directory is not confirmed by its peers.
     pub not_admitted_because: Option<String>,
+    /// Why this node is in no cluster yet: for whom it waits, and why each does not answer.
+    pub not_formed_because: Option<String>,
+    /// That no majority of the voters answers this voter, and why each does not: nothing can be changed through it.
+    pub no_majority_because: Option<String>,
     /// Peers that this node rejects because their data directories lack what they acknowledged, and why.
     pub turned_away: BTreeMap<u64, String>,
     /// The feature level that each node announced to this one in its present start: the highest that it supports and
@@ -185,9 +194,7 @@ impl ConsensusStatus {
             let present = voters.iter().filter(|node| self.is_in_step(**node)).count();
             present.saturating_sub(voters.len() / 2 + 1)
         };
-        let all = [self.members.voters.keys().copied().collect()];
-        let sets = if self.members.joint.is_empty() { &all[..] } else { &self.members.joint[..] };
-        sets.iter().map(spare).min().filter(|_| self.leading)
+        self.members.quorums().iter().map(spare).min().filter(|_| self.leading)
     }
 
     /// On the leader: the highest feature level that every member supports, if all members are synced.

@@ -9,10 +9,12 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::vote::RaftLeaderId;
 use openraft::{Instant as _, ServerState};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::application::FatalHook;
 use crate::application::Timekeeper;
+use crate::majority_watch::{MajorityWatch, VoterView};
 use crate::own_role;
 use crate::peer::peers::Peers;
 use crate::raft_node::RaftNode;
@@ -28,6 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct StatusPublisher {
     /// This node, and its role by its configuration.
     pub(crate) own: (u64, MemberRole),
+    pub(crate) majority: MajorityWatch,
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
     pub(crate) time: Arc<dyn Timekeeper>,
@@ -39,10 +42,11 @@ pub(crate) struct StatusPublisher {
 
 impl StatusPublisher {
     /// Runs until consensus stops.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let mut metrics = self.raft.server_metrics();
         loop {
             self.publish();
+            self.look_for_majority();
             let changed = tokio::select! {
                 () = self.stop.cancelled() => break,
                 changed = metrics.changed() => changed.is_ok(),
@@ -60,6 +64,19 @@ impl StatusPublisher {
             }
         }
         self.leadership.send_modify(|now| *now = Leadership { term: now.term, leader: None, leading: false });
+    }
+
+    fn look_for_majority(&mut self) {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        let heard = metrics.heartbeat.unwrap_or_default();
+        let view = VoterView {
+            members: members_of(&metrics.membership_config),
+            leader: metrics.current_leader,
+            leading: metrics.state == ServerState::Leader,
+            silent_for: heard.iter().filter_map(|(id, at)| Some((*id, at.as_ref()?.elapsed()))).collect(),
+            failures: self.peers.failures(),
+        };
+        self.majority.look(&view, Instant::now());
     }
 
     fn contradiction(&self) -> Option<String> {
@@ -148,12 +165,14 @@ pub(crate) fn status_of(node: &RaftNode, peers: &Peers) -> ConsensusStatus {
                 && matched.is_some_and(|matched| is_caught_up(matched, last)),
         }
     };
+    let no_majority_because = node.no_majority.get();
+    let is_led = no_majority_because.is_none();
     let position = |id: &Option<LogId>| id.as_ref().map(position_of);
     ConsensusStatus {
         node: own,
         term: metrics.current_term,
-        leader: metrics.current_leader,
-        leading: metrics.state == ServerState::Leader,
+        leader: metrics.current_leader.filter(|_| is_led),
+        leading: metrics.state == ServerState::Leader && is_led,
         last_log: metrics.last_log_index,
         committed: position(&metrics.local_committed),
         applied: position(&metrics.last_applied),
@@ -168,6 +187,8 @@ pub(crate) fn status_of(node: &RaftNode, peers: &Peers) -> ConsensusStatus {
             .collect(),
         members: members_of(&metrics.membership_config),
         not_admitted_because: peers.guard.not_admitted_because(),
+        not_formed_because: node.not_formed.get(),
+        no_majority_because,
         feature_levels: peers.levels.all(own),
         turned_away: turned_away.clone(),
     }

@@ -30,6 +30,9 @@ use crate::time::clock::Clock;
 use crate::traces::{TraceSink, Traces};
 use crate::watches::{WatchSpec, WatchStream};
 
+/// Longest time for a majority to confirm that it is in touch with this node.
+const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
+
 /// The parts from which a node is made.
 pub struct Parts {
     /// Settings.
@@ -396,6 +399,25 @@ impl Node {
             waiters,
             ready: not_ready_because.is_none(),
             not_ready_because,
+        }
+    }
+
+    /// Asks a majority whether callers should use this node: for a while a leader that was cut off, and a follower of a
+    /// dead leader, know of no trouble.
+    ///
+    /// # Errors
+    /// Why they should use another one.
+    pub async fn confirm_ready(&self) -> Result<(), String> {
+        let status = self.status();
+        if !status.ready {
+            return Err(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()));
+        }
+        let clock = &self.engine.replica.clock;
+        tokio::select! {
+            read = self.consensus.read_barrier() => read.map(drop).map_err(|error| error.to_string()),
+            () = clock.sleep_until(clock.now() + CONFIRM_WITHIN) => {
+                Err(format!("no majority answered within {} ms", CONFIRM_WITHIN.as_millis()))
+            }
         }
     }
 

@@ -47,7 +47,8 @@ pub(crate) fn not_ready_because(
     if closing {
         return Some("this node is shutting down".into());
     }
-    if let Some(why) = &consensus.not_admitted_because {
+    let known = [&consensus.not_admitted_because, &consensus.not_formed_because, &consensus.no_majority_because];
+    if let Some(why) = known.into_iter().flatten().next() {
         return Some(why.clone());
     }
     if consensus.leader.is_none() {
@@ -74,6 +75,10 @@ mod tests {
         assert!(not_ready_because(&status, Some(1), false).is_some_and(|why| why.contains("not confirmed")));
         status.not_admitted_because = None;
         status.leader = Some(2);
+        status.leading = true;
+        status.no_majority_because = Some("no majority: nodes 1, 3 do not answer (timed out)".into());
+        assert_eq!(not_ready_because(&status, Some(1), false), status.no_majority_because, "also while it leads");
+        status.no_majority_because = None;
         assert_eq!(not_ready_because(&status, Some(1_200), false), None);
         assert!(not_ready_because(&status, Some(1), true).is_some());
         assert!(not_ready_because(&status, None, false).is_some_and(|why| why.contains("since it started")));

@@ -22,9 +22,6 @@ use crate::otlp::Otlp;
 use crate::principals::SuperUser;
 use crate::queue_age::QueueAge;
 
-/// Longest time for a majority to confirm that it is in touch with this node.
-const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
-
 /// Shared by all requests of a node.
 pub(crate) struct Context {
     pub(crate) node: Node,
@@ -113,20 +110,11 @@ impl Context {
         member.and_then(|addresses| addresses.client.as_ref()).or_else(|| self.clients.get(&node)).cloned()
     }
 
-    /// The reason why this node should get no requests now. It asks a majority: for a while a leader that was cut off,
-    /// and a follower of a dead leader, know of no trouble.
+    /// The reason why this node should get no requests now.
     pub(crate) async fn not_ready(&self) -> Option<String> {
         if self.stopping.is_cancelled() {
             return Some("this node is shutting down".into());
         }
-        let status = self.node.status();
-        if !status.ready {
-            return Some(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()));
-        }
-        match tokio::time::timeout(CONFIRM_WITHIN, self.node.consensus().read_barrier()).await {
-            Ok(Ok(_)) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no majority answered within {} ms", CONFIRM_WITHIN.as_millis())),
-        }
+        self.node.confirm_ready().await.err()
     }
 }

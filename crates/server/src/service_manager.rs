@@ -112,9 +112,6 @@ fn status_line(consensus: &ConsensusStatus, not_ready_because: Option<&str>) -> 
         (None, _) if consensus.leading => "ready; leads".to_owned(),
         (None, Some(leader)) => format!("ready; follows node {leader}"),
         (None, None) => "ready".to_owned(),
-        (Some(_), None) if consensus.members.voters.is_empty() && consensus.not_admitted_because.is_none() => {
-            "not ready: in no cluster yet; a new one forms when every node of [peers] has started once".to_owned()
-        }
         (Some(why), _) => format!("not ready: {why}"),
     };
     format!("STATUS={}", text.replace(['\n', '\r'], " "))
@@ -139,8 +136,8 @@ mod tests {
         assert_eq!(status_line(&follows, None), "STATUS=ready; follows node 2");
         let no_leader = Some("no leader is known");
         assert_eq!(status_line(&consensus(|_| {}), no_leader), "STATUS=not ready: no leader is known");
-        let unformed = status_line(&consensus(|it| it.members.voters.clear()), no_leader);
-        assert!(unformed.contains("every node of [peers]"), "{unformed}");
+        let alone = Some("no majority: nodes 2, 3 do not answer (connection refused)");
+        assert_eq!(status_line(&leads, alone), format!("STATUS=not ready: {}", alone.unwrap()));
         let two_lines = status_line(&follows, Some("one\nWATCHDOG=trigger"));
         assert_eq!(two_lines.lines().count(), 1, "{two_lines}");
     }

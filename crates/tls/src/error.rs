@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
+use rustls::{AlertDescription, CertificateError};
+
 use crate::files::MAX_FILE_BYTES;
 
 /// Why a certificate, a key or an authority cannot be used. One line each.
@@ -79,7 +81,16 @@ pub enum TlsError {
 
 /// The reason if it was TLS itself that failed, and not the connection below it.
 pub fn tls_failure(error: &(dyn Error + 'static)) -> Option<String> {
-    causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()).map(ToString::to_string)
+    let failure = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>())?;
+    Some(match failure {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            format!("certificate of another authority: {failure}")
+        }
+        rustls::Error::AlertReceived(AlertDescription::UnknownCA) => {
+            format!("the other end does not trust the authority of this one's certificate: {failure}")
+        }
+        _ => failure.to_string(),
+    })
 }
 
 /// An error and its causes, the outermost first. The source of an I/O error is the source of the error in it, which

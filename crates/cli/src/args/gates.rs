@@ -31,6 +31,9 @@ pub(crate) enum GatesCommand {
 pub(crate) struct ListGates {
     /// Only gates whose key starts with this
     pub(crate) prefix: Option<String>,
+    /// From the endpoint's own replica, which may be old; works without a majority
+    #[arg(long)]
+    pub(crate) stale: bool,
 }
 
 /// `gates show`
@@ -39,6 +42,9 @@ pub(crate) struct ShowGate {
     /// The gate's key
     #[arg(value_name = "KEY")]
     pub(crate) gate: String,
+    /// From the endpoint's own replica, which may be old; works without a majority
+    #[arg(long)]
+    pub(crate) stale: bool,
 }
 
 /// `gates reset`

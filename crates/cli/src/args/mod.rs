@@ -22,7 +22,7 @@ pub(crate) use auth::{
 };
 pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, NodeCertificate};
 pub(crate) use cron::{Cron, Schedules};
-pub(crate) use gates::{Gates, GatesCommand, ResetGate};
+pub(crate) use gates::{Gates, GatesCommand, ListGates, ResetGate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, IfUnreachable, Lock, Semaphore};
 pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
@@ -163,7 +163,7 @@ pub(crate) enum Command {
     /// Show the gates whose operation is under way or done, and reset one by force
     Gates(Gates),
     /// List the open sessions
-    Sessions,
+    Sessions(Sessions),
     /// List the children of a node
     Ls(Ls),
     /// Print the data of a node
@@ -247,7 +247,7 @@ impl Command {
             Self::Guard { .. } => "__guard",
             Self::Locks(_) => "locks",
             Self::Gates(_) => "gates",
-            Self::Sessions => "sessions",
+            Self::Sessions(_) => "sessions",
             Self::Ls(_) => "ls",
             Self::Get(_) => "get",
             Self::Set(_) => "set",
@@ -326,6 +326,17 @@ pub(crate) struct Locks {
     /// List only locks whose name starts with this
     #[arg(long, conflicts_with = "name")]
     pub(crate) prefix: Option<String>,
+    /// From the endpoint's own replica, which may be old; works without a majority
+    #[arg(long)]
+    pub(crate) stale: bool,
+}
+
+/// `sessions`
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Sessions {
+    /// From the endpoint's own replica, which may be old; works without a majority
+    #[arg(long)]
+    pub(crate) stale: bool,
 }
 
 /// `ls`

@@ -4,7 +4,7 @@ use lockkeeper_api::gates::{Gate, GateState, GateSummary, GateView, Gates as Pag
 use lockkeeper_client::Paging;
 
 use super::client;
-use crate::args::{Common, Gates, GatesCommand, ResetGate};
+use crate::args::{Common, Gates, GatesCommand, ListGates, ResetGate};
 use crate::failure::{EXIT_INTERNAL, Failure};
 use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, table, until};
 
@@ -14,21 +14,22 @@ const RESULT_SHOWN: usize = 1_000;
 /// Runs the command of `gates`.
 pub(crate) async fn run(common: &Common, args: &Gates) -> Result<(), Failure> {
     match &args.command {
-        GatesCommand::List(args) => list(common, args.prefix.as_deref()).await,
+        GatesCommand::List(args) => list(common, args).await,
         GatesCommand::Show(args) => {
-            let view = client(common)?.gate(&args.gate).await?;
+            let client = client(common)?;
+            let view = if args.stale { client.gate_stale(&args.gate).await? } else { client.gate(&args.gate).await? };
             if common.json { print_json(&view) } else { show(&view) }
         }
         GatesCommand::Reset(args) => reset(common, args).await,
     }
 }
 
-async fn list(common: &Common, prefix: Option<&str>) -> Result<(), Failure> {
+async fn list(common: &Common, args: &ListGates) -> Result<(), Failure> {
     let client = client(common)?;
     let mut all = Page { gates: Vec::new(), next: None, zxid: 0 };
-    let mut paging = Paging::default();
+    let mut paging = Paging { stale: args.stale, ..Paging::default() };
     loop {
-        let page = client.gates(prefix, &paging).await?;
+        let page = client.gates(args.prefix.as_deref(), &paging).await?;
         all.gates.extend(page.gates);
         all.zxid = page.zxid;
         match page.next {

@@ -16,11 +16,11 @@ use crate::output::{ago, escaped, number, principal, print_json, print_line, pri
 pub(crate) async fn run(common: &Common, args: &Locks) -> Result<(), Failure> {
     let client = client(common)?;
     if let Some(name) = &args.name {
-        let lock = client.lock(name).await?;
+        let lock = if args.stale { client.lock_stale(name).await? } else { client.lock(name).await? };
         return if common.json { print_json(&lock) } else { print_queue(&lock) };
     }
     let mut all = Page { locks: Vec::new(), next: None, zxid: 0 };
-    let mut paging = Paging::default();
+    let mut paging = Paging { stale: args.stale, ..Paging::default() };
     loop {
         let page = client.locks(args.prefix.as_deref(), &paging).await?;
         all.locks.extend(page.locks);

@@ -6,15 +6,15 @@ use lockkeeper_api::sessions::Sessions;
 use lockkeeper_client::Paging;
 
 use super::client;
-use crate::args::Common;
+use crate::args::{self, Common};
 use crate::failure::Failure;
 use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, table};
 
 /// Prints all open sessions.
-pub(crate) async fn run(common: &Common) -> Result<(), Failure> {
+pub(crate) async fn run(common: &Common, args: &args::Sessions) -> Result<(), Failure> {
     let client = client(common)?;
     let mut all = Sessions { sessions: Vec::new(), next: None, zxid: 0 };
-    let mut paging = Paging::default();
+    let mut paging = Paging { stale: args.stale, ..Paging::default() };
     loop {
         let page = client.sessions(&paging).await?;
         all.sessions.extend(page.sessions);

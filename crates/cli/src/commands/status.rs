@@ -116,6 +116,9 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
     match answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).filter(|status| status.leading).max_by_key(term)
     {
         Some(leader) => summary(leader).iter().try_for_each(|line| print_line(line))?,
+        None if latest(answers).is_some_and(|status| status.members.is_empty()) => print_line(
+            "the cluster is not formed yet: at its first start every node of [peers] is needed once, not only a majority",
+        )?,
         None => {
             print_line("no leader answers: the cluster makes no changes, or the leader cannot be reached from here")?
         }

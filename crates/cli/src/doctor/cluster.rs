@@ -24,6 +24,9 @@ pub(crate) fn judge(survey: &Survey) -> Vec<Check> {
         );
         return vec![Check::problem("endpoints", found, "name the endpoints of one cluster")];
     }
+    if best.members.is_empty() {
+        return vec![endpoints(survey), not_formed(survey)];
+    }
     vec![
         endpoints(survey),
         members(survey, best),
@@ -67,6 +70,19 @@ fn endpoints(survey: &Survey) -> Check {
     Check::warning("endpoints", failed.join("; "), remedy)
 }
 
+/// No node that answers is in a cluster.
+fn not_formed(survey: &Survey) -> Check {
+    let waiting: Vec<String> = survey.statuses().into_iter().map(|(node, status)| waits(node, status)).collect();
+    let remedy = "at its first start a new cluster needs every node of [peers] once, not only a majority: start those \
+                  that do not run, and mend what keeps the others apart (docs/deploy.md)";
+    Check::problem("members", waiting.join("; "), remedy)
+}
+
+/// What a node that is in no cluster waits for.
+fn waits(node: u64, status: &Status) -> String {
+    format!("node {node}: {}", status.not_ready_because.as_deref().unwrap_or("in no cluster yet"))
+}
+
 /// Every member that the membership names must answer.
 fn members(survey: &Survey, best: &Status) -> Check {
     let (name, answered) = ("members", survey.members());
@@ -79,19 +95,24 @@ fn members(survey: &Survey, best: &Status) -> Check {
             None => format!("node {} has no known client address", member.node_id),
         })
         .collect();
-    let strangers: Vec<String> = answered
-        .keys()
-        .filter(|node| best.members.iter().all(|member| member.node_id != **node))
-        .map(u64::to_string)
-        .collect();
+    let strangers = || answered.iter().filter(|(node, _)| best.members.iter().all(|member| member.node_id != **node));
     if !missing.is_empty() {
         let remedy =
             "start it, or repair the network to it; if its data are lost, replace it (docs/operate.md#replace-a-node)";
         return Check::problem(name, missing.join("; "), remedy);
     }
-    if !strangers.is_empty() {
+    // A node that was never a member knows none.
+    let new = strangers().filter_map(|(node, answer)| Some((*node, answer.status.as_ref().ok()?)));
+    let new: Vec<String> =
+        new.filter(|(_, status)| status.members.is_empty()).map(|(node, status)| waits(node, status)).collect();
+    if !new.is_empty() {
+        let remedy = "a node joins once it was added (`lockkeeper member add`) and reaches the members";
+        return Check::warning(name, new.join("; "), remedy);
+    }
+    let removed: Vec<String> = strangers().map(|(node, _)| node.to_string()).collect();
+    if !removed.is_empty() {
         let remedy = "stop a node that was removed from the cluster";
-        return Check::warning(name, format!("node {} answers and is no member", strangers.join(", ")), remedy);
+        return Check::warning(name, format!("node {} answers and is no member", removed.join(", ")), remedy);
     }
     Check::ok(name, format!("all {} answer", best.members.len()))
 }

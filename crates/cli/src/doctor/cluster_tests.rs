@@ -233,3 +233,36 @@ fn a_refusal_names_the_right_that_is_missing() {
     let checks = judge(&Survey { answers: vec![answer(1, Err(refused), "")] });
     assert!(checks[0].remedy.as_ref().unwrap().contains("--token-file"), "{checks:?}");
 }
+
+/// What a node says that waits for others at the first start of its cluster.
+fn in_no_cluster(node: u64, status: &mut Value) {
+    let why = "not formed yet: waiting for node 2 at lock-2:7101 (connection refused)";
+    *status = json!({
+        "cluster": "c", "node_id": node, "version": "1.0.0", "term": 0, "leading": false, "ready": false,
+        "not_ready_because": why, "last_log_index": 0, "applied_index": 0, "zxid": 0, "sessions": 0, "nodes": 1,
+        "watches": 0, "lock_waiters": 0, "members": [],
+    });
+}
+
+#[test]
+fn a_cluster_that_is_forming_needs_all_its_nodes_and_says_which_are_missing() {
+    let checks = judge(&survey(|node, status, _| in_no_cluster(node, status)));
+    let problems: Vec<&Check> = checks.iter().filter(|check| check.verdict != Verdict::Ok).collect();
+    let [Check { check: "members", found, remedy: Some(remedy), .. }] = problems[..] else { panic!("{problems:?}") };
+    assert!(
+        found.contains("node 1: not formed yet: waiting for node 2 at lock-2:7101 (connection refused)"),
+        "{found}"
+    );
+    assert!(remedy.contains("every node of [peers]") && !remedy.contains("stop"), "{remedy}");
+}
+
+#[test]
+fn a_node_that_was_never_a_member_is_not_to_be_stopped() {
+    let survey = survey(|node, status, _| match node {
+        3 => in_no_cluster(3, status),
+        _ => status["members"].as_array_mut().unwrap().truncate(2),
+    });
+    let check = judge(&survey).into_iter().find(|check| check.check == "members").unwrap();
+    assert_eq!(check.verdict, Verdict::Warning);
+    assert!(check.found.contains("node 3: not formed yet") && check.remedy.unwrap().contains("member add"));
+}

@@ -1,6 +1,7 @@
 //! `doctor` against real clusters and this machine: nothing bad where all is well, and each trouble in its check.
 
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -170,4 +171,77 @@ fn trouble_of_the_machine_is_found_before_the_first_start() {
 #[test]
 fn local_needs_a_configuration() {
     assert_eq!(lockkeeper().args(["doctor", "--local"]).output().unwrap().status.code(), Some(2));
+}
+
+/// At the first start of a cluster of three, while the others are not started.
+#[test]
+fn a_node_that_waits_for_the_others_names_them_and_is_not_to_be_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let config = directory.path().join("node.toml");
+    let text = format!(
+        "[cluster]\nid = \"a\"\nnode = 1\n[listen]\nclient = \"{client}\"\npeer = \"127.0.0.1:0\"\n[peers.1]\n\
+         peer = \"127.0.0.1:9\"\n[peers.2]\npeer = \"127.0.0.1:1\"\n[peers.3]\npeer = \"127.0.0.1:2\"\n[storage]\n\
+         directory = {:?}\nfree_floor_mib = 1\n",
+        directory.path().join("data")
+    );
+    fs::write(&config, text).unwrap();
+    let log = fs::File::create(directory.path().join("log")).unwrap();
+    let _node = Killed(lockkeeper().args(["serve", "--config"]).arg(&config).stderr(log).spawn().unwrap());
+    let ask = |arguments: &[&str]| lockkeeper().args(["--endpoints", &client]).args(arguments).output().unwrap();
+    let waits = "waiting for node 2 at 127.0.0.1:1 (connection refused), node 3 at 127.0.0.1:2 (connection refused)";
+    let text = |output: Output| String::from_utf8(output.stdout).unwrap();
+    eventually("status names them", || text(ask(&["status"])).contains(waits));
+    let status = text(ask(&["status"]));
+    assert!(status.contains("not formed yet") && status.contains("every node of [peers]"), "{status}");
+    assert!(!status.contains("no leader answers"), "{status}");
+    let report = json(&ask(&["--json", "doctor"]));
+    let members = check(&report, "cluster", "members");
+    assert_eq!(members["verdict"], "problem", "{report:#}");
+    assert!(members["found"].as_str().unwrap().contains(waits), "{report:#}");
+    assert!(members["remedy"].as_str().unwrap().contains("every node of [peers]"), "{report:#}");
+    assert!(!report["cluster"].to_string().contains("stop a node"), "{report:#}");
+    eventually("its log names them", || {
+        let log = fs::read_to_string(directory.path().join("log")).unwrap();
+        log.lines().any(|line| line.contains("WARN") && line.contains(waits))
+    });
+}
+
+/// The other two are killed, whoever leads.
+#[test]
+fn a_survivor_says_that_there_is_no_majority_and_who_held_what() {
+    let dev = Dev::start(3, &[]);
+    let mut holder = Killed(dev.lock(&["jobs/nightly"], "sleep 100").spawn().unwrap());
+    eventually("it holds", || dev.holders("jobs/nightly") == 1);
+    dev.pids[1..].iter().for_each(|pid| kill(*pid, Signal::SIGKILL).unwrap());
+    let text = |output: Output| String::from_utf8(output.stdout).unwrap();
+    let why = "no majority: nodes 2, 3 do not answer (connection refused)";
+    eventually("status says why", || text(dev.run(&["status"])).contains(why));
+    let status = text(dev.run(&["status"]));
+    assert!(status.contains("  no leader  "), "{status}");
+    let report = json(&dev.run(&["--json", "doctor"]));
+    assert_eq!(verdict(&report, "cluster", "leader"), "problem", "{report:#}");
+    let log = || fs::read_to_string(dev.data.join("node1.log")).unwrap();
+    for asked in ["srvr", "mntr", "isro"] {
+        let mut stream = std::net::TcpStream::connect(&dev.zookeeper[0]).unwrap();
+        stream.write_all(asked.as_bytes()).unwrap();
+        let answer = std::io::read_to_string(stream).unwrap();
+        assert_eq!(answer, "This ZooKeeper instance is not currently serving requests\n", "{asked}");
+    }
+    let warnings = || log().lines().filter(|line| line.contains("WARN") && line.contains(why)).count();
+    eventually("its log says so", || warnings() == 1);
+    for (arguments, expected) in [
+        (&["locks", "--stale"][..], "jobs/nightly"),
+        (&["locks", "jobs/nightly", "--stale"], "holds"),
+        (&["sessions", "--stale"], "sleep"),
+        (&["gates", "list", "--stale"], "no gates are in use"),
+    ] {
+        let output = dev.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?} {output:?}");
+        assert!(text(output).contains(expected), "{arguments:?}");
+        let current: Vec<&str> = arguments.iter().copied().filter(|part| *part != "--stale").collect();
+        assert_eq!(dev.run(&[&["--patience", "1s"], &current[..]].concat()).status.code(), Some(122), "{current:?}");
+    }
+    assert_eq!(warnings(), 1, "once, not with each request");
+    holder.0.kill().unwrap();
 }

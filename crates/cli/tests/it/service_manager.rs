@@ -83,6 +83,10 @@ fn the_first_node_of_a_cluster_is_started_while_it_waits_for_the_others() {
     let started = manager.until(|line| line == "READY=1");
     let status = started.last().unwrap().iter().find(|line| line.starts_with("STATUS=not ready: "));
     assert!(status.is_some_and(|status| status.contains("every node of [peers]")), "{started:?}");
+    // Both are named with their addresses, and with the reason once it is known.
+    let named = |node: usize| format!("node {} at {} (timed out)", node + 2, others[node].local_addr().unwrap());
+    manager
+        .until(|line| line.contains("not formed yet: waiting for ") && (0..2).all(|node| line.contains(&named(node))));
     let is_progress = |line: &str| line == "WATCHDOG=1";
     manager.until(is_progress);
     // A reload does not end a node that has nothing to read again.

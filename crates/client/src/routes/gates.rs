@@ -4,7 +4,7 @@ use lockkeeper_api::Call;
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::gates::{Begin, Fail, Finish, GateReset, GateView, Gates, GatesQuery, ResetQuery, Settled};
 
-use super::{Paging, limit};
+use super::{Paging, level, limit};
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -49,7 +49,19 @@ impl Client {
     /// # Errors
     /// [`NotFound`](lockkeeper_api::Code::NotFound) if no worker has begun; otherwise see [`Error`].
     pub async fn gate(&self, key: &str) -> Result<GateView, Error> {
-        self.call(&RequestSpec::read(Call::GetGate { key: key.to_owned(), query: ReadQuery::default() })).await
+        self.gate_as(key, ReadQuery::default()).await
+    }
+
+    /// The same from the server's own replica, which may be stale. It answers without a majority, too.
+    ///
+    /// # Errors
+    /// As [`gate`](Self::gate).
+    pub async fn gate_stale(&self, key: &str) -> Result<GateView, Error> {
+        self.gate_as(key, ReadQuery { consistency: level(true) }).await
+    }
+
+    async fn gate_as(&self, key: &str, query: ReadQuery) -> Result<GateView, Error> {
+        self.call(&RequestSpec::read(Call::GetGate { key: key.to_owned(), query })).await
     }
 
     /// A page of the gates whose operation is under way or done.
@@ -58,7 +70,7 @@ impl Client {
     /// See [`Error`].
     pub async fn gates(&self, prefix: Option<&str>, paging: &Paging) -> Result<Gates, Error> {
         let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
-        let query = GatesQuery { prefix, after, limit: limit(paging.limit), consistency: None };
+        let query = GatesQuery { prefix, after, limit: limit(paging.limit), consistency: level(paging.stale) };
         self.call(&RequestSpec::read(Call::ListGates { query })).await
     }
 

@@ -9,7 +9,7 @@ use lockkeeper_api::locks::{
 use lockkeeper_api::{Call, Code};
 use uuid::Uuid;
 
-use super::{Paging, limit, lock_name};
+use super::{Paging, level, limit, lock_name};
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -81,8 +81,19 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn lock(&self, lock: &str) -> Result<Lock, Error> {
-        let call = Call::GetLock { name: lock_name(lock)?, query: ReadQuery::default() };
-        self.call(&RequestSpec::read(call)).await
+        self.lock_as(lock, ReadQuery::default()).await
+    }
+
+    /// The same from the server's own replica, which may be stale. It answers without a majority, too.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn lock_stale(&self, lock: &str) -> Result<Lock, Error> {
+        self.lock_as(lock, ReadQuery { consistency: level(true) }).await
+    }
+
+    async fn lock_as(&self, lock: &str, query: ReadQuery) -> Result<Lock, Error> {
+        self.call(&RequestSpec::read(Call::GetLock { name: lock_name(lock)?, query })).await
     }
 
     /// A page of the locks that are held.
@@ -91,7 +102,7 @@ impl Client {
     /// See [`Error`].
     pub async fn locks(&self, prefix: Option<&str>, paging: &Paging) -> Result<Locks, Error> {
         let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
-        let query = LocksQuery { prefix, after, limit: limit(paging.limit), consistency: None };
+        let query = LocksQuery { prefix, after, limit: limit(paging.limit), consistency: level(paging.stale) };
         self.call(&RequestSpec::read(Call::ListLocks { query })).await
     }
 

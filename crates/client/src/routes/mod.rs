@@ -10,6 +10,7 @@ mod rates;
 mod sessions;
 
 use lockkeeper_api::Code;
+use lockkeeper_api::call::Level;
 
 use crate::error::Error;
 
@@ -24,6 +25,8 @@ pub struct Paging {
     pub after: Option<String>,
     /// The most items of the page; the server has its own limit.
     pub limit: Option<u32>,
+    /// Read from the server's own replica, which may be stale.
+    pub stale: bool,
 }
 
 /// Options of a read.
@@ -65,6 +68,11 @@ fn node_path(path: &str) -> Result<String, Error> {
         return Err(Error::refused(Code::BadPath, format!("'{path}' does not begin with '/'; paths are absolute")));
     }
     Ok(path.to_owned())
+}
+
+/// How current a read must be.
+fn level(stale: bool) -> Option<Level> {
+    stale.then_some(Level::Stale)
 }
 
 /// So many entries of a page.

@@ -1,12 +1,11 @@
 //! `/v1/nodes` and `/v1/txn`.
 
 use lockkeeper_api::Call;
-use lockkeeper_api::call::Level;
 use lockkeeper_api::nodes::{
     Add, Added, Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery,
 };
 
-use super::{Reading, limit, node_path};
+use super::{Reading, level, limit, node_path};
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -32,7 +31,7 @@ impl Client {
             children: reading.children.then_some(true),
             children_after: reading.children_after.clone(),
             children_limit: limit(reading.children_limit),
-            consistency: reading.stale.then_some(Level::Stale),
+            consistency: level(reading.stale),
         };
         self.call(&RequestSpec::read(Call::GetNode { path: node_path(path)?, query })).await
     }

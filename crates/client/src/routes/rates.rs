@@ -4,7 +4,7 @@ use lockkeeper_api::Call;
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::rates::{PermitsTaken, RateView, Rates, RatesQuery, TakePermits};
 
-use super::{Paging, limit, refuse_dots};
+use super::{Paging, level, limit, refuse_dots};
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -37,7 +37,7 @@ impl Client {
     /// See [`Error`].
     pub async fn rates(&self, prefix: Option<&str>, paging: &Paging) -> Result<Rates, Error> {
         let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
-        let query = RatesQuery { prefix, after, limit: limit(paging.limit), consistency: None };
+        let query = RatesQuery { prefix, after, limit: limit(paging.limit), consistency: level(paging.stale) };
         self.call(&RequestSpec::read(Call::ListRates { query })).await
     }
 }

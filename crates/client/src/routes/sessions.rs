@@ -6,7 +6,7 @@ use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
 use lockkeeper_api::{Call, Code};
 
-use super::{Paging, limit};
+use super::{Paging, level, limit};
 use crate::client::Client;
 use crate::context::Options;
 use crate::endpoints::{Endpoint, EndpointError};
@@ -89,7 +89,7 @@ impl Client {
             .map(|after| after.parse())
             .transpose()
             .map_err(|_| Error::refused(Code::BadRequest, "'after' is the 'next' of the page before, a number"))?;
-        let query = SessionsQuery { after, limit: limit(paging.limit), consistency: None };
+        let query = SessionsQuery { after, limit: limit(paging.limit), consistency: level(paging.stale) };
         self.call(&RequestSpec::read(Call::ListSessions { query })).await
     }
 }

@@ -360,7 +360,7 @@ async fn gates_in_use_are_listed() {
     for number in 0..3 {
         tickets.push(proceed(session.gate(format!("pay/{number}")).begin(&of_payment).await.unwrap()));
     }
-    let (mut found, mut paging) = (Vec::new(), Paging { after: None, limit: Some(2) });
+    let (mut found, mut paging) = (Vec::new(), Paging { limit: Some(2), ..Paging::default() });
     loop {
         let page = setting.client.gates(Some("pay/"), &paging).await.unwrap();
         found.extend(page.gates.into_iter().map(|gate| (gate.key, gate.token)));

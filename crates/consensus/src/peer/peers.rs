@@ -28,6 +28,8 @@ pub(crate) struct Peers {
     pub(crate) levels: Arc<AnnouncedLevels>,
     /// Of the calls whose order matters.
     sequences: Sequences,
+    /// Why the latest call to a peer got no answer; none of peers that answered it.
+    failures: Arc<Mutex<BTreeMap<u64, TransportError>>>,
     /// Rejections already logged, by peer and code: once each, not once per heartbeat.
     logged: Arc<Mutex<BTreeSet<(u64, String)>>>,
     /// When a refused message of a (peer, kind) was last logged: bounded, since only members get this far.
@@ -55,6 +57,7 @@ impl Peers {
             guard,
             levels: Arc::new(levels),
             sequences: Sequences::default(),
+            failures: Arc::default(),
             logged: Arc::default(),
             refusals_logged: Arc::default(),
         }
@@ -75,6 +78,7 @@ impl Peers {
         if let Err(TransportError::Rejected { code, detail }) = &result {
             self.handle_rejection(to, kind, code, detail);
         }
+        self.note_failure(to, result.as_ref().err());
         result
     }
 
@@ -86,6 +90,22 @@ impl Peers {
     /// The ticket of the next of these calls to the peer.
     pub(crate) fn next_ticket(&self, to: u64, tickets: &mut Tickets) -> Ticket {
         tickets.take(self.guard.start_of(to))
+    }
+
+    /// Why the latest call to each of the peers that did not answer it got no answer.
+    pub(crate) fn failures(&self) -> BTreeMap<u64, TransportError> {
+        self.failures.lock().clone()
+    }
+
+    fn note_failure(&self, peer: u64, failure: Option<&TransportError>) {
+        let is_answer = |code: &String| TRANSIENT_CODES.contains(&code.as_str());
+        let mut failures = self.failures.lock();
+        match failure {
+            Some(TransportError::Rejected { code, .. }) if is_answer(code) => drop(failures.remove(&peer)),
+            Some(failure) => drop(failures.insert(peer, failure.clone())),
+            None if failures.is_empty() => {}
+            None => drop(failures.remove(&peer)),
+        }
     }
 
     /// Asks whoever is at this address who the members are.
@@ -111,6 +131,7 @@ impl Peers {
         self.transport.forget(node);
         self.guard.forget(node);
         self.levels.forget(node);
+        self.failures.lock().remove(&node);
         self.logged.lock().retain(|(peer, _)| *peer != node);
     }
 

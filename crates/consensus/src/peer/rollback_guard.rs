@@ -53,8 +53,8 @@ struct Pair {
     front: bool,
     /// Claims since the last answer.
     unanswered: u32,
-    /// Nothing listens there.
-    gone: bool,
+    /// Why the latest claim got no answer. Nothing listens there if the connection was refused.
+    failure: Option<TransportError>,
     /// The peer has rejected a message because the two have not found each other in order.
     asked_again: bool,
     turned_away: Option<String>,
@@ -261,7 +261,10 @@ impl RollbackGuard {
         let pair = |peer: &u64| table.peers.get(peer);
         let complete = others.iter().filter_map(pair).filter(|pair| pair.is_complete()).count();
         let settled = |pair: &Pair| {
-            pair.is_complete() || pair.turned_away.is_some() || pair.gone || pair.unanswered >= SILENT_AFTER
+            pair.is_complete()
+                || pair.turned_away.is_some()
+                || pair.failure == Some(TransportError::Refused)
+                || pair.unanswered >= SILENT_AFTER
         };
         let all_settled = others.iter().all(|peer| pair(peer).is_some_and(settled));
         if complete >= needed && all_settled {
@@ -283,15 +286,31 @@ impl RollbackGuard {
         if table.condemned {
             return Some("its data directory was turned away by its peers; see the log".into());
         }
-        let voters = table.voters.as_ref().map_or(&self.configured, |(_, voters)| voters);
-        let missing = voters.iter().filter(|peer| **peer != self.node);
-        let missing = missing.filter(|peer| !table.peers.get(peer).is_some_and(Pair::is_complete));
-        let missing: Vec<String> = missing.map(u64::to_string).collect();
+        let missing = self.missing_in(&table).into_iter().map(|(peer, why)| format!("node {peer} ({why})"));
         Some(format!(
             "its data directory is not confirmed yet: it takes a majority of the voters to compare it with what they \
-             remember, and nodes {} have not answered",
-            missing.join(", ")
+             remember; waiting for {}",
+            missing.collect::<Vec<_>>().join(", ")
         ))
+    }
+
+    /// The voters, or the configured peers where no voters are known, that this node and the peer have not found in
+    /// order yet, and why.
+    pub(crate) fn missing(&self) -> Vec<(u64, String)> {
+        self.missing_in(&self.table.lock())
+    }
+
+    fn missing_in(&self, table: &Table) -> Vec<(u64, String)> {
+        let why = |peer: u64| match table.peers.get(&peer) {
+            Some(pair) if pair.is_complete() => None,
+            Some(Pair { turned_away: Some(why), .. }) => Some(why.clone()),
+            Some(Pair { failure: Some(failure), .. }) => Some(failure.to_string()),
+            Some(Pair { formed: None, .. }) | None => Some("has not answered yet".into()),
+            Some(_) => Some("answers, and has not found this node yet".into()),
+        };
+        let voters = table.voters.as_ref().map_or(&self.configured, |(_, voters)| voters);
+        let others = voters.iter().copied().filter(|peer| *peer != self.node);
+        others.filter_map(|peer| Some((peer, why(peer)?))).collect()
     }
 
     /// Peers whose data directories are not in order, and why.
@@ -368,7 +387,7 @@ impl RollbackGuard {
             Ok(reply) => self.answered_with(peer, reply),
             Err(error) => {
                 if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
-                    pair.gone = error == TransportError::Refused;
+                    pair.failure = Some(error);
                     pair.unanswered = pair.unanswered.saturating_add(1);
                 }
                 false
@@ -385,7 +404,7 @@ impl RollbackGuard {
         let complete = {
             let mut table = self.table.lock();
             let pair = self.pair(&mut table, peer);
-            (pair.unanswered, pair.gone, pair.asked_again, pair.formed) = (0, false, false, Some(reply.formed));
+            (pair.unanswered, pair.failure, pair.asked_again, pair.formed) = (0, None, false, Some(reply.formed));
             pair.front = reply.role == MemberRole::Front;
             pair.approved_by = in_order.then_some(start);
             if !well_formed {

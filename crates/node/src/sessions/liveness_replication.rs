@@ -83,6 +83,8 @@ const COLLECT_WITHIN: Duration = Duration::from_millis(500);
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a node whose table is whole is asked whether it still is: it may have restarted.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// How long after its latest answer a node's table still counts as whole for the metric.
+const KNOWN_FOR: Duration = Duration::from_secs(10);
 /// Most calls in flight to a node that does not answer.
 const MAX_UNANSWERED: usize = 8;
 
@@ -310,8 +312,13 @@ impl LivenessReplication {
         } else {
             known.remove(&of);
         }
-        // This node's own table included.
-        metrics::gauge!("lockkeeper_whole_session_tables").set(known.len() as f64 + 1.0);
+    }
+
+    /// Voters whose tables are whole, this one included. One that does not answer any more may have restarted without
+    /// its table.
+    pub(crate) fn whole_tables(&self) -> usize {
+        let now = self.replica.clock.now();
+        1 + self.whole.lock().values().filter(|at| now < **at + KNOWN_FOR).count()
     }
 
     /// Sends the whole table to each voter that has none, one after the other. `confirm` is a round that confirms this
@@ -336,6 +343,7 @@ impl LivenessReplication {
                 }
             }
         }
+        metrics::gauge!("lockkeeper_whole_session_tables").set(self.whole_tables() as f64);
     }
 
     async fn sync<F>(&self, to: u64, term: u64, voters: &[u64], confirm: &impl Fn() -> F) -> Option<bool>

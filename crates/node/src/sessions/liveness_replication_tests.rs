@@ -247,6 +247,25 @@ async fn nothing_is_acknowledged_without_a_majority_of_tables_or_behind_the_next
 
 /// A group whose signs of life went with a round that failed joins the next round.
 #[tokio::test]
+async fn the_table_of_a_node_that_is_gone_is_not_counted_any_more() {
+    let mut cluster = ThreeNodes::new();
+    cluster.lead(1).await;
+    cluster.complete(1).await;
+    let whole = |cluster: &ThreeNodes| cluster.nodes[&1].tasks.liveness.whole_tables();
+    assert_eq!(whole(&cluster), 3);
+    cluster.cut(&[3]);
+    for _ in 0..12 {
+        cluster.pass(1_000);
+        cluster.complete(1).await;
+        // The copies are tasks of their own.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(whole(&cluster), 2);
+}
+
+#[tokio::test]
 async fn what_a_failed_copy_took_goes_with_the_next() {
     let mut cluster = ThreeNodes::new();
     cluster.lead(1).await;

@@ -22,10 +22,13 @@ pub(super) async fn answer(frontend: &Frontend, command: FourLetterWord) -> Stri
     if !allowed {
         return format!("{command} is not executed because it is not in the whitelist.\n");
     }
+    // As `/readyz` does: a role is not news of a majority.
+    let tells_role = ["srvr", "stat", "mntr", "isro"].contains(&command.as_str());
+    if tells_role && frontend.node.confirm_ready().await.is_err() {
+        return NOT_SERVING.into();
+    }
     let status = frontend.node.status();
-    let serves = status.consensus.leader.is_some();
     match command.as_str() {
-        "srvr" | "stat" | "mntr" | "isro" if !serves => NOT_SERVING.into(),
         "ruok" => "imok".into(),
         "isro" => "rw".into(),
         "srvr" => server(frontend, &status, None),

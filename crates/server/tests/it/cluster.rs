@@ -3,10 +3,11 @@
 use lockkeeper_api::Code;
 use lockkeeper_api::cluster::{Status, Transferred};
 use lockkeeper_api::locks::{Acquired, Lock, Verified};
+use lockkeeper_server::Server;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Cluster, Running, eventually};
+use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
 
 async fn status(node: &Running) -> Status {
     node.get("/v1/cluster?checksum=true").await.json()
@@ -114,8 +115,16 @@ async fn a_node_without_a_majority_says_so() {
     eventually("not ready", async || last.get("/readyz").await.status.as_u16() == 503).await;
     last.get("/readyz").await.problem(Code::NoLeader);
     assert!(last.get("/healthz").await.status.is_success(), "alive all the same");
-    let status: Status = last.get("/v1/cluster").await.json();
-    assert!(!status.ready && status.not_ready_because.is_some());
+    let status = async || last.get("/v1/cluster").await.json::<Status>();
+    eventually("the reason", async || {
+        status()
+            .await
+            .not_ready_because
+            .is_some_and(|why| why == "no majority: nodes 1, 2 do not answer (connection refused)")
+    })
+    .await;
+    let status = status().await;
+    assert!(!status.ready && !status.leading && status.leader.is_none(), "{status:?}");
     let stale = last.get(&format!("/v1/sessions/{}?consistency=stale", session.session_id)).await;
     assert!(stale.status.is_success(), "a stale read is what was asked for");
     let path = format!("/v1/sessions/{}/keepalive", session.session_id);
@@ -124,4 +133,33 @@ async fn a_node_without_a_majority_says_so() {
     let (kept, read) = tokio::join!(keepalive, last.get("/v1/nodes/"));
     kept.problem(Code::NoLeader);
     read.problem(Code::NoLeader);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_forming_names_those_for_whom_it_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut servers = Server::bind_cluster("test", 3, directory.path(), adjust_for_tests).unwrap();
+    // Their ports are bound, and nobody listens there.
+    let late = servers.split_off(1);
+    let waits: Vec<String> = late
+        .iter()
+        .zip(2..)
+        .map(|(server, node)| format!("node {node} at {} (connection refused)", server.peer_address()))
+        .collect();
+    let first = spawn(servers.remove(0));
+    first.listens().await;
+    let wanted = format!("not formed yet: waiting for {}", waits.join(", "));
+    eventually("it says for whom", async || {
+        let reply = first.get("/readyz").await;
+        reply.status.as_u16() == 503 && reply.problem(Code::NoLeader).detail.contains(&wanted)
+    })
+    .await;
+    let status: Status = first.get("/v1/cluster").await.json();
+    assert!(status.not_ready_because.is_some_and(|why| why.contains(&wanted)) && status.members.is_empty());
+    let others: Vec<Running> = late.into_iter().map(spawn).collect();
+    for node in [&first].into_iter().chain(&others) {
+        node.ready().await;
+    }
+    let status: Status = first.get("/v1/cluster").await.json();
+    assert_eq!(status.not_ready_because, None);
 }

@@ -121,6 +121,11 @@ impl Got {
 }
 
 impl Running {
+    /// Waits until it answers at all.
+    pub(crate) async fn listens(&self) {
+        eventually("it listens", async || self.request(Method::GET, "/healthz").send().await.is_ok()).await;
+    }
+
     pub(crate) async fn ready(&self) {
         let began = Instant::now();
         loop {

@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::authority::Authority;
-use crate::harness::{PATIENCE, Running, adjust_for_tests, spawn};
+use crate::harness::{PATIENCE, Running, adjust_for_tests, eventually, spawn};
 use crate::peers::{identity, works};
 use crate::tls::{bad_identities, https, rest};
 
@@ -148,4 +148,24 @@ fn a_node_does_not_start_with_the_certificate_of_another() {
     assert!(line.starts_with("[tls.peer]: ") && line.contains("test-2.pem"), "{line}");
     assert!(line.contains("lockkeeper://test/node/2") && line.contains("lockkeeper://test/node/1"), "{line}");
     assert_eq!(error.exit_code(), 2);
+}
+
+/// At the first start of a cluster, one node has certificates of another authority.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_waits_for_one_of_another_authority_says_so() {
+    let (directory, one, other) = (tempfile::tempdir().unwrap(), Authority::new("one"), Authority::new("another"));
+    let servers = Server::bind_cluster("test", 2, directory.path(), |config| {
+        adjust_for_tests(config);
+        let authority = if config.cluster.node == 1 { &one } else { &other };
+        config.tls.peer = Some(section(&authority.node("test", config.cluster.node), authority));
+    });
+    let nodes: Vec<Running> = servers.unwrap().into_iter().map(spawn).collect();
+    for (node, waits) in nodes.iter().zip(["waiting for node 2 at ", "waiting for node 1 at "]) {
+        node.listens().await;
+        eventually("the authority", async || {
+            let text = node.get("/readyz").await.text;
+            text.contains(waits) && text.contains("certificate of another authority")
+        })
+        .await;
+    }
 }

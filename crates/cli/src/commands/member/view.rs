@@ -160,6 +160,9 @@ pub(crate) fn summary(leader: &Status) -> Vec<String> {
     let margin = match leader.failure_tolerance {
         None if leader.leading => "the leader's program does not say how many more may be lost".to_owned(),
         None => "this node does not lead".to_owned(),
+        Some(0) if leader.joint_voters.is_empty() && in_step <= voters.len() / 2 => {
+            "no majority, and the cluster makes no changes".to_owned()
+        }
         Some(0) => "the loss of one more is an outage".to_owned(),
         Some(1) => "one more may be lost".to_owned(),
         Some(more) => format!("{more} more may be lost"),
@@ -290,6 +293,8 @@ mod tests {
         assert_eq!(told(&[(1, true), (2, true), (3, true)], 1), "3 voters, all in step: one more may be lost");
         let one_dead = told(&[(1, true), (2, true), (3, false)], 0);
         assert_eq!(one_dead, "3 voters, 2 of them in step: the loss of one more is an outage");
+        let alone = told(&[(1, true), (2, false), (3, false)], 0);
+        assert_eq!(alone, "3 voters, 1 of them in step: no majority, and the cluster makes no changes");
         assert_eq!(told(&[(1, true)], 0), "1 voter: the loss of one more is an outage");
     }
 

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::client::Client;
 use super::{cluster_with, until};
-use crate::harness::Cluster;
+use crate::harness::{Cluster, Running};
 
 /// The reply to a four-letter command.
 pub(super) async fn word(at: SocketAddr, word: &str) -> String {
@@ -125,4 +125,29 @@ async fn the_leader_reports_its_synced_followers() {
     .await;
     cluster.nodes.remove((leader.unwrap() + 1) % 3).stop().await.unwrap();
     until(async || followed_by(&cluster, 1).await.is_some()).await;
+}
+
+/// As ZooKeeper does: health checks and exporters of metrics go by these words.
+#[tokio::test]
+async fn a_leader_whose_followers_are_gone_serves_nobody() {
+    let mut cluster = cluster_with(3, |_| {}).await;
+    let leads = async |node: &Running| node.get("/v1/cluster").await.json::<Status>().leading;
+    let mut leader = None;
+    until(async || {
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            leader = leads(node).await.then_some(number).or(leader);
+        }
+        leader.is_some()
+    })
+    .await;
+    let last = cluster.nodes.remove(leader.unwrap());
+    for follower in cluster.nodes.drain(..) {
+        follower.stop().await.unwrap();
+    }
+    let at = last.zookeeper.unwrap();
+    for asked in ["srvr", "mntr", "isro"] {
+        until(async || word(at, asked).await == "This ZooKeeper instance is not currently serving requests\n").await;
+    }
+    assert_eq!(word(at, "ruok").await, "imok", "the process is well");
+    until(async || !leads(&last).await).await;
 }
