@@ -9,10 +9,12 @@ mod engines;
 mod expiry;
 mod failover;
 mod footprint;
+mod frozen;
 mod gate;
 mod greedy;
 mod group_commit;
 mod herd;
+mod idle_restart;
 mod intruder;
 mod kill_all;
 mod kills;
@@ -176,6 +178,20 @@ pub const PROOFS: &[Proof] = &[
             after (P10, P11)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(minority::ROUNDS))),
         run: |context| Box::pin(minority::run(context)),
+    },
+    Proof {
+        name: "frozen",
+        about: "all nodes frozen for 12 s under load: none takes its own pause for a stuck disk, writes go on, nothing \
+            acknowledged is lost (P4, P10)",
+        limit: |context| minutes(3) + 3 * context.rounds.unwrap_or(frozen::ROUNDS) * frozen::FROZEN_FOR,
+        run: |context| Box::pin(frozen::run(context)),
+    },
+    Proof {
+        name: "idle-restart",
+        about: "nodes of an idle cluster restarted one by one: the first change, the first lease and every call of one \
+            client within 100 ms of calm (P10)",
+        limit: |context| minutes(3 + u64::from(context.rounds.unwrap_or(idle_restart::ROUNDS))),
+        run: |context| Box::pin(idle_restart::run(context)),
     },
     Proof {
         name: "late-answers",

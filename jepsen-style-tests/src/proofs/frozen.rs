@@ -1,0 +1,172 @@
+//! All nodes are frozen under load, for longer than a write to the disk may take: none may take its own pause for a
+//! stuck disk, or end for another reason, and nothing acknowledged is lost.
+//!
+//! A stopped process is what a paused virtual machine is to the programs in it. A freeze bites only where it falls
+//! between the beginning of a write and its barrier, so the nodes write all the time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::nodes::Create;
+use nix::sys::signal::Signal;
+use rand::Rng as _;
+use tokio::task::JoinSet;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::http::Api;
+use crate::process::Process;
+use crate::stats::millis;
+use crate::verdict::{Failed, ProofResult, broken};
+
+pub(super) const ROUNDS: u32 = 20;
+/// Longer than `storage.sync_watchdog_ms` is by default.
+pub(super) const FROZEN_FOR: Duration = Duration::from_secs(12);
+/// A node that ends after a freeze does it within an eighth of that time.
+const OBSERVED_FOR: Duration = Duration::from_millis(2_500);
+const GOES_ON_WITHIN: Duration = Duration::from_secs(20);
+const AGREE_WITHIN: Duration = Duration::from_secs(30);
+const WRITERS_AT_EACH: usize = 8;
+const CALL: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+/// What a node logs when it notices a pause in the middle of a write.
+const NOTICED: &str = "this process was not running for a while: the disk";
+
+pub(super) async fn run(context: &Context) -> ProofResult {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let parent = cluster.api(1).create("/frozen", &Create::default(), None).await;
+    parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    let load = Load::start(&cluster);
+    let mut random = context.random(1);
+    let mut longest = Duration::ZERO;
+    for round in 1..=rounds {
+        load.goes_on(&cluster, Instant::now()).await?;
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
+        let resumed = freeze_all(&mut cluster).await?;
+        let after = load.goes_on(&cluster, resumed).await? - resumed;
+        longest = longest.max(after);
+        while resumed.elapsed() < OBSERVED_FOR {
+            all_run(&mut cluster)?;
+            tokio::time::sleep(POLL).await;
+        }
+        context.log.say(format!("round {round} of {rounds}: every node acknowledged writes after {}", millis(after)));
+    }
+    let written = load.end().await;
+    cluster.all_ready().await?;
+    cluster.agree(AGREE_WITHIN).await?;
+    for (id, api) in cluster.apis() {
+        let names = api.children_stale("/frozen").await;
+        let (names, _) = names.map_err(|failure| Failed::Broken(format!("node {id} after it all: {failure}")))?;
+        let names: std::collections::BTreeSet<String> = names.into_iter().collect();
+        if let Some(lost) = written.iter().find(|path| !names.contains(path.trim_start_matches("/frozen/"))) {
+            return broken(format!("{lost} was acknowledged and is not on node {id}"));
+        }
+    }
+    let mut noticed = 0;
+    for id in cluster.ids() {
+        noticed += std::fs::read_to_string(cluster.directory(id).join("server.log"))?.matches(NOTICED).count();
+    }
+    Ok(format!(
+        "{rounds} times all nodes frozen for {} s under load: none ended, {noticed} times in the middle of a write; \
+         writes went on at every node after at most {}; all {} acknowledged are there",
+        FROZEN_FOR.as_secs(),
+        millis(longest),
+        written.len()
+    ))
+}
+
+/// Stops all processes and lets them run again. When they did.
+async fn freeze_all(cluster: &mut Cluster) -> Result<Instant, Failed> {
+    for id in cluster.ids() {
+        cluster.signal(id, Signal::SIGSTOP);
+    }
+    tokio::time::sleep(FROZEN_FOR).await;
+    let resumed = Instant::now();
+    for id in cluster.ids() {
+        cluster.signal(id, Signal::SIGCONT);
+    }
+    all_run(cluster)?;
+    Ok(resumed)
+}
+
+fn all_run(cluster: &mut Cluster) -> Result<(), Failed> {
+    for id in cluster.ids() {
+        if let Some(status) = cluster.process(id).and_then(Process::ended) {
+            let log = std::fs::read_to_string(cluster.directory(id).join("server.log"))?;
+            let last = log.lines().last().unwrap_or_default();
+            return broken(format!("node {id} ended ({status}) after it was frozen: {last}"));
+        }
+    }
+    Ok(())
+}
+
+/// Clients that create nodes at each node of the cluster, one after the other.
+struct Load {
+    written: Arc<Mutex<Vec<Written>>>,
+    stop: Arc<AtomicBool>,
+    writers: JoinSet<()>,
+}
+
+#[derive(Clone)]
+struct Written {
+    at: u64,
+    sent: Instant,
+    received: Instant,
+    path: String,
+}
+
+impl Load {
+    fn start(cluster: &Cluster) -> Self {
+        let (written, stop) = (Arc::default(), Arc::<AtomicBool>::default());
+        let mut writers = JoinSet::new();
+        for (id, api) in cluster.apis() {
+            for _ in 0..WRITERS_AT_EACH {
+                writers.spawn(write(id, api.clone(), Arc::clone(&written), Arc::clone(&stop)));
+            }
+        }
+        Self { written, stop, writers }
+    }
+
+    /// Waits until each node has acknowledged a write that was sent since then. When the last of them did.
+    async fn goes_on(&self, cluster: &Cluster, since: Instant) -> Result<Instant, Failed> {
+        loop {
+            let first = |id| {
+                let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+                let later = written.iter().rev().take_while(|write| write.received >= since);
+                later.filter(|write| write.at == id && write.sent >= since).map(|write| write.received).last()
+            };
+            let firsts: Option<Vec<Instant>> = cluster.ids().into_iter().map(first).collect();
+            if let Some(last) = firsts.and_then(|firsts| firsts.into_iter().max()) {
+                return Ok(last);
+            }
+            if since.elapsed() > GOES_ON_WITHIN {
+                return broken(format!("not every node acknowledges writes within {GOES_ON_WITHIN:?}"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Ends it. The paths of all that was acknowledged.
+    async fn end(mut self) -> Vec<String> {
+        self.stop.store(true, Ordering::SeqCst);
+        while self.writers.join_next().await.is_some() {}
+        let written = std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
+        written.into_iter().map(|write| write.path).collect()
+    }
+}
+
+async fn write(at: u64, api: Api, written: Arc<Mutex<Vec<Written>>>, stop: Arc<AtomicBool>) {
+    let body = Create { sequential: true, ..Create::default() };
+    while !stop.load(Ordering::SeqCst) {
+        // What fails, or has an unknown outcome, is not what is looked at here.
+        match api.create_within("/frozen/n-", &body, None, CALL).await {
+            Ok(done) => {
+                let write = Written { at, sent: done.sent, received: done.received, path: done.value.path };
+                written.lock().unwrap_or_else(PoisonError::into_inner).push(write);
+            }
+            Err(_) => tokio::time::sleep(POLL).await,
+        }
+    }
+}

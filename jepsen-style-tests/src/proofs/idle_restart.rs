@@ -1,0 +1,222 @@
+//! A node of an idle cluster is restarted: the first call after it waits for nothing but the work itself.
+//!
+//! What the other nodes remember of the process before must not hold up the new one, and a cluster that does nothing
+//! has nobody who would notice and begin anew. So nothing is written between the stop of a node and the first call:
+//! a change at the restarted node, one at the leader while the third node is down, and a short lease. Then all nodes
+//! are restarted in turn while one client makes a call now and then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::locks::{Acquire, Acquired};
+use lockkeeper_api::nodes::Create;
+use lockkeeper_client::{Client, Options as ClientOptions, Session, SessionOptions};
+use nix::sys::signal::Signal;
+use reqwest::Method;
+use tokio::task::JoinHandle;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::http::{CALL_WITHIN, RepeatableChange};
+use crate::stats::millis;
+use crate::verdict::{Failed, ProofResult, broken};
+
+pub(super) const ROUNDS: u32 = 5;
+/// By so much the first call may be slower than the slowest call of a calm cluster.
+const ALLOWED: Duration = Duration::from_millis(100);
+const CALM_CALLS: u32 = 20;
+const LEASE_MS: u32 = 1_500;
+const STOPS_WITHIN: Duration = Duration::from_secs(15);
+const AGREE_WITHIN: Duration = Duration::from_secs(20);
+/// Between two calls of the one client: most restarts take longer.
+const EVERY: Duration = Duration::from_millis(150);
+
+pub(super) async fn run(context: &Context) -> ProofResult {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    cluster.api(1).create("/idle", &Create::default(), None).await.map_err(|failure| failed("a change", &failure))?;
+    let mut trial = Trial { cluster, allowed: Duration::MAX, slowest: Duration::ZERO, calls: 0 };
+    for _ in 0..CALM_CALLS {
+        for node in trial.cluster.ids() {
+            trial.change(node, "in calm").await?;
+            trial.lease(node, "in calm").await?;
+        }
+    }
+    let calm = std::mem::take(&mut trial.slowest);
+    trial.allowed = ALLOWED + calm;
+    trial.calls = 0;
+    let (mut alone, mut at_change) = (0, Duration::ZERO);
+    for round in 1..=rounds {
+        trial.first_calls().await?;
+        let (calls, longest) = trial.one_after_the_other().await?;
+        alone += calls;
+        at_change = at_change.max(longest);
+        context.log.say(format!("round {round} of {rounds}: the slowest call so far took {}", millis(trial.slowest)));
+    }
+    Ok(format!(
+        "{} first calls after a restart, {alone} of one client beside restarts: the slowest took {} (calm {}), while \
+         the leader changed {}",
+        trial.calls,
+        millis(trial.slowest),
+        millis(calm),
+        millis(at_change)
+    ))
+}
+
+fn failed(what: &str, why: &dyn std::fmt::Display) -> Failed {
+    Failed::Broken(format!("{what} failed: {why}"))
+}
+
+struct Trial {
+    cluster: Cluster,
+    /// No call may take longer.
+    allowed: Duration,
+    slowest: Duration,
+    calls: u32,
+}
+
+impl Trial {
+    /// Each follower is restarted three times, with another first call each time.
+    async fn first_calls(&mut self) -> Result<(), Failed> {
+        let (leader, _) = self.cluster.leader().await?;
+        let followers: Vec<u64> = self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+        for (node, third) in [(followers[0], followers[1]), (followers[1], followers[0])] {
+            self.restart(node).await?;
+            self.change(node, "at the restarted follower").await?;
+            self.restart(node).await?;
+            self.lease(node, "at the restarted follower").await?;
+            self.restart(node).await?;
+            self.cluster.kill(third).await?;
+            self.change(leader, "at the leader, which needs the restarted follower").await?;
+            self.cluster.spawn(third)?;
+            self.cluster.ready(third).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops a node of the idle cluster as a service manager does, and starts it.
+    async fn restart(&mut self, node: u64) -> Result<(), Failed> {
+        self.cluster.agree(AGREE_WITHIN).await?;
+        self.cluster.signal(node, Signal::SIGTERM);
+        match self.cluster.ended(node, STOPS_WITHIN).await? {
+            Some(0) => {}
+            other => return broken(format!("node {node} ended with {other:?} on SIGTERM")),
+        }
+        self.cluster.spawn(node)?;
+        self.cluster.ready(node).await
+    }
+
+    async fn change(&mut self, at: u64, when: &str) -> Result<(), Failed> {
+        let body = Create { sequential: true, ..Create::default() };
+        let done = self.cluster.api(at).create("/idle/n-", &body, None).await;
+        let done = done.map_err(|failure| failed(&format!("a change {when}"), &failure))?;
+        self.judge(done.received - done.sent, &format!("a change {when} (node {at})"))
+    }
+
+    /// A lock with a session made for it; most of its time must be left when the answer comes.
+    async fn lease(&mut self, at: u64, when: &str) -> Result<(), Failed> {
+        let asked = RepeatableChange {
+            method: Method::POST,
+            target: "/v1/locks/idle/acquire".into(),
+            credential: None,
+            request_id: None,
+            within: CALL_WITHIN,
+            body: Some(Acquire { ttl_ms: Some(LEASE_MS), ..Acquire::default() }),
+        };
+        let api = self.cluster.api(at);
+        let held = api.change::<_, Acquired>(&asked).await;
+        let held = held.map_err(|failure| failed(&format!("a lease {when}"), &failure))?;
+        self.judge(held.received - held.sent, &format!("a lease of {LEASE_MS} ms {when} (node {at})"))?;
+        let credential = held.value.credential.unwrap_or_default();
+        let released = api.release(&credential, "idle", held.value.token).await;
+        released.map_err(|failure| failed(&format!("the release of a lease {when}"), &failure))?;
+        api.close_session(&credential).await.map_err(|failure| failed("the end of its session", &failure))?;
+        Ok(())
+    }
+
+    fn judge(&mut self, took: Duration, what: &str) -> Result<(), Failed> {
+        self.slowest = self.slowest.max(took);
+        self.calls += 1;
+        if took > self.allowed {
+            return broken(format!("{what} took {}; allowed are {}", millis(took), millis(self.allowed)));
+        }
+        Ok(())
+    }
+
+    /// All nodes are restarted under one client, the leader last. How many calls it made, and how long the slowest took
+    /// while the leader changed; the others are judged.
+    async fn one_after_the_other(&mut self) -> Result<(usize, Duration), Failed> {
+        let client = OneClient::start(&self.cluster.endpoints()).await?;
+        let (leader, _) = self.cluster.leader().await?;
+        let followers: Vec<u64> = self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+        for node in &followers {
+            self.restart_under_work(*node).await?;
+        }
+        let stopped = Instant::now();
+        self.cluster.signal(leader, Signal::SIGTERM);
+        self.cluster.leader_among(&followers, STOPS_WITHIN).await?;
+        let changed = Instant::now();
+        self.cluster.ended(leader, STOPS_WITHIN).await?;
+        self.cluster.spawn(leader)?;
+        self.cluster.ready(leader).await?;
+        tokio::time::sleep(2 * EVERY).await;
+        let calls = client.end().await?;
+        let while_it_changes = |(sent, took): &(Instant, Duration)| *sent <= changed && *sent + *took >= stopped;
+        let (excused, judged): (Vec<_>, Vec<_>) = calls.into_iter().partition(while_it_changes);
+        for (_, took) in &judged {
+            self.slowest = self.slowest.max(*took);
+            if *took > self.allowed {
+                let allowed = millis(self.allowed);
+                return broken(format!("a call beside restarts took {}; allowed are {allowed}", millis(*took)));
+            }
+        }
+        Ok((judged.len(), excused.iter().map(|(_, took)| *took).max().unwrap_or_default()))
+    }
+
+    async fn restart_under_work(&mut self, node: u64) -> Result<(), Failed> {
+        self.cluster.signal(node, Signal::SIGTERM);
+        self.cluster.ended(node, STOPS_WITHIN).await?;
+        self.cluster.spawn(node)?;
+        self.cluster.ready(node).await?;
+        tokio::time::sleep(2 * EVERY).await;
+        Ok(())
+    }
+}
+
+/// Takes and gives back a lock now and then, with all endpoints.
+struct OneClient {
+    stop: Arc<AtomicBool>,
+    calls: JoinHandle<Result<Vec<(Instant, Duration)>, Failed>>,
+}
+
+impl OneClient {
+    async fn start(endpoints: &[String]) -> Result<Self, Failed> {
+        let client = Client::new(endpoints.to_vec(), ClientOptions::default());
+        let client = client.map_err(|error| failed("the one client", &error))?;
+        let session = Session::open(&client, &SessionOptions::default()).await;
+        let session = session.map_err(|error| failed("the session of the one client", &error))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        Ok(Self { calls: tokio::spawn(now_and_then(session, stop.clone())), stop })
+    }
+
+    async fn end(self) -> Result<Vec<(Instant, Duration)>, Failed> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.calls.await.map_err(|error| failed("the one client", &error))?
+    }
+}
+
+/// When each call was sent, and how long it took.
+async fn now_and_then(session: Session, stop: Arc<AtomicBool>) -> Result<Vec<(Instant, Duration)>, Failed> {
+    let mut calls = Vec::new();
+    while !stop.load(Ordering::SeqCst) {
+        let sent = Instant::now();
+        let guard = session.lock("now-and-then").lock().await.map_err(|error| failed("an acquire", &error))?;
+        calls.push((sent, sent.elapsed()));
+        let sent = Instant::now();
+        guard.release().await.map_err(|error| failed("a release", &error))?;
+        calls.push((sent, sent.elapsed()));
+        tokio::time::sleep(EVERY).await;
+    }
+    Ok(calls)
+}
