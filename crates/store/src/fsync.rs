@@ -1,6 +1,7 @@
 //! The one place where the log and the vote become durable (fsync), and the marks that show each acknowledgement in a
 //! system-call trace.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,16 @@ use lockkeeper_mutants::mutant;
 use crate::error::FatalError;
 use crate::types::Barrier;
 
-/// Makes everything inserted so far durable.
+/// A key counts as so many bytes at least: a change of a short value rewrites its neighbours as well.
+const KEY_BYTES: usize = 256;
+/// The part of a segment that may be inserted or removed between two barriers. sled writes four to seven times as much.
+const PART_OF_SEGMENT: usize = 8;
+
+/// Makes everything inserted so far durable, at least once for each segment that sled fills.
+///
+/// What sled recovers after a power failure is a prefix only if it began no more than one new segment since the last
+/// barrier. With several, a disk that writes in an order of its own leaves holes, or sled has overwritten a segment
+/// whose content is durable nowhere else yet.
 pub(crate) struct DataBarrier {
     db: sled::Db,
     /// Our own descriptor of sled's file: sled's flush (`sync_file_range`) covers neither the file's size nor the
@@ -20,17 +30,34 @@ pub(crate) struct DataBarrier {
     file: File,
     path: PathBuf,
     kind: Barrier,
+    /// Bytes inserted or removed since the last barrier, and the most of them.
+    unsynced: Cell<usize>,
+    most_unsynced: usize,
+    /// Called after each barrier that is not the last one of a write: many of them may take long.
+    pub(crate) progress: Box<dyn Fn() + Send>,
 }
 
 impl DataBarrier {
-    pub(crate) fn new(db: sled::Db, path: &Path, kind: Barrier) -> io::Result<Self> {
+    pub(crate) fn new(db: sled::Db, path: &Path, kind: Barrier, segment_bytes: usize) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Self { db, file, path: path.to_path_buf(), kind })
+        let (unsynced, most_unsynced) = (Cell::new(0), segment_bytes / PART_OF_SEGMENT);
+        Ok(Self { db, file, path: path.to_path_buf(), kind, unsynced, most_unsynced, progress: Box::new(|| ()) })
+    }
+
+    /// A value of this size was inserted or removed. Runs the barrier if one is due.
+    pub(crate) fn changed(&self, bytes: usize) -> Result<(), FatalError> {
+        self.unsynced.set(self.unsynced.get() + bytes.max(KEY_BYTES));
+        if self.unsynced.get() >= self.most_unsynced {
+            self.run()?;
+            (self.progress)();
+        }
+        Ok(())
     }
 
     /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
         let started = Instant::now();
+        self.unsynced.set(0);
         self.db.flush().map_err(|error| io_failure("flush", &self.path, &error))?;
         if self.kind == Barrier::Full && !mutant!(BareFlush) {
             self.file.sync_data().map_err(|error| io_failure("sync", &self.path, &error))?;

@@ -105,11 +105,10 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
         fs::remove_dir_all(&making).map_err(OpenError::io("remove the unfinished", &making))?;
     }
     permissions::create_directories(&sled).map_err(OpenError::io("create", &sled))?;
-    let file = directory::sled_file(&making);
     let log = open_log(&making, options)?;
     log.put_meta(MetaKind::Identity, 0, &codec::encode_identity(identity)).map_err(refusal)?;
     log.put_meta(MetaKind::Incarnation, 0, &0_u64.to_le_bytes()).map_err(refusal)?;
-    let barrier = DataBarrier::new(log.db().clone(), &file, Barrier::Full).map_err(OpenError::io("open", &file))?;
+    let barrier = data_barrier(&log, Barrier::Full, options)?;
     barrier.run().map_err(refusal)?;
     drop((barrier, log));
     let watermark = AckWatermark { incarnation: 0, vote_sequence: 0, directory: identity.directory, last: None };
@@ -124,6 +123,11 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     }
     fs::rename(&making, layout.log()).map_err(OpenError::io("rename", &making))?;
     directory::sync_directory(&layout.root).map_err(OpenError::io("sync", &layout.root))
+}
+
+fn data_barrier(log: &SledLog, kind: Barrier, options: &Options) -> Result<DataBarrier, OpenError> {
+    let barrier = DataBarrier::new(log.db().clone(), log.file(), kind, options.segment_bytes);
+    barrier.map_err(OpenError::io("open", log.file()))
 }
 
 fn open_log(log_dir: &Path, options: &Options) -> Result<SledLog, OpenError> {
@@ -183,9 +187,10 @@ fn open_existing(
         terms.push(record.position);
         tail.push(record, 0);
     })?;
+    let barrier = data_barrier(&log, options.barrier, options)?;
     if let Some(torn) = scanned.torn {
         tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
-        log.remove_from(torn).map_err(refusal)?;
+        log.remove_from(torn, &barrier).map_err(refusal)?;
     }
 
     // sled creates its files as the process's mask has it.
@@ -196,7 +201,6 @@ fn open_existing(
     // start.
     let incarnation = meta.incarnation + 1;
     log.put_meta(MetaKind::Incarnation, incarnation, &incarnation.to_le_bytes()).map_err(refusal)?;
-    let barrier = DataBarrier::new(log.db().clone(), &file, options.barrier).map_err(OpenError::io("open", &file))?;
     barrier.run().map_err(refusal)?;
     directory::sync_directory(&sled).map_err(OpenError::io("sync", &sled))?;
     let vote_sequence = meta.vote.as_ref().map_or(0, |(sequence, _)| *sequence);

@@ -1,9 +1,11 @@
-//! The log and the meta values as sled holds them. No thread, no barrier, no policy: the writer decides when to write.
+//! The log and the meta values as sled holds them. No thread, no policy: the writer decides when to write. What changes
+//! many keys takes the barrier, which bounds how much of it is not durable at a time.
 
 use std::path::{Path, PathBuf};
 
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::FatalError;
+use crate::fsync::DataBarrier;
 use crate::types::{LogPosition, Record};
 
 /// Keys collected at a time when a run of records is removed.
@@ -40,24 +42,28 @@ impl SledLog {
     }
 
     /// Inserts the parts in order, so that a crash leaves a prefix; returns their number.
-    pub(crate) fn insert(&self, record: &Record, buffer: &mut Vec<u8>) -> Result<u64, FatalError> {
+    pub(crate) fn insert(
+        &self,
+        record: &Record,
+        buffer: &mut Vec<u8>,
+        barrier: &DataBarrier,
+    ) -> Result<u64, FatalError> {
         let parts = codec::part_count(record.payload.len()) as u16;
         for part in 0..parts {
             codec::encode_part(record, part, buffer);
             let key = codec::part_key(record.position.index, part);
             self.log.insert(key, buffer.as_slice()).map_err(|error| self.failure("write", &error))?;
+            barrier.changed(buffer.len())?;
         }
         Ok(u64::from(parts))
     }
 
     /// Removes every part at or above `start`, from the top down, so that a crash leaves a prefix.
-    pub(crate) fn remove_from(&self, start: u64) -> Result<(), FatalError> {
+    pub(crate) fn remove_from(&self, start: u64, barrier: &DataBarrier) -> Result<(), FatalError> {
         loop {
             let range = self.log.range(codec::part_key(start, 0)..).keys().rev().take(REMOVE_CHUNK);
             let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
-            for key in &keys {
-                self.log.remove(key).map_err(|error| self.failure("write", &error))?;
-            }
+            self.remove(&keys, barrier)?;
             if keys.len() < REMOVE_CHUNK {
                 return Ok(());
             }
@@ -66,17 +72,29 @@ impl SledLog {
 
     /// Removes at most `limit` parts between `from` and the index `upto`, upward; returns the key to go on from while
     /// there may be more.
-    pub(crate) fn purge_some(&self, from: &[u8], upto: u64, limit: usize) -> Result<Option<sled::IVec>, FatalError> {
+    pub(crate) fn purge_some(
+        &self,
+        from: &[u8],
+        upto: u64,
+        limit: usize,
+        barrier: &DataBarrier,
+    ) -> Result<Option<sled::IVec>, FatalError> {
         let end = codec::part_key(upto, u16::MAX);
         if from > end.as_slice() {
             return Ok(None);
         }
         let range = self.log.range(from..=end.as_slice()).keys().take(limit);
         let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
-        for key in &keys {
-            self.log.remove(key).map_err(|error| self.failure("write", &error))?;
-        }
+        self.remove(&keys, barrier)?;
         Ok(if keys.len() < limit { None } else { keys.last().cloned() })
+    }
+
+    fn remove(&self, keys: &[sled::IVec], barrier: &DataBarrier) -> Result<(), FatalError> {
+        for key in keys {
+            let removed = self.log.remove(key).map_err(|error| self.failure("write", &error))?;
+            barrier.changed(removed.map_or(0, |value| value.len()))?;
+        }
+        Ok(())
     }
 
     /// Records of `start..end` up to `max_bytes` of payload, at least one if there is one. They are contiguous, or it

@@ -68,7 +68,7 @@ impl Store {
     }
 
     fn start(dir: &Path, ready: Ready, options: Options, marks: Marks) -> std::io::Result<Store> {
-        let Ready { lock, log, barrier, watermark, tail, terms, first_index, opened } = ready;
+        let Ready { lock, log, mut barrier, watermark, tail, terms, first_index, opened } = ready;
         let log = Arc::new(log);
         let failure = Arc::new(Failure::new(options.fatal.clone()));
         let state = VisibleState {
@@ -94,6 +94,7 @@ impl Store {
         let stuck = FatalError::Stuck { file: log.file().to_path_buf(), limit };
         let watched = shared.clone();
         let watchdog = Watchdog::start(limit, move || watched.fail(&stuck))?;
+        barrier.progress = watchdog.progress();
         let writer = Writer {
             shared: shared.clone(),
             log,
@@ -103,7 +104,6 @@ impl Store {
             watchdog,
             // A purge that a crash interrupted goes on.
             purging: opened.purged.map(|purged| (purged.index, sled::IVec::from(&part_key(0, 0)))),
-            unsynced_keys: 0,
             committed_at: Instant::now(),
             committed: opened.committed,
             buffer: Vec::new(),

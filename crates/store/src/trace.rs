@@ -15,7 +15,7 @@
 //! have ended before the mark. The *first* write of a part counts: sled may later write it again when it rewrites a
 //! page, which removes nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 /// Ends of the paths of the files looked at.
@@ -23,6 +23,8 @@ const DATA_FILE: &str = "/log/sled/db";
 const MARK_FILE: &str = "/dev/null";
 /// Violations listed; the rest are counted.
 const LISTED: usize = 20;
+/// sled's segments, as directories have them by default.
+const SEGMENT_BYTES: u64 = 512 * 1024;
 
 /// The result of a check.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Report {
     pub syncs: u64,
     /// Writes to the data file.
     pub writes: u64,
+    /// The most segments of which something was not synced at one time. With more than two, sled may not recover.
+    pub most_unsynced_segments: usize,
     /// Acknowledgements that were not covered.
     pub violations: u64,
     /// The first of them, in words.
@@ -73,7 +77,7 @@ pub fn check<'a>(lines: impl IntoIterator<Item = &'a str>) -> Report {
 
 /// A call that has begun. Its line number stands for the time.
 enum Call {
-    Write { data: Vec<u8> },
+    Write { data: Vec<u8>, at: u64 },
     Sync,
     Mark(String),
 }
@@ -99,6 +103,8 @@ struct Checker {
     /// Calls begun and not yet ended, by thread.
     open: HashMap<String, (u64, Call)>,
     written: HashMap<Item, Written>,
+    /// The segments that were written, each with the line at which the write had ended, until they are synced.
+    unsynced: Vec<(u64, u64)>,
     /// When the latest completed sync began.
     synced: u64,
 }
@@ -128,9 +134,13 @@ impl Checker {
             Call::Sync if succeeded => {
                 self.report.syncs += 1;
                 self.synced = self.synced.max(began);
+                self.unsynced.retain(|(_, ended)| *ended >= began);
             }
-            Call::Write { data } => {
+            Call::Write { data, at } => {
                 self.report.writes += 1;
+                self.unsynced.push((at / SEGMENT_BYTES, now));
+                let segments: BTreeSet<u64> = self.unsynced.iter().map(|(segment, _)| *segment).collect();
+                self.report.most_unsynced_segments = self.report.most_unsynced_segments.max(segments.len());
                 for (item, term, parts) in items(&data) {
                     let newer = self.written.get(&item).is_none_or(|written| written.term < term);
                     if newer {
@@ -195,12 +205,19 @@ fn parse_call(line: &str) -> Option<Call> {
     let (path, rest) = arguments.split_once('<')?.1.split_once('>')?;
     match name {
         "fdatasync" | "fsync" if path.ends_with(DATA_FILE) => Some(Call::Sync),
-        "pwrite64" if path.ends_with(DATA_FILE) => Some(Call::Write { data: unescape(rest) }),
+        "pwrite64" if path.ends_with(DATA_FILE) => Some(Call::Write { data: unescape(rest), at: offset(rest)? }),
         "write" if path.starts_with(MARK_FILE) => {
             Some(Call::Mark(String::from_utf8_lossy(&unescape(rest)).into_owned()))
         }
         _ => None,
     }
+}
+
+/// The last of the arguments: `… "data"…, LENGTH, OFFSET) = …`.
+fn offset(rest: &str) -> Option<u64> {
+    let number = rest.rsplit_once('"')?.1.split(", ").nth(2)?;
+    let end = number.find(|character: char| !character.is_ascii_digit()).unwrap_or(number.len());
+    number[..end].parse().ok()
 }
 
 /// The bytes of the first quoted string, which strace writes with C escapes.
@@ -288,6 +305,20 @@ mod tests {
         );
         assert!(!holds(&[&write, "8  fdatasync(9</d/other>) = 0", &mark]), "another file");
         assert!(!holds(&[&write, SYNC]), "nothing was acknowledged");
+    }
+
+    fn most(lines: &[&str]) -> usize {
+        check(lines.iter().copied()).most_unsynced_segments
+    }
+
+    #[test]
+    fn segments_that_are_not_synced_are_counted() {
+        let write = |segment: u64| format!(r#"7  pwrite64(3</d/log/sled/db>, "x"..., 9, {}) = 9"#, segment << 19);
+        assert_eq!(most(&[&write(0), &write(1), SYNC, &write(1), &write(2), SYNC]), 2);
+        assert_eq!(most(&[&write(0), &write(1), &write(1), &write(2), SYNC]), 3);
+        let (begun, ended) = ("8  fdatasync(9</d/log/sled/db> <unfinished ...>", "8  <... fdatasync resumed>) = 0");
+        assert_eq!(most(&[&write(0), begun, &write(1), &write(2), ended]), 3);
+        assert_eq!(most(&[&write(0), begun, &write(1), ended, &write(2)]), 2, "the first one is synced");
     }
 
     #[test]

@@ -56,6 +56,13 @@ struct WatchedWork {
     wake: Condvar,
 }
 
+impl WatchedWork {
+    fn begin(&self) {
+        let since = u64::try_from(self.base.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1;
+        self.busy_since.store(since, Ordering::SeqCst);
+    }
+}
+
 impl Watchdog {
     pub(crate) fn start(limit: Duration, stuck: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(WatchedWork {
@@ -83,8 +90,13 @@ impl Watchdog {
 
     /// Work begins now.
     pub(crate) fn begin(&self) {
-        let since = u64::try_from(self.shared.base.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1;
-        self.shared.busy_since.store(since, Ordering::SeqCst);
+        self.shared.begin();
+    }
+
+    /// To call when a part of the work is done: its time begins anew.
+    pub(crate) fn progress(&self) -> Box<dyn Fn() + Send> {
+        let shared = self.shared.clone();
+        Box::new(move || shared.begin())
     }
 
     /// Work has ended.

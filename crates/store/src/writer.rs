@@ -24,8 +24,6 @@ use crate::watchdog::Watchdog;
 /// Keys that the lazy purge removes before it looks at the queue again, so the longest that an append waits for it.
 /// After a batch it removes twice the keys that the batch wrote, if that is more: the purge must not fall behind.
 const PURGE_STEP: u64 = 16;
-/// Keys removed in idle time before a barrier of their own, so that the next batch does not sync them.
-const PURGE_KEYS_PER_BARRIER: u64 = 128;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
 /// Room for sled's own bookkeeping when free space is reckoned.
@@ -41,8 +39,6 @@ pub(crate) struct Writer {
     pub(crate) watchdog: Watchdog,
     /// Upper index and next key of a purge under way.
     pub(crate) purging: Option<(u64, sled::IVec)>,
-    /// Keys removed in idle time since the last barrier.
-    pub(crate) unsynced_keys: u64,
     pub(crate) committed_at: Instant,
     pub(crate) committed: Option<Bytes>,
     pub(crate) buffer: Vec<u8>,
@@ -147,7 +143,7 @@ impl Writer {
                     self.put_start(first.position.index)?;
                 }
                 for record in records {
-                    applied.parts += self.log.insert(record, &mut self.buffer)?;
+                    applied.parts += self.log.insert(record, &mut self.buffer, &self.barrier)?;
                     applied.last = Some(record.position);
                 }
                 applied.records += records.len() as u64;
@@ -167,7 +163,7 @@ impl Writer {
                 {
                     self.watermark.lower(*last).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
                 }
-                self.log.remove_from(last.map_or(0, |last| last.index + 1))?;
+                self.log.remove_from(last.map_or(0, |last| last.index + 1), &self.barrier)?;
                 applied.last = *last;
             }
             Work::Purge(upto) => {
@@ -242,7 +238,8 @@ impl Writer {
     /// A step of a purge under way.
     fn purge_some(&mut self, limit: u64) -> Result<(), FatalError> {
         if let Some((upto, from)) = self.purging.take() {
-            let next = self.log.purge_some(&from, upto, usize::try_from(limit).unwrap_or(usize::MAX))?;
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            let next = self.log.purge_some(&from, upto, limit, &self.barrier)?;
             if next.is_none() {
                 let mut state = self.shared.state.lock();
                 // Unless more is to be purged by now.
@@ -257,10 +254,8 @@ impl Writer {
     fn purge_idle(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
         self.purge_some(PURGE_STEP)?;
-        self.unsynced_keys += PURGE_STEP;
-        if self.unsynced_keys >= PURGE_KEYS_PER_BARRIER || self.purging.is_none() {
+        if self.purging.is_none() {
             self.barrier.run()?;
-            self.unsynced_keys = 0;
         }
         self.watchdog.end();
         Ok(())

@@ -5,13 +5,15 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use futures::executor::block_on;
-use lockkeeper_store::{Barrier, Options, Store, trace};
+use lockkeeper_store::{Barrier, LogPosition, Options, Store, trace};
 
-use crate::common::{identity, options, record, sized_record};
+use crate::common::{append, identity, options, record, sized_record, wait};
 
 const DIR: &str = "LOCKKEEPER_TRACED_DIR";
+const AT_WORK: &str = "trace::traced_process";
 const FLUSH_ONLY: &str = "LOCKKEEPER_TRACED_FLUSH_ONLY";
 
 /// Not a test by itself: what the traced process runs.
@@ -50,6 +52,24 @@ fn traced_process() {
     store.close().unwrap();
 }
 
+/// Not a test by itself: large appends, a purge of nearly all of them, rest, in which sled collects, and a cut.
+#[test]
+fn purging_process() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    let (store, _) = Store::open(Path::new(&dir), &identity(), options()).unwrap();
+    for start in (0..2_000).step_by(100) {
+        append(&store, (start..start + 100).map(|index| sized_record(1, index, 4_000)).collect());
+    }
+    append(&store, (2_000..6_000).map(|index| record(1, index)).collect());
+    wait(|done| store.purge_to(LogPosition { term: 1, index: 5_000 }, done)).unwrap();
+    while store.is_purging() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(4 * Duration::from_millis(options().flush_every_ms));
+    wait(|done| store.truncate_after(Some(5_050), done)).unwrap();
+    store.close().unwrap();
+}
+
 fn strace_is_missing() -> bool {
     let mut probe = Command::new("strace");
     probe.args(["-o", "/dev/null", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -60,15 +80,15 @@ fn strace_is_missing() -> bool {
     true
 }
 
-/// Runs `traced_process` under strace; gives its exit code, the trace, and what it printed.
-fn traced(dir: &Path, flush_only: bool, extra: &[&str]) -> (Option<i32>, String, String) {
+/// Runs this test under strace; gives its exit code, the trace, and what it printed.
+fn traced(dir: &Path, test: &str, flush_only: bool, extra: &[&str]) -> (Option<i32>, String, String) {
     let file = dir.join("trace");
     let mut command = Command::new("strace");
     command
         .args(["-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-o"])
         .arg(&file)
         .args(extra);
-    command.arg(std::env::current_exe().unwrap()).args(["trace::traced_process", "--exact", "--nocapture"]);
+    command.arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
     command.env(DIR, dir.join("data"));
     if flush_only {
         command.env(FLUSH_ONLY, "1");
@@ -84,7 +104,7 @@ fn every_acknowledged_append_and_vote_was_synced_after_its_last_write() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (code, trace, printed) = traced(dir.path(), false, &[]);
+    let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &[]);
     assert_eq!(code, Some(0), "{printed}");
     let report = trace::check(trace.lines());
     println!("full barrier: {report}");
@@ -98,7 +118,7 @@ fn the_check_reports_the_bare_flush_as_broken() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (code, trace, printed) = traced(dir.path(), true, &[]);
+    let (code, trace, printed) = traced(dir.path(), AT_WORK, true, &[]);
     assert_eq!(code, Some(0), "{printed}");
     let report = trace::check(trace.lines());
     println!("flush only: {} of {} acknowledged without a sync", report.violations, report.appends + report.votes);
@@ -115,7 +135,7 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
     }
     let dir = tempfile::tempdir().unwrap();
     // Counted by thread: the writer's fortieth.
-    let (code, trace, printed) = traced(dir.path(), false, &["-e", "inject=fdatasync:error=EIO:when=40"]);
+    let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &["-e", "inject=fdatasync:error=EIO:when=40"]);
     assert_eq!(code, Some(3), "the hook ends the process: {printed}");
     assert!(printed.contains("fatal: cannot") && printed.contains("Input/output error"), "{printed}");
     let after = trace.split_once("EIO").expect("the fault was injected").1;
@@ -123,4 +143,21 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
     assert!(!after.contains("fdatasync("), "synced again after a failed sync");
     let report = trace::check(trace.lines());
     assert!(report.holds(), "what was acknowledged before: {report}");
+}
+
+/// Of what sled has written since the last sync, a power failure leaves any part. More than one segment begun in
+/// between, and sled recovers holes, or has lost what was synced before.
+#[test]
+fn at_most_one_segment_is_begun_between_two_syncs() {
+    if strace_is_missing() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Only where it writes counts here.
+    let (code, trace, printed) = traced(dir.path(), "trace::purging_process", false, &["-s", "32"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let report = trace::check(trace.lines());
+    println!("{report}; at most {} segments not synced", report.most_unsynced_segments);
+    assert!(report.writes > 100, "{report}");
+    assert_eq!(report.most_unsynced_segments, 2);
 }
