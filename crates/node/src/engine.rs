@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config::NodeConfig;
 use crate::error::{Bound, NodeError};
@@ -51,6 +52,9 @@ pub(crate) struct Engine {
     pub(crate) rates: Rates,
     /// One for each lock request in progress, its cancellation included.
     pub(crate) lock_permits: Arc<Semaphore>,
+    /// Work of several commands, which a shutdown waits for: lock requests, and what callers began with
+    /// [`Node::delay_shutdown`](crate::Node::delay_shutdown).
+    pub(crate) unfinished: TaskTracker,
     /// No new requests are taken.
     pub(crate) closing: CancellationToken,
 }
@@ -90,6 +94,7 @@ impl Engine {
             caught_up_ms,
             keepalives,
             random: Mutex::new(random),
+            unfinished: TaskTracker::new(),
             closing: CancellationToken::new(),
         })
     }
@@ -249,11 +254,11 @@ impl Engine {
         (at_ms != NEVER).then(|| self.replica.now_ms().saturating_sub(at_ms))
     }
 
-    /// Waits until no command is in flight, within a bound.
+    /// Waits until no work is unfinished and no command in flight, within a bound.
     pub(crate) async fn drain(&self) {
         let clock = &self.replica.clock;
         let deadline = clock.now() + Duration::from_millis(self.config.shutdown_timeout_ms);
-        while !self.proposer.is_idle() && clock.now() < deadline {
+        while !(self.unfinished.is_empty() && self.proposer.is_idle()) && clock.now() < deadline {
             clock.sleep_until(clock.now() + DRAIN_PAUSE).await;
         }
     }

@@ -11,6 +11,7 @@ use lockkeeper_core::{Actor, FencingToken, LockName, Op, Principals, Reply, Sess
 use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
 use rand::RngCore;
 use tokio::sync::oneshot;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::config::NodeConfig;
 use crate::engine::Engine;
@@ -479,8 +480,14 @@ impl Node {
         self.consensus.serve(caller, kind, body).await
     }
 
-    /// Shuts down: refuses new requests, hands leadership over, waits for commands in flight within a bound, and
-    /// joins all tasks.
+    /// While the token lives, [`shutdown`](Self::shutdown) waits, within its bound: for work of several commands that
+    /// is not to end half-way.
+    pub fn delay_shutdown(&self) -> TaskTrackerToken {
+        self.engine.unfinished.token()
+    }
+
+    /// Shuts down: refuses new requests, hands leadership over, waits for unfinished work within a bound, and joins all
+    /// tasks.
     pub async fn shutdown(&self) {
         self.engine.closing.cancel();
         self.consensus.step_down().await;

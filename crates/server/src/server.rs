@@ -518,8 +518,8 @@ async fn leave(
     while context.admission.brief() > 0 && Instant::now() < deadline {
         sleep(LOOK_EVERY).await;
     }
-    // Waiting lock requests are answered that another node is to be asked; their sessions keep their places in the
-    // queue.
+    // Waiting lock requests are answered. Those whose callers can repeat them at another node keep their places in the
+    // queue, the others leave it.
     context.node.shutdown().await;
     finish(&mut clients, "clients").await;
     context.tasks.close();

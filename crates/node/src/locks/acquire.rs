@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::engine::{Engine, reply_of};
 use crate::error::{Bound, NodeError};
-use crate::locks::cancellation::{RequestGuard, Undecided};
+use crate::locks::cancellation::{RequestGuard, Undecided, after_entry};
 use crate::locks::entry_delay::{MIN_WAIT_TO_DELAY, entry_delay};
 use crate::locks::presence::PresenceGuard;
 use crate::locks::wait_span::{RequestsAhead, WaitSpan};
@@ -40,6 +40,8 @@ struct QueuedRequest {
     session: SessionId,
     paths: Arc<[NodePath]>,
     token: FencingToken,
+    /// Whether its caller has chosen its id, and so can ask for it again at another node.
+    is_repeatable: bool,
     /// When it was made: a sign of life of its session.
     asked_ms: u64,
     trace: Option<TraceContext>,
@@ -94,6 +96,8 @@ impl Engine {
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
         let asked_ms = self.replica.now_ms();
+        let (locks, is_repeatable) = (ask.locks.clone(), actor.request.is_some());
+        let queued = |paths, token| QueuedRequest { locks, session, paths, token, is_repeatable, asked_ms, trace };
         let op = operation(ask)?.into();
         self.refuse_above_level(&op).await?;
         self.refuse_when_full(&actor, &op).await?;
@@ -104,7 +108,7 @@ impl Engine {
         let entered = match reply_of(done) {
             // A repeated request, part of which is gone.
             Err(NodeError::Refused(Refusal::NotQueued { lock, token })) => {
-                guard.withdraw_rest(token).await.map_err(after_entry)?;
+                guard.withdraw_rest(token).await?;
                 return Err(Refusal::NotQueued { lock, token }.into());
             }
             entered => entered?,
@@ -112,21 +116,19 @@ impl Engine {
         let (paths, token) = match entered.value {
             Reply::Queued { paths, token, .. } => (paths, token),
             Reply::Reentered { path, token, .. } => {
-                let queued =
-                    QueuedRequest { locks: ask.locks.clone(), session, paths: [path].into(), token, asked_ms, trace };
-                return self.reentered(&queued, fresh).await;
+                return self.reentered(&queued([path].into(), token), fresh).await;
             }
             other => return Err(unexpected(&other)),
         };
-        let queued = QueuedRequest { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms, trace };
+        let queued = queued(paths.into(), token);
         // Another node may be cancelling a request that was made before. Claiming it first decides between the two.
-        if !fresh && !guard.claim(token).await.map_err(after_entry)? {
+        if !fresh && !guard.claim(token).await? {
             if queued.locks.len() > 1 {
-                guard.withdraw_rest(token).await.map_err(after_entry)?;
+                guard.withdraw_rest(token).await?;
             }
             return self.gone(&queued);
         }
-        self.wait_for(guard, &queued, until).await.map_err(after_entry)
+        self.wait_for(guard, &queued, until).await
     }
 
     /// The session holds a lock once more, by the request that holds it. That is never cancelled: a caller that gets no
@@ -170,7 +172,7 @@ impl Engine {
                 }
                 RequestStatus::Holds(_) => {
                     // The session may have expired by an entry that this replica has not applied yet.
-                    self.barrier.pass().await?;
+                    self.barrier.pass().await.map_err(after_entry)?;
                     is_confirmed = true;
                     continue;
                 }
@@ -189,11 +191,13 @@ impl Engine {
                 biased;
                 // Whatever the reason: check again.
                 _ = &mut waiting.woken => {}
-                // The request keeps its place: its session can ask again at another node.
-                () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
                 () = self.replica.clock.sleep_until(until) => {
                     drop(waiting);
                     return self.give_up(guard, queued, missing).await;
+                }
+                () = self.closing.cancelled() => {
+                    drop(waiting);
+                    return self.leave_waiting(guard, queued, missing).await;
                 }
             }
         }
@@ -280,7 +284,7 @@ impl Engine {
         }
         let op = LockOp::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
         let command = Command::Do { actor: Actor::of(queued.session), op: op.into() };
-        match reply_of(self.proposer.propose(command).await?) {
+        match reply_of(self.proposer.propose(command).await.map_err(after_entry)?) {
             // Where it is still held, that is by other calls: this one's part is gone all the same.
             Ok(At { value: Reply::Withdrawn | Reply::StillHeld { .. }, zxid }) => {
                 Ok(At { value: self.busy(queued, missing), zxid })
@@ -292,6 +296,26 @@ impl Engine {
             Ok(other) => Err(unexpected(&other.value)),
             Err(NodeError::Refused(Refusal::NotQueued { .. })) => self.gone(queued),
             Err(error) => Err(error),
+        }
+    }
+
+    /// This node shuts down. A request that its caller can ask for again keeps its place for the call at another node.
+    /// Any other one would be granted to nobody, and leaves the queues.
+    async fn leave_waiting(
+        self: &Arc<Self>,
+        guard: &mut RequestGuard,
+        queued: &QueuedRequest,
+        missing: usize,
+    ) -> Result<At<Acquired>, NodeError> {
+        if queued.is_repeatable {
+            guard.disarm();
+            return Err(NodeError::UnknownOutcome(
+                "this node is shutting down, and the request keeps its place".into(),
+            ));
+        }
+        match self.give_up(guard, queued, missing).await? {
+            At { value: Acquired::Busy { .. }, .. } => Err(NodeError::ShuttingDown),
+            decided => Ok(decided),
         }
     }
 
@@ -337,25 +361,12 @@ fn outcome_of(acquired: &Result<At<Acquired>, NodeError>) -> &'static str {
     }
 }
 
-/// Once a request stands in the queue, an error no longer means that nothing changed.
-fn after_entry(error: NodeError) -> NodeError {
-    match error {
-        NodeError::NoLeader { .. } | NodeError::Overloaded { .. } => NodeError::UnknownOutcome(
-            "the request stands in the queue and is cancelled as soon as possible; a retry with the same request id is \
-             safe"
-                .into(),
-        ),
-        other => other,
-    }
-}
-
 /// Whether there is nothing left to cancel.
 fn is_settled(acquired: &Result<At<Acquired>, NodeError>, ask: &Acquire) -> bool {
     match acquired {
         // One of several locks was released by force: the rest is still to be withdrawn.
         Ok(At { value: Acquired::Gone, .. }) => ask.locks.len() == 1,
-        // A node that goes down leaves its waiters in the queue: their callers can ask again elsewhere and keep their
-        // place.
+        // A node that shuts down says so before a request enters, or once it has left.
         Ok(_) | Err(NodeError::Refused(_) | NodeError::ShuttingDown) => true,
         Err(_) => false,
     }

@@ -20,6 +20,7 @@ use lockkeeper_core::{
 use lockkeeper_mutants::mutant;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::backoff::Backoff;
 use crate::engine::Engine;
@@ -52,7 +53,7 @@ pub struct Undecided;
 pub(crate) struct RequestGuard {
     engine: Arc<Engine>,
     progress: Progress,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<(OwnedSemaphorePermit, TaskTrackerToken)>,
     locks: Vec<LockName>,
     session: SessionId,
     /// Dropped once there is nothing left to cancel.
@@ -70,7 +71,7 @@ impl RequestGuard {
         Self {
             engine: engine.clone(),
             progress: Progress::Disarmed,
-            permit: Some(permit),
+            permit: Some((permit, engine.unfinished.token())),
             locks,
             session,
             on_cancelled,
@@ -97,8 +98,8 @@ impl RequestGuard {
     /// Takes over a request that an earlier attempt made. False if it is gone, or part of it.
     pub(crate) async fn claim(&mut self, token: FencingToken) -> Result<bool, NodeError> {
         let command = claim_command(self.session, &self.locks, token);
-        self.progress = Progress::Claiming(token, self.engine.proposer.submit(command)?);
-        let done = self.outcome().await?;
+        self.progress = Progress::Claiming(token, self.engine.proposer.submit(command).map_err(after_entry)?);
+        let done = self.outcome().await.map_err(after_entry)?;
         self.progress = Progress::Disarmed;
         match done.outcome.reply {
             Ok(Reply::Claimed { versions }) => {
@@ -129,7 +130,8 @@ impl RequestGuard {
     /// would come to hold for as long as the session lives.
     pub(crate) async fn withdraw_rest(&mut self, token: FencingToken) -> Result<(), NodeError> {
         self.progress = Progress::Broken(token);
-        let done = self.engine.proposer.propose(withdraw_command(self.session, &self.locks, token)).await?;
+        let withdraw = withdraw_command(self.session, &self.locks, token);
+        let done = self.engine.proposer.propose(withdraw).await.map_err(after_entry)?;
         self.disarm();
         match done.outcome.reply {
             // A refusal means that nothing is left: no part, or no session. What is still held, other calls hold.
@@ -181,9 +183,23 @@ impl Drop for RequestGuard {
             if tasks.until_stopped(cancel(&engine, progress, session, locks)).await.is_none() {
                 let _ = undecided();
             }
-            // Cancellations count towards the bound on requests.
+            // Cancellations count towards the bound on requests, and a shutdown waits for them.
             drop(permit);
         });
+    }
+}
+
+/// Once a request stands in the queue, an error no longer means that nothing changed.
+pub(crate) fn after_entry(error: NodeError) -> NodeError {
+    match error {
+        NodeError::NoLeader { .. } | NodeError::Overloaded { .. } | NodeError::ShuttingDown => {
+            NodeError::UnknownOutcome(
+                "the request stands in the queue and is cancelled as soon as possible; a retry with the same request \
+                 id is safe"
+                    .into(),
+            )
+        }
+        other => other,
     }
 }
 

@@ -107,8 +107,8 @@ impl Engine {
         }
     }
 
+    /// Also while this node shuts down: less is left behind.
     pub(crate) async fn close_session(&self, credential: &Credential) -> Result<At<()>, NodeError> {
-        self.refuse_when_closing()?;
         self.authorise(credential).await?;
         let closed = reply_of(self.proposer.propose(Command::CloseSession { session: credential.session }).await?)?;
         Ok(At { value: (), zxid: closed.zxid })

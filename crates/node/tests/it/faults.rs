@@ -247,7 +247,8 @@ async fn a_node_goes_down_in_order() {
     let mut events = cluster.at(leader).watch(watch("/", true, None)).await.unwrap();
     let leaving = cluster.at(leader).clone();
     leaving.shutdown().await;
-    assert_eq!(waiter.await.unwrap(), Err(NodeError::ShuttingDown));
+    // It stands in the queue, so this is no refusal.
+    assert!(matches!(waiter.await.unwrap(), Err(NodeError::UnknownOutcome(_))));
     while events.next().await.is_some() {}
     assert!(!leaving.status().ready);
     let late = leaving.execute(Default::default(), NodeOp::Delete { path: path("/locks"), version: None }).await;
@@ -263,5 +264,38 @@ async fn a_node_goes_down_in_order() {
     release(cluster.at(other), a, "down", grant.token).await;
     again.await.unwrap();
     cluster.boot(leader).await;
+    cluster.finish().await;
+}
+
+/// Their callers have chosen no id, so none of them can ask again at another node and find the request.
+#[tokio::test]
+async fn requests_that_nobody_can_ask_for_again_leave_their_queues_with_the_node() {
+    let mut cluster = Cluster::of_three().await;
+    for leads in [false, true] {
+        let leader = cluster.leader().await;
+        let leaving_id = if leads { leader } else { cluster.but(leader)[0] };
+        let other = cluster.but(leaving_id)[0];
+        let holder = session(cluster.at(other), 60_000).await;
+        let grant = granted(cluster.at(other).acquire(caller(holder), ask("down", 0)).await);
+        let leaving = cluster.at(leaving_id).clone();
+        let mut waiters = Vec::new();
+        for asked in [ask("down", 60_000), ask_for(&["down", "free"], 60_000), ask("down", 60_000)] {
+            let (node, session) = (leaving.clone(), session(&leaving, 60_000).await);
+            waiters.push(tokio::spawn(async move { node.acquire(caller(session), asked).await }));
+        }
+        until("all to wait", || (waiting(&cluster) == 3).then_some(())).await;
+        leaving.shutdown().await;
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap(), Err(NodeError::ShuttingDown));
+        }
+        drop(leaving);
+        Cluster::bury(cluster.kill(leaving_id)).await;
+        cluster.at(other).read(Consistency::Linearizable, |_| ()).await.unwrap();
+        for (name, left) in [("down", 1), ("free", 0)] {
+            assert_eq!(requests(cluster.at(other), name).await.len(), left, "{name}, at the leader: {leads}");
+        }
+        release(cluster.at(other), holder, "down", grant.token).await;
+        cluster.boot(leaving_id).await;
+    }
     cluster.finish().await;
 }

@@ -1,5 +1,6 @@
 //! Calls that acquire, release and downgrade locks: exclusive, shared, permits, and several locks together.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Mode, Release, Released, Token};
@@ -12,6 +13,7 @@ use lockkeeper_core::{
 use lockkeeper_node::{Caller, Credential, Grant, Node};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
 use super::locks::holder_views;
@@ -124,6 +126,8 @@ struct Made {
     tasks: TaskTracker,
     credential: Credential,
     kept: bool,
+    /// Until the session is kept or closed.
+    delay_shutdown: Option<TaskTrackerToken>,
 }
 
 impl Drop for Made {
@@ -131,12 +135,13 @@ impl Drop for Made {
         if self.kept {
             return;
         }
-        let (node, credential) = (self.node.clone(), self.credential);
+        let (node, credential, unfinished) = (self.node.clone(), self.credential, self.delay_shutdown.take());
         self.tasks.spawn(async move {
             // If this fails the session ends by its timeout, since nobody keeps it alive.
             if let Err(error) = node.close_session(&credential).await {
                 tracing::debug!(%error, session = %credential.session, "a session made for a lock is left to expire");
             }
+            drop(unfinished);
         });
     }
 }
@@ -168,11 +173,15 @@ async fn owner(context: &Context, mut caller: Caller, ask: &Acquire, label: &str
             Ok(Owner { session, caller, timeout_ms: None, made: None })
         }
         (None, Some(ttl_ms)) => {
+            let delay_shutdown = Some(context.node.delay_shutdown());
             let (principals, timeout_ms) = (caller.principals.clone(), context.session_timeout_ms(Some(ttl_ms)));
             let opened = context.node.open_session_as(principals, false, timeout_ms, label).await?.value;
             let credential = opened.credential;
             caller.credential = Some(credential);
-            let made = Made { node: context.node.clone(), tasks: context.tasks.clone(), credential, kept: false };
+            // Only the answer names the session, so nobody can ask for the lock again in it.
+            caller.request = None;
+            let (node, tasks) = (context.node.clone(), context.tasks.clone());
+            let made = Made { node, tasks, credential, kept: false, delay_shutdown };
             Ok(Owner { caller, session: credential.session.0, timeout_ms: Some(opened.timeout_ms), made: Some(made) })
         }
     }
@@ -216,13 +225,20 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
         }
         let _waiting = waiting;
         match (ask.unfair, undecided) {
-            (true, undecided) => unfair::acquire(&context, &owner.caller, request, undecided).await?,
+            (true, undecided) => unfair::acquire(&context, &owner.caller, request, undecided).await,
             (false, Some(undecided)) => {
-                context.node.acquire_with_cancellation(owner.caller.clone(), request, undecided).await?
+                context.node.acquire_with_cancellation(owner.caller.clone(), request, undecided).await
             }
-            (false, None) => context.node.acquire(owner.caller.clone(), request).await?,
+            (false, None) => context.node.acquire(owner.caller.clone(), request).await,
         }
     };
+    let answer = answer.map_err(|error| {
+        Failure::from(error).with(|problem| {
+            if problem.code == Code::UnknownOutcome && owner.made.is_none() {
+                let _ = write!(problem.detail, ", which is {}", Uuid::from_u128(wanted.uuid.0));
+            }
+        })
+    })?;
     let zxid = answer.zxid;
     match answer.value {
         lockkeeper_node::Acquired::Held(grant) => {

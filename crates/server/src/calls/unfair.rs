@@ -81,7 +81,11 @@ async fn wait_for_chance(
             return Ok(Chance::TimeOver);
         }
         let chance = rand::rng().random_range(0.5..1.0);
-        sleep(pause.mul_f64(chance).min(left)).await;
+        tokio::select! {
+            () = sleep(pause.mul_f64(chance).min(left)) => {}
+            // Nothing of it stands in the queue.
+            () = context.stopping.cancelled() => return Err(NodeError::ShuttingDown),
+        }
         *pause = (*pause * 2).min(LONGEST_PAUSE);
         if let Some(later) = later_attempt(context, caller, ask, number).await? {
             return Ok(Chance::Made(later));

@@ -579,7 +579,7 @@ fn keep_queue_places(session: &Arc<Session>, mut places: Vec<Open>) {
     session.context.tasks.spawn(async move {
         tokio::select! {
             () = tokio::time::sleep(grace) => {}
-            // At shutdown the node leaves its waiters in their queues; each call ends by itself.
+            // At shutdown each call ends by itself.
             () = stopping.cancelled() => drop(timeout(GRACE, futures::future::join_all(places.drain(..))).await),
         }
         drop(places);

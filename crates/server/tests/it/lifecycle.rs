@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquired, Lock};
+use lockkeeper_api::sessions::Sessions;
 use lockkeeper_consensus::{PEER_PATH, PEER_PROTOCOL};
 use lockkeeper_server::{Config, ServeError, Server};
-use reqwest::StatusCode;
-use serde_json::json;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::harness::{Cluster, Got, PATIENCE, adjust_for_tests, eventually, spawn};
 
@@ -196,24 +198,45 @@ async fn going_in_order() {
     node.ready().await;
     let (holder, waiter) = (node.session(60_000).await, node.session(60_000).await);
     let held: Acquired = node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await.json();
-    let (http, url) = (node.http.clone(), format!("{}/v1/locks/a/acquire", node.base));
-    let credential = waiter.credential.clone();
-    let waiting = tokio::spawn(async move {
-        let request = http.post(url).header("lockkeeper-session", credential).json(&json!({ "wait_ms": 60_000 }));
-        Got::of(request.send().await.unwrap()).await
-    });
-    eventually("it waits", async || node.get("/v1/locks/a").await.json::<Lock>().waiting == 1).await;
+    let wait = |credential: Option<&str>, more: Value| {
+        let mut body = json!({ "wait_ms": 60_000 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut request = node.request(Method::POST, "/v1/locks/a/acquire").json(&body);
+        if let Some(credential) = credential {
+            request = request.header("lockkeeper-session", credential);
+        }
+        tokio::spawn(async move { Got::of(request.send().await.unwrap()).await })
+    };
+    let (id, own) = (Uuid::new_v4(), Some(waiter.credential.as_str()));
+    let repeatable = wait(own, json!({ "request_id": id }));
+    // Nobody can ask for these again: the caller knows no id, or not the session.
+    let mut lost = vec![wait(own, json!({})), wait(None, json!({ "ttl_ms": 60_000, "request_id": Uuid::new_v4() }))];
+    eventually("they wait", async || node.get("/v1/locks/a").await.json::<Lock>().waiting == 3).await;
+    lost.push(wait(None, json!({ "ttl_ms": 60_000, "unfair": true })));
+    eventually("all have sessions", async || node.get("/v1/sessions").await.json::<Sessions>().sessions.len() == 4)
+        .await;
     let began = Instant::now();
     node.stop().await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(5), "took {:?}", began.elapsed());
-    let told = waiting.await.unwrap();
-    told.problem(Code::ShuttingDown);
+    let told = repeatable.await.unwrap().problem(Code::UnknownOutcome);
+    assert!(told.detail.contains(&id.to_string()), "{}", told.detail);
+    for waiting in lost {
+        waiting.await.unwrap().problem(Code::ShuttingDown);
+    }
 
     let again = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
     again.ready().await;
     let shown: Lock = again.get("/v1/locks/a").await.json();
     assert_eq!((shown.holders.len(), shown.holders[0].token), (1, held.token), "nothing acknowledged is lost");
-    assert_eq!(shown.waiting, 1, "the place in the queue is kept");
+    assert_eq!(shown.waiting, 1, "the place of the request that has an id is kept, and no other");
+    let sessions: Sessions = again.get("/v1/sessions").await.json();
+    let mut ids: Vec<u64> = sessions.sessions.iter().map(|session| session.session_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [holder.session_id, waiter.session_id], "a session that was made for a request goes with it");
+    let released = json!({ "token": held.token });
+    again.post("/v1/locks/a/release", Some(&holder.credential), released).await.json::<Value>();
+    let claimed = again.post("/v1/locks/a/acquire", own, json!({ "request_id": id })).await.json::<Acquired>();
+    assert_eq!(claimed.session_id, waiter.session_id);
     again.stop().await.unwrap();
 }
 

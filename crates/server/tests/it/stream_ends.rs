@@ -228,15 +228,19 @@ async fn a_node_that_goes_answers_its_streams_and_says_so() {
     let (holder, session) = (nodes[0].session(20_000).await, nodes[0].session(20_000).await);
     nodes[1].post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
     let (mut wire, _) = StreamClient::greeted(&nodes[0], &session.credential).await;
-    let id = wire.ask(json!({ "acquire_lock": { "name": "a", "body": { "wait_ms": 60_000 } } })).await;
+    let request_id = uuid::Uuid::new_v4();
+    let ask = |body: Value| json!({ "acquire_lock": { "name": "a", "body": body } });
+    let id = wire.ask(ask(json!({ "wait_ms": 60_000, "request_id": request_id }))).await;
+    let without_id = wire.ask(ask(json!({ "wait_ms": 60_000 }))).await;
     wire.get(json!({ "get_cluster": {} })).await;
     let stopping = tokio::spawn(nodes.remove(0).stop());
     let ended = wire.ended().await;
     assert_eq!(told(&ended), (Some(1001), "shutting_down"));
-    let answer = wire.seen.iter().find(|message| message["answer"]["id"] == id).expect("an answer before the end");
-    assert_eq!(answer["answer"]["body"]["code"], "shutting_down");
+    let answer = |id| wire.seen.iter().find(|message| message["answer"]["id"] == id).expect("an answer before the end");
+    assert_eq!(answer(id)["answer"]["body"]["code"], "unknown_outcome");
+    assert_eq!(answer(without_id)["answer"]["body"]["code"], "shutting_down");
     stopping.await.unwrap().unwrap();
-    // The request keeps its place, and is found at another node.
+    // The request that can be asked for again keeps its place, and is found at another node.
     let shown: lockkeeper_api::locks::Lock = nodes[0].get("/v1/locks/a").await.json();
     assert_eq!(shown.waiting, 1);
     drop(directory);

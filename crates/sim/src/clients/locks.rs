@@ -92,10 +92,7 @@ impl Client {
                 let _served = ServeGuard::begin(lab.clone(), &caller);
                 let mut serving = CallGuard::begin(lab, &uuid, at);
                 let answer = node.acquire(caller, wanted).await;
-                serving.keeps = matches!(
-                    answer,
-                    Ok(At { value: Acquired::Held(_), .. }) | Err(NodeError::ShuttingDown | NodeError::Fatal(_))
-                );
+                serving.keeps = matches!(answer, Ok(At { value: Acquired::Held(_), .. }) | Err(NodeError::Fatal(_)));
                 // What is left of the session is said as of now.
                 answer.map(|At { value, zxid }| At { value: (value, micros(net.now())), zxid })
             };
