@@ -25,6 +25,10 @@ pub struct Begin {
     /// Who works, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// `forever` if `finish` is to keep the result for ever. Where that is not possible, `begin` is refused, before the
+    /// work is done. Needs feature level 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Keep>,
 }
 
 /// How a gate stands.

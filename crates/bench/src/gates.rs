@@ -121,7 +121,7 @@ async fn operation(connection: &mut ClientConnection, key: String, began: Instan
         return over_library(session, key, began).await;
     }
     let fingerprint = key.clone();
-    let begin = Call::BeginGate { key: key.clone(), body: Begin { fingerprint, pending_ms: None, label: None } };
+    let begin = Call::BeginGate { key: key.clone(), body: Begin { fingerprint, ..Begin::default() } };
     let token = call(connection, begin).await?;
     let begun = began.elapsed();
     let keep_ms = u64::try_from(KEEP.as_millis()).ok();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lockkeeper_consensus::{
     Blocking, Consensus, LogPosition, PeerCaller, PeerKind, PeerMemory, ServeError, StartError, Transport, blocking,
 };
-use lockkeeper_core::{Actor, FencingToken, LockName, Op, Principals, Reply, SessionId, State, Zxid};
+use lockkeeper_core::{Actor, FencingToken, GateKey, LockName, Op, Principals, Reply, SessionId, State, Zxid};
 use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
 use rand::RngCore;
 use tokio::sync::oneshot;
@@ -319,6 +319,17 @@ impl Node {
     /// See [`NodeError`].
     pub async fn check_room_for_request(&self, who: &Principals, locks: &[LockName]) -> Result<(), NodeError> {
         self.engine.refuse_request_when_full(who, locks).await
+    }
+
+    /// Checks, before a gate is begun, that its result can be stored by an operation like `finish`. It may still be
+    /// refused once the work is done, such as when others have filled the state by then.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn check_gate_result(&self, key: &GateKey, finish: &Op) -> Result<(), NodeError> {
+        self.engine.refuse_above_level(finish).await?;
+        let check = |engine: &Engine| engine.replica.state().check_room_for_result(&engine.config.rules, key);
+        self.engine.refuse_early(check).await
     }
 
     /// Takes a lock from its holder. The frontend has verified that the caller may, and writes the audit record.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use lockkeeper_client::recipes::Keep;
+use lockkeeper_client::recipes::{Keep, LONGEST_KEEP};
 
 use super::duration;
 
@@ -343,8 +343,7 @@ fn keep(text: &str) -> Result<Keep, String> {
     if text == "forever" {
         return Ok(Keep::Forever);
     }
-    let longest = Duration::from_secs(365 * 86_400);
-    within(text, Duration::from_millis(1), longest, "must be from 1ms to 365d, or forever").map(Keep::For)
+    within(text, Duration::from_millis(1), LONGEST_KEEP, "must be from 1ms to 365d, or forever").map(Keep::For)
 }
 
 /// Checked before CMD runs, because the server would refuse to store its result afterwards.

@@ -42,6 +42,7 @@ impl Gate {
             fingerprint: self.fingerprint.clone().unwrap_or_else(|| fingerprint(&self.holding.command)),
             pending_ms: Some(millis(self.pending)),
             label: Some(hold::label(&self.holding)),
+            keep: (self.keep == Keep::Forever).then_some(gates::Keep::Forever),
         }
     }
 

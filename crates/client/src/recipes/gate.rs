@@ -39,6 +39,7 @@ impl Session {
             label: String::new(),
             pending: DEFAULT_PENDING,
             if_unreachable: IfUnreachable::Refuse,
+            forever: false,
         }
     }
 }
@@ -80,6 +81,7 @@ pub struct Gate {
     label: String,
     pending: Duration,
     if_unreachable: IfUnreachable,
+    forever: bool,
 }
 
 /// The state of a gate when a process asked to begin.
@@ -124,11 +126,26 @@ pub struct Done {
 /// How long the result of an operation is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// So long, at most one year. After that the operation may be done again.
+    /// So long, from 1 ms to [`LONGEST_KEEP`]. After that the operation may be done again.
     For(Duration),
     /// Until the gate is [reset](crate::Client::gate_reset) by force. The cluster's feature level must be 3. Each such
     /// result takes memory at every node for good: count on about 600 bytes and the result.
     Forever,
+}
+
+/// Longest time for which a result is kept if not for ever: 365 days.
+pub const LONGEST_KEEP: Duration = Duration::from_secs(365 * 86_400);
+
+impl Keep {
+    /// Refuses, before the work is done, a time that the cluster would refuse afterwards.
+    fn check(self) -> Result<(), Error> {
+        match self {
+            Self::For(time) if time.is_zero() || time > LONGEST_KEEP => {
+                Err(Error::refused(Code::BadRequest, "a result is kept from 1 ms to 365 days, or for ever"))
+            }
+            Self::For(_) | Self::Forever => Ok(()),
+        }
+    }
 }
 
 impl From<Duration> for Keep {
@@ -150,6 +167,14 @@ impl Gate {
     #[must_use]
     pub fn pending(mut self, pending: Duration) -> Self {
         self.pending = pending;
+        self
+    }
+
+    /// The result is to be kept [for ever](Keep::Forever): where the cluster cannot do that, [`begin`](Self::begin) is
+    /// refused, before the work is done. [`run_once`](Self::run_once) says so by itself.
+    #[must_use]
+    pub fn forever(mut self) -> Self {
+        self.forever = true;
         self
     }
 
@@ -184,6 +209,7 @@ impl Gate {
             fingerprint: fingerprint.into(),
             pending_ms: Some(millis(self.pending)),
             label: Some(self.label.clone()),
+            keep: self.forever.then_some(gates::Keep::Forever),
         };
         let gate = self.clone();
         // In a task of its own: if it stopped in the middle, it would be unknown whose the gate is.

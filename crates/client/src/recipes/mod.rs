@@ -50,7 +50,9 @@ pub use double_barrier::{DoubleBarrier, Entered};
 pub use election::{Election, Leader, LeaderWatch};
 pub use error::RecipeError;
 pub use fingerprint::{Fingerprint, FingerprintError};
-pub use gate::{Begun, Done, Gate, GateTicket, IfUnreachable, InProgress, Keep, Once, OnceError, UNPROTECTED};
+pub use gate::{
+    Begun, Done, Gate, GateTicket, IfUnreachable, InProgress, Keep, LONGEST_KEEP, Once, OnceError, UNPROTECTED,
+};
 pub use group::{Group, MemberChange, Members, Membership};
 pub use latch::Latch;
 pub use leadership::Leadership;

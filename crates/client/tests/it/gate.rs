@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkeeper_client::api::gates::{self, Begin, Finish};
 use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::{
-    Begun, Done, Fingerprint, GateTicket, IfUnreachable, InProgress, Keep, OnceError, UNPROTECTED,
+    Begun, Done, Fingerprint, GateTicket, IfUnreachable, InProgress, Keep, LONGEST_KEEP, OnceError, UNPROTECTED,
 };
 use lockkeeper_client::{Client, Error, Options, Paging, Session, SessionOptions, Transport};
+use lockkeeper_server::local::Cluster;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -279,7 +280,7 @@ async fn a_begin_that_is_given_up_leaves_no_gate_shut() {
 #[tokio::test]
 async fn gates_without_a_session_open_when_their_time_is_over() {
     let setting = TestCluster::new().await;
-    let begin = |pending_ms| Begin { fingerprint: "f".into(), pending_ms: Some(pending_ms), label: None };
+    let begin = |pending_ms| Begin { fingerprint: "f".into(), pending_ms: Some(pending_ms), ..Begin::default() };
     setting.client.gate_begin("long", &begin(60_000)).await.unwrap();
     let underway = setting.client.gate("long").await.unwrap();
     assert!(matches!(underway.gate, gates::Gate::InProgress { session_id: None, .. }), "{underway:?}");
@@ -434,4 +435,26 @@ async fn a_result_that_is_kept_for_ever_goes_by_a_reset_alone() {
     assert!(!other.left().is_zero(), "the session lives");
     let late = ticket.finish("late", Keep::Forever).await.unwrap_err();
     assert_eq!(late.code(), Some(Code::GateNotPending));
+}
+
+/// What `finish` would refuse after the work is refused before it.
+#[tokio::test]
+async fn work_whose_result_cannot_be_kept_is_not_run() {
+    let cluster = Cluster::start_with(1, |config| config.cluster.max_feature_level = Some(2)).await.unwrap();
+    let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
+    let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
+    let gate = session.gate("pay/42");
+    let too_long = LONGEST_KEEP + Duration::from_millis(1);
+    for (keep, code) in [
+        (Keep::Forever, Code::FeatureLevelTooLow),
+        (Keep::For(too_long), Code::BadRequest),
+        (Keep::For(Duration::ZERO), Code::BadRequest),
+    ] {
+        let refused = gate.run_once("f", keep, async |_| -> Result<Vec<u8>, Error> { panic!("it ran") }).await;
+        assert!(matches!(&refused, Err(OnceError::Gate(error)) if error.code() == Some(code)), "{keep:?}: {refused:?}");
+    }
+    let refused = gate.clone().forever().begin("f").await;
+    assert_eq!(refused.unwrap_err().code(), Some(Code::FeatureLevelTooLow));
+    let done = gate.run_once("f", LONGEST_KEEP, async |_| Ok::<_, Error>(b"paid".to_vec())).await.unwrap();
+    assert!(done.ran_here);
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
 
+use super::State;
 use super::locks::Request;
 use super::namespaces::Added;
 use super::session::Session;
@@ -15,10 +16,13 @@ use super::size;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::AclEntry;
+use crate::gate::GateKey;
 use crate::ids::SessionId;
+use crate::limits::MAX_GATE_RESULT_BYTES;
 use crate::lock::SEQUENCE_DIGITS;
 use crate::path::NodePath;
 use crate::reply::Refusal;
+use crate::rules::Rules;
 
 /// What adds to the state. Locks may use a tenth more than the bound, so that a state full of data does not stop
 /// them.
@@ -30,20 +34,41 @@ pub(crate) enum Adds {
     Lock,
 }
 
+/// Refuses to add to a state that holds so much already, remembered replies aside.
+fn check_room(rules: &Rules, bytes: u64, added: u64, adds: Adds) -> Result<(), Refusal> {
+    let limit = rules.max_state_bytes;
+    let most = match adds {
+        Adds::Data => limit,
+        Adds::Lock => limit.saturating_add(limit / 10),
+    };
+    if added > 0 && bytes.saturating_add(added) > most {
+        return Err(Refusal::StateFull { bytes, limit });
+    }
+    Ok(())
+}
+
+impl State {
+    /// Whether there is room for any result of a gate, if that is open and its work would be done: what finishing it
+    /// would refuse is better refused before.
+    ///
+    /// # Errors
+    /// There is not.
+    pub fn check_room_for_result(&self, rules: &Rules, key: &GateKey) -> Result<(), Refusal> {
+        match self.gate(key)? {
+            Some(_) => Ok(()),
+            None => {
+                let bytes = self.tree.bytes.saturating_add(self.session_bytes);
+                check_room(rules, bytes, MAX_GATE_RESULT_BYTES as u64, Adds::Lock)
+            }
+        }
+    }
+}
+
 impl Transaction<'_> {
     /// Refuses to add `bytes` to a full state. Remembered replies do not count: they have a bound of their own, and
     /// requests that change nothing must not fill the state.
     pub(crate) fn check_room(&self, added: u64, adds: Adds) -> Result<(), Refusal> {
-        let limit = self.rules.max_state_bytes;
-        let most = match adds {
-            Adds::Data => limit,
-            Adds::Lock => limit.saturating_add(limit / 10),
-        };
-        let bytes = self.tree.bytes.saturating_add(*self.session_bytes);
-        if added > 0 && bytes.saturating_add(added) > most {
-            return Err(Refusal::StateFull { bytes, limit });
-        }
-        Ok(())
+        check_room(self.rules, self.tree.bytes.saturating_add(*self.session_bytes), added, adds)
     }
 
     /// Checks before a session opens.

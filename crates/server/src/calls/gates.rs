@@ -83,6 +83,8 @@ pub(super) async fn begin(scope: CallScope, key: String, ask: Begin) -> Answered
         pending_ms: time("pending_ms", ask.pending_ms, DEFAULT_PENDING_MS, MAX_GATE_PENDING_MS)?,
         label: Arc::from(check_label(ask.label)?),
     };
+    let finish = finish_op(&key, (FencingToken(0), Arc::from([])), (ask.keep, None))?;
+    scope.context.node.check_gate_result(&key, &finish.into()).await?;
     let done = scope.context.node.execute(scope.caller, op).await.map_err(Failure::from).inspect_err(|failure| {
         if failure.code() == Code::GateMismatch {
             count("mismatch");
@@ -110,18 +112,26 @@ pub(super) async fn finish(scope: CallScope, key: String, ask: Finish) -> Answer
         );
         return Err(Failure::new(Code::TooLarge, detail));
     }
-    let (token, result) = (FencingToken(ask.token), Arc::from(result));
-    let op = match (ask.keep, ask.keep_ms) {
+    let op = finish_op(&key, (FencingToken(ask.token), Arc::from(result)), (ask.keep, ask.keep_ms))?;
+    settle(scope, key, (ask.token, op), "finished").await
+}
+
+fn finish_op(
+    key: &GateKey,
+    (token, result): (FencingToken, Arc<[u8]>),
+    (keep, keep_ms): (Option<Keep>, Option<u64>),
+) -> Result<GateOp, Failure> {
+    let key = key.clone();
+    match (keep, keep_ms) {
         (Some(Keep::Forever), Some(_)) => {
-            return Err(Failure::bad_request("'keep' and 'keep_ms' exclude each other; send one of them"));
+            Err(Failure::bad_request("'keep' and 'keep_ms' exclude each other; send one of them"))
         }
-        (Some(Keep::Forever), None) => GateOp::FinishForever { key: key.clone(), token, result },
+        (Some(Keep::Forever), None) => Ok(GateOp::FinishForever { key, token, result }),
         (None, keep_ms) => {
             let keep_ms = time("keep_ms", keep_ms, DEFAULT_KEEP_MS, MAX_GATE_KEEP_MS)?;
-            GateOp::Finish { key: key.clone(), token, result, keep_ms }
+            Ok(GateOp::Finish { key, token, result, keep_ms })
         }
-    };
-    settle(scope, key, (ask.token, op), "finished").await
+    }
 }
 
 /// Opens the gate again: the operation did not take place.

@@ -275,3 +275,13 @@ async fn a_reset_needs_the_right_to_force() {
     operator.call(Method::DELETE, "/v1/gates/mail/1", None, None).await.problem(Code::Forbidden);
     operator.call(Method::DELETE, "/v1/gates/pay/42", None, None).await.json::<GateReset>();
 }
+
+#[tokio::test]
+async fn what_cannot_be_kept_for_ever_is_not_begun() {
+    let node = Cluster::start_with(1, |config| config.cluster.max_feature_level = Some(2)).await;
+    let own = node.session(20_000).await.credential;
+    let wish = json!({ "fingerprint": "f", "keep": "forever" });
+    let problem = begin(&node, Some(&own), wish).await.problem(Code::FeatureLevelTooLow);
+    assert!(problem.detail.contains("level 3") && problem.detail.contains("max_feature_level"), "{problem}");
+    proceeds(&begin(&node, Some(&own), json!({ "fingerprint": "f" })).await);
+}

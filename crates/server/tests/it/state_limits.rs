@@ -2,6 +2,7 @@
 
 use lockkeeper_api::Code;
 use lockkeeper_api::cluster::Status;
+use lockkeeper_api::gates::{Gate, GateView, Settled};
 use lockkeeper_api::locks::Acquired;
 use lockkeeper_api::nodes::Changed;
 use reqwest::{Method, StatusCode};
@@ -77,6 +78,22 @@ async fn a_full_state_takes_no_more_data_and_goes_on_locking() {
         StatusCode::OK
     );
     node.session(20_000).await;
+    // A gate is begun only while the largest result has room: nothing is refused once the work is done.
+    let result = json!({ "text": "x".repeat(64 * 1024) });
+    for number in 0.. {
+        let gate = format!("/v1/gates/g{number}");
+        let begun = node.post(&format!("{gate}/begin"), None, json!({ "fingerprint": "f" })).await;
+        if !begun.status.is_success() {
+            assert!(number > 0, "gates have room beside the data");
+            begun.problem(Code::StateFull);
+            let again = node.post("/v1/gates/g0/begin", None, json!({ "fingerprint": "f" })).await.json::<GateView>();
+            assert!(matches!(again.gate, Gate::Done { .. }), "{again:?}");
+            break;
+        }
+        let Gate::Proceed { token, .. } = begun.json::<GateView>().gate else { panic!("{}", begun.text) };
+        let finish = json!({ "token": token, "result": result });
+        node.post(&format!("{gate}/finish"), None, finish).await.json::<Settled>();
+    }
     for number in 0..6 {
         let gone = node.call(Method::DELETE, &format!("/v1/nodes/large-{number}"), None, None).await;
         assert_eq!(gone.status, StatusCode::OK);

@@ -67,7 +67,10 @@ impl Gate {
         keep: impl Into<Keep>,
         work: impl AsyncFnOnce(u64) -> Result<Vec<u8>, E>,
     ) -> Result<Once, OnceError<E>> {
-        let ticket = match self.ticket_or_result(fingerprint).await {
+        let keep = keep.into();
+        keep.check()?;
+        let gate = if keep == Keep::Forever { self.clone().forever() } else { self.clone() };
+        let ticket = match gate.ticket_or_result(fingerprint).await {
             Ok(Turn::Work(ticket)) => ticket,
             Ok(Turn::Result(done)) => {
                 return Ok(Once { ran_here: false, is_protected: true, token: done.token, result: done.result });
