@@ -1,6 +1,42 @@
 //! The cluster and its members.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+
+/// Which cluster a node belongs to: `NAME/UID`, or `NAME` while the node knows no uid.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClusterIdentity {
+    /// The name that its configuration gives it (`cluster.id`).
+    pub name: String,
+    /// Unique: a new, a restored and a recovered cluster have each another one, also under the same name.
+    pub uid: Option<String>,
+}
+
+impl ClusterIdentity {
+    /// Parses the text of [`CLUSTER_HEADER`](crate::CLUSTER_HEADER).
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((name, uid)) => Self { name: name.into(), uid: Some(uid.into()) },
+            None => Self { name: text.into(), uid: None },
+        }
+    }
+
+    /// Whether the two are certainly different clusters. Where one has no uid, the names decide.
+    pub fn differs_from(&self, other: &Self) -> bool {
+        let uids_differ = self.uid.as_ref().zip(other.uid.as_ref()).is_some_and(|(one, other)| one != other);
+        self.name != other.name || uids_differ
+    }
+}
+
+impl fmt::Display for ClusterIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.uid {
+            Some(uid) => write!(f, "{}/{uid}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
 
 /// What a member is to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,8 +90,11 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Status {
-    /// The cluster's id.
+    /// The cluster's name (`cluster.id`).
     pub cluster: String,
+    /// The cluster's uid, which a restore, a recovery and a new founding change; left out below feature level 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_uid: Option<String>,
     /// This node.
     pub node_id: u64,
     /// Version of its software.
@@ -123,6 +162,13 @@ pub struct Status {
     /// supports a higher one. It never falls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_level: Option<u32>,
+}
+
+impl Status {
+    /// The cluster to which the node belongs.
+    pub fn identity(&self) -> ClusterIdentity {
+        ClusterIdentity { name: self.cluster.clone(), uid: self.cluster_uid.clone() }
+    }
 }
 
 /// `GET /v1/clock`: the replicated clock, by which gates, times to live and schedules are decided.

@@ -20,12 +20,15 @@ pub mod text;
 pub mod watch;
 
 pub use call::{Answer, Call};
+pub use cluster::ClusterIdentity;
 pub use credential::Credential;
 pub use data::Data;
 pub use problem::{Code, Problem};
 
 /// Header of a reply: the zxid at which it is true.
 pub const ZXID_HEADER: &str = "lockkeeper-zxid";
+/// Header of a reply: the [`ClusterIdentity`] of its node. Header of a request: a node of another cluster refuses it.
+pub const CLUSTER_HEADER: &str = "lockkeeper-cluster";
 /// Header of a request on behalf of a session: `<id>.<secret>`, see [`Credential`].
 pub const SESSION_HEADER: &str = "lockkeeper-session";
 /// Header of a mutation: a UUID that makes a retry safe; the same id with another payload is refused.

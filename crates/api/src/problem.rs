@@ -87,6 +87,8 @@ pub enum Code {
     TooSlow,
     /// 421: a peer call came from, or to, the wrong cluster, node or data directory.
     WrongPeer,
+    /// 421: the request names another cluster than that of this node; certainly not carried out.
+    OtherCluster,
     /// 429: too much is waiting; come back after `Retry-After`.
     Overloaded,
     /// 429: the namespace has more requests a second at this node than its limit allows; come back after `Retry-After`.
@@ -138,7 +140,7 @@ impl Code {
             Self::SessionExpired | Self::Compacted => 410,
             Self::TooLarge => 413,
             Self::UnsupportedMediaType => 415,
-            Self::WrongPeer => 421,
+            Self::WrongPeer | Self::OtherCluster => 421,
             Self::LockBusy => 423,
             Self::Overloaded | Self::RateLimited => 429,
             Self::HeaderTooLarge => 431,
@@ -189,6 +191,7 @@ impl Code {
             Self::LockBusy => "lock busy",
             Self::TooSlow => "request too slow",
             Self::WrongPeer => "wrong peer",
+            Self::OtherCluster => "another cluster",
             Self::Overloaded => "overloaded",
             Self::RateLimited => "too many requests in this namespace",
             Self::HeaderTooLarge => "header too large",

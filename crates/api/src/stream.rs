@@ -85,6 +85,9 @@ pub enum FromServer {
         zxid: u64,
         /// The locks that the session holds, in no particular order; the stream reports their loss.
         held: Vec<Held>,
+        /// The cluster, as the header [`CLUSTER_HEADER`](crate::CLUSTER_HEADER) names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<String>,
         /// Where clients reach the leader, `host:port`; left out where the node does not know.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         leader: Option<String>,

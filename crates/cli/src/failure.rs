@@ -126,6 +126,9 @@ impl From<Error> for Failure {
             Error::Refused(problem) if problem.code == Code::Unauthenticated => {
                 (EXIT_FAILED, "; check --token-file, LOCKKEEPER_TOKEN_FILE and LOCKKEEPER_ACCESS_TOKEN")
             }
+            Error::Refused(problem) if problem.code == Code::OtherCluster => {
+                (EXIT_USAGE, "; check --endpoints and LOCKKEEPER_ENDPOINTS")
+            }
             _ => (EXIT_FAILED, ""),
         };
         let may_pass = match &error {

@@ -75,6 +75,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn backup(&self) -> Result<BackupDownload, Error> {
+        self.context.compare_endpoints().await?;
         let (began, mut pause, mut tried) = (Instant::now(), FIRST_PAUSE, Vec::<Tried>::new());
         loop {
             let index = self.context.endpoints.preferred();
@@ -98,7 +99,7 @@ impl Client {
     async fn begin_backup(&self, index: usize) -> Begun {
         let endpoint = self.context.endpoints.at(index).to_string();
         let failed = |why| Begun::Failed(Tried { endpoint: endpoint.clone(), why, code: None });
-        let request = self.context.http.get(format!("{endpoint}/v1/snapshot")).send();
+        let request = self.context.to_one_cluster(self.context.http.get(format!("{endpoint}/v1/snapshot"))).send();
         let response = match timeout(self.context.options.attempt_timeout, request).await {
             Err(_) => return failed("no answer in time".into()),
             Ok(Err(error)) => return failed(tls::failure(&error).unwrap_or_else(|| root_cause(&error))),

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::access_token::AccessToken;
 use crate::endpoints::{Endpoint, EndpointError, Endpoints, PreferredNode, Scheme};
 use crate::error::Error;
+use crate::one_cluster::OneCluster;
 use crate::tls::Tls;
 
 /// Timeouts of a client, the node that it prefers, and the token that it shows.
@@ -98,6 +99,7 @@ pub(crate) struct Context {
     pub(crate) options: Arc<Options>,
     pub(crate) tls: Option<Tls>,
     pub(crate) identity: Option<Identity>,
+    pub(crate) cluster: Arc<OneCluster>,
     /// Background tasks of the session; its close waits for them.
     pub(crate) tasks: TaskTracker,
 }
@@ -128,7 +130,8 @@ impl Context {
             http = http.use_preconfigured_tls(ClientConfig::clone(tls.config()));
         }
         let http = http.build().map_err(|e| EndpointError::Bad { text: "http client".into(), why: e.to_string() })?;
-        Ok(Self { http, endpoints, options: Arc::new(options), tls, identity: None, tasks: TaskTracker::new() })
+        let (options, cluster, tasks) = (Arc::new(options), Arc::default(), TaskTracker::new());
+        Ok(Self { http, endpoints, options, tls, identity: None, cluster, tasks })
     }
 
     /// The same for that session, with acknowledgements and tasks of its own.

@@ -28,7 +28,8 @@ impl fmt::Display for Tried {
 pub enum Error {
     /// The cluster refused the call. Nothing changed, and a repetition gets the same answer. With access control
     /// enforced this includes [`Code::Unauthenticated`] (no token, or one that does not count) and [`Code::Forbidden`]
-    /// (no role allows the call).
+    /// (no role allows the call). [`Code::OtherCluster`] means that an endpoint belongs to another cluster than the one
+    /// that this client has reached before.
     #[error("{0}")]
     Refused(Box<Problem>),
     /// The call may or may not have taken effect. Check before you repeat it.
@@ -144,7 +145,14 @@ mod tests {
         ] {
             assert!(Error::refused(code, "later").may_pass(), "{code}");
         }
-        for code in [Code::Forbidden, Code::Unauthenticated, Code::WrongSecret, Code::BadRequest, Code::GateMismatch] {
+        for code in [
+            Code::Forbidden,
+            Code::Unauthenticated,
+            Code::WrongSecret,
+            Code::BadRequest,
+            Code::GateMismatch,
+            Code::OtherCluster,
+        ] {
             assert!(!Error::refused(code, "never").may_pass(), "{code}");
         }
         assert!(Error::Tls { tried: Vec::new() }.may_pass() && Error::Unreachable { tried: Vec::new() }.may_pass());

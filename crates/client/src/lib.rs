@@ -19,6 +19,7 @@ mod keepalive;
 mod label;
 mod lease;
 pub mod locks;
+mod one_cluster;
 pub mod recipes;
 mod request_spec;
 mod retry;

@@ -225,6 +225,7 @@ impl<'a> RetryLoop<'a> {
 
     async fn run(mut self) -> Result<(Endpoint, Bytes), Error> {
         let endpoints = &self.client.context.endpoints;
+        self.client.context.compare_endpoints().await?;
         loop {
             let stream = self.client.stream.as_ref().filter(|_| !self.over_http);
             let next = match stream {
@@ -354,6 +355,12 @@ impl<'a> RetryLoop<'a> {
         let transient = problem.code.is_transient();
         let unknown = problem.code == Code::UnknownOutcome && self.may_repeat;
         if !transient && !unknown {
+            if problem.code == Code::OtherCluster
+                && let Some(why) = self.attempts.outcome_unknown.take()
+            {
+                // The refusal says nothing about an earlier attempt, which went to the cluster before.
+                return NextStep::Done(Err(Error::UnknownOutcome(format!("{why}; then {endpoint}: {problem}"))));
+            }
             self.acknowledge();
             let of_own_session = self.spec.as_session && self.client.context.identity.is_some();
             return NextStep::Done(Err(Error::from_problem(problem, of_own_session)));

@@ -185,6 +185,8 @@ impl Session {
     /// reported like that. Otherwise see [`Error`].
     pub async fn adopt(client: &Client, credential: Credential) -> Result<Self, Error> {
         let client = client.as_session(credential);
+        // A node of another cluster would call the session expired.
+        client.context.compare_endpoints().await?;
         let began = Moment::now();
         let lease = loop {
             // How long the session lives is not known before the first answer.
@@ -347,6 +349,7 @@ impl Session {
 async fn keep_alive(lost_on_drop: LostOnDrop) {
     let shared = &lost_on_drop.0;
     let mut renewals = shared.client.stream.as_ref().map(|stream| stream.renewals());
+    let mut last_failure = String::new();
     let because = loop {
         // The handshake of a stream counts too, and so does an answer that comes after its round has ended.
         let renewal = renewals.as_mut().and_then(|renewals| *renewals.borrow_and_update());
@@ -367,7 +370,9 @@ async fn keep_alive(lost_on_drop: LostOnDrop) {
         }
         if until_lost.is_zero() {
             let timeout_ms = lease.timeout().as_millis();
-            break format!("no keepalive was acknowledged in time to trust the {timeout_ms} ms timeout further");
+            break format!(
+                "no keepalive was acknowledged in time to trust the {timeout_ms} ms timeout further{last_failure}"
+            );
         }
         report_if_failing(shared, &lease, now);
         let until_renewal = now.until(lease.renew_at());
@@ -395,10 +400,12 @@ async fn keep_alive(lost_on_drop: LostOnDrop) {
                     // A loss that was already reported cannot be taken back.
                     break "a keepalive was acknowledged too late".into();
                 }
+                last_failure.clear();
             }
             Ok(RoundOutcome::Over(error)) => break error.to_string(),
             Ok(RoundOutcome::Failed(why)) => {
                 tracing::debug!(why, "keepalive not acknowledged");
+                last_failure = format!(": {why}");
                 sleep(PAUSE_AFTER_FAILURE.min(until_lost)).await;
             }
             Err(_) => {}

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use lockkeeper_api::text::printable;
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Problem, REQUEST_ID_HEADER, SESSION_HEADER};
 use reqwest::Method;
+use reqwest::header::HeaderMap;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -49,7 +50,7 @@ impl Context {
         let limit = (self.options.attempt_timeout + spec.wait).min(left);
         let answer = async {
             tokio::select! {
-                outcome = send(request) => outcome,
+                outcome = send(request, |headers| self.cluster.note(endpoint, headers)) => outcome,
                 () = self.dead(endpoint, spec.wait) => AttemptOutcome::Unanswered("the node no longer answers".into()),
             }
         };
@@ -65,7 +66,7 @@ impl Context {
     ) -> Result<reqwest::RequestBuilder, Error> {
         let call = spec.call();
         let method = Method::from_bytes(call.route().0.as_bytes()).map_err(unencodable)?;
-        let mut request = self.http.request(method, format!("{endpoint}{}", call.target()));
+        let mut request = self.to_one_cluster(self.http.request(method, format!("{endpoint}{}", call.target())));
         if let Some(body) = call.body().map_err(unencodable)? {
             request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body);
         }
@@ -146,11 +147,17 @@ fn without_answer(error: &reqwest::Error) -> AttemptOutcome {
     }
 }
 
-async fn send(request: reqwest::RequestBuilder) -> AttemptOutcome {
+async fn send(
+    request: reqwest::RequestBuilder,
+    check: impl FnOnce(&HeaderMap) -> Result<(), Box<Problem>>,
+) -> AttemptOutcome {
     let mut response = match request.send().await {
         Ok(response) => response,
         Err(error) => return without_answer(&error),
     };
+    if let Err(problem) = check(response.headers()) {
+        return AttemptOutcome::Problem(problem);
+    }
     let status = response.status();
     let mut body = BytesMut::new();
     loop {
@@ -200,7 +207,7 @@ pub(crate) async fn send_once_for_bytes(
 ) -> Result<Bytes, Error> {
     let tried = |why| vec![Tried { endpoint: endpoint.to_string(), why, code: None }];
     let unreachable = |why| Error::Unreachable { tried: tried(why) };
-    match timeout(limit, send(request)).await {
+    match timeout(limit, send(request, |_| Ok(()))).await {
         Err(_) => Err(unreachable(format!("no answer within {} ms", limit.as_millis()))),
         Ok(AttemptOutcome::Answered(bytes)) => Ok(bytes),
         Ok(AttemptOutcome::Problem(problem)) if problem.code.is_transient() => Err(unreachable(problem.to_string())),

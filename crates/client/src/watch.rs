@@ -282,13 +282,17 @@ impl Watch {
             self.subscription = Some(subscription);
             return Step::Again;
         }
-        let index = self.client.context.endpoints.preferred();
+        let context = &self.client.context;
+        if let Err(error) = context.compare_endpoints().await {
+            return Step::End(error);
+        }
+        let index = context.endpoints.preferred();
         let endpoint = self.client.context.endpoints.at(index).clone();
         let mut query = Query::default();
         query.add("path", Some(&self.options.path)).add("recursive", self.options.recursive.then_some("true"));
         let target = format!("/v1/watch{}", query.add("from", self.options.from));
-        let request =
-            self.client.context.http.get(format!("{endpoint}{target}")).header("accept", "text/event-stream").send();
+        let request = context.to_one_cluster(context.http.get(format!("{endpoint}{target}")));
+        let request = request.header("accept", "text/event-stream").send();
         let response = match timeout(self.client.context.options.attempt_timeout, request).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {

@@ -9,7 +9,7 @@ use crate::acl::{AclEntry, Principals};
 use crate::data::NodeData;
 use crate::feature::FeatureLevel;
 use crate::gate::GateKey;
-use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
+use crate::ids::{ClusterUid, FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::limits::MAX_LOCKS_TOGETHER_BEFORE;
 use crate::lock::{LockMode, LockName, is_exclusive_request};
 use crate::path::{NodePath, PathError};
@@ -135,6 +135,11 @@ pub enum Command {
         /// The level, which every member supports.
         level: FeatureLevel,
     },
+    /// Gives the cluster its uid. Has no effect where it has one. Takes no zxid.
+    SetClusterUid {
+        /// Drawn at random by the leader that proposes it.
+        uid: ClusterUid,
+    },
 }
 
 /// On whose behalf an operation is done.
@@ -252,6 +257,7 @@ impl Command {
     pub fn level(&self) -> FeatureLevel {
         match self {
             Self::Do { op, .. } => op.level(),
+            Self::SetClusterUid { .. } => FeatureLevel::CLUSTER_UID,
             // What raises the level comes before it.
             _ => FeatureLevel::FIRST,
         }
@@ -262,6 +268,7 @@ impl Command {
         match self {
             Self::RaiseFeatureLevel { .. } => FeatureLevel::TRACES,
             Self::Do { op, .. } => op.introduced(),
+            Self::SetClusterUid { .. } => FeatureLevel::CLUSTER_UID,
             _ => FeatureLevel::FIRST,
         }
     }

@@ -10,7 +10,7 @@
 //! | 1 | batch format 5; snapshot formats 6 to 8; peer messages 4 |
 //! | 2 | batch format 6: [`RaiseFeatureLevel`](crate::Command), traces; snapshot format 9 |
 //! | 3 | batch format 7: re-entry of locks, rates, additions, gates kept for ever or reset; snapshot format 10; |
-//! | | more than 32 locks; short timeouts |
+//! | | more than 32 locks; short timeouts; the uid of the cluster |
 //!
 //! A level is never changed once a release has it: what comes next gets the next one.
 //!
@@ -43,6 +43,8 @@ impl FeatureLevel {
     pub const SHORT_SESSIONS: Self = Self(3);
     /// Rate limits and bounded additions.
     pub const RATES: Self = Self(3);
+    /// The cluster has a [`ClusterUid`](crate::ClusterUid).
+    pub const CLUSTER_UID: Self = Self(3);
     /// The highest level that this program supports.
     pub const LATEST: Self = Self(3);
 }

@@ -1,6 +1,7 @@
 //! Newtypes for every kind of number, so that they cannot be confused.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,24 @@ number! {
 number! {
     /// A Raft term (Raft, section 5.1).
     Term
+}
+
+/// Tells a cluster from every other one, also of the same name: drawn at random when the cluster is founded, and
+/// another one after a restore or a recovery.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClusterUid(pub NonZeroU64);
+
+impl fmt::Debug for ClusterUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClusterUid({self})")
+    }
+}
+
+impl fmt::Display for ClusterUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
 }
 
 impl From<Zxid> for FencingToken {

@@ -38,7 +38,7 @@ pub use data::NodeData;
 pub use event::{Event, NodeEventKind, SessionEnd};
 pub use feature::FeatureLevel;
 pub use gate::{GateKey, GatePage, GateStanding, GateSummary};
-pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
+pub use ids::{ClusterUid, FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 pub use lock::{LockMode, LockName};
 pub use namespace::{Namespace, NamespaceBound, NamespaceLimits, NamespaceUsage};
 pub use path::NodePath;

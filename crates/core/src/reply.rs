@@ -9,7 +9,7 @@ use crate::acl::Permissions;
 use crate::event::Event;
 use crate::feature::FeatureLevel;
 use crate::gate::{GateKey, GateStanding};
-use crate::ids::{FencingToken, SessionId, Zxid};
+use crate::ids::{ClusterUid, FencingToken, SessionId, Zxid};
 use crate::namespace::NamespaceBound;
 use crate::path::NodePath;
 use crate::rate::RateName;
@@ -143,6 +143,8 @@ pub enum Reply {
         /// Whether there was a result.
         was_done: bool,
     },
+    /// The uid of the cluster.
+    ClusterUid(ClusterUid),
 }
 
 /// Why a command was refused. Deterministic: every replica refuses it alike.

@@ -5,7 +5,7 @@
 //! record is its length (u32) and that many bytes of postcard. The order of records is fixed: head, sessions (each
 //! followed by its identity, its namespace, and by the replies it remembers, oldest first), nodes in order of their
 //! paths, origins (each followed by its outcomes), access control, namespaces, feature level,
-//! holds of locks, end.
+//! holds of locks, the cluster's uid, end.
 //!
 //! Derived data is not written: children, queues, deadlines and the sessions' ephemerals follow from the nodes.
 

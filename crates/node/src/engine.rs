@@ -1,13 +1,14 @@
 //! The parts of a node, put together over any [`Replication`].
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_core::{
-    Actor, Batch, Command, LockName, NodeId, Op, Origin, Outcome, Principals, Refusal, Reply, Rules, SessionId, State,
-    Zxid,
+    Actor, Batch, ClusterUid, Command, LockName, NodeId, Op, Origin, Outcome, Principals, Refusal, Reply, Rules,
+    SessionId, State, Zxid,
 };
 use parking_lot::Mutex;
 use rand::RngCore;
@@ -67,14 +68,15 @@ impl Engine {
         replica: Arc<Replica>,
         replication: Arc<dyn Replication>,
         slot: &PeerServiceSlot,
-        random: Box<dyn RngCore + Send>,
+        mut random: Box<dyn RngCore + Send>,
     ) -> Arc<Self> {
         let proposer = Proposer::start(&config, incarnation, replica.clone(), replication.clone());
         let leader_tasks = LeaderTasks::new(&config, incarnation, replica.clone(), replication.clone());
         leader_tasks.start(&config, proposer.clone());
         let _ = slot.0.set(leader_tasks.clone());
         let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), leader_tasks);
-        feature_level::start(replica.clone(), replication.clone(), proposer.clone());
+        let uid = ClusterUid(NonZeroU64::MIN | random.next_u64());
+        feature_level::start(replica.clone(), replication.clone(), proposer.clone(), uid);
         start_bookmarks(&config, replica.clone());
         start_clock_watch(replica.clone());
         let origin = Origin { node: NodeId(config.consensus.node), incarnation, sequence: 0 };

@@ -1,5 +1,5 @@
 //! The leader raises the cluster's feature level ([`lockkeeper_core::FeatureLevel`]) once every member supports a
-//! higher one.
+//! higher one, and gives the cluster its uid at the level that has one.
 //!
 //! It must never raise the level beyond what each member's present program can read: such a member would be out of the
 //! cluster until it is upgraded.
@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Command, FeatureLevel, Zxid};
+use lockkeeper_core::{ClusterUid, Command, FeatureLevel, Zxid};
 
 use crate::log::proposer::Proposer;
 use crate::replica::Replica;
@@ -22,8 +22,8 @@ const WAIT: Duration = Duration::from_secs(5);
 /// back is to begin again, and a new cluster has everything from the start.
 const COMPARE_NEW_EVERY: Duration = Duration::from_millis(50);
 
-/// Starts the task. It does nothing while another node leads.
-pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, proposer: Proposer) {
+/// Starts the task. It does nothing while another node leads. `uid` is drawn at random, for a cluster that has none.
+pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, proposer: Proposer, uid: ClusterUid) {
     let tasks = replica.tasks.clone();
     tasks.spawn_vital("raising of the feature level", async move {
         let clock = replica.clock.clone();
@@ -39,10 +39,16 @@ pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, pr
             };
             let common = common.filter(|level| *level > present);
             let due = supported.note(common, clock.now());
-            let Some(level) = due.or(common.filter(|_| is_new(&replica))) else { continue };
-            // If the outcome is unknown, the next comparison finds the level raised or proposes it again.
-            if proposer.propose(Command::RaiseFeatureLevel { level }).await.is_ok() {
+            // If an outcome is unknown, the next comparison finds the level or the uid, or proposes it again.
+            if let Some(level) = due.or(common.filter(|_| is_new(&replica)))
+                && proposer.propose(Command::RaiseFeatureLevel { level }).await.is_ok()
+            {
                 tracing::info!(from = present.0, to = level.0, "the cluster's feature level is raised");
+            }
+            let lacks_uid = replica.feature_level() >= FeatureLevel::CLUSTER_UID && replica.cluster_uid().is_none();
+            if lacks_uid && replication.leadership().borrow().leading {
+                // The first uid counts, whoever proposed it.
+                let _ = proposer.propose(Command::SetClusterUid { uid }).await;
             }
         }
     });

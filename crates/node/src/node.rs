@@ -7,7 +7,9 @@ use bytes::Bytes;
 use lockkeeper_consensus::{
     Blocking, Consensus, LogPosition, PeerCaller, PeerKind, PeerMemory, ServeError, StartError, Transport, blocking,
 };
-use lockkeeper_core::{Actor, FencingToken, GateKey, LockName, Op, Principals, Reply, SessionId, State, Zxid};
+use lockkeeper_core::{
+    Actor, ClusterUid, FencingToken, GateKey, LockName, Op, Principals, Reply, SessionId, State, Zxid,
+};
 use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
 use rand::RngCore;
 use tokio::sync::oneshot;
@@ -387,6 +389,11 @@ impl Node {
     /// life that was acknowledged through it. `None` if this node cannot tell.
     pub fn session_remaining(&self, session: SessionId) -> Option<Duration> {
         self.engine.session_remaining_ms(session).map(Duration::from_millis)
+    }
+
+    /// The uid of the cluster, once this node knows it. Does not wait for the state's lock.
+    pub fn cluster_uid(&self) -> Option<ClusterUid> {
+        self.engine.replica.cluster_uid()
     }
 
     /// The status of this node.

@@ -1,10 +1,12 @@
 //! The context of every handler: the node, its limits, and admission.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
+use axum::http::HeaderValue;
+use lockkeeper_api::ClusterIdentity;
 use lockkeeper_consensus::{MemberAddresses, PeerAuth};
 use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -28,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) auth: PeerAuth,
     pub(crate) audit: Arc<Audit>,
     pub(crate) cluster: String,
+    /// The header of replies, once this node knows the cluster's uid, which never changes then.
+    cluster_header: OnceLock<HeaderValue>,
     /// The client addresses of members by the configuration file; see [`Context::client_address`].
     pub(crate) clients: BTreeMap<u64, String>,
     /// The origins whose web pages may make changes.
@@ -70,6 +74,7 @@ impl Context {
             auth,
             audit,
             cluster: config.cluster.id.clone(),
+            cluster_header: OnceLock::new(),
             clients: checked.clients.clone(),
             origins: Origins::new(&config.listen.allowed_origins, checked.clients.values()),
             admin: config.admin.clone(),
@@ -91,6 +96,27 @@ impl Context {
             admission: Admission::new(limits),
             backups: Arc::new(Semaphore::new(1)),
         })
+    }
+
+    /// The cluster to which this node belongs.
+    pub(crate) fn cluster_identity(&self) -> ClusterIdentity {
+        let uid = self.node.cluster_uid().map(|uid| uid.to_string());
+        ClusterIdentity { name: self.cluster.clone(), uid }
+    }
+
+    /// The same as a header.
+    pub(crate) fn cluster_header(&self) -> HeaderValue {
+        // The name has letters, digits and `-_.` only: it is a header.
+        let header = |cluster: &ClusterIdentity| {
+            HeaderValue::from_str(&cluster.to_string()).unwrap_or_else(|_| HeaderValue::from_static(""))
+        };
+        if let Some(known) = self.cluster_header.get() {
+            return known.clone();
+        }
+        match self.cluster_identity() {
+            known @ ClusterIdentity { uid: Some(_), .. } => self.cluster_header.get_or_init(|| header(&known)).clone(),
+            unknown => header(&unknown),
+        }
     }
 
     /// The leader, as far as this node knows.

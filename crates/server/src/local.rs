@@ -232,7 +232,8 @@ async fn is_ready(address: SocketAddr) -> bool {
 async fn has_latest_level(address: SocketAddr) -> bool {
     // The last field of the reply.
     let latest = format!("\"feature_level\":{}}}", FeatureLevel::LATEST);
-    ask(address, "/v1/cluster").await.is_some_and(|reply| reply.trim_end().ends_with(&latest))
+    let has_all = |reply: String| reply.trim_end().ends_with(&latest) && reply.contains("\"cluster_uid\":");
+    ask(address, "/v1/cluster").await.is_some_and(has_all)
 }
 
 /// Asks by hand: an HTTP client would be a large dependency for a line of a reply.

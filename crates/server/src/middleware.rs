@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use hyper::body::Incoming;
-use lockkeeper_api::Code;
+use lockkeeper_api::{CLUSTER_HEADER, ClusterIdentity, Code};
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
@@ -41,7 +41,14 @@ pub(crate) struct ClientFront {
 
 impl Front for ClientFront {
     async fn answer(&self, request: axum::http::Request<Incoming>) -> Response {
-        let mut request = request.map(Body::new);
+        let mut response = self.respond(request.map(Body::new)).await;
+        response.headers_mut().insert(CLUSTER_HEADER, self.context.cluster_header());
+        response
+    }
+}
+
+impl ClientFront {
+    async fn respond(&self, mut request: Request) -> Response {
         match self.prepare(&request) {
             Ok(None) => {}
             Ok(Some(uri)) => *request.uri_mut() = uri,
@@ -99,10 +106,27 @@ impl ClientFront {
             // Probes send any name of a host.
             return origin::check_host_count(request.version(), request.headers()).map(|()| None);
         }
+        self.check_cluster(request.headers())?;
         check_no_token(request.uri())?;
         origin::check_host(request.version(), request.headers())?;
         self.context.origins.check(request.method(), request.headers())?;
         paths::fold(request.method(), request.uri())
+    }
+
+    /// Refuses a request that names another cluster: its client reaches two.
+    fn check_cluster(&self, headers: &HeaderMap) -> Result<(), Failure> {
+        let named = headers.get(CLUSTER_HEADER).filter(|named| **named != self.context.cluster_header());
+        let Some(named) = named else { return Ok(()) };
+        let named = ClusterIdentity::parse(named.to_str().unwrap_or_default());
+        let own = self.context.cluster_identity();
+        if !own.differs_from(&named) {
+            return Ok(());
+        }
+        let detail = format!(
+            "the request is for cluster {named}, and this node belongs to cluster {own}: let all endpoints be of one \
+             cluster; if {named} was restored or recovered as {own}, restart the client"
+        );
+        Err(Failure::new(Code::OtherCluster, detail))
     }
 }
 

@@ -45,6 +45,7 @@ mod switch_engine;
 mod synced;
 mod tenants;
 mod tls_cluster;
+mod two_clusters;
 mod zookeeper_client;
 
 use std::future::Future;
@@ -206,6 +207,13 @@ pub const PROOFS: &[Proof] = &[
             lost, nothing is issued twice (P1)",
         limit: |context| minutes(1 + u64::from(context.rounds.unwrap_or(restore::ROUNDS))),
         run: |context| Box::pin(restore::run(context)),
+    },
+    Proof {
+        name: "two-clusters",
+        about: "two clusters of one name behind one list of endpoints, restored and recovered ones among them: never \
+            two holders, and every client says why (P1)",
+        limit: |_| minutes(4),
+        run: |context| Box::pin(two_clusters::run(context)),
     },
     Proof {
         name: "expiry",

@@ -261,7 +261,7 @@ async fn destroy(cluster: &mut Cluster, nodes: &[u64]) -> Result<(), Failed> {
 }
 
 /// Takes the lost members out of a configuration.
-fn alone(config: &Path, lost: &[u64]) -> Result<(), Failed> {
+pub(super) fn alone(config: &Path, lost: &[u64]) -> Result<(), Failed> {
     let text = std::fs::read_to_string(config)?;
     let sections = text
         .split("\n[")
@@ -271,6 +271,6 @@ fn alone(config: &Path, lost: &[u64]) -> Result<(), Failed> {
     Ok(std::fs::write(config, kept.join("\n["))?)
 }
 
-fn text(path: &Path) -> &str {
+pub(super) fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }

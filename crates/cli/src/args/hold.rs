@@ -52,7 +52,7 @@ pub(super) fn exit_codes(what: &str) -> String {
   121  {what} was lost while CMD ran, and CMD was killed
   122  cluster unreachable; CMD was not run
   123  outcome unknown: {what} may have been granted; CMD was not run, and nothing is held after --ttl
-  125  wrong arguments, or lockkeeper failed
+  125  wrong arguments, endpoints of two clusters, or lockkeeper failed
   126  CMD cannot be executed
   127  CMD was not found"
     )
@@ -184,7 +184,7 @@ Without the gate, CMD's output is passed through and not stored: the next caller
   121  the gate was lost while CMD ran, and CMD was killed; or CMD ended too late for its result to be stored
   122  cluster unreachable; CMD was not run
   123  outcome unknown: CMD was not run, or CMD was run and its result may not be stored
-  125  wrong arguments, or lockkeeper failed
+  125  wrong arguments, endpoints of two clusters, or lockkeeper failed
   126  CMD cannot be executed
   127  CMD was not found
 

@@ -37,7 +37,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0    success
   1    refused or failed; standard error has the reason
-  2    wrong arguments or configuration
+  2    wrong arguments or configuration, also endpoints of two clusters
   122  cluster unreachable: no endpoint could serve; nothing was done
   123  outcome unknown: the change may or may not have taken place
 The commands that run CMD (lock, semaphore, elect, gate, rate, cron) have more; see `lockkeeper lock --help`.

@@ -9,8 +9,9 @@ use serde::Serialize;
 use super::client;
 use super::member::summary;
 use crate::args::{Common, Status};
+use crate::doctor::survey::{ONE_CLUSTER, several_clusters};
 use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure, why};
-use crate::output::{number, print_json, print_line, print_table, table};
+use crate::output::{escaped, number, print_json, print_line, print_table, table};
 
 /// One endpoint in `--json`.
 #[derive(Serialize)]
@@ -36,6 +37,9 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
     } else {
         print_people(&answers, args.checksum)?
     }
+    if let Some(clusters) = clusters_of(&answers) {
+        return Err(Failure::failed(format!("{clusters}: {ONE_CLUSTER}")));
+    }
     let reached = answers.iter().filter_map(|(_, status)| status.as_ref().ok());
     let refused = answers.iter().find_map(|(_, status)| status.as_ref().err().filter(|e| e.code().is_some()));
     let ready: BTreeSet<u64> = reached.clone().filter(|status| status.ready).map(|status| status.node_id).collect();
@@ -52,6 +56,11 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
         (_, Some(latest)) if endpoints_ready && voters(latest).all(|voter| ready.contains(&voter)) => Ok(()),
         _ => Err(Failure::silent(EXIT_FAILED)),
     }
+}
+
+/// The clusters of the endpoints, if there is more than one.
+fn clusters_of(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Option<String> {
+    several_clusters(answers.iter().filter_map(|(endpoint, answer)| Some((endpoint, answer.as_ref().ok()?))))
 }
 
 /// The status with the latest membership.
@@ -113,9 +122,15 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
         table.add_row(row);
     }
     print_table(&table)?;
+    if clusters_of(answers).is_some() {
+        return Ok(());
+    }
     match answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).filter(|status| status.leading).max_by_key(term)
     {
-        Some(leader) => summary(leader).iter().try_for_each(|line| print_line(line))?,
+        Some(leader) => {
+            print_line(&format!("cluster {}", escaped(&leader.identity().to_string())))?;
+            summary(leader).iter().try_for_each(|line| print_line(line))?;
+        }
         None if latest(answers).is_some_and(|status| status.members.is_empty()) => print_line(
             "the cluster is not formed yet: at its first start every node of [peers] is needed once, not only a majority",
         )?,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockkeeper_api::cluster::{Member, Role, Status};
 
 use super::local::{judge_expiry, left};
-use super::survey::{Answer, Survey};
+use super::survey::{Answer, ONE_CLUSTER, Survey};
 use super::{Check, Verdict};
 use crate::commands::member::summary;
 use crate::failure::why;
@@ -16,13 +16,8 @@ const MOST_SKEW_MS: f64 = 10_000.0;
 /// Everything but the agreement of the members. With no answer at all, one problem that says why.
 pub(crate) fn judge(survey: &Survey) -> Vec<Check> {
     let Some(best) = survey.best() else { return vec![nobody(survey)] };
-    let clusters: BTreeSet<&str> = survey.statuses().values().map(|status| status.cluster.as_str()).collect();
-    if clusters.len() > 1 {
-        let found = format!(
-            "the endpoints belong to different clusters: {}",
-            clusters.into_iter().collect::<Vec<_>>().join(", ")
-        );
-        return vec![Check::problem("endpoints", found, "name the endpoints of one cluster")];
+    if let Some(found) = survey.several_clusters() {
+        return vec![Check::problem("endpoints", found, ONE_CLUSTER)];
     }
     if best.members.is_empty() {
         return vec![endpoints(survey), not_formed(survey)];

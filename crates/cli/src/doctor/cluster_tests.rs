@@ -225,6 +225,14 @@ fn endpoints_of_two_clusters_are_not_compared() {
         }
     });
     assert_eq!(bad(&mixed), [("endpoints", Verdict::Problem)]);
+    let uid =
+        |of: fn(u64) -> Option<&'static str>| survey(move |node, status, _| status["cluster_uid"] = of(node).into());
+    let one_name = uid(|node| Some(if node == 3 { "02" } else { "01" }));
+    assert_eq!(bad(&one_name), [("endpoints", Verdict::Problem)]);
+    let found = &judge(&one_name)[0].found;
+    assert!(found.starts_with("the endpoints belong to 2 clusters: c/01 (") && found.contains("c/02 ("), "{found}");
+    // Node 3 does not know it yet.
+    assert!(bad(&uid(|node| (node != 3).then_some("01"))).is_empty());
 }
 
 #[test]

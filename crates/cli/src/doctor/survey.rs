@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::join_all;
-use lockkeeper_api::cluster::{Member, Status};
+use lockkeeper_api::cluster::{ClusterIdentity, Member, Status};
 use lockkeeper_client::{Client, Endpoint, Error};
 
 use crate::scrape::Metrics;
 
+/// The remedy where endpoints belong to several clusters.
+pub(crate) const ONE_CLUSTER: &str = "name the endpoints of one cluster; stop nodes of a cluster that was replaced";
 /// More members than this are not asked.
 const MOST_MEMBERS: usize = 64;
 
@@ -75,6 +77,11 @@ impl Survey {
         self.statuses().into_values().max_by_key(|status| (status.leading, status.term, status.applied_index))
     }
 
+    /// See [`several_clusters`].
+    pub(crate) fn several_clusters(&self) -> Option<String> {
+        several_clusters(self.answers.iter().filter_map(|it| Some((&it.endpoint, it.status.as_ref().ok()?))))
+    }
+
     /// The addresses of members that have not answered under another one.
     fn not_asked(&self) -> Vec<Endpoint> {
         let (answered, mut found) = (self.members(), BTreeMap::<u64, Endpoint>::new());
@@ -89,6 +96,21 @@ impl Survey {
         }
         found.into_values().take(MOST_MEMBERS).collect()
     }
+}
+
+/// The clusters of these nodes with their endpoints, if there is more than one. A node that knows no uid yet may be of
+/// any cluster of its name.
+pub(crate) fn several_clusters<'a>(nodes: impl IntoIterator<Item = (&'a Endpoint, &'a Status)>) -> Option<String> {
+    let mut clusters = BTreeMap::<ClusterIdentity, Vec<&str>>::new();
+    for (endpoint, status) in nodes {
+        clusters.entry(status.identity()).or_default().push(endpoint.as_str());
+    }
+    let all: Vec<ClusterIdentity> = clusters.keys().cloned().collect();
+    let has_uid = |name: &str| all.iter().any(|cluster| cluster.name == name && cluster.uid.is_some());
+    clusters.retain(|cluster, _| cluster.uid.is_some() || !has_uid(&cluster.name));
+    let named = clusters.iter().map(|(cluster, endpoints)| format!("{cluster} ({})", endpoints.join(", ")));
+    let named: Vec<String> = named.collect();
+    (named.len() > 1).then(|| format!("the endpoints belong to {} clusters: {}", named.len(), named.join("; ")))
 }
 
 /// The endpoint of a member, with TLS if the one that named the member has it.

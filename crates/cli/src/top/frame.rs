@@ -75,11 +75,13 @@ impl Frame {
     pub(crate) fn new(survey: &Survey, before: Option<&Survey>, locks: &Result<Locks, String>, now_ms: u64) -> Self {
         let (statuses, best) = (survey.statuses(), survey.best());
         let now_ms = cluster_clock_ms(survey).unwrap_or(now_ms);
-        let mut errors: Vec<String> = survey
-            .answers
-            .iter()
-            .filter_map(|answer| Some(format!("{}: {}", answer.endpoint, answer.status.as_ref().err()?)))
-            .collect();
+        let mut errors: Vec<String> = survey.several_clusters().into_iter().collect();
+        errors.extend(
+            survey
+                .answers
+                .iter()
+                .filter_map(|answer| Some(format!("{}: {}", answer.endpoint, answer.status.as_ref().err()?))),
+        );
         errors.extend(locks.as_ref().err().map(|why| format!("locks: {why}")));
         Self {
             cluster: best.map(|status| status.cluster.clone()),

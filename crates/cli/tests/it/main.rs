@@ -26,3 +26,4 @@ mod support;
 mod terminal;
 mod top;
 mod trouble;
+mod two_clusters;

@@ -1,6 +1,7 @@
 //! `/v1/cluster`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -12,6 +13,7 @@ use lockkeeper_api::cluster::{
 use tokio::time::timeout;
 
 use crate::client::Client;
+use crate::context::Context;
 use crate::endpoints::{Endpoint, Scheme};
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -24,7 +26,9 @@ impl Client {
     /// See [`Error`].
     pub async fn status_of(&self, endpoint: &Endpoint, checksum: bool, limit: Duration) -> Result<Status, Error> {
         let call = Call::GetCluster { query: ClusterQuery { checksum: checksum.then_some(true), checksum_from: None } };
-        let request = self.context.request(endpoint, &RequestSpec::read(call), None)?;
+        // Says to which cluster the endpoint belongs, also where it is not that of the others.
+        let context = Context { cluster: Arc::default(), ..self.context.clone() };
+        let request = context.request(endpoint, &RequestSpec::read(call), None)?;
         send_once(endpoint, request, limit).await
     }
 

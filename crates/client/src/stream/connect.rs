@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
 use futures::{Sink, SinkExt, StreamExt};
-use lockkeeper_api::{Code, Problem, SESSION_HEADER, TRACES_HEADER};
+use lockkeeper_api::{CLUSTER_HEADER, Code, Problem, SESSION_HEADER, TRACES_HEADER};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
@@ -174,7 +174,10 @@ async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<(Box<Socke
         .max_message_size(Some(MAX_ANSWER_BYTES))
         .max_frame_size(Some(MAX_ANSWER_BYTES));
     match client_async_with_config(request, connection, Some(config)).await {
-        Ok((socket, response)) => Ok((Box::new(socket), response.headers().contains_key(TRACES_HEADER))),
+        Ok((socket, response)) => match context.cluster.note(endpoint, response.headers()) {
+            Ok(()) => Ok((Box::new(socket), response.headers().contains_key(TRACES_HEADER))),
+            Err(problem) => Err(ConnectFailure::NoStream(problem.to_string())),
+        },
         Err(WsError::Http(response)) => Err(refusal(&response)),
         Err(WsError::Io(error)) => match tls::rejection(&error) {
             Some(why) => Err(ConnectFailure::Tls(why)),
@@ -208,6 +211,9 @@ fn request(context: &Context, endpoint: &Endpoint) -> Result<Request, String> {
     let mut value = HeaderValue::from_str(&credential.to_string()).map_err(|e| e.to_string())?;
     value.set_sensitive(true);
     request.headers_mut().insert(SESSION_HEADER, value);
+    if let Some(cluster) = context.cluster.header() {
+        request.headers_mut().insert(CLUSTER_HEADER, cluster);
+    }
     if let Some(token) = &context.options.token {
         request.headers_mut().insert(AUTHORIZATION, token.header());
     }

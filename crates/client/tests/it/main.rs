@@ -14,6 +14,7 @@ mod fencing_redis;
 mod fencing_sql;
 mod gate;
 mod locks;
+mod one_cluster;
 mod operations_sql;
 mod recipes;
 mod stream;

@@ -21,7 +21,7 @@ pub(crate) struct Wire {
 }
 
 struct Switches {
-    target: String,
+    target: Mutex<String>,
     cut: watch::Sender<bool>,
     disconnect: Notify,
     mute: AtomicBool,
@@ -38,7 +38,7 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let switches = Arc::new(Switches {
-            target: target.trim_start_matches("http://").to_owned(),
+            target: Mutex::new(target.trim_start_matches("http://").to_owned()),
             cut: watch::Sender::new(false),
             disconnect: Notify::new(),
             mute: AtomicBool::new(false),
@@ -74,6 +74,12 @@ impl Wire {
     /// Closes every connection; new ones can be made.
     pub(crate) fn disconnect(&self) {
         self.switches.disconnect.notify_waiters();
+    }
+
+    /// Closes every connection; new ones lead to that node.
+    pub(crate) fn lead_to(&self, target: &str) {
+        *self.switches.target.lock().unwrap() = target.trim_start_matches("http://").to_owned();
+        self.disconnect();
     }
 
     pub(crate) fn mend(&self) {
@@ -113,9 +119,14 @@ impl Switches {
         is_it
     }
 
+    async fn connect(&self) -> std::io::Result<TcpStream> {
+        let target = self.target.lock().unwrap().clone();
+        TcpStream::connect(target).await
+    }
+
     async fn say_late(&self, said: &[u8]) {
         self.let_go.notified().await;
-        let mut far = TcpStream::connect(&self.target).await.unwrap();
+        let mut far = self.connect().await.unwrap();
         far.write_all(said).await.unwrap();
         assert!(far.read(&mut [0; 4_096]).await.unwrap() > 0);
         self.came_late.notify_one();
@@ -123,7 +134,7 @@ impl Switches {
 }
 
 async fn carry(near: TcpStream, switches: Arc<Switches>) {
-    let Ok(far) = TcpStream::connect(&switches.target).await else { return };
+    let Ok(far) = switches.connect().await else { return };
     let ((mut from_near, mut to_near), (mut from_far, mut to_far)) = (near.into_split(), far.into_split());
     let mut is_cut = switches.cut.subscribe();
     let forth = async {

@@ -116,6 +116,7 @@ enum Part {
     Namespaces,
     FeatureLevel,
     Holds,
+    ClusterUid,
 }
 
 /// Nodes of one directory that came one after the other. They are added to it together.
@@ -181,6 +182,7 @@ impl Builder {
             Record::Namespace { .. } => Part::Namespaces,
             Record::FeatureLevel(_) => Part::FeatureLevel,
             Record::Holds { .. } => Part::Holds,
+            Record::ClusterUid(_) => Part::ClusterUid,
         };
         if part < self.part {
             return Err(damaged("its records are out of order"));
@@ -228,6 +230,13 @@ impl Builder {
                 }
                 self.state.tree.set_holds(&request, Holds { count, base_gone });
                 Ok(())
+            }
+            Record::ClusterUid(uid) => {
+                self.check_level(FeatureLevel::CLUSTER_UID, "a uid of the cluster")?;
+                match self.state.cluster_uid.replace(uid) {
+                    None => Ok(()),
+                    Some(_) => Err(damaged("it has a second uid of the cluster")),
+                }
             }
             Record::Node(node) => self.node(node),
             Record::Origin { origin, outcomes } => {

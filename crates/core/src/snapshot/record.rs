@@ -8,7 +8,7 @@ use crate::acl::{self, AclEntry, Identity};
 use crate::command::{NodeKind, Origin};
 use crate::data::NodeData;
 use crate::feature::FeatureLevel;
-use crate::ids::{RequestId, SessionId, Zxid};
+use crate::ids::{ClusterUid, RequestId, SessionId, Zxid};
 use crate::namespace::Namespace;
 use crate::path::NodePath;
 use crate::reply::Outcome;
@@ -66,6 +66,8 @@ pub(super) enum Record {
         count: u32,
         base_gone: bool,
     },
+    /// Absent where the cluster has none. From feature level 3 on.
+    ClusterUid(ClusterUid),
 }
 
 /// The first record: how far the state had come, and how many records of each kind follow.

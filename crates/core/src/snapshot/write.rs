@@ -44,6 +44,7 @@ impl State {
             writer.record(&Record::FeatureLevel(self.feature_level))?;
         }
         hold_records(self).try_for_each(|record| writer.record(&record))?;
+        self.cluster_uid.map(Record::ClusterUid).iter().try_for_each(|record| writer.record(record))?;
         writer.record(&Record::End)?;
         let crc = writer.crc;
         writer.bytes(&crc.to_le_bytes())?;
@@ -52,8 +53,8 @@ impl State {
     }
 
     /// A checksum of everything that the zxid determines: the tree and the sessions. Two nodes at the same zxid have
-    /// the same one. The clock, the origins, the remembered replies and the feature level are not part of it,
-    /// because they change without a zxid.
+    /// the same one. The clock, the origins, the remembered replies, the feature level and the cluster's uid are not
+    /// part of it, because they change without a zxid.
     ///
     /// The first 8 bytes of a SHA-256. The time grows with the state: call it on a clone, outside of any lock.
     pub fn checksum(&self) -> u64 {

@@ -95,17 +95,15 @@ impl State {
             Command::Reap { paths } => self.reap(paths),
             Command::Do { actor, op } => self.perform(actor, rules, op),
             Command::AttachSession { session } => self.transact(|t| t.attach_session(*session)),
-            Command::RaiseFeatureLevel { level } => self.raise_feature_level(*level),
-        }
-    }
-
-    fn raise_feature_level(&mut self, level: FeatureLevel) -> Outcome {
-        self.set_feature_level(self.feature_level.max(level));
-        Outcome {
-            zxid: self.zxid,
-            reply: Ok(Reply::FeatureLevel(self.feature_level)),
-            changed: false,
-            events: Vec::new(),
+            Command::RaiseFeatureLevel { level } => {
+                self.set_feature_level(self.feature_level.max(*level));
+                self.unchanged(Ok(Reply::FeatureLevel(self.feature_level)))
+            }
+            Command::SetClusterUid { uid } => {
+                let level = self.check_level(command.introduced());
+                let reply = level.map(|()| Reply::ClusterUid(*self.cluster_uid.get_or_insert(*uid)));
+                self.unchanged(reply)
+            }
         }
     }
 
@@ -210,13 +208,17 @@ impl State {
     }
 
     fn refused(&self, refusal: Refusal) -> Outcome {
-        Outcome { zxid: self.zxid, reply: Err(refusal), changed: false, events: Vec::new() }
+        self.unchanged(Err(refusal))
+    }
+
+    fn unchanged(&self, reply: Result<Reply, Refusal>) -> Outcome {
+        Outcome { zxid: self.zxid, reply, changed: false, events: Vec::new() }
     }
 
     /// Refuses an operation that the feature level does not have. The nodes propose none, so this decides nothing; it
     /// keeps the state from having contents that its snapshots cannot have. Not remembered: the level may rise.
-    fn check_level(&self, op: &Op) -> Result<(), Refusal> {
-        let (needed, level) = (op.introduced(), self.feature_level);
+    fn check_level(&self, needed: FeatureLevel) -> Result<(), Refusal> {
+        let level = self.feature_level;
         if needed <= level { Ok(()) } else { Err(Refusal::FeatureLevelTooLow { needed, level }) }
     }
 
@@ -225,7 +227,7 @@ impl State {
         if let Err(refusal) = check_principals(&actor.principals) {
             return self.refused(refusal);
         }
-        if let Err(refusal) = self.check_level(op) {
+        if let Err(refusal) = self.check_level(op.introduced()) {
             return self.refused(refusal);
         }
         if let Err(refusal) = self.authorise(actor, op) {

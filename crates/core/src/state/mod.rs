@@ -34,7 +34,7 @@ use imbl::OrdMap;
 
 use crate::command::Origin;
 use crate::feature::FeatureLevel;
-use crate::ids::{NodeId, SessionId, Zxid};
+use crate::ids::{ClusterUid, NodeId, SessionId, Zxid};
 use crate::reply::Outcome;
 
 pub use access::{Access, Role, Token};
@@ -60,6 +60,7 @@ pub struct State {
     /// The last batches of each node, oldest first: at least one, at most `MAX_BATCHES_IN_FLIGHT`.
     pub(crate) origins: OrdMap<NodeId, Arc<[Applied]>>,
     pub(crate) feature_level: FeatureLevel,
+    pub(crate) cluster_uid: Option<ClusterUid>,
 }
 
 /// A batch that was applied, and its outcomes.
@@ -90,6 +91,7 @@ impl State {
             access: Access::default(),
             origins: OrdMap::new(),
             feature_level: FeatureLevel::FIRST,
+            cluster_uid: None,
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::data::NodeData;
 use crate::feature::FeatureLevel;
-use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
+use crate::ids::{ClusterUid, FencingToken, RequestId, SessionId, Zxid};
 use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name, parse_request};
 use crate::namespace::namespace_of;
 use crate::path::NodePath;
@@ -206,6 +206,11 @@ impl State {
     /// The feature level of the cluster.
     pub fn feature_level(&self) -> FeatureLevel {
         self.feature_level
+    }
+
+    /// The uid of the cluster; `None` until it has the feature level that gives it one.
+    pub fn cluster_uid(&self) -> Option<ClusterUid> {
+        self.cluster_uid
     }
 
     /// The node at a path.

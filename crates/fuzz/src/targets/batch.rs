@@ -1,8 +1,10 @@
 //! The payload of a log entry.
 
+use std::num::NonZeroU64;
+
 use lockkeeper_core::{
-    Actor, Batch, Command, FeatureLevel, GateKey, GateOp, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp,
-    NodePath, Op, Origin, Rate, RateName, RateOp, RequestId, RequestKey, Sequential, SessionId, State, Term,
+    Actor, Batch, ClusterUid, Command, FeatureLevel, GateKey, GateOp, LockMode, LockName, LockOp, NodeId, NodeKind,
+    NodeOp, NodePath, Op, Origin, Rate, RateName, RateOp, RequestId, RequestKey, Sequential, SessionId, State, Term,
 };
 
 pub(super) fn examine(input: &[u8]) {
@@ -87,6 +89,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         vec![Command::CloseSession { session: SessionId(2) }],
         vec![
             Command::RaiseFeatureLevel { level: FeatureLevel::LATEST },
+            Command::SetClusterUid { uid: ClusterUid(NonZeroU64::MAX) },
             by(1, take("r", vec![1, 2, 9], 0)),
             by(1, take("s/t", vec![1], 5)),
             by(1, NodeOp::Add { path: path("/n"), delta: -3, min: Some(-5), max: None }),

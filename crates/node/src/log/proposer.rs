@@ -202,7 +202,7 @@ fn bytes_of(command: &Command) -> usize {
         Command::Reap { paths } => SMALL + paths.iter().map(|path| path.as_str().len() + 2).sum::<usize>(),
         Command::Do { actor, op } => SMALL + bytes_of_actor(actor) + bytes_of_op(op),
         Command::AttachSession { .. } => SMALL,
-        Command::RaiseFeatureLevel { .. } => SMALL,
+        Command::RaiseFeatureLevel { .. } | Command::SetClusterUid { .. } => SMALL,
         Command::RecordTokenUses { tokens } => SMALL + tokens.iter().map(|id| id.len() + 1).sum::<usize>(),
     }
 }

@@ -345,7 +345,7 @@ fn frees_resources(command: &Command) -> bool {
             )
         ),
         // The node's own as well, but it can wait.
-        Command::RecordTokenUses { .. } | Command::RaiseFeatureLevel { .. } => false,
+        Command::RecordTokenUses { .. } | Command::RaiseFeatureLevel { .. } | Command::SetClusterUid { .. } => false,
         Command::OpenSession { .. } | Command::OpenSessionAs { .. } | Command::AttachSession { .. } => false,
     }
 }

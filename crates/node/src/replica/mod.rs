@@ -16,15 +16,16 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::io::{self, Read, Write};
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine, StepGuard};
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, FeatureLevel, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Refusal, Reply,
-    State, Term, TraceContext, Zxid,
+    Batch, ClusterUid, Command, Event, FeatureLevel, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome,
+    Refusal, Reply, State, Term, TraceContext, Zxid,
 };
 use lockkeeper_mutants::mutant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -81,6 +82,8 @@ pub(crate) struct Replica {
     pub(crate) traces: Traces,
     /// That of the state, for those who may hold the state's lock already.
     feature_level: AtomicU32,
+    /// 0 where the cluster has none.
+    cluster_uid: AtomicU64,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
@@ -119,6 +122,7 @@ impl Replica {
             copies: Copies::default(),
             traces,
             feature_level: AtomicU32::new(FeatureLevel::FIRST.0),
+            cluster_uid: AtomicU64::new(0),
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
@@ -133,6 +137,17 @@ impl Replica {
     /// lock.
     pub(crate) fn feature_level(&self) -> FeatureLevel {
         FeatureLevel(self.feature_level.load(Ordering::Acquire))
+    }
+
+    /// The cluster's uid, as far as this replica has applied the log. Does not wait for the state's lock.
+    pub(crate) fn cluster_uid(&self) -> Option<ClusterUid> {
+        NonZeroU64::new(self.cluster_uid.load(Ordering::Acquire)).map(ClusterUid)
+    }
+
+    /// Copies what is read without the state's lock.
+    fn cache(&self, state: &State) {
+        self.feature_level.store(state.feature_level().0, Ordering::Release);
+        self.cluster_uid.store(state.cluster_uid().map_or(0, |uid| uid.0.get()), Ordering::Release);
     }
 
     /// Refuses what needs a higher feature level than this replica has applied.
@@ -204,7 +219,7 @@ impl Replica {
         let outcomes = state.apply(Term(entry.position.term), &batch);
         *self.position.lock() = entry.position;
         self.time.applied(state.clock_ms());
-        self.feature_level.store(state.feature_level().0, Ordering::Release);
+        self.cache(&state);
         if batch.origin.node == self.node {
             self.check_start(&state);
         }
@@ -341,7 +356,7 @@ impl Replica {
 
     /// A snapshot has replaced the state: every observer is brought to where the state is.
     fn skip(&self, state: &State) {
-        self.feature_level.store(state.feature_level().0, Ordering::Release);
+        self.cache(state);
         self.for_each_observer(|observer| observer.skipped(state));
         self.check_start(state);
         for applied in state.batches_applied(self.node).iter() {

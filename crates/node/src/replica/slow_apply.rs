@@ -64,6 +64,7 @@ fn kind_of(command: &Command) -> &'static str {
         Command::AttachSession { .. } => "attach-session",
         Command::RecordTokenUses { .. } => "record-token-uses",
         Command::RaiseFeatureLevel { .. } => "raise-feature-level",
+        Command::SetClusterUid { .. } => "set-cluster-uid",
         Command::Do { op, .. } => match op {
             Op::Node(NodeOp::Create { .. }) => "create",
             Op::Node(NodeOp::Delete { .. }) => "delete",

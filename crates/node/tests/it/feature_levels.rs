@@ -1,5 +1,7 @@
 //! The replicated feature level: it rises when every member supports a higher one, and never falls.
 
+use std::collections::BTreeSet;
+
 use lockkeeper_consensus::{ChangeError, MemberChange};
 use lockkeeper_core::{FeatureLevel, FencingToken, LockOp, Refusal};
 use lockkeeper_node::{NodeConfig, NodeError};
@@ -71,6 +73,9 @@ async fn a_new_cluster_is_at_the_latest_level_from_the_start() {
     until("the level to rise", || (levels(&cluster) == [FeatureLevel::LATEST.0; 3]).then_some(())).await;
     // Otherwise it waits for 5 s.
     assert!(begun.elapsed() < std::time::Duration::from_secs(4), "{:?}", begun.elapsed());
+    let uids = || cluster.members.values().map(|member| member.node.cluster_uid()).collect::<Option<BTreeSet<_>>>();
+    let uids = until("every member to know the cluster's uid", uids).await;
+    assert_eq!(uids.len(), 1, "{uids:?}");
     cluster.finish().await;
 }
 

@@ -7,7 +7,7 @@ use lockkeeper_api::cluster::{
     AddMember, ClusterClock, ClusterQuery, Member, MemberQuery, Membership, Role, StateChecksum, Status, Transfer,
     Transferred,
 };
-use lockkeeper_api::{Answer, Code};
+use lockkeeper_api::{Answer, ClusterIdentity, Code};
 use lockkeeper_consensus::{
     ChangeError, ConsensusStatus, Follower, MemberAddresses, MemberChange, MemberRole, Members,
 };
@@ -87,8 +87,10 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
     let not_ready_because = context.not_ready().await;
     let status = context.node.status();
     let consensus = &status.consensus;
+    let ClusterIdentity { name: cluster, uid: cluster_uid } = context.cluster_identity();
     let body = Status {
-        cluster: context.cluster.clone(),
+        cluster,
+        cluster_uid,
         node_id: consensus.node,
         version: env!("CARGO_PKG_VERSION").into(),
         term: consensus.term,

@@ -265,7 +265,7 @@ fn errors(operation: &mut Value, path: &str) {
         refused.push("request_mismatch");
     }
     if path.starts_with("/v1/") {
-        refused.push("forbidden");
+        refused.extend(["forbidden", "other_cluster"]);
     }
     let failed = ["internal", "no_leader", "shutting_down", "unknown_outcome"];
     let problem = json!({ "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } });

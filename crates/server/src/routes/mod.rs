@@ -62,7 +62,9 @@ struct RequestHeaders {
                        by Raft. Errors are problem documents (RFC 9457) with a stable `code`; 4xx changed nothing, \
                        429 and 503 may be tried again, 504 is an unknown outcome. A name with slashes may be written \
                        as it is or with %2F. Numbers of format uint64 (zxids, tokens, ids of sessions) may exceed \
-                       2^53: read them without loss, in JavaScript as BigInt. Lengths are in bytes of UTF-8.",
+                       2^53: read them without loss, in JavaScript as BigInt. Lengths are in bytes of UTF-8. \
+                       Every reply names its cluster in the header Lockkeeper-Cluster, NAME/UID; a request with that \
+                       header is refused (421) by a node of another cluster.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     components(schemas(Level)),

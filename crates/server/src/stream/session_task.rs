@@ -121,7 +121,8 @@ impl SessionTask {
             }
         }
         let (timeout_ms, leader) = (self.session.timeout_ms, self.new_leader());
-        self.send(&FromServer::Hello { version: VERSION, timeout_ms, zxid: zxid.0, held, leader });
+        let cluster = Some(self.session.context.cluster_identity().to_string());
+        self.send(&FromServer::Hello { version: VERSION, timeout_ms, zxid: zxid.0, held, cluster, leader });
     }
 
     /// Where clients reach the leader, if it is another than the one that the stream named last.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use lockkeeper_api::Code;
 use lockkeeper_api::sessions::SessionOpened;
+use lockkeeper_api::{CLUSTER_HEADER, Code};
 use lockkeeper_core::ZXID_GAP;
 use lockkeeper_server::backup::{BackupFailure, Restore, inspect, recover, restore};
 use lockkeeper_server::config::NodeRole;
@@ -11,7 +11,7 @@ use lockkeeper_server::{Config, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
+use crate::harness::{Cluster, Got, Running, adjust_for_tests, eventually, spawn};
 use crate::{access, audit};
 
 /// A cluster with something of everything, and a backup of it.
@@ -21,6 +21,8 @@ struct Old {
     session: SessionOpened,
     /// Of the lock that the session holds.
     token: u64,
+    /// Name and uid.
+    identity: String,
 }
 
 async fn acquire(node: &Running, lock: &str, credential: &str) -> u64 {
@@ -37,6 +39,10 @@ async fn save(node: &Running, file: &Path) {
 impl Old {
     async fn start(nodes: u64) -> Self {
         let cluster = Cluster::start(nodes).await;
+        let identity = cluster.cluster().await;
+        for node in &cluster.nodes {
+            assert_eq!(node.cluster().await, identity, "every member names one cluster");
+        }
         let session = cluster.session(60_000).await;
         let token = acquire(&cluster, "orders", &session.credential).await;
         for path in ["/kept", "/kept/child"] {
@@ -49,7 +55,7 @@ impl Old {
         let file = cluster.directory.path().join("backup");
         // From any node.
         save(&cluster.nodes[cluster.nodes.len() - 1], &file).await;
-        Self { cluster, file, session, token }
+        Self { cluster, file, session, token, identity }
     }
 
     fn ask(&self) -> Restore {
@@ -76,7 +82,18 @@ async fn rejected(node: &Running, code: &str) {
     eventually(&series, async || node.get("/metrics").await.text.contains(&series)).await;
 }
 
-async fn check_goes_on(new: &Running, old_zxid: u64, session: &SessionOpened, token: u64) {
+async fn check_goes_on(new: &Running, old: &str, old_zxid: u64, session: &SessionOpened, token: u64) {
+    // At once, and not only when a leader has found that it is missing.
+    let named = new.get("/healthz").await.headers[CLUSTER_HEADER].to_str().unwrap().to_owned();
+    assert!(named.starts_with("test/") && named != old, "{named} after {old}");
+    // Whoever means the old cluster is told so, and nothing is done for it.
+    let open = new.request(Method::POST, "/v1/sessions").header(CLUSTER_HEADER, old).json(&json!({}));
+    let refused = Got::of(open.send().await.unwrap()).await.problem(Code::OtherCluster);
+    assert!(refused.detail.contains(old) && refused.detail.contains(&named), "{refused}");
+    let sessions = new.get("/v1/sessions").await.json::<Value>();
+    assert_eq!(sessions["sessions"], json!([]), "{sessions}");
+    let same = new.request(Method::POST, "/v1/sessions").header(CLUSTER_HEADER, &named).json(&json!({}));
+    assert!(same.send().await.unwrap().status().is_success());
     let node: Value = new.get("/v1/nodes/kept/child").await.json();
     assert_eq!(node["path"], "/kept/child", "{node}");
     let gate: Value = new.get("/v1/gates/paid").await.json();
@@ -98,7 +115,7 @@ async fn check_goes_on(new: &Running, old_zxid: u64, session: &SessionOpened, to
 #[tokio::test]
 async fn a_new_cluster_goes_on_from_a_backup_behind_a_gap_and_turns_old_members_away() {
     let old = Old::start(3).await;
-    let (ask, session, token) = (old.ask(), old.session.clone(), old.token);
+    let (ask, session, token, identity) = (old.ask(), old.session.clone(), old.token, old.identity.clone());
     let contents = inspect(&old.file).unwrap();
     assert_eq!((contents.header.cluster.as_str(), contents.header.node_id), ("test", 3));
     assert_eq!((contents.sessions, contents.locks_held, contents.ephemerals), (1, 1, 1));
@@ -127,9 +144,10 @@ async fn a_new_cluster_goes_on_from_a_backup_behind_a_gap_and_turns_old_members_
     let impostor = spawn(Server::bind(impostor).unwrap());
     nodes[0].ready().await;
     rejected(&nodes[0], "wrong_directory").await;
-    check_goes_on(&nodes[0], contents.header.zxid, &session, token).await;
+    check_goes_on(&nodes[0], &identity, contents.header.zxid, &session, token).await;
     assert!(contents.header.zxid + ZXID_GAP > late && nodes[0].zxid().await > old_zxid);
     assert_eq!(impostor.get("/readyz").await.status, 503);
+    assert_eq!(impostor.cluster().await, identity, "it says to which cluster it belongs");
     let status: Value = impostor.get("/v1/cluster").await.json();
     assert_eq!((&status["leader"], &status["ready"]), (&Value::Null, &json!(false)), "{status}");
     impostor.stop().await.unwrap();
@@ -137,6 +155,8 @@ async fn a_new_cluster_goes_on_from_a_backup_behind_a_gap_and_turns_old_members_
     // The right node 3 is let in, and agrees.
     let third = spawn(Server::bind(new_config).unwrap());
     third.ready().await;
+    let named = nodes[0].cluster().await;
+    assert_eq!((third.cluster().await, nodes[1].cluster().await), (named.clone(), named));
     let checksum = async |node: &Running| node.get("/v1/cluster?checksum=true").await.json::<Value>()["state"].clone();
     eventually("the replicas to agree", async || checksum(&third).await == checksum(&nodes[1]).await).await;
 }
@@ -193,7 +213,7 @@ async fn what_cannot_be_restored_is_refused_and_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_survivor_becomes_a_cluster_that_the_lost_members_cannot_join() {
     let old = Old::start(3).await;
-    let (session, token) = (old.session.clone(), old.token);
+    let (session, token, identity) = (old.session.clone(), old.token, old.identity.clone());
     let configs = old.cluster.directory.path().to_path_buf();
     let zxid = old.cluster.zxid().await;
     eventually("every replica to have it", async || {
@@ -214,7 +234,7 @@ async fn a_survivor_becomes_a_cluster_that_the_lost_members_cannot_join() {
 
     let alone = spawn(Server::bind(survivor.clone()).unwrap());
     alone.ready().await;
-    check_goes_on(&alone, zxid, &session, token).await;
+    check_goes_on(&alone, &identity, zxid, &session, token).await;
     // Node 1 of the old cluster still believes in node 2.
     lost.storage.free_floor_mib = 1;
     let lost = spawn(Server::bind(lost).unwrap());

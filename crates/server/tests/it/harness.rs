@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::sessions::SessionOpened;
-use lockkeeper_api::{Code, Problem, SESSION_HEADER, ZXID_HEADER};
+use lockkeeper_api::{CLUSTER_HEADER, Code, Problem, SESSION_HEADER, ZXID_HEADER};
 use lockkeeper_server::{Config, ServeError, Server};
 use reqwest::{Client, ClientBuilder, Method, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -143,6 +143,19 @@ impl Running {
     pub(crate) fn call_from(&mut self, from: Option<IpAddr>) {
         self.http = Client::builder().no_proxy().local_address(from).build().unwrap();
         self.from = from;
+    }
+
+    /// The cluster that its replies name, once it has a uid.
+    pub(crate) async fn cluster(&self) -> String {
+        let began = Instant::now();
+        loop {
+            let named = self.get("/healthz").await.headers[CLUSTER_HEADER].to_str().unwrap().to_owned();
+            if named.contains('/') {
+                return named;
+            }
+            assert!(began.elapsed() < PATIENCE, "{named} has no uid");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {

@@ -227,6 +227,7 @@ impl Locks {
             | Command::AttachSession { .. }
             | Command::RecordTokenUses { .. }
             | Command::RaiseFeatureLevel { .. }
+            | Command::SetClusterUid { .. }
             | Command::Reap { .. } => false,
             Command::Do { actor: Actor { session, .. }, op } => match op {
                 Op::Lock(

@@ -8,6 +8,7 @@ use lockkeeper_client::{Client, Error};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use crate::doctor::survey::{ONE_CLUSTER, several_clusters};
 use crate::failure::{EXIT_UNREACHABLE, Failure};
 use crate::output::escaped;
 
@@ -37,6 +38,10 @@ impl View {
         let give_up_at = Instant::now() + patience;
         loop {
             let answers = client.status_of_members(false, patience).await;
+            let reached = answers.iter().filter_map(|(endpoint, answer)| Some((endpoint, answer.as_ref().ok()?)));
+            if let Some(clusters) = several_clusters(reached) {
+                return Err(Failure::usage(format!("{clusters}: {ONE_CLUSTER}")));
+            }
             let (reached, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(_, answer)| answer.is_ok());
             let statuses: Vec<Status> = reached.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
             if let Some(leader) = statuses.iter().filter(|status| status.leading).max_by_key(|status| status.term) {

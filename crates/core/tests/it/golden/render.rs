@@ -46,6 +46,7 @@ pub(crate) fn reply(reply: &Reply) -> String {
         }
         Reply::AccessChanged => "access control changed".into(),
         Reply::FeatureLevel(level) => format!("feature level {level}"),
+        Reply::ClusterUid(uid) => format!("the cluster is {uid}"),
         Reply::SessionAttached { attachment, timeout_ms } => {
             format!("attached as {attachment}, timeout {timeout_ms} ms")
         }

@@ -24,6 +24,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use lockkeeper_core::*;
@@ -235,6 +236,7 @@ impl Stage {
                 sessions: words.plain[1..].iter().map(|name| self.session(name)).collect(),
             },
             "raise" => Command::RaiseFeatureLevel { level: FeatureLevel(words.plain[1].parse().unwrap()) },
+            "uid" => Command::SetClusterUid { uid: ClusterUid(words.plain[1].parse().unwrap()) },
             "reap" => Command::Reap { paths: (1..words.plain.len()).map(|at| words.path(at)).collect() },
             _ => self.operation(line),
         }
@@ -308,10 +310,11 @@ impl Stage {
 
     fn new_cluster(&mut self) -> String {
         let before = self.state.zxid().0;
-        self.state = self.state.clone().into_new_cluster(std::num::NonZeroU32::MIN).unwrap();
+        self.state = self.state.clone().into_new_cluster(NonZeroU32::MIN, ClusterUid(NonZeroU64::MAX)).unwrap();
         // Members of the new cluster begin with their first batch.
         self.sequence = 0;
-        format!("  zxid {}, {} further on\n", self.state.zxid(), self.state.zxid().0 - before)
+        let uid = self.state.cluster_uid().map(|uid| format!(", uid {uid}")).unwrap_or_default();
+        format!("  zxid {}, {} further on{uid}\n", self.state.zxid(), self.state.zxid().0 - before)
     }
 
     fn snapshot(&mut self) -> String {

@@ -33,6 +33,7 @@ pub(crate) fn states(state: &State, model: &Model) {
     assert_eq!(state.zxid().0, model.zxid);
     assert_eq!(state.clock_ms(), model.clock);
     assert_eq!(state.feature_level().0, model.level);
+    assert_eq!(state.cluster_uid(), model.cluster_uid);
     assert_eq!(state.bytes(), bounds::size(model));
     assert_eq!(state.node_count(), model.nodes.len());
     let namespaces: Vec<_> = state.namespaces().collect();

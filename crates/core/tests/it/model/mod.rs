@@ -14,6 +14,7 @@ mod owners;
 mod queues;
 
 use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use choose::Raw;
 use lockkeeper_core::*;
@@ -59,8 +60,9 @@ impl Pair {
         self.sequences[node] = last.max(sequence);
         let origin = Origin { node: NodeId(node as u64), incarnation: 1, sequence };
         let raise = (shape[0] % 6 == 5).then_some(Command::RaiseFeatureLevel { level: FeatureLevel(3) });
+        let uid = NonZeroU64::new(u64::from(shape[1] % 8)).map(|uid| Command::SetClusterUid { uid: ClusterUid(uid) });
         let chosen = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..]));
-        let commands = raise.into_iter().chain(chosen).collect();
+        let commands = raise.into_iter().chain(uid).chain(chosen).collect();
         let foreign_names = if shape[5] % 4 < 3 { ForeignNames::Refuse } else { ForeignNames::Allow };
         let rules = Rules { foreign_names, ..rules(shape) };
         let batch = Batch { rules, ..Batch::consecutive(origin, self.clock_ms, commands) };
@@ -140,9 +142,10 @@ impl Pair {
         }
         assert_eq!(snapshot(&again), snapshot(&self.state));
         assert_eq!(again.checksum(), self.state.checksum());
-        let new = again.into_new_cluster(std::num::NonZeroU32::MIN).unwrap();
+        let uid = ClusterUid(NonZeroU64::MAX);
+        let new = again.into_new_cluster(NonZeroU32::MIN, uid).unwrap();
         new.validate().unwrap();
-        compare::states(&new, &self.model.clone().into_new_cluster());
+        compare::states(&new, &self.model.clone().into_new_cluster(uid));
     }
 }
 

@@ -68,6 +68,7 @@ pub(crate) struct Model {
     pub(crate) rules: Rules,
     pub(crate) namespaces: BTreeMap<String, Namespace>,
     pub(crate) level: u32,
+    pub(crate) cluster_uid: Option<ClusterUid>,
     /// How often requests hold, if more than once or without the hold of the call that made them.
     pub(crate) holds: BTreeMap<String, u32>,
     /// Requests whose own call has given its hold back, and that others hold by.
@@ -145,6 +146,7 @@ impl Model {
             rules: Rules::default(),
             namespaces: BTreeMap::new(),
             level: 1,
+            cluster_uid: None,
             holds: BTreeMap::new(),
             base_gone: BTreeSet::new(),
         }
@@ -211,6 +213,10 @@ impl Model {
                 self.level = self.level.max(level.0);
                 Ok(Reply::FeatureLevel(FeatureLevel(self.level)))
             }
+            Command::SetClusterUid { .. } if self.level < 3 => {
+                Err(Refusal::FeatureLevelTooLow { needed: FeatureLevel(3), level: FeatureLevel(self.level) })
+            }
+            Command::SetClusterUid { uid } => Ok(Reply::ClusterUid(*self.cluster_uid.get_or_insert(*uid))),
             Command::OpenSession { secret_hash, timeout_ms, label } => {
                 if label.len() > MAX_LABEL_BYTES {
                     return bad();
