@@ -337,6 +337,11 @@ pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<String> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
             let length = head.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+            // A client with several endpoints asks each for its cluster first. These name none.
+            if head.starts_with("GET /healthz ") {
+                let _ = stream.write_all(b"HTTP/1.1 200 x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
+                return None;
+            }
             if body.len() >= length {
                 return Some(text);
             }
