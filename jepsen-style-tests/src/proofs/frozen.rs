@@ -42,10 +42,10 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let mut random = context.random(1);
     let mut longest = Duration::ZERO;
     for round in 1..=rounds {
-        load.goes_on(&cluster, Instant::now()).await?;
+        load.goes_on(&mut cluster, Instant::now()).await?;
         tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
         let resumed = freeze_all(&mut cluster).await?;
-        let after = load.goes_on(&cluster, resumed).await? - resumed;
+        let after = load.goes_on(&mut cluster, resumed).await? - resumed;
         longest = longest.max(after);
         while resumed.elapsed() < OBSERVED_FOR {
             all_run(&mut cluster)?;
@@ -130,8 +130,9 @@ impl Load {
     }
 
     /// Waits until each node has acknowledged a write that was sent since then. When the last of them did.
-    async fn goes_on(&self, cluster: &Cluster, since: Instant) -> Result<Instant, Failed> {
+    async fn goes_on(&self, cluster: &mut Cluster, since: Instant) -> Result<Instant, Failed> {
         loop {
+            all_run(cluster)?;
             let first = |id| {
                 let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
                 let later = written.iter().rev().take_while(|write| write.received >= since);
