@@ -76,7 +76,7 @@ impl Context {
         if self.endpoints.all().len() < 2 {
             return Ok(());
         }
-        self.cluster.compared.get_or_try_init(|| self.ask_all()).await.map(|()| ())
+        self.cluster.compared.get_or_try_init(|| self.ask_all()).await.copied()
     }
 
     /// After the first answer the other endpoints have as long again, and at least half of the connect timeout: a node

@@ -129,9 +129,7 @@ impl Consensus {
         // Before anybody can ask for the status.
         node.not_formed.set(fresh.then(|| waits_for(&node.config, &peers.guard)));
         let proposer = Arc::new(Proposer::new(node.clone(), peers.clone(), machine.clone(), time.clone()));
-        let membership =
-            Arc::new(MembershipChanges::new(node.clone(), peers.clone(), machine.clone(), leader_rounds.clone()));
-        let transfer = Arc::new(LeaderTransfer { node: node.clone(), peers: peers.clone() });
+        let membership = MembershipChanges::new(node.clone(), peers.clone(), machine.clone(), leader_rounds.clone());
         let claims = Arc::new(ClaimExchange {
             node: node.clone(),
             peers: peers.clone(),
@@ -160,6 +158,7 @@ impl Consensus {
         }
         let handler = RpcHandler {
             node: node.clone(),
+            transfer: Arc::new(LeaderTransfer { node: node.clone(), peers: peers.clone() }),
             peers,
             log,
             machine: machine.clone(),
@@ -167,10 +166,9 @@ impl Consensus {
             time,
             claims,
             leader_rounds,
-            membership,
+            membership: Arc::new(membership),
             proposer,
             snapshots: SnapshotReceiver::new(node, machine, snapshots, place),
-            transfer,
             order: CallOrder::default(),
             serving: RwLock::default(),
         };

@@ -233,7 +233,7 @@ fn a_survivor_says_that_there_is_no_majority_and_who_held_what() {
     for (arguments, expected) in [
         (&["locks", "--stale"][..], "jobs/nightly"),
         (&["locks", "jobs/nightly", "--stale"], "holds"),
-        (&["sessions", "--stale"], "sleep"),
+        (&["sessions", "--stale"], ", sh"),
         (&["gates", "list", "--stale"], "no gates are in use"),
     ] {
         let output = dev.run(arguments);
