@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(status_line(&follows, None), "STATUS=ready; follows node 2");
         let no_leader = Some("no leader is known");
         assert_eq!(status_line(&consensus(|_| {}), no_leader), "STATUS=not ready: no leader is known");
-        let alone = Some("no majority: nodes 2, 3 do not answer (connection refused)");
-        assert_eq!(status_line(&leads, alone), format!("STATUS=not ready: {}", alone.unwrap()));
+        let alone = "no majority: nodes 2, 3 do not answer (connection refused)";
+        assert_eq!(status_line(&leads, Some(alone)), format!("STATUS=not ready: {alone}"));
         let two_lines = status_line(&follows, Some("one\nWATCHDOG=trigger"));
         assert_eq!(two_lines.lines().count(), 1, "{two_lines}");
     }
