@@ -158,6 +158,8 @@ impl Session {
     pub async fn open(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
         let timeout_ms = u32::try_from(options.timeout.as_millis()).unwrap_or(u32::MAX);
         let open = OpenSession { timeout_ms: Some(timeout_ms), label: Some(options.label.clone()) };
+        // An endpoint that does not answer holds this up, and must not use up the lease.
+        client.context.compare_endpoints().await?;
         // Counting from before the first attempt can only make the client more careful than it needs to be.
         let sent = Moment::now();
         let opened = client.open_session(&open).await?;
