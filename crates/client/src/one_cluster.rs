@@ -2,7 +2,8 @@
 //! a client must never take answers of both.
 //!
 //! Each request names the known cluster, and a node of another one refuses it. Before the first request of a client
-//! with several endpoints, all of them are asked at the same time; one that does not answer is compared once it does.
+//! with several endpoints, all of them are asked at the same time. One that does not answer in time is compared by its
+//! first answer to a later request, if the client ever sends it one.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
