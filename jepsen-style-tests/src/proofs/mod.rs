@@ -40,6 +40,7 @@ mod sharing;
 mod soak;
 mod socket;
 mod steady_clients;
+mod stop_under_waiters;
 mod stream_client;
 mod switch_engine;
 mod synced;
@@ -307,6 +308,13 @@ pub const PROOFS: &[Proof] = &[
         about: "a killed holder's delay is kept, also as the leader dies; release, drop and close have none",
         limit: |context| minutes(3 + u64::from(context.rounds.unwrap_or(lock_delay::ROUNDS))),
         run: |context| Box::pin(lock_delay::run(context)),
+    },
+    Proof {
+        name: "stop-under-waiters",
+        about: "SIGTERM to a node at which lock requests wait: those that nobody can ask for again leave the queue, \
+            the others keep their places, the next client has the lock at once (P2)",
+        limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(stop_under_waiters::ROUNDS))),
+        run: |context| Box::pin(stop_under_waiters::run(context)),
     },
     Proof {
         name: "greedy",
