@@ -36,5 +36,9 @@ pub const REQUEST_ID_HEADER: &str = "lockkeeper-request-id";
 /// Header of a mutation: request ids whose answers the client has received, separated by commas; the session forgets
 /// them.
 pub const ACKNOWLEDGE_HEADER: &str = "lockkeeper-acknowledge";
+/// Header of a request: the longest time, in milliseconds, for which the node waits for the leader before it answers.
+pub const TIMEOUT_HEADER: &str = "lockkeeper-timeout-ms";
+/// The longest time that [`TIMEOUT_HEADER`] may name.
+pub const MAX_TIMEOUT_MS: u64 = 600_000;
 /// In the answer to the handshake of a session stream: the node records traces, and takes those of requests.
 pub const TRACES_HEADER: &str = "lockkeeper-traces";

@@ -36,7 +36,7 @@ pub enum Error {
     #[error("it is not known whether this took place: {0}")]
     UnknownOutcome(String),
     /// No endpoint could serve. The call certainly did not take effect.
-    #[error("no endpoint could serve: {}", list(.tried))]
+    #[error("{}", unreachable(.tried))]
     Unreachable {
         /// Each endpoint with its last failure.
         tried: Vec<Tried>,
@@ -60,6 +60,33 @@ pub enum Error {
         /// What is wrong with the answer.
         why: String,
     },
+}
+
+/// Says of each endpoint why it could not serve. Endpoints with one cause, which a cluster without a majority has, are
+/// named together.
+fn unreachable(tried: &[Tried]) -> String {
+    if !tried.iter().any(|tried| tried.code == Some(Code::NoLeader)) {
+        return format!("no endpoint could serve: {}", list(tried));
+    }
+    let mut parts: Vec<(Option<(&str, &str)>, Vec<String>)> = Vec::new();
+    for tried in tried {
+        let cause = match tried.code {
+            Some(Code::NoLeader) => Some(("has no leader", "have no leader")),
+            None if tried.why.contains("Connection refused") => Some(("refuses connections", "refuse connections")),
+            _ => None,
+        };
+        let address = tried.endpoint.split_once("://").map_or(tried.endpoint.as_str(), |(_, address)| address);
+        match parts.iter_mut().find(|(known, _)| cause.is_some() && *known == cause) {
+            Some((_, addresses)) => addresses.push(address.to_owned()),
+            None if cause.is_some() => parts.push((cause, vec![address.to_owned()])),
+            None => parts.push((cause, vec![format!("{address}: {}", tried.why)])),
+        }
+    }
+    let said = parts.iter().map(|(cause, addresses)| match cause {
+        None => addresses.concat(),
+        Some((one, many)) => format!("{} {}", addresses.join(" and "), if addresses.len() > 1 { many } else { one }),
+    });
+    format!("no majority: {}", said.collect::<Vec<_>>().join(", "))
 }
 
 fn list(tried: &[Tried]) -> String {

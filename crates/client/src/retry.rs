@@ -237,7 +237,8 @@ impl<'a> RetryLoop<'a> {
                 None => {
                     let index = endpoints.preferred();
                     let endpoint = endpoints.at(index).clone();
-                    let attempt = self.client.context.attempt(&endpoint, self.spec, self.request_id, self.give_up_at);
+                    let limits = (self.attempt_limit(), self.give_up_at);
+                    let attempt = self.client.context.attempt(&endpoint, self.spec, self.request_id, limits);
                     let outcome = attempt.await?;
                     self.after(index, None, outcome)
                 }
@@ -271,8 +272,21 @@ impl<'a> RetryLoop<'a> {
         }
     }
 
+    /// The time for one attempt over HTTP. Where an attempt without an answer has changed nothing, it leaves time for
+    /// the endpoints that were not tried yet.
+    fn attempt_limit(&self) -> Duration {
+        let left = self.give_up_at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let endpoints = self.client.context.endpoints.all().len();
+        let untried = if self.changes() { 1 } else { endpoints.saturating_sub(self.attempts.in_this_round).max(1) };
+        self.client.context.options.attempt_timeout.min(left / u32::try_from(untried).unwrap_or(u32::MAX))
+    }
+
+    fn changes(&self) -> bool {
+        self.spec.retry != RetryPolicy::Always
+    }
+
     fn after_stream(&mut self, stream: &Arc<StreamHandle>, outcome: StreamOutcome) -> NextStep {
-        let changes = self.spec.retry != RetryPolicy::Always;
+        let changes = self.changes();
         let reply = match outcome {
             StreamOutcome::Reply { reply, outcome_unknown } => {
                 if outcome_unknown && changes {
@@ -328,7 +342,7 @@ impl<'a> RetryLoop<'a> {
             }
             AttemptOutcome::Unanswered(why) if self.may_repeat => {
                 // An unanswered read has changed nothing.
-                if self.spec.retry != RetryPolicy::Always {
+                if self.changes() {
                     self.attempts.outcome_unknown = Some(format!("{endpoint}: {why}"));
                 }
                 self.attempts.note(&endpoint, why);
@@ -365,7 +379,7 @@ impl<'a> RetryLoop<'a> {
             let of_own_session = self.spec.as_session && self.client.context.identity.is_some();
             return NextStep::Done(Err(Error::from_problem(problem, of_own_session)));
         }
-        if !transient {
+        if !transient && self.changes() {
             self.attempts.outcome_unknown = Some(format!("{endpoint}: {problem}"));
         }
         let retry_after = problem.retry_after_ms.map(Duration::from_millis).filter(|_| transient);

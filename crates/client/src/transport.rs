@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_api::text::printable;
-use lockkeeper_api::{ACKNOWLEDGE_HEADER, Problem, REQUEST_ID_HEADER, SESSION_HEADER};
+use lockkeeper_api::{ACKNOWLEDGE_HEADER, MAX_TIMEOUT_MS, Problem, REQUEST_ID_HEADER, SESSION_HEADER, TIMEOUT_HEADER};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde::de::DeserializeOwned;
@@ -37,17 +37,27 @@ pub(crate) enum AttemptOutcome {
     NotLockkeeper(String),
 }
 
+/// How long a node may wait for the leader, so that its answer is here before the attempt ends.
+fn leader_limit(of_attempt: Duration) -> Duration {
+    const SHORTEST: Duration = Duration::from_millis(1);
+    const LONGEST_WAY: Duration = Duration::from_millis(250);
+    let limit = of_attempt.saturating_sub((of_attempt / 8).min(LONGEST_WAY));
+    limit.clamp(SHORTEST, Duration::from_millis(MAX_TIMEOUT_MS))
+}
+
 impl Context {
+    /// `own_limit` is the time for the attempt beside the time that the request asks to wait.
     pub(crate) async fn attempt(
         &self,
         endpoint: &Endpoint,
         spec: &RequestSpec,
         request_id: Option<Uuid>,
-        give_up_at: Instant,
+        (own_limit, give_up_at): (Duration, Instant),
     ) -> Result<AttemptOutcome, Error> {
         let request = self.request(endpoint, spec, request_id)?;
+        let request = request.header(TIMEOUT_HEADER, leader_limit(own_limit).as_millis().to_string());
         let left = give_up_at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let limit = (self.options.attempt_timeout + spec.wait).min(left);
+        let limit = (own_limit + spec.wait).min(left);
         let answer = async {
             tokio::select! {
                 outcome = send(request, |headers| self.cluster.note(endpoint, headers)) => outcome,

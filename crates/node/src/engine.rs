@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::NodeConfig;
 use crate::error::{Bound, NodeError};
 use crate::feature_level;
+use crate::leader_limit::shortened;
 use crate::log::inflight::Done;
 use crate::log::proposer::Proposer;
 use crate::log::read_barrier::ReadBarrier;
@@ -102,7 +103,7 @@ impl Engine {
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
-        Duration::from_millis(self.config.request_timeout_ms)
+        shortened(Duration::from_millis(self.config.request_timeout_ms))
     }
 
     pub(crate) fn refuse_when_closing(&self) -> Result<(), NodeError> {

@@ -17,6 +17,7 @@ mod config;
 mod engine;
 mod error;
 mod feature_level;
+mod leader_limit;
 /// The lock service: requests that wait for a lock at this node, and those that are cancelled.
 mod locks {
     pub(crate) mod acquire;
@@ -91,6 +92,7 @@ pub mod fuzzing {
 
 pub use config::NodeConfig;
 pub use error::{Bound, NodeError};
+pub use leader_limit::{within_leader_limit, within_same_leader_limit};
 pub use locks::cancellation::Undecided;
 pub use locks::presence::Presence;
 pub use log::in_order::OrderedReply;

@@ -10,7 +10,10 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures::{FutureExt, StreamExt};
-use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
+use lockkeeper_api::{
+    ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, MAX_TIMEOUT_MS, REQUEST_ID_HEADER, SESSION_HEADER,
+    TIMEOUT_HEADER,
+};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{GateKey, LockName, NodePath, RateName, RequestId, RequestKey, SessionId};
@@ -346,6 +349,7 @@ fn scope(
         at_work,
         from,
         undecided: None,
+        leader_limit: leader_limit(&parts.headers)?,
         trace: context.otlp.as_ref().map(|otlp| otlp.caller_over_http(&parts.headers)),
     })
 }
@@ -463,6 +467,18 @@ fn uuid_of(text: &str, name: &str) -> Result<RequestId, Failure> {
     let uuid = uuid::Uuid::try_parse(text.trim());
     uuid.map(|uuid| RequestId(uuid.as_u128()))
         .map_err(|error| Failure::bad_request(format!("header {name}: not a UUID: {error}")))
+}
+
+fn leader_limit(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+    let Some(value) = single(headers, TIMEOUT_HEADER)? else { return Ok(None) };
+    let asked_ms = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    match asked_ms {
+        Some(limit_ms @ 1..=MAX_TIMEOUT_MS) => Ok(Some(Duration::from_millis(limit_ms))),
+        _ => {
+            let detail = format!("header Lockkeeper-Timeout-Ms is a number from 1 to {MAX_TIMEOUT_MS}, or left out");
+            Err(Failure::bad_request(detail))
+        }
+    }
 }
 
 fn parse_acknowledged(headers: &HeaderMap) -> Result<Vec<RequestId>, Failure> {

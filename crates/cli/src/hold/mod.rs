@@ -250,23 +250,28 @@ async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Ses
         }
     }
     let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
+    let is_declared = hold.if_unreachable() != IfUnreachable::Refuse;
     loop {
-        let (opened, paused) = noting_pauses(Session::open(client, &options)).await;
-        let error = match opened {
-            Ok(session) => {
+        // Asked at the same time: an outage takes the caller's patience once.
+        let asking = async { Ok::<_, Session>(is_declared && client.is_outage().await) };
+        let opening = async {
+            match Session::open(client, &options).await {
+                Ok(session) => Err(session),
+                Err(error) => Ok(error),
+            }
+        };
+        // A session ends both.
+        let (opened, paused) = noting_pauses(async { futures::try_join!(opening, asking) }).await;
+        let (error, is_outage) = match opened {
+            Err(session) => {
                 report_other_ttl(hold.command(), args.ttl, session.timeout());
                 return Ok((session, true));
             }
-            Err(error) => error,
-        };
-        let known = match &error {
-            _ if error.is_outage() => Known::Outage,
-            // A session without a lock may have been opened; nothing was asked for in it.
-            Error::UnknownOutcome(_) => Known::Nothing,
-            _ => Known::NoOutage,
+            Ok(failed) => failed,
         };
         // The time in which this process stood still says nothing about the cluster.
-        if !(paused && matches!(known, Known::Outage | Known::Nothing)) {
+        if !(paused && matches!(error, Error::Unreachable { .. })) {
+            let known = if is_outage && error.is_outage() { Known::Outage } else { Known::NoOutage };
             return Err((before_command(error), known));
         }
     }

@@ -1,12 +1,13 @@
 //! `--if-unreachable` of `lock`, `semaphore` and `gate`: an outage before CMD starts, and nothing else, lets CMD run
 //! without protection.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper_api::{Code, Problem};
+use lockkeeper_server::local::Cluster;
 use nix::sys::signal::{Signal, kill};
 
 use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, numbers};
@@ -218,4 +219,46 @@ fn a_lockkeeper_that_was_frozen_itself_does_not_call_it_an_outage() {
     command.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     assert_eq!(command.code(), Some(0), "{errors}");
     assert!(printed.contains("lock=frozen") && printed.contains("unprotected=no"), "{printed}{errors}");
+}
+
+/// Two of three nodes are gone. The third one says in time that it finds no leader, so it is known that nothing was
+/// done; and the caller's patience is taken once.
+#[test]
+fn without_a_majority_nothing_is_done_and_each_node_says_why() {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut cluster = runtime.block_on(Cluster::start(3)).unwrap();
+    let endpoints = cluster.endpoints();
+    for node in [2, 3] {
+        runtime.block_on(cluster.stop(node)).unwrap();
+    }
+    let at_the_rest = |form: &[&str], options: &[&str]| {
+        let mut command = lockkeeper();
+        command.args(["--endpoints", &endpoints.join(","), "--patience", "3s"]).args(form).args(options);
+        command.args(["--", "sh", "-c", TELL]);
+        command
+    };
+    let says_why = |errors: &str| {
+        assert!(errors.contains("no majority: ") && errors.contains("has no leader"), "{errors}");
+        assert!(errors.contains("refuse connections") && !errors.contains("not known"), "{errors}");
+        for endpoint in &endpoints {
+            assert!(errors.contains(endpoint.trim_start_matches("http://")), "{endpoint}: {errors}");
+        }
+    };
+    for form in FORMS.iter().chain(&[&["elect", "a"][..]]) {
+        let refused = at_the_rest(form, &[]).output().unwrap();
+        assert_eq!((refused.status.code(), text(&refused.stdout).as_str()), (Some(122), ""), "{form:?}: {refused:?}");
+        says_why(&complaint(&refused));
+    }
+    for form in FORMS {
+        let began = Instant::now();
+        ran_unprotected(&at_the_rest(form, &["--if-unreachable", "run"]).output().unwrap());
+        assert!(began.elapsed() < PATIENCE * 2, "{form:?}: {:?}", began.elapsed());
+    }
+    // A worker stays for better times.
+    let mut worker = at_the_rest(&["cron", "job", "--at", "* * * * *"], &[]);
+    let mut worker = Killed(worker.stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = String::new();
+    BufReader::new(worker.0.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    says_why(&said);
 }

@@ -35,7 +35,8 @@ impl Client {
     /// See [`Error`].
     pub async fn open_session(&self, open: &OpenSession) -> Result<SessionOpened, Error> {
         let call = Call::OpenSession { body: open.clone() };
-        self.call(&RequestSpec::new(call, RetryPolicy::Idempotent).anonymous()).await
+        // Nothing can be held by a session whose credential nobody has: an opening without an answer is nothing done.
+        self.call(&RequestSpec::new(call, RetryPolicy::Always).anonymous()).await
     }
 
     /// Sends one keepalive of this client's session.

@@ -195,6 +195,28 @@ async fn failures_that_changed_nothing_lead_to_the_next_endpoint() {
     assert_eq!(good.asked().len(), 3);
 }
 
+/// Nothing can be held by a session whose credential nobody has. Each endpoint is asked, although one of them says
+/// nothing and the caller's patience is no longer than an attempt.
+#[tokio::test]
+async fn an_opening_without_an_answer_is_nothing_done_and_each_endpoint_says_why() {
+    let silent = Scripted::start(|_| Answer::Silence).await;
+    let broken = Scripted::start(|_| Answer::Close).await;
+    let unsure = Scripted::start(|_| problem(Code::UnknownOutcome)).await;
+    let (unable, absent) = (Scripted::start(|_| problem(Code::NoLeader)).await, nobody().await);
+    let patience = Duration::from_secs(2);
+    let options = Options { attempt_timeout: patience, patience, ..Options::default() };
+    let endpoints = [&silent.address, &broken.address, &unsure.address, &unable.address, &absent];
+    let error = Session::open(&Client::new(endpoints, options).unwrap(), &over_http()).await.unwrap_err();
+    let Error::Unreachable { tried } = &error else { panic!("{error}") };
+    assert_eq!(tried.len(), 5, "{error}");
+    let said = error.to_string();
+    assert!(said.starts_with(&format!("no majority: {}: no answer within ", silent.address)), "{said}");
+    assert!(said.ends_with(&format!("{} has no leader, {absent} refuses connections", unable.address)), "{said}");
+    // Each node is told how long it may look for the leader: less than the client waits for its answer.
+    let told = header(&silent.asked()[0], "lockkeeper-timeout-ms").unwrap().parse::<u64>().unwrap();
+    assert!((1..400).contains(&told), "{told}");
+}
+
 #[tokio::test]
 async fn without_a_session_an_open_outcome_is_unknown_and_nothing_is_repeated() {
     let other = Scripted::start(|_| changed()).await;

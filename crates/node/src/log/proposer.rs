@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::config::NodeConfig;
 use crate::error::NodeError;
+use crate::leader_limit::shortened;
 use crate::log::batch_sender::BatchSender;
 use crate::log::inflight::{Answer, Completion, Pending, Stage};
 use crate::log::queue::{CommandQueue, MAX_BATCH_NODES};
@@ -166,7 +167,8 @@ impl Proposer {
 
     /// The outcome, if it comes within the time that a request may take from now; otherwise what is certain about it.
     pub(crate) async fn await_outcome(&self, submission: &mut Submission) -> Completion {
-        let deadline = self.replica.clock.now() + self.request_timeout;
+        let limit = shortened(self.request_timeout);
+        let deadline = self.replica.clock.now() + limit;
         tokio::select! {
             biased;
             completion = submission.outcome() => completion,
@@ -174,7 +176,7 @@ impl Proposer {
                 if submission.withdraw() {
                     return Err(NodeError::no_leader());
                 }
-                let waited = self.request_timeout.as_millis();
+                let waited = limit.as_millis();
                 Err(NodeError::UnknownOutcome(format!("sent, but not seen applied within {waited} ms; it may yet be")))
             }
         }

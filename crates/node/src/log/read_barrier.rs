@@ -11,6 +11,7 @@ use lockkeeper_mutants::mutant;
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
+use crate::leader_limit::shortened;
 use crate::replica::Replica;
 use crate::replication::Replication;
 
@@ -45,6 +46,20 @@ impl ReadBarrier {
         if mutant!(SkipReadIndex) {
             return Ok(());
         }
+        let limit = shortened(self.request_timeout);
+        if limit == self.request_timeout {
+            return self.try_for(limit).await;
+        }
+        let clock = &self.replica.clock;
+        tokio::select! {
+            biased;
+            passed = self.try_for(limit) => passed,
+            // A round may take longer.
+            () = clock.sleep_until(clock.now() + limit) => Err(NodeError::no_leader()),
+        }
+    }
+
+    async fn try_for(&self, limit: Duration) -> Result<(), NodeError> {
         let mut backoff: Option<Backoff> = None;
         loop {
             match self.rounds.try_join().await? {
@@ -53,9 +68,8 @@ impl ReadBarrier {
                 Err(BarrierError::ShuttingDown) => return Err(NodeError::ShuttingDown),
                 Err(BarrierError::NoLeader | BarrierError::NoQuorum | BarrierError::TimedOut(_)) => {}
             }
-            let backoff = backoff.get_or_insert_with(|| {
-                Backoff::new(self.replica.clock.clone(), self.replication.leadership(), self.request_timeout)
-            });
+            let backoff = backoff
+                .get_or_insert_with(|| Backoff::new(self.replica.clock.clone(), self.replication.leadership(), limit));
             backoff.wait().await?;
         }
     }

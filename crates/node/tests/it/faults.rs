@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use lockkeeper_consensus::PeerKind;
 use lockkeeper_core::{NodeKind, NodeOp, Refusal, Reply, Zxid};
-use lockkeeper_node::{Consistency, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
+use lockkeeper_node::{Consistency, Node, NodeConfig, NodeError, WatchItem, WatchSpec, within_leader_limit};
 
 use crate::common::*;
 
@@ -297,5 +297,30 @@ async fn requests_that_nobody_can_ask_for_again_leave_their_queues_with_the_node
         release(cluster.at(other), holder, "down", grant.token).await;
         cluster.boot(leaving_id).await;
     }
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn work_of_an_impatient_caller_is_not_executed_once_it_is_refused() {
+    let mut cluster = Cluster::of_three().await;
+    let leader = cluster.leader().await;
+    let gone = [leader, cluster.but(leader)[1]];
+    let node = cluster.at(cluster.but(leader)[0]).clone();
+    for id in gone {
+        Cluster::bury(cluster.kill(id)).await;
+    }
+    until("no leader", || (!node.status().ready && node.status().consensus.leader.is_none()).then_some(())).await;
+    let (began, limit) = (Instant::now(), Duration::from_millis(200));
+    let opened = within_leader_limit(limit, node.open_session(60_000, "")).await;
+    assert!(matches!(opened, Err(NodeError::NoLeader { .. })), "{opened:?}");
+    let read = within_leader_limit(limit, node.read(Consistency::Linearizable, |_| ())).await;
+    assert!(matches!(read, Err(NodeError::NoLeader { .. })), "{read:?}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    for id in gone {
+        cluster.boot(id).await;
+    }
+    cluster.leader().await;
+    let sessions = node.read(Consistency::Linearizable, |state| state.session_count()).await.unwrap().value;
+    assert_eq!(sessions, 0, "it was called not executed");
     cluster.finish().await;
 }

@@ -15,12 +15,13 @@ mod unfair;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use lockkeeper_api::call::Level;
 use lockkeeper_api::{Call, Code};
-use lockkeeper_node::{Caller, Credential, NodeError, Undecided};
+use lockkeeper_node::{Caller, Credential, NodeError, Undecided, within_leader_limit, within_same_leader_limit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -54,6 +55,8 @@ pub(crate) struct CallScope {
     pub(crate) from: ClientAddress,
     /// For a lock request that can be cancelled: dropped once nothing of the request is left, or sent [`Undecided`].
     pub(crate) undecided: Option<oneshot::Sender<Undecided>>,
+    /// How long the caller lets this node wait for the leader.
+    pub(crate) leader_limit: Option<Duration>,
     /// What the caller says of its trace, where requests are traced.
     pub(crate) trace: Option<CallerTrace>,
 }
@@ -117,7 +120,14 @@ impl CallScope {
 
     /// Carries out a call when it is the turn of its namespace. Its span begins here: the request was admitted, and the
     /// caller is who it says.
-    pub(crate) fn dispatch(mut self, call: Call) -> BoxFuture<'static, Answered> {
+    pub(crate) fn dispatch(self, call: Call) -> BoxFuture<'static, Answered> {
+        match self.leader_limit {
+            Some(limit) => within_leader_limit(limit, self.dispatch_traced(call)).boxed(),
+            None => self.dispatch_traced(call),
+        }
+    }
+
+    fn dispatch_traced(mut self, call: Call) -> BoxFuture<'static, Answered> {
         let trace = self.trace.take();
         let begun =
             self.context.otlp.as_ref().zip(trace).and_then(|(otlp, trace)| otlp.begin_request(trace, call.route()));
@@ -211,7 +221,7 @@ pub(crate) fn check_owner(context: &Context, caller: &Caller, credential: &Crede
 
 /// Carries out a call to its end even if its client disconnects: what it changes needs its audit record.
 async fn to_the_end(context: Arc<Context>, call: impl Future<Output = Answered> + Send + 'static) -> Answered {
-    context.tasks.spawn(call).await.unwrap_or_else(|ended| match ended.try_into_panic() {
+    context.tasks.spawn(within_same_leader_limit(call)).await.unwrap_or_else(|ended| match ended.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         Err(_) => Err(Failure::new(Code::UnknownOutcome, "this node stopped meanwhile; it may or may not be executed")),
     })

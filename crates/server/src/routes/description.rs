@@ -2,6 +2,7 @@
 //! bodies may be left out, codes of errors, and unions in the form that generators of clients take. Changes what is
 //! said, never what is sent.
 
+use lockkeeper_api::MAX_TIMEOUT_MS;
 use lockkeeper_core::limits::{
     MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_DELAY_MS, MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS,
     MAX_GATE_PENDING_MS, MAX_LABEL_BYTES, MAX_LOCKS_TOGETHER, MAX_MULTI_OPS, MAX_PATH_BYTES, MAX_PERMITS,
@@ -71,6 +72,7 @@ pub(crate) fn complete(mut document: Value) -> Value {
     for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
         for (method, operation) in item.as_object_mut().into_iter().flatten() {
             name(operation, method, path);
+            leader_limit(operation, path);
             parameters(operation);
             body(operation, &schemas);
             errors(operation, path);
@@ -221,6 +223,25 @@ fn bounds(document: &mut Value) {
 fn extend(schema: &mut Value, more: &Value) {
     if let (Some(schema), Some(more)) = (schema.as_object_mut(), more.as_object()) {
         schema.extend(more.clone());
+    }
+}
+
+/// The header that every call of the API takes but those whose answers have no end.
+fn leader_limit(operation: &mut Value, path: &str) {
+    let has_no_end = path.ends_with("/stream") || matches!(path, "/v1/watch" | "/v1/snapshot");
+    if !path.starts_with("/v1/") || has_no_end {
+        return;
+    }
+    let header = json!({
+        "name": "Lockkeeper-Timeout-Ms",
+        "in": "header",
+        "description": "How long the node waits for the leader before it answers: 10 s at most, also if this is more",
+        "required": false,
+        "schema": { "type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS },
+    });
+    match operation["parameters"].as_array_mut() {
+        Some(parameters) => parameters.push(header),
+        None => operation["parameters"] = json!([header]),
     }
 }
 

@@ -340,7 +340,8 @@ async fn carry_out(
                 if let Some(room) = room {
                     at_work.keep(room);
                 }
-                CallScope { context, caller, expires, at_work, from, undecided, trace }.dispatch(call)
+                let leader_limit = None;
+                CallScope { context, caller, expires, at_work, from, undecided, leader_limit, trace }.dispatch(call)
             }
             None => async { Err(Failure::new(Code::Internal, "a call without a place; please report this")) }.boxed(),
         }

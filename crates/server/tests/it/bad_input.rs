@@ -168,6 +168,11 @@ async fn queries_and_headers() {
     let long_list =
         [("lockkeeper-session", credential), ("lockkeeper-request-id", id), ("lockkeeper-acknowledge", &long_list)];
     with(&long_list).await.problem(Code::BadRequest);
+    for limit in ["0", "600001", "-1", "2.5", "soon", "99999999999999999999"] {
+        let problem = with(&[("lockkeeper-timeout-ms", limit)]).await.problem(Code::BadRequest);
+        assert!(problem.detail.contains("Lockkeeper-Timeout-Ms"), "{problem}");
+    }
+    with(&[("lockkeeper-timeout-ms", "5"), ("lockkeeper-timeout-ms", "5")]).await.problem(Code::BadRequest);
     let large = "x".repeat(17_000);
     let problem = with(&[("x-large", &large)]).await.problem(Code::HeaderTooLarge);
     assert!(problem.detail.contains("limits.header_bytes"), "{}", problem.detail);

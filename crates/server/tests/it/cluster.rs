@@ -1,13 +1,15 @@
 //! Three nodes in one process, over real sockets: any node serves any client, and they agree.
 
-use lockkeeper_api::Code;
+use std::time::{Duration, Instant};
+
 use lockkeeper_api::cluster::{Status, Transferred};
 use lockkeeper_api::locks::{Acquired, Lock, Verified};
+use lockkeeper_api::{Code, Problem};
 use lockkeeper_server::Server;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
+use crate::harness::{Cluster, Got, Running, adjust_for_tests, eventually, spawn};
 
 async fn status(node: &Running) -> Status {
     node.get("/v1/cluster?checksum=true").await.json()
@@ -162,4 +164,42 @@ async fn a_cluster_that_is_forming_names_those_for_whom_it_waits() {
     }
     let status: Status = first.get("/v1/cluster").await.json();
     assert_eq!(status.not_ready_because, None);
+}
+
+/// Without a majority a node answers within the time that its caller gives it, long before its own limit.
+#[tokio::test]
+async fn a_node_answers_while_its_caller_is_still_there() {
+    let mut cluster = Cluster::start(3).await;
+    let session = cluster.session(60_000).await;
+    for _ in 0..2 {
+        cluster.nodes.pop().unwrap().stop().await.unwrap();
+    }
+    let node = &cluster.nodes[0];
+    let own = Some(session.credential.as_str());
+    let calls = [
+        (Method::POST, "/v1/sessions", None),
+        (Method::POST, "/v1/locks/a/acquire", own),
+        (Method::POST, "/v1/locks/b/acquire", own),
+        (Method::POST, "/v1/gates/g/begin", own),
+        (Method::GET, "/v1/locks/a", None),
+        (Method::GET, "/v1/access/me", None),
+    ];
+    for (method, path, credential) in calls {
+        let body = if path.ends_with("begin") { json!({ "fingerprint": "f" }) } else { json!({}) };
+        let mut request = node.request(method.clone(), path).header("lockkeeper-timeout-ms", "300");
+        if method == Method::POST {
+            request = request.json(&body);
+        }
+        if let Some(credential) = credential {
+            request = request.header("lockkeeper-session", credential);
+        }
+        let began = Instant::now();
+        let got = Got::of(request.send().await.unwrap()).await;
+        assert!(began.elapsed() < Duration::from_secs(5), "{path}: {:?}", began.elapsed());
+        // The node may have led, and have the first request in its log.
+        let code = serde_json::from_str::<Problem>(&got.text).unwrap().code;
+        assert!(matches!(code, Code::NoLeader | Code::UnknownOutcome), "{path}: {}", got.text);
+    }
+    let last = node.request(Method::POST, "/v1/sessions").header("lockkeeper-timeout-ms", "300").json(&json!({}));
+    Got::of(last.send().await.unwrap()).await.problem(Code::NoLeader);
 }
