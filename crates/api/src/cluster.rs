@@ -162,6 +162,9 @@ pub struct Status {
     /// supports a higher one. It never falls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_level: Option<u32>,
+    /// The highest feature level that this node's program supports, whatever `cluster.max_feature_level` allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supported_feature_level: Option<u32>,
 }
 
 impl Status {

@@ -242,9 +242,12 @@ pub struct Problem {
     /// In `compacted`: the oldest zxid that can be resumed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_zxid: Option<u64>,
-    /// In `lock_busy`: those who hold the lock.
+    /// In `lock_busy`, and in `not_held` of a forced release: those who hold the lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<crate::locks::Request>,
+    /// In `lock_busy`: the place that the request had among those that wait, from 1; at most a thousand are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u64>,
 }
 
 impl Problem {
@@ -261,6 +264,7 @@ impl Problem {
             cause: None,
             oldest_zxid: None,
             holders: Vec::new(),
+            place: None,
         }
     }
 }

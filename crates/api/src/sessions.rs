@@ -63,6 +63,13 @@ pub struct Session {
     pub label: String,
     /// When it was opened, in milliseconds since 1970 by the replicated clock.
     pub opened_ms: u64,
+    /// Age in milliseconds of its last sign of life, as the node that answers knows it. Left out where it knows none:
+    /// front nodes, and a node for some time after its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
+    /// How long it lives, in milliseconds, if nothing more is heard of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_ms: Option<u64>,
     /// How many ephemeral nodes it owns.
     pub ephemeral_count: u64,
     /// The first of them (at most 100).

@@ -1,10 +1,15 @@
 //! Failures of commands: one line with the error, its cause and the remedy, and an exit code for scripts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use lockkeeper_api::Code;
 use lockkeeper_api::text::printable;
-use lockkeeper_client::{AccessTokenError, EndpointError, Error, TlsError};
+use lockkeeper_client::{AccessTokenError, EndpointError, Error, SPEAKS_TLS, TlsError};
 use nix::sys::signal::Signal;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
+use crate::status_line;
 use crate::supervise::code_of;
 
 /// Success.
@@ -42,6 +47,25 @@ pub(crate) struct Failure {
     pub(crate) may_pass: MayPass,
     /// The signal that ended the command, which this process is to die of.
     pub(crate) signal: Option<Signal>,
+    /// The fields of the problem document (`--json`) beside those that follow from the others.
+    document: Map<String, Value>,
+}
+
+/// The `code` of a problem document for a failure that the cluster gave none.
+fn word_of(exit_code: u8) -> &'static str {
+    match exit_code {
+        EXIT_USAGE => "usage",
+        EXIT_RESULT_TOO_LARGE => "result_too_large",
+        EXIT_GATE_MISMATCH => "gate_mismatch",
+        EXIT_IN_PROGRESS => "in_progress",
+        EXIT_WAIT_TIMED_OUT => "wait_timed_out",
+        EXIT_LOCK_LOST => "lock_lost",
+        EXIT_UNREACHABLE => "unreachable",
+        EXIT_UNKNOWN_OUTCOME => "unknown_outcome",
+        EXIT_NOT_EXECUTABLE => "not_executable",
+        EXIT_NOT_FOUND => "command_not_found",
+        _ => "failed",
+    }
 }
 
 /// Whether the same may succeed later; see [`Error::may_pass`].
@@ -57,11 +81,18 @@ pub(crate) enum MayPass {
 
 impl Failure {
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), may_pass: MayPass::No, signal: None }
+        Self { code, message: message.into(), may_pass: MayPass::No, signal: None, document: Map::new() }
+    }
+
+    /// The same with fields for the problem document: those of a problem, or others.
+    pub(crate) fn with_document(self, fields: &impl Serialize) -> Self {
+        let Ok(Value::Object(fields)) = serde_json::to_value(fields) else { return self };
+        Self { document: self.document.into_iter().chain(fields).collect(), ..self }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self::new(EXIT_USAGE, message)
+        // Also where the commands that run CMD give it another exit code.
+        Self::new(EXIT_USAGE, message).with_document(&json!({ "code": "usage", "title": "usage" }))
     }
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
@@ -71,6 +102,11 @@ impl Failure {
     /// The same with another code.
     pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
+    }
+
+    /// The same with more advice.
+    pub(crate) fn with_remedy(self, remedy: &str) -> Self {
+        Self { message: self.message + remedy, ..self }
     }
 
     /// A failure without a message: the reader closed the pipe, or the message was printed already.
@@ -83,18 +119,45 @@ impl Failure {
         Self { signal: Some(signal), ..Self::silent(code_of(signal as i32)) }
     }
 
-    /// Prints the failure as one line on standard error.
+    /// Prints the failure as one line on standard error, which is a problem document with `--json`.
     pub(crate) fn print(&self, command: &str) {
-        if !self.message.is_empty() {
-            print_error(&format!("lockkeeper {command}: {}", self.message));
+        if self.message.is_empty() {
+            return;
+        }
+        match wants_json() {
+            true => print_error(&self.problem().to_string()),
+            false => print_error(&format!("lockkeeper {command}: {}", self.message)),
         }
     }
+
+    /// The problem document, as the API has them, with the exit code.
+    fn problem(&self) -> Value {
+        let word = word_of(self.code);
+        let mut problem = json!({ "type": "about:blank", "title": word.replace('_', " "), "code": word });
+        let own = json!({ "detail": self.message, "exit_code": self.code });
+        for (field, value) in self.document.iter().chain(own.as_object().into_iter().flatten()) {
+            problem[field] = value.clone();
+        }
+        problem
+    }
+}
+
+/// Whether standard error is for programs too (`--json`).
+static JSON: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_json(json: bool) {
+    JSON.store(json, Ordering::Relaxed);
+}
+
+pub(crate) fn wants_json() -> bool {
+    JSON.load(Ordering::Relaxed)
 }
 
 /// Prints a line on standard error. Ignores a failed write, which must not become a panic.
 pub(crate) fn print_error(line: &str) {
     use std::io::Write;
     let line = line.replace(['\n', '\r'], " ");
+    status_line::erase();
     // The line may contain untrusted text, such as a server's error.
     let _ = writeln!(std::io::stderr(), "{}", printable(&line));
 }
@@ -117,6 +180,11 @@ impl From<Error> for Failure {
                 "; check that the cluster runs and has a majority, or set --endpoints or LOCKKEEPER_ENDPOINTS \
                  (`lockkeeper dev` starts a cluster to try)",
             ),
+            Error::Tls { tried } if tried.iter().any(|tried| tried.why == SPEAKS_TLS) => (
+                EXIT_FAILED,
+                ": give --ca FILE or LOCKKEEPER_CA, the authority of the nodes' certificates, and https:// where an \
+                 endpoint has a scheme",
+            ),
             // No outage: another try meets the same certificates.
             Error::Tls { .. } => {
                 (EXIT_FAILED, "; check --ca, --cert and --key, the scheme of --endpoints, and the nodes' certificates")
@@ -136,14 +204,23 @@ impl From<Error> for Failure {
             error if error.may_pass() => MayPass::Yes,
             _ => MayPass::No,
         };
-        Self { may_pass, ..Self::new(code, format!("{error}{remedy}")) }
+        let failure = Self { may_pass, ..Self::new(code, format!("{error}{remedy}")) };
+        match &error {
+            Error::Refused(problem) => failure.with_document(problem),
+            Error::Tls { .. } => failure.with_document(&json!({ "code": "tls_failed", "title": "TLS failed" })),
+            Error::NotLockkeeper { .. } => {
+                failure.with_document(&json!({ "code": "not_lockkeeper", "title": "not Lockkeeper" }))
+            }
+            Error::Lost(_) => failure.with_document(&json!({ "code": "session_lost", "title": "session lost" })),
+            _ => failure,
+        }
     }
 }
 
 impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
         let remedy = match &error {
-            EndpointError::NoAuthority(_) => "; set --ca or LOCKKEEPER_CA",
+            EndpointError::NoAuthority(_) => "; give --ca FILE or LOCKKEEPER_CA",
             _ => "",
         };
         Self::usage(format!("{error}{remedy}"))
@@ -175,5 +252,31 @@ impl From<std::io::Error> for Failure {
 impl From<nix::Error> for Failure {
     fn from(error: nix::Error) -> Self {
         Self::failed(format!("system call failed: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_api::Problem;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_a_problem_document_with_a_code_for_programs() {
+        let usage = Failure::usage("--a needs --b").problem();
+        let expected = json!({
+            "type": "about:blank", "title": "usage", "code": "usage", "detail": "--a needs --b", "exit_code": 2,
+        });
+        assert_eq!(usage, expected);
+        let mut problem = Problem::new(Code::LockBusy, "held by another");
+        problem.place = Some(2);
+        let refused = Failure::from(Error::Refused(Box::new(problem))).problem();
+        assert_eq!(
+            (&refused["code"], &refused["place"], &refused["status"]),
+            (&json!("lock_busy"), &json!(2), &json!(423))
+        );
+        assert_eq!(refused["exit_code"], 1);
+        let lost = Failure::from(Error::Lost("it expired".into())).with_code(EXIT_UNREACHABLE).problem();
+        assert_eq!((&lost["code"], &lost["exit_code"]), (&json!("session_lost"), &json!(122)));
     }
 }

@@ -13,12 +13,13 @@ mod hold;
 mod output;
 mod scrape;
 mod signals;
+mod status_line;
 mod supervise;
 mod top;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
@@ -46,6 +47,7 @@ fn run() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
+    failure::set_json(args.common.json);
     let prefix = args.command.name().to_owned();
     // Before there is another thread.
     if args.command.holds() {
@@ -87,15 +89,50 @@ fn trace_of(command: &Command) -> Option<CommandTrace> {
 /// Prints help or a usage error and returns the exit code. For the commands that run CMD a usage error is 125, because
 /// 2 may be CMD's own.
 fn usage(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let runs_cmd = typed_command()
-        .is_some_and(|typed| matches!(typed.as_str(), "lock" | "semaphore" | "elect" | "gate" | "rate" | "cron"));
-    ExitCode::from(match (is_help, runs_cmd) {
-        (true, _) => EXIT_OK,
-        (false, true) => EXIT_INTERNAL,
-        (false, false) => EXIT_USAGE,
-    })
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let _ = error.print();
+        return ExitCode::from(EXIT_OK);
+    }
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let advice = with_dashes(&words, error).map(|right| format!("write -- before the command: {right}"));
+    let command = typed_command().unwrap_or_default();
+    let runs_cmd = matches!(command.as_str(), "lock" | "semaphore" | "elect" | "gate" | "rate" | "cron");
+    let code = if runs_cmd { EXIT_INTERNAL } else { EXIT_USAGE };
+    if words.iter().take_while(|word| *word != "--").any(|word| word == "--json") {
+        failure::set_json(true);
+        let message = error.to_string().trim_start_matches("error: ").trim_end().to_owned();
+        let message = [Some(message), advice].into_iter().flatten().collect::<Vec<_>>().join("; ");
+        Failure::usage(message).with_code(code).print(&command);
+    } else {
+        let _ = error.print();
+        advice.iter().for_each(|advice| print_error(advice));
+    }
+    ExitCode::from(code)
+}
+
+/// A command line in which CMD stands without `--` before it, corrected.
+fn with_dashes(words: &[String], error: &clap::Error) -> Option<String> {
+    let context = |kind| match error.get(kind)? {
+        ContextValue::String(text) => Some(vec![text.clone()]),
+        ContextValue::Strings(texts) => Some(texts.clone()),
+        _ => None,
+    };
+    let invalid = context(ContextKind::InvalidArg)?;
+    let command = match error.kind() {
+        _ if words.iter().any(|word| word == "--") => return None,
+        ErrorKind::UnknownArgument => invalid.into_iter().find(|word| !word.starts_with('-'))?,
+        ErrorKind::MissingRequiredArgument if invalid.iter().any(|missing| missing.starts_with("<CMD>")) => {
+            // Only `lock` takes several names, and so CMD for some of them.
+            let matches = Args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+            matches.subcommand_matches("lock")?.get_many::<String>("names")?.nth(1)?.clone()
+        }
+        _ => return None,
+    };
+    let at = words.iter().rposition(|word| *word == command)?;
+    let (before, after) = words.split_at(at);
+    let program = ["lockkeeper".to_owned()];
+    let before = program.iter().chain(before.iter().skip(1)).map(String::as_str);
+    Some(before.chain(["--"]).chain(after.iter().map(String::as_str)).collect::<Vec<_>>().join(" "))
 }
 
 /// The command of a command line that could not be parsed: the first word that is neither an option nor an option's
@@ -151,5 +188,29 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Man { directory } => commands::manual_pages::run(&directory),
         Command::Exec(exec) => Err(supervise::helpers::exec(&exec)),
         Command::Guard { group } => supervise::helpers::guard(group),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_without_dashes_is_put_right() {
+        for (line, right) in [
+            ("lock x true", Some("lock x -- true")),
+            ("lock x --wait 5s sleep 10", Some("lock x --wait 5s -- sleep 10")),
+            ("semaphore s --permits 2 ./render", Some("semaphore s --permits 2 -- ./render")),
+            ("gate invoices/1 ./send 1", Some("gate invoices/1 -- ./send 1")),
+            ("lock x", None),
+            ("lock x -- ", None),
+            ("lock x --shred", None),
+            ("semaphore s -- true", None),
+        ] {
+            let words: Vec<String> = ["lockkeeper"].into_iter().chain(line.split(' ')).map(str::to_owned).collect();
+            let error = Args::try_parse_from(&words).unwrap_err();
+            let right = right.map(|right| format!("lockkeeper {right}"));
+            assert_eq!(with_dashes(&words, &error), right, "{line}");
+        }
     }
 }

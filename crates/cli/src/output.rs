@@ -1,5 +1,6 @@
 //! Prints tables for people and JSON for programs. A closed pipe ends the command without an error.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -39,6 +40,11 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print_line(&text)
 }
 
+/// Prints a list as an object with its name, so that fields can be added.
+pub(crate) fn print_json_list(name: &str, list: &impl Serialize) -> Result<(), Failure> {
+    print_json(&BTreeMap::from([(name, list)]))
+}
+
 /// Prints a value as JSON on one line, for streams of values.
 pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|e| Failure::failed(format!("cannot print: {e}")))?;
@@ -64,6 +70,16 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 /// Time since then, by this machine's clock.
 pub(crate) fn ago(since_ms: u64) -> String {
     rough(now().saturating_sub(Duration::from_millis(since_ms)))
+}
+
+/// Whole seconds and more since then, by this machine's clock.
+pub(crate) fn seconds_since(since_ms: u64) -> String {
+    rough(Duration::from_secs(now_ms().saturating_sub(since_ms) / 1_000))
+}
+
+/// This machine's clock, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(now().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Time until then, by this machine's clock.

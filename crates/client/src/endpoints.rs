@@ -11,6 +11,9 @@ use thiserror::Error;
 /// More endpoints than this are a mistake.
 const MAX_ENDPOINTS: usize = 64;
 
+/// The port of an endpoint that is only a host.
+const DEFAULT_PORT: u16 = 7001;
+
 /// The address of one node's client interface, such as `https://10.0.0.1:7001`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint(String);
@@ -38,7 +41,8 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Parses `http://host:port`, `https://host:port` or `host:port`, which is `http`.
+    /// Parses `http://host:port`, `https://host:port`, or `host:port` and `host`, which are `http`. Without a port, a
+    /// URL has the one of its scheme, and a host has port 7001.
     ///
     /// # Errors
     /// Another scheme, no host, or a path behind the port.
@@ -50,9 +54,13 @@ impl Endpoint {
     pub(crate) fn parse_with_default(text: &str, default: Scheme) -> Result<Self, EndpointError> {
         let bad = |why: &str| EndpointError::Bad { text: text.to_owned(), why: why.to_owned() };
         let trimmed = text.trim();
-        let with_scheme =
-            if trimmed.contains("://") { trimmed.to_owned() } else { format!("{}://{trimmed}", default.name()) };
-        let url = reqwest::Url::parse(&with_scheme).map_err(|e| bad(&e.to_string()))?;
+        let has_scheme = trimmed.contains("://");
+        let with_scheme = if has_scheme { trimmed.to_owned() } else { format!("{}://{trimmed}", default.name()) };
+        let mut url = reqwest::Url::parse(&with_scheme).map_err(|e| bad(&e.to_string()))?;
+        // A URL has the port of its scheme, as for a proxy; what a URL leaves out may still be in the text.
+        if !has_scheme && !trimmed.rsplit(']').next().is_some_and(|rest| rest.contains(':')) {
+            url.set_port(Some(DEFAULT_PORT)).map_err(|()| bad("it has no host"))?;
+        }
         if !matches!(url.scheme(), "http" | "https") {
             return Err(bad("only http and https are supported"));
         }
@@ -212,9 +220,15 @@ mod tests {
         assert_eq!(Endpoint::parse("http://127.0.0.1:7001/").unwrap().as_str(), "http://127.0.0.1:7001");
         assert_eq!(Endpoint::parse(" node-1:7001 ").unwrap().as_str(), "http://node-1:7001");
         assert_eq!(Endpoint::parse("[::1]:7001").unwrap().as_str(), "http://[::1]:7001");
-        for (text, authority) in
-            [("a:7001", "a:7001"), ("a", "a:80"), ("[::1]:7001", "[::1]:7001"), ("[::1]", "[::1]:80")]
-        {
+        for (text, authority) in [
+            ("a:7002", "a:7002"),
+            ("a", "a:7001"),
+            ("a:80", "a:80"),
+            ("http://a", "a:80"),
+            ("[::1]:7002", "[::1]:7002"),
+            ("[::1]", "[::1]:7001"),
+            ("http://[::1]", "[::1]:80"),
+        ] {
             assert_eq!(Endpoint::parse(text).unwrap().authority(), authority);
         }
         for bad in ["", "https://", "https://a:1/v1", "http://a:1/v1", "http://a:b", "ftp://a", "http://u@a:1"] {
@@ -230,7 +244,9 @@ mod tests {
         assert!(secure("a").is_tls() && !secure("http://a").is_tls());
         for (text, authority, host) in [
             ("a:7001", "a:7001", "a"),
-            ("a", "a:443", "a"),
+            ("a", "a:7001", "a"),
+            ("a:443", "a:443", "a"),
+            ("https://a", "a:443", "a"),
             ("[::1]:7001", "[::1]:7001", "::1"),
             ("10.0.0.1:7001", "10.0.0.1:7001", "10.0.0.1"),
         ] {

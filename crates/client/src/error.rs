@@ -22,6 +22,9 @@ impl fmt::Display for Tried {
     }
 }
 
+/// Why [`Error::Tls`] names an endpoint that was asked without TLS: it needs `https` and a certificate authority.
+pub const SPEAKS_TLS: &str = "this node speaks TLS";
+
 /// Why a call did not succeed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]

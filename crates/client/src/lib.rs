@@ -40,7 +40,7 @@ pub use client::Client;
 pub use clock::Moment;
 pub use context::Options;
 pub use endpoints::{Endpoint, EndpointError, PreferredNode};
-pub use error::{Error, Tried};
+pub use error::{Error, SPEAKS_TLS, Tried};
 pub use label::process_label;
 pub use lease::safety_margin;
 pub use lockkeeper_api as api;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_api::sessions::OpenSession;
-use lockkeeper_api::{Code, Credential};
+use lockkeeper_api::{Code, Credential, Problem};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -93,6 +93,7 @@ struct SessionShared {
     /// Not renewed any more: it ends by the clock.
     fixed: AtomicBool,
     extensions: Mutex<Extensions>,
+    last_busy: Mutex<Option<Box<Problem>>>,
 }
 
 impl SessionShared {
@@ -229,6 +230,7 @@ impl Session {
             renewed: watch::Sender::new(lease.lost_at()),
             fixed: AtomicBool::new(false),
             extensions: Mutex::default(),
+            last_busy: Mutex::default(),
         });
         let keepalive = shared.client.context.tasks.spawn(keep_alive(LostOnDrop(shared.clone()))).abort_handle();
         Self { shared, credential, tasks: Arc::new(SessionTasks { keepalive, stream }) }
@@ -317,6 +319,17 @@ impl Session {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// Why the latest wait for a lock in this session ended without a grant: the problem `lock_busy`, with the
+    /// [place](Problem::place) of the request and the [holders](Problem::holders) at that time, their labels and since
+    /// when they are in the queue. `None` before the first such wait.
+    pub fn last_busy(&self) -> Option<Problem> {
+        self.shared.last_busy.lock().as_deref().cloned()
+    }
+
+    pub(crate) fn set_last_busy(&self, problem: Box<Problem>) {
+        *self.shared.last_busy.lock() = Some(problem);
     }
 
     /// The value of that type that all clones of this session share, for modules that keep state per session.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::context::Context;
 use crate::endpoints::Endpoint;
-use crate::error::{Error, Tried};
+use crate::error::{Error, SPEAKS_TLS, Tried};
 use crate::request_spec::{MAX_ANSWER_BYTES, RequestSpec, unencodable};
 use crate::tls;
 
@@ -23,6 +23,9 @@ use crate::tls;
 const MAX_ACKNOWLEDGED_IN_HEADER: usize = 64;
 /// After so many unanswered liveness checks in a row a node counts as dead.
 const FAILED_LIVENESS_CHECKS: u32 = 2;
+
+/// How the answer of a node begins that was asked without TLS at a port with TLS.
+const PLAIN_AT_TLS_PORT: &[u8] = b"this port speaks TLS";
 
 /// How one attempt ended.
 pub(crate) enum AttemptOutcome {
@@ -183,6 +186,7 @@ async fn send(
     }
     match serde_json::from_slice::<Problem>(&body) {
         Ok(problem) => AttemptOutcome::Problem(Box::new(problem)),
+        Err(_) if body.starts_with(PLAIN_AT_TLS_PORT) => AttemptOutcome::Tls(SPEAKS_TLS.into()),
         Err(_) => AttemptOutcome::NotLockkeeper(without_problem(status, &body)),
     }
 }

@@ -44,10 +44,7 @@ impl TryFrom<Arc<str>> for GateKey {
     type Error = PathError;
 
     fn try_from(key: Arc<str>) -> Result<Self, PathError> {
-        if key.is_empty() {
-            return Err(PathError::EmptyPart);
-        }
-        NodePath::parse(&format!("{GATES_ROOT}/{key}"))?;
+        NodePath::of_name(GATES_ROOT, &key)?;
         Ok(Self(key))
     }
 }

@@ -64,10 +64,7 @@ impl TryFrom<Arc<str>> for LockName {
     type Error = PathError;
 
     fn try_from(name: Arc<str>) -> Result<Self, PathError> {
-        if name.is_empty() {
-            return Err(PathError::EmptyPart);
-        }
-        let path = NodePath::parse(&format!("{LOCKS_ROOT}/{name}"))?;
+        let path = NodePath::of_name(LOCKS_ROOT, &name)?;
         let longest = path.as_str().len() + REQUEST_NAME_BYTES;
         if longest > crate::limits::MAX_PATH_BYTES {
             return Err(PathError::TooLong(longest));
@@ -329,6 +326,9 @@ mod tests {
         for bad in ["", "/", "a/", "/a", "a/../b", &"x".repeat(256), &"x/".repeat(480)] {
             assert!(LockName::parse(bad).is_err(), "{bad:?} was taken");
         }
+        let refused = |name| LockName::parse(name).unwrap_err().to_string();
+        assert!(refused("/orders/42").ends_with("leave out the leading slash"));
+        assert!(refused("orders/42/").ends_with("leave out the trailing slash"));
     }
 
     #[test]

@@ -28,6 +28,12 @@ pub enum PathError {
     /// Two slashes in a row, or one at the end.
     #[error("a path must not have an empty part")]
     EmptyPart,
+    /// A name, as of a lock, that is written like a path.
+    #[error("a name does not begin with '/'; leave out the leading slash")]
+    LeadingSlash,
+    /// The same at its end.
+    #[error("a name does not end with '/'; leave out the trailing slash")]
+    TrailingSlash,
     /// `.` or `..`.
     #[error("a path must not have the part '{0}'")]
     Relative(&'static str),
@@ -55,6 +61,19 @@ impl NodePath {
     pub fn parse(path: &str) -> Result<Self, PathError> {
         check(path)?;
         Ok(Self(Arc::from(path)))
+    }
+
+    /// Validates the path of a node below `root` that has this name, of one part or more.
+    ///
+    /// # Errors
+    /// Says which rule the name breaks.
+    pub(crate) fn of_name(root: &str, name: &str) -> Result<Self, PathError> {
+        match (name.starts_with('/'), name.ends_with('/')) {
+            _ if name.is_empty() => Err(PathError::EmptyPart),
+            (false, false) => Self::parse(&format!("{root}/{name}")),
+            (true, _) => Err(PathError::LeadingSlash),
+            (false, true) => Err(PathError::TrailingSlash),
+        }
     }
 
     /// The path as text.

@@ -65,10 +65,7 @@ impl TryFrom<Arc<str>> for RateName {
     type Error = PathError;
 
     fn try_from(name: Arc<str>) -> Result<Self, PathError> {
-        if name.is_empty() {
-            return Err(PathError::EmptyPart);
-        }
-        NodePath::parse(&format!("{RATES_ROOT}/{name}"))?;
+        NodePath::of_name(RATES_ROOT, &name)?;
         Ok(Self(name))
     }
 }

@@ -396,6 +396,12 @@ impl Node {
         self.engine.replica.cluster_uid()
     }
 
+    /// For how long nothing has been heard of a session: by the leader's record, or at another node by what the leader
+    /// has replicated to it. `None` if this node cannot tell.
+    pub fn session_silence(&self, session: SessionId) -> Option<Duration> {
+        self.engine.session_silent_ms(session).map(Duration::from_millis)
+    }
+
     /// The status of this node.
     pub fn status(&self) -> NodeStatus {
         let consensus = self.consensus.status();

@@ -158,6 +158,8 @@ pub enum Acquired {
         holders: Vec<HolderInfo>,
         /// How many requests are ahead, holders included; at most a thousand are counted.
         ahead: u64,
+        /// How many of those wait.
+        waiting_ahead: u64,
     },
     /// The request, a retried one, has been withdrawn, released or released by force since.
     Gone,

@@ -170,8 +170,8 @@ fn remedy(code: Code) -> &'static str {
             "delete or release some, or ask who administers the cluster for more (lockkeeper namespaces)"
         }
         Code::FeatureLevelTooLow => {
-            "the level rises by itself within seconds once every member runs a program that supports it; lockkeeper \
-             status says which do not, or whether cluster.max_feature_level holds it back"
+            "the level rises by itself within seconds once every member's program supports it and its \
+             cluster.max_feature_level allows it (lockkeeper status shows the level)"
         }
         Code::OutOfBounds => "nothing was added; read the number, then decide",
         Code::NotANumber => "use another path, or set a number there",

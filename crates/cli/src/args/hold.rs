@@ -209,6 +209,9 @@ pub(crate) struct HoldArgs {
     /// Description shown in the queue (default: user@host, process id and program name, without arguments)
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+    /// Do not say on standard error, after a second, what is waited for: the place and who holds it
+    #[arg(long)]
+    pub(crate) quiet: bool,
     /// The command to run
     #[arg(required = true, last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

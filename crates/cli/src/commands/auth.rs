@@ -15,7 +15,9 @@ use super::client;
 use crate::args::TokenFileArgs;
 use crate::args::{AccessCheck, Auth, AuthCommand, Common, EnableAccess, NewToken, RolesCommand, TokensCommand};
 use crate::failure::{EXIT_FAILED, Failure, print_error};
-use crate::output::{ago, escaped, hours_since, number, of_hours, print_json, print_line, print_table, table, until};
+use crate::output::{
+    ago, escaped, hours_since, number, of_hours, print_json, print_json_list, print_line, print_table, table, until,
+};
 
 const NOT_ENFORCED: &str = "access control is not enforced: everybody may do everything";
 
@@ -174,7 +176,7 @@ async fn role(common: &Common, command: &RolesCommand) -> Result<(), Failure> {
 async fn list_roles(common: &Common) -> Result<(), Failure> {
     let Access { roles, .. } = client(common)?.access().await?;
     if common.json {
-        return print_json(&roles);
+        return print_json_list("roles", &roles);
     }
     if roles.is_empty() {
         return print_line("there are no roles");
@@ -226,7 +228,7 @@ async fn token(common: &Common, command: &TokensCommand) -> Result<(), Failure> 
 async fn list_tokens(common: &Common) -> Result<(), Failure> {
     let Access { tokens, .. } = client(common)?.access().await?;
     if common.json {
-        return print_json(&tokens);
+        return print_json_list("tokens", &tokens);
     }
     if tokens.is_empty() {
         return print_line("there are no tokens");

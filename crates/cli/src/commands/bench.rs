@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use super::{client, tls, token};
 use crate::args::{Bench, BenchLocks, BenchTransport, Common};
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, Failure, print_error};
-use crate::output::{number, print_json, print_line, print_table, table};
+use crate::output::{number, print_json, print_json_list, print_line, print_table, table};
 
 /// Runs all measurements and prints the results.
 pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
@@ -50,7 +50,7 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         file.write_all(document.as_bytes()).map_err(|e| plot_failure(path, &e))?;
     }
     if common.json {
-        print_json(&results)?
+        print_json_list("measurements", &results)?
     } else {
         print(&results)?
     }
@@ -103,7 +103,7 @@ fn gates(common: &Common, args: &Bench, endpoints: Vec<String>, security: &Secur
         }
     }
     if common.json {
-        print_json(&results)?
+        print_json_list("measurements", &results)?
     } else {
         print_gates(&results)?
     }

@@ -14,6 +14,7 @@ use crate::failure::{
     EXIT_GATE_MISMATCH, EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure,
     MayPass, print_error,
 };
+use crate::hold::waiting::{Holder, Waiting};
 use crate::hold::{self, Ended, Hold, Obtained};
 use crate::output::escaped;
 
@@ -80,6 +81,22 @@ impl Hold for Job<'_> {
             schedule.next().await
         };
         Ok(Obtained::Held(next.await.map_err(refused)?))
+    }
+
+    /// The next tick, or the worker of the tick that is due.
+    async fn waiting(&self, session: &Session) -> Option<Waiting> {
+        let state = session.client().schedule_state(&self.args.namespace, &self.args.name).await.ok()??;
+        let (tick, worker) = match state.open.front() {
+            Some(open) => (open.tick, open.worker.as_ref()),
+            None => (self.spec.next_after(state.last)?, None),
+        };
+        let holder = worker.map(|worker| Holder {
+            label: worker.label.clone(),
+            token: worker.token,
+            since_ms: worker.started_ms,
+            delayed_until_ms: None,
+        });
+        Some(Waiting { holder, ..Waiting::unknown(format!("the tick {tick} of {}", self.args.name)) })
     }
 
     fn variables(&self, held: &TickRun) -> Vec<(&'static str, String)> {

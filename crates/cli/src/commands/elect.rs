@@ -7,6 +7,7 @@ use lockkeeper_client::{Error, Session};
 
 use crate::args::{Common, Elect};
 use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error};
+use crate::hold::waiting::Waiting;
 use crate::hold::{self, Ended, Hold, Obtained, queue};
 use crate::output::escaped;
 
@@ -34,8 +35,14 @@ impl Hold for Elect {
         let wait = self.wait.unwrap_or(Duration::MAX);
         match election.campaign_timeout(self.data.as_bytes(), wait).await.map_err(refused)? {
             Some(leadership) => Ok(Obtained::Held(leadership)),
-            None => Err(queue::timed_out(session.client(), &[election.lock_name()], self.wait).await),
+            None => Err(queue::timed_out(session, &[election.lock_name()], self.wait)),
         }
+    }
+
+    async fn waiting(&self, session: &Session) -> Option<Waiting> {
+        let election = session.election(&self.name).ok()?;
+        let waiting = queue::waiting(session, &[election.lock_name()]).await?;
+        Some(Waiting { name: self.name(), ..waiting })
     }
 
     fn variables(&self, held: &Leadership) -> Vec<(&'static str, String)> {

@@ -9,6 +9,7 @@ use lockkeeper_api::gates::{self, Begin, Finish, Gate as GateState, GateView};
 use lockkeeper_api::{Code, Data};
 use lockkeeper_client::recipes::Keep;
 use lockkeeper_client::{Error, Moment, Session, WatchOptions, safety_margin};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -16,8 +17,9 @@ use crate::args::{Common, Gate, IfUnreachable};
 use crate::failure::{
     EXIT_GATE_MISMATCH, EXIT_IN_PROGRESS, EXIT_INTERNAL, EXIT_OK, EXIT_UNKNOWN_OUTCOME, Failure, print_error,
 };
+use crate::hold::waiting::{Holder, Waiting, held_by};
 use crate::hold::{self, Ended, Hold, Obtained, millis};
-use crate::output::{ago, escaped, print_bytes};
+use crate::output::{escaped, print_bytes};
 
 /// Largest result that the server accepts.
 const MAX_RESULT_BYTES: usize = 64 << 10;
@@ -89,21 +91,27 @@ impl Hold for Gate {
                     let bytes = result.to_bytes().map_err(|why| Failure::new(EXIT_INTERNAL, why))?;
                     return print_bytes(&bytes).map(|()| Obtained::ExitWith(EXIT_OK));
                 }
-                GateState::InProgress { label, since_ms, token, .. } => {
+                GateState::InProgress { .. } => {
                     let left = give_up_at.saturating_duration_since(Instant::now());
                     if left.is_zero() {
+                        let holder = holder_of(view.gate);
                         let message = format!(
-                            "{} has been running {} for {} (token {token}); wait for the result with --wait",
-                            escaped(label),
+                            "{} is in progress, {}; wait for the result with --wait",
                             escaped(&self.key),
-                            ago(*since_ms)
+                            holder.as_ref().map_or_else(String::new, |holder| held_by(holder, 0))
                         );
-                        return Err(Failure::new(EXIT_IN_PROGRESS, message));
+                        let document = json!({ "holders": holder.into_iter().collect::<Vec<_>>() });
+                        return Err(Failure::new(EXIT_IN_PROGRESS, message).with_document(&document));
                     }
                     self.change(session, &view, left).await;
                 }
             }
         }
+    }
+
+    async fn waiting(&self, session: &Session) -> Option<Waiting> {
+        let gate = session.client().gate(&self.key).await.ok()?.gate;
+        Some(Waiting { holder: holder_of(gate), ..Waiting::unknown(self.key.clone()) })
     }
 
     fn variables(&self, held: &Begun) -> Vec<(&'static str, String)> {
@@ -171,6 +179,16 @@ impl Hold for Gate {
                 Ok(ended.code)
             }
         }
+    }
+}
+
+/// Who does the operation.
+fn holder_of(gate: GateState) -> Option<Holder> {
+    match gate {
+        GateState::InProgress { label, since_ms, token, .. } => {
+            Some(Holder { label, token, since_ms, delayed_until_ms: None })
+        }
+        _ => None,
     }
 }
 

@@ -3,13 +3,13 @@
 use super::client;
 use crate::args::Common;
 use crate::failure::Failure;
-use crate::output::{print_json_line, print_line};
+use crate::output::{print_json, print_line};
 
 /// Succeeds if each endpoint says that it is ready. Needs no right.
 pub(crate) async fn run(common: &Common) -> Result<(), Failure> {
     let ready = client(common)?.all_ready(common.patience).await;
     if common.json {
-        print_json_line(&serde_json::json!({ "ready": ready }))?;
+        print_json(&serde_json::json!({ "ready": ready }))?;
     }
     match ready {
         true if common.json => Ok(()),

@@ -8,7 +8,8 @@ use lockkeeper_client::{Error, Moment, Session};
 use crate::args::{Common, IfUnreachable, Lock, Semaphore};
 use crate::failure::{EXIT_INTERNAL, Failure, print_error};
 use crate::hold::nested::{self, Reentered};
-use crate::hold::queue::{Grant, Request, Target, no_longer_held};
+use crate::hold::queue::{self, Grant, Request, Target, no_longer_held};
+use crate::hold::waiting::Waiting;
 use crate::hold::{self, Ended, Hold, Obtained};
 
 /// Most locks that the server accepts in one request.
@@ -119,6 +120,10 @@ impl Hold for LockHold<'_> {
         Grant::obtain(session, request).await.map(|grant| Obtained::Held(LockGrant::Own(grant)))
     }
 
+    async fn waiting(&self, session: &Session) -> Option<Waiting> {
+        queue::waiting(session, &self.names).await
+    }
+
     fn variables(&self, held: &LockGrant) -> Vec<(&'static str, String)> {
         let (token, own) = match held {
             LockGrant::Own(grant) => {
@@ -208,6 +213,10 @@ impl Hold for Semaphore {
             label: hold::label(&self.holding),
         };
         Grant::obtain(session, request).await.map(Obtained::Held)
+    }
+
+    async fn waiting(&self, session: &Session) -> Option<Waiting> {
+        queue::waiting(session, std::slice::from_ref(&self.name)).await
     }
 
     fn variables(&self, held: &Grant) -> Vec<(&'static str, String)> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comfy_table::Cell;
+use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks as Page, Mode, Request};
 use lockkeeper_client::{Client, Paging};
 
@@ -141,7 +142,12 @@ pub(crate) async fn unlock(common: &Common, args: &Unlock) -> Result<(), Failure
     let client = client(common)?;
     // Only for the message; after the release it cannot be seen any more.
     let delayed = is_delay(&client, args).await;
-    let released = client.force_release(&args.name, args.token).await?;
+    let released = client.force_release(&args.name, args.token).await.map_err(|error| match error.code() {
+        Some(Code::NotHeld) => {
+            Failure::from(error).with_remedy(&format!("; see `lockkeeper locks {}`", escaped(&args.name)))
+        }
+        _ => error.into(),
+    })?;
     if common.json {
         return print_json(&released);
     }

@@ -36,8 +36,10 @@ use crate::args::{Args, Common};
 use crate::failure::{EXIT_OK, Failure, print_error};
 use crate::output::print_bytes;
 
-/// The variable that may have the token itself. `LOCKKEEPER_TOKEN` is the fencing token of a command under a lock.
+/// The variable that may have the token itself.
 const TOKEN_VARIABLE: &str = "LOCKKEEPER_ACCESS_TOKEN";
+/// The variable with the fencing token of a command under a lock.
+const FENCING_VARIABLE: &str = "LOCKKEEPER_TOKEN";
 /// Permission of all users of this machine to read a file.
 const READABLE_BY_ALL: u32 = 0o004;
 
@@ -82,10 +84,24 @@ pub(crate) fn token(common: &Common) -> Result<Option<AccessToken>, Failure> {
     let Some(file) = &common.token_file else {
         return match std::env::var_os(TOKEN_VARIABLE) {
             Some(text) if !text.is_empty() => Ok(Some(text.to_string_lossy().parse::<AccessToken>()?)),
-            _ => Ok(None),
+            _ => {
+                warn_of_misplaced_token();
+                Ok(None)
+            }
         };
     };
     Ok(Some(AccessToken::from_file(file)?))
+}
+
+/// Other programs have the access token in a variable of such a name.
+fn warn_of_misplaced_token() {
+    let is_access_token = |text: &str| text.trim().starts_with("lk_") || text.parse::<AccessToken>().is_ok();
+    if std::env::var(FENCING_VARIABLE).is_ok_and(|text| is_access_token(&text)) {
+        print_error(&format!(
+            "warning: {FENCING_VARIABLE} has an access token and is ignored: it is for the fencing token of a command \
+             under a lock; set {TOKEN_VARIABLE} or --token-file instead"
+        ));
+    }
 }
 
 fn warn_if_readable_by_all(common: &Common) {

@@ -10,7 +10,7 @@ use lockkeeper_client::{Client, Error, Reading};
 use super::client;
 use crate::args::{Common, Create, Delete, Get, Ls, NodeKind, Set};
 use crate::failure::Failure;
-use crate::output::{ago, escaped, number, print_bytes, print_json, print_line, print_table, table};
+use crate::output::{ago, escaped, number, print_bytes, print_json, print_json_list, print_line, print_table, table};
 
 /// Most data read from standard input; a node's limit is lower.
 const MAX_INPUT_BYTES: u64 = 8 << 20;
@@ -31,10 +31,10 @@ pub(crate) async fn ls(common: &Common, args: &Ls) -> Result<(), Failure> {
     }
     if args.long {
         let children = read_children(&client, args, names).await?;
-        return if common.json { print_json(&children) } else { print_long(&children) };
+        return if common.json { print_json_list("children", &children) } else { print_long(&children) };
     }
     if common.json {
-        return print_json(&names);
+        return print_json_list("children", &names);
     }
     for name in names {
         print_line(&escaped(&name))?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::client;
 use crate::args::{Common, Schedules};
 use crate::failure::Failure;
-use crate::output::{ago, escaped, number, print_json, print_line, print_table, rough, table};
+use crate::output::{ago, escaped, number, print_json, print_json_list, print_line, print_table, rough, table};
 
 /// Most nodes that are looked at for jobs.
 const MAX_LISTED: usize = 10_000;
@@ -25,7 +25,7 @@ pub(crate) async fn run(common: &Common, args: &Schedules) -> Result<(), Failure
     let client = client(common)?;
     let Some(name) = &args.name else {
         let jobs = list(&client, &args.namespace).await?;
-        return if common.json { print_json(&jobs) } else { print_jobs(&jobs) };
+        return if common.json { print_json_list("schedules", &jobs) } else { print_jobs(&jobs) };
     };
     let state = client.schedule_state(&args.namespace, name).await.map_err(failed)?;
     let state = state.ok_or_else(|| {

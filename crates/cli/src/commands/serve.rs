@@ -7,8 +7,8 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::getppid;
 
 use crate::args::Serve;
-use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure};
-use crate::output::print_line;
+use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure, wants_json};
+use crate::output::{print_json, print_line};
 use crate::signals::Stops;
 
 /// Serves until a signal stops it.
@@ -23,7 +23,12 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     let (config, _) = Config::load(&args.config).map_err(|e| Failure::new(EXIT_USAGE, e.to_string()))?;
     if args.check_config {
         lockkeeper_server::check_config(&config).map_err(|e| Failure::new(e.exit_code(), e.to_string()))?;
-        return print_line(&format!("{} is valid", args.config.display())).map(|()| EXIT_OK);
+        let config = args.config.display().to_string();
+        return match wants_json() {
+            true => print_json(&serde_json::json!({ "config": config, "valid": true })),
+            false => print_line(&format!("{config} is valid")),
+        }
+        .map(|()| EXIT_OK);
     }
     // Files of a node are private; sled creates its files with the umask.
     umask(Mode::from_bits_truncate(0o077));

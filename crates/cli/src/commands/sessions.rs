@@ -8,7 +8,7 @@ use lockkeeper_client::Paging;
 use super::client;
 use crate::args::{self, Common};
 use crate::failure::Failure;
-use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, table};
+use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, rough, table};
 
 /// Prints all open sessions.
 pub(crate) async fn run(common: &Common, args: &args::Sessions) -> Result<(), Failure> {
@@ -30,16 +30,22 @@ pub(crate) async fn run(common: &Common, args: &args::Sessions) -> Result<(), Fa
     if all.sessions.is_empty() {
         return print_line("no sessions are open");
     }
-    let mut table = table(&["session", "timeout", "opened", "ephemerals", "principal", "label"]);
+    let mut table = table(&["session", "timeout", "opened", "silent", "left", "ephemerals", "principal", "label"]);
     for session in &all.sessions {
         table.add_row(vec![
             number(session.session_id),
             humantime::format_duration(Duration::from_millis(session.timeout_ms.into())).to_string().into(),
             ago(session.opened_ms).into(),
+            time(session.silent_ms).into(),
+            time(session.remaining_ms).into(),
             number(session.ephemeral_count),
             principal(session.principal.as_deref()).into(),
             escaped(&session.label).into(),
         ]);
     }
     print_table(&table)
+}
+
+fn time(known_ms: Option<u64>) -> String {
+    known_ms.map_or("-".into(), |ms| rough(Duration::from_millis(ms)))
 }

@@ -11,7 +11,7 @@ use super::member::summary;
 use crate::args::{Common, Status};
 use crate::doctor::survey::{ONE_CLUSTER, several_clusters};
 use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure, why};
-use crate::output::{escaped, number, print_json, print_line, print_table, table};
+use crate::output::{escaped, number, print_json_list, print_line, print_table, table};
 
 /// One endpoint in `--json`.
 #[derive(Serialize)]
@@ -41,13 +41,13 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
         return Err(Failure::failed(format!("{clusters}: {ONE_CLUSTER}")));
     }
     let reached = answers.iter().filter_map(|(_, status)| status.as_ref().ok());
-    let refused = answers.iter().find_map(|(_, status)| status.as_ref().err().filter(|e| e.code().is_some()));
+    let refused = answers.iter().find_map(|(_, status)| status.as_ref().err().filter(|error| is_refusal(error)));
     let ready: BTreeSet<u64> = reached.clone().filter(|status| status.ready).map(|status| status.node_id).collect();
     let endpoints = &answers[..client.endpoints().len().min(answers.len())];
     let endpoints_ready = endpoints.iter().all(|(_, status)| status.as_ref().is_ok_and(|status| status.ready));
     match (reached.clone().count(), latest(&answers)) {
         (0, _) => Err(match refused {
-            // The endpoints answer: this caller may not read the cluster.
+            // The endpoints answer: this caller may not read the cluster, or TLS is set up wrong.
             Some(error) => error.clone().into(),
             None => {
                 Failure::new(EXIT_UNREACHABLE, "no endpoint can be reached; check --endpoints or start the cluster")
@@ -61,6 +61,11 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
 /// The clusters of the endpoints, if there is more than one.
 fn clusters_of(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Option<String> {
     several_clusters(answers.iter().filter_map(|(endpoint, answer)| Some((endpoint, answer.as_ref().ok()?))))
+}
+
+/// Whether the node answered, and would not answer another time either.
+fn is_refusal(error: &Error) -> bool {
+    error.code().is_some() || matches!(error, Error::Tls { .. })
 }
 
 /// The status with the latest membership.
@@ -85,7 +90,7 @@ fn print_lines(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Result<(), 
         }
     };
     let lines: Result<Vec<_>, _> = answers.iter().map(line).collect();
-    print_json(&lines.map_err(|e| Failure::failed(e.to_string()))?)
+    print_json_list("endpoints", &lines.map_err(|e| Failure::failed(e.to_string()))?)
 }
 
 fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: bool) -> Result<(), Failure> {
@@ -134,6 +139,8 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
         None if latest(answers).is_some_and(|status| status.members.is_empty()) => print_line(
             "the cluster is not formed yet: at its first start every node of [peers] is needed once, not only a majority",
         )?,
+        // The refusal says it.
+        None if answers.iter().any(|(_, answer)| answer.as_ref().is_err_and(is_refusal)) => {}
         None => {
             print_line("no leader answers: the cluster makes no changes, or the leader cannot be reached from here")?
         }

@@ -10,6 +10,7 @@ mod pause;
 pub(crate) mod queue;
 mod supervision;
 pub(crate) mod unprotected;
+pub(crate) mod waiting;
 
 use std::ffi::OsString;
 use std::pin::pin;
@@ -34,6 +35,7 @@ use crate::supervise::Exit;
 use capture::Capture;
 use pause::noting_pauses;
 use supervision::{End, supervise};
+use waiting::Waiting;
 
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
 /// Longest wait for the session to be closed.
@@ -52,6 +54,9 @@ pub(crate) trait Hold {
 
     /// Acquires it, or finds that CMD need not run. Dropping the future cancels.
     async fn obtain(&self, session: &Session) -> Result<Obtained<Self::Held>, Failure>;
+
+    /// What [`obtain`](Self::obtain) waits for now; `None` if that cannot be told.
+    async fn waiting(&self, session: &Session) -> Option<Waiting>;
 
     /// CMD's environment variables.
     fn variables(&self, held: &Self::Held) -> Vec<(&'static str, String)>;
@@ -340,6 +345,7 @@ async fn obtain_and_run(
     let mut obtaining = pin!(hold.obtain(session));
     let obtained = tokio::select! {
         obtained = &mut obtaining => obtained,
+        never = waiting::report(args, hold, session) => match never {},
         because = session.lost() => Err(before_command(Error::Lost(because))),
         Some(signal) = signals.received.recv() => {
             // A session that outlives this process keeps what was just taken; that is not waited for, so it ends soon.
@@ -557,7 +563,13 @@ mod tests {
 
     fn of(label: Option<&str>, command: &[&str]) -> String {
         let command = command.iter().map(Into::into).collect();
-        super::label(&HoldArgs { ttl: Duration::from_secs(10), grace: None, label: label.map(Into::into), command })
+        super::label(&HoldArgs {
+            ttl: Duration::from_secs(10),
+            grace: None,
+            label: label.map(Into::into),
+            quiet: false,
+            command,
+        })
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use lockkeeper_client::api::Credential;
+use lockkeeper_client::api::{Credential, locks};
 use lockkeeper_client::locks::Backoff;
-use lockkeeper_client::{Client, Error, Guard, Moment, Session};
+use lockkeeper_client::{Error, Guard, Moment, Session};
 use tokio::time::sleep;
 
+use super::waiting::{Waiting, held_by};
 use super::{Hold, before_command, lost};
 use crate::failure::{EXIT_WAIT_TIMED_OUT, Failure, print_error};
-use crate::output::{ago, escaped};
+use crate::output::escaped;
 
 /// What to acquire.
 pub(crate) enum Target {
@@ -107,7 +108,7 @@ impl Grant {
     pub(crate) async fn obtain(session: &Session, request: Request) -> Result<Self, Failure> {
         match request.acquire(session).await.map_err(before_command)? {
             Some(guard) => Ok(Self { request, guard, credential: session.credential(), granted: Moment::now() }),
-            None => Err(timed_out(session.client(), request.target.names(), request.wait).await),
+            None => Err(timed_out(session, request.target.names(), request.wait)),
         }
     }
 
@@ -182,20 +183,41 @@ pub(crate) async fn no_longer_held(session: &Session, locks: &[String], token: u
     }
 }
 
-/// The failure of a wait that timed out, with the present holder.
-pub(crate) async fn timed_out(client: &Client, locks: &[String], wait: Option<Duration>) -> Failure {
-    let mut held_by = String::new();
-    let mut name = locks.join(" or ");
-    for lock in locks {
-        let Ok(view) = client.lock(lock).await else { continue };
-        if let Some(holder) = view.holders.first() {
-            held_by = format!(" by {} since {} (token {})", escaped(&holder.label), ago(holder.since_ms), holder.token);
-            name = lock.clone();
-            break;
+/// Whom this session's request for the locks waits for. The first lock in which it waits counts.
+pub(crate) async fn waiting(session: &Session, names: &[String]) -> Option<Waiting> {
+    for lock in names {
+        let view = session.client().lock_stale(lock).await.ok()?;
+        let is_own = |request: &locks::Request| request.session_id == Some(session.id());
+        let place = view.queue.iter().position(is_own);
+        if let Some(holder) = view.holders.first().filter(|_| place.is_some() || !view.holders.iter().any(is_own)) {
+            return Some(Waiting {
+                name: lock.clone(),
+                place: place.map(|before| before as u64 + 1),
+                holder: Some(holder.into()),
+                more_holders: view.holders.len() - 1,
+                waiters: view.waiting,
+            });
         }
     }
+    None
+}
+
+/// The failure of a wait that timed out, with its place and the holder.
+pub(crate) fn timed_out(session: &Session, names: &[String], wait: Option<Duration>) -> Failure {
+    let problem = session.last_busy();
+    let holders = problem.as_ref().map(|problem| &problem.holders[..]).unwrap_or_default();
+    let place = problem.as_ref().and_then(|problem| problem.place);
+    // Of several locks, the problem is about one.
+    let name = holders.first().and_then(|holder| holder.path.strip_prefix("/locks/")?.rsplit_once('/'));
+    let name = name.map_or_else(|| names.join(" or "), |(lock, _request)| lock.to_owned());
+    let held = holders.first().map_or_else(|| "held".into(), |first| held_by(&first.into(), holders.len() - 1));
+    let place = place.map_or_else(String::new, |place| format!(" at place {place}"));
     let waited = humantime::format_duration(wait.unwrap_or_default());
     let message =
-        format!("{} is still held{held_by} after a wait of {waited}; wait longer with --wait", escaped(&name));
-    Failure::new(EXIT_WAIT_TIMED_OUT, message)
+        format!("{} is still {held} after a wait of {waited}{place}; wait longer with --wait", escaped(&name));
+    let failure = Failure::new(EXIT_WAIT_TIMED_OUT, message);
+    match &problem {
+        Some(problem) => failure.with_document(problem),
+        None => failure,
+    }
 }

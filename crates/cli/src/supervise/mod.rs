@@ -20,7 +20,7 @@ use nix::unistd::{Pid, getpgrp, getpid};
 use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::time::{Instant, sleep};
 
-use crate::failure::{EXIT_INTERNAL, Failure, print_error};
+use crate::failure::{EXIT_INTERNAL, Failure, print_error, wants_json};
 use terminal::{foreground, set_foreground};
 
 /// Interval at which a killed group is checked.
@@ -88,6 +88,9 @@ impl Supervised {
         if terminal::is_for_command() {
             exec.arg("--foreground");
             terminal = TerminalUse::Given;
+        }
+        if wants_json() {
+            exec.arg("--json");
         }
         exec.arg("--").args(command).process_group(0).stdout(stdout);
         for (name, value) in variables {

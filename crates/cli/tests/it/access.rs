@@ -93,6 +93,13 @@ fn without_a_token_every_command_is_refused_with_what_to_do() {
         assert!(why.contains("unauthenticated"), "{arguments:?}: {why}");
         assert!(code == 122 || why.contains("--token-file"), "{arguments:?}: {why}");
     }
+    let status = cluster.dev.run(&["status"]);
+    assert!(!String::from_utf8_lossy(&status.stdout).contains("no leader answers"), "{status:?}");
+    // The variable of other programs for it has the fencing token here.
+    let token = fs::read_to_string(cluster.file("admin.token")).unwrap();
+    let misplaced = cluster.dev.command(&["locks"]).env("LOCKKEEPER_TOKEN", token.trim()).output().unwrap();
+    let why = String::from_utf8_lossy(&misplaced.stderr).into_owned();
+    assert!(why.contains("LOCKKEEPER_TOKEN has an access token") && !why.contains(token.trim()), "{why}");
     let unknown = done(&cluster.dev.run(&["auth", "whoami"]));
     assert!(unknown.contains("unknown"), "{unknown}");
 

@@ -227,7 +227,15 @@ fn the_secure_cluster_serves_its_clients_and_turns_others_away() {
         let refused = without().args(arguments).arg("locks").output().unwrap();
         assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {refused:?}");
         assert!(complaint(&refused).contains(cause), "{arguments:?}: {refused:?}");
+        // The cluster is there, and starting it is no advice.
+        let status = without().args(arguments).arg("status").output().unwrap();
+        assert_eq!(status.status.code(), Some(1), "{arguments:?}: {status:?}");
+        let told = String::from_utf8_lossy(&status.stdout).into_owned();
+        assert!(complaint(&status).contains(cause) && !told.contains("no leader answers"), "{status:?}");
     }
+    let hosts = cluster.endpoints().replace("https://", "");
+    let no_authority = without().args(["--endpoints", &hosts, "status"]).output().unwrap();
+    assert!(complaint(&no_authority).contains("this node speaks TLS: give --ca"), "{no_authority:?}");
     the_authority_is_replaced(&cluster);
 }
 

@@ -21,8 +21,8 @@ fn every_json_output_parses_and_tables_are_text() {
     assert_eq!(json(&dev.run(&["--json", "set", "/a", "two", "--version", "0"]))["stat"]["version"], 1);
     assert_eq!(json(&dev.run(&["--json", "get", "/a"]))["data"]["text"], "two");
     assert_eq!(text(&["get", "/a"]), "two");
-    assert_eq!(json(&dev.run(&["--json", "ls", "/a"])), serde_json::json!(["job-0000000000"]));
-    assert_eq!(json(&dev.run(&["--json", "ls", "/a", "--long"]))[0]["path"], "/a/job-0000000000");
+    assert_eq!(json(&dev.run(&["--json", "ls", "/a"])), serde_json::json!({ "children": ["job-0000000000"] }));
+    assert_eq!(json(&dev.run(&["--json", "ls", "/a", "--long"]))["children"][0]["path"], "/a/job-0000000000");
     assert!(text(&["ls", "-l", "/"]).lines().nth(1).unwrap().starts_with("a "));
     assert_eq!(dev.run(&["create", "/ttl", "--kind", "ttl", "--ttl", "1h"]).status.code(), Some(0));
     let refused = dev.run(&["delete", "/a"]);
@@ -44,7 +44,7 @@ fn every_json_output_parses_and_tables_are_text() {
     assert_eq!(shown.matches("me and mine").count(), 3, "{shown}");
 
     let status = json(&dev.run(&["--json", "status", "--checksum"]));
-    let zxids: Vec<_> = status.as_array().unwrap().iter().map(|node| node["state"].clone()).collect();
+    let zxids: Vec<_> = status["endpoints"].as_array().unwrap().iter().map(|node| node["state"].clone()).collect();
     assert_eq!(zxids.len(), 3);
     for (one, other) in zxids.iter().zip(&zxids[1..]) {
         assert!(one["zxid"] != other["zxid"] || one["checksum"] == other["checksum"]);
@@ -66,7 +66,7 @@ fn every_json_output_parses_and_tables_are_text() {
         "--server-pids",
         &dev.pids[0].to_string(),
     ]);
-    let bench = json(&bench);
+    let bench = json(&bench)["measurements"].take();
     assert_eq!(bench.as_array().unwrap().len(), 2);
     assert!(bench[0]["cycles"].as_u64().unwrap() > 0 && bench[1]["tokens_not_rising"] == 0);
     let drawn = std::fs::read_to_string(plot.path()).unwrap();
@@ -74,7 +74,7 @@ fn every_json_output_parses_and_tables_are_text() {
     let rates = ["--rate", "20,1000000,1000000"];
     let ramp =
         [&["--json", "bench", "--clients", "2", "--seconds", "1", "--warm-up", "0", "--locks", "own"], &rates[..]];
-    let ramp = json(&dev.run(&ramp.concat()));
+    let ramp = json(&dev.run(&ramp.concat()))["measurements"].take();
     let (last, kept) = ramp.as_array().unwrap().split_last().unwrap();
     assert!(kept.len() < 2, "a ramp ends at the first rate that is not kept: {ramp}");
     assert!(last["cycles_per_second"].as_f64().unwrap() < 0.9 * last["rate"].as_f64().unwrap(), "{ramp}");

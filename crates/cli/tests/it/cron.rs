@@ -193,7 +193,8 @@ fn another_schedule_is_refused(dev: &Dev) {
 
 fn schedules_are_listed(dev: &Dev) {
     let listed = json(&dev.run(&["--json", "schedules"]));
-    let names: Vec<&str> = listed.as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        listed["schedules"].as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["fails", "idle", "left", "shared/ticks", "takeover", "well"]);
     let table = String::from_utf8(dev.run(&["schedules"]).stdout).unwrap();
     assert!(table.starts_with("JOB") && table.contains("0 0 1 1 *") && table.contains("-01-01T00:00:00Z"), "{table}");

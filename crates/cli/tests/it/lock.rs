@@ -48,6 +48,16 @@ fn commands_that_cannot_run(dev: &Dev) {
     assert_eq!(folder.status.code(), Some(126), "{folder:?}");
     let nothing = dev.run(&["lock", "a"]);
     assert_eq!(nothing.status.code(), Some(125));
+    let no_dashes = dev.run(&["lock", "a", "true"]);
+    assert_eq!(no_dashes.status.code(), Some(125));
+    let errors = String::from_utf8(no_dashes.stderr).unwrap();
+    assert!(errors.contains("write -- before the command: lockkeeper --endpoints"), "{errors}");
+    assert!(errors.contains(" lock a -- true"), "{errors}");
+    for name in ["/orders/42", "orders/42/"] {
+        let slash = dev.run(&["lock", name, "--", "true"]);
+        assert_eq!(slash.status.code(), Some(125));
+        assert!(complaint(&slash).contains("leave out the "), "{slash:?}");
+    }
     let bad = dev.run(&["lock", "a/../b", "--", "true"]);
     assert_eq!(bad.status.code(), Some(125), "{bad:?}");
     assert_eq!(dev.holders("a"), 0, "nothing is held by commands that did not run");
@@ -161,6 +171,14 @@ fn a_forced_release_kills_the_group(dev: &Dev) {
     assert!(pids.iter().all(|pid| !alive(*pid)));
     let again = dev.run(&["unlock", "forced", "--force", "--token", &token]);
     assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(complaint(&again).contains("nobody holds it"), "{again:?}");
+    let next = hold(dev, "forced", &["--label", "the next one"]);
+    let again = complaint(&dev.run(&["unlock", "forced", "--force", "--token", &token]));
+    let token = json(&dev.run(&["--json", "locks", "forced"]))["holders"][0]["token"].to_string();
+    for part in ["held by \"the next one\" for ", &format!("(token {token})"), "`lockkeeper locks forced`"] {
+        assert!(again.contains(part), "{part} in {again}");
+    }
+    release(next);
 }
 
 fn a_killed_lockkeeper_takes_the_group_along(dev: &Dev) {
@@ -196,7 +214,7 @@ fn a_lock_within_a_lock() {
     let dev = Dev::start(3, &[]);
     eventually("the feature level of re-entry", || {
         let statuses = json(&dev.run(&["--json", "status"]));
-        (0..3).all(|node| statuses[node]["feature_level"].as_u64() >= Some(3))
+        (0..3).all(|node| statuses["endpoints"][node]["feature_level"].as_u64() >= Some(3))
     });
     the_same_lock_is_held_once_more(&dev);
     another_lock_has_a_session_of_its_own(&dev);
@@ -363,7 +381,7 @@ fn one_frozen_node_does_not_cost_the_lock() {
     let mut leader = None;
     eventually("one leads", || {
         let status = json(&dev.run(&["--json", "--patience", "1s", "status"]));
-        leader = (0..3).find(|at| status[at]["leading"] == true);
+        leader = (0..3).find(|at| status["endpoints"][at]["leading"] == true);
         leader.is_some()
     });
     let leader = leader.unwrap();

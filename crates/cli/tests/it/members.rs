@@ -204,4 +204,8 @@ fn status_asks_every_member_and_one_endpoint_is_enough() {
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.code() == Some(1) && table.contains("2 of them in step: the loss of one more is an outage")
     });
+    let (again, _) = add(&dev, 1, &[]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(complaint(&again).contains("node 1 is a member already") && again.stdout.is_empty(), "{again:?}");
+    assert!(complaint(&again).contains("`lockkeeper member replace 1 NEW --peer"), "{again:?}");
 }

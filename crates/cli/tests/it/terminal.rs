@@ -116,6 +116,7 @@ fn a_command_at_a_terminal() {
         a_command_that_waits_for_the_terminal_is_terminated,
         a_pager_keeps_the_terminal,
         nothing_is_suspended,
+        a_wait_is_one_line_that_is_kept_up_to_date,
         a_command_under_nohup_outlives_the_terminal,
     ] {
         step(&mut terminal, &dev);
@@ -244,6 +245,19 @@ fn nothing_is_suspended(terminal: &mut Terminal, dev: &Dev) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGUSR1).unwrap();
         terminal.ends(7);
     }
+}
+
+fn a_wait_is_one_line_that_is_kept_up_to_date(terminal: &mut Terminal, dev: &Dev) {
+    const LINE: &str = "\r\x1b[Klockkeeper lock: waiting for x, place 1, held by the holder for ";
+    let holder = Killed(dev.lock(&["x", "--label", "the holder"], "exec sleep 1000").spawn().unwrap());
+    eventually("the lock is held", || dev.holders("x") == 1);
+    terminal.line("TERM=xterm lockkeeper lock x -- echo granted");
+    terminal.shows(LINE);
+    terminal.shows(LINE);
+    nix::sys::signal::kill(holder.pid(), nix::sys::signal::Signal::SIGTERM).unwrap();
+    let waited = terminal.shows("granted");
+    assert!(!waited.contains('\n') && waited.ends_with("\r\x1b[K"), "one line, which is erased: {waited:?}");
+    terminal.ends(0);
 }
 
 /// The last step: it closes the terminal.

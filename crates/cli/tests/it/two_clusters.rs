@@ -6,8 +6,10 @@ use crate::support::{Dev, complaint, eventually, json, lockkeeper};
 
 /// Name and uid, as `status` says it.
 fn identity(dev: &Dev) -> String {
-    eventually("the cluster has a uid", || json(&dev.run(&["--json", "status"]))[0]["cluster_uid"].is_string());
-    let status = &json(&dev.run(&["--json", "status"]))[0];
+    eventually("the cluster has a uid", || {
+        json(&dev.run(&["--json", "status"]))["endpoints"][0]["cluster_uid"].is_string()
+    });
+    let status = &json(&dev.run(&["--json", "status"]))["endpoints"][0];
     let identity = format!("{}/{}", status["cluster"].as_str().unwrap(), status["cluster_uid"].as_str().unwrap());
     let told = dev.run(&["status"]);
     assert!(String::from_utf8_lossy(&told.stdout).contains(&format!("cluster {identity}\n")), "{told:?}");

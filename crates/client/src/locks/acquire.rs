@@ -65,10 +65,14 @@ async fn acquire_in_pieces(
                 // Only one of several locks may be gone. The others would block the next request.
                 let in_part = problem.code == Code::NotQueued && !request.also.is_empty();
                 pending.undecided = in_part && !pending.cancel(wait).await?;
-                if pending.undecided || wait.is_over() {
-                    return Ok(None);
+                if !pending.undecided && !wait.is_over() {
+                    tracing::debug!(lock = request.first, %problem, "acquiring again");
+                    continue;
                 }
-                tracing::debug!(lock = request.first, %problem, "acquiring again");
+                if problem.code == Code::LockBusy {
+                    session.set_last_busy(problem);
+                }
+                return Ok(None);
             }
             Err(error) => {
                 pending.undecided = !matches!(error, Error::Refused(_) | Error::Lost(_));

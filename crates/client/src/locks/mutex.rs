@@ -176,6 +176,9 @@ impl Lock {
                 Ok(Some(Guard::new(Hold::new(grant.with_its_session()))))
             }
             other => {
+                if let Some(problem) = own.last_busy() {
+                    session.set_last_busy(Box::new(problem));
+                }
                 cleanup::close_detached(&own);
                 other.map(|_| None)
             }

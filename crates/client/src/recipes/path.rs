@@ -63,7 +63,7 @@ impl RecipePath {
 pub(crate) fn check_part(name: &str) -> Result<(), RecipeError> {
     let bad = |why: String| Err(RecipeError::BadPath { path: name.into(), why });
     match name {
-        "" => return bad("a name has at least one character".into()),
+        "" => return bad("a part of it is empty: leave out the slash at the beginning, at the end or twice".into()),
         "." | ".." => return bad("'.' and '..' are no names".into()),
         _ if name.contains('/') => return bad("a name takes no '/'".into()),
         _ if name.len() > MAX_PART_BYTES => {

@@ -84,7 +84,8 @@ impl Client {
         self.lock_as(lock, ReadQuery::default()).await
     }
 
-    /// The same from the server's own replica, which may be stale. It answers without a majority, too.
+    /// The same from the server's own replica, which may be stale. It answers without a majority, too, and costs
+    /// the other nodes nothing.
     ///
     /// # Errors
     /// See [`Error`].

@@ -235,6 +235,15 @@ impl State {
         self.sessions.get(&id).map(|session| &**session)
     }
 
+    /// Who a lock request or a gate is from, for people: its own label, or else the one of its session.
+    pub fn label_or_session(&self, label: &str, session: Option<SessionId>) -> String {
+        let Some(id) = session.filter(|_| label.is_empty()) else { return label.to_owned() };
+        match self.session(id) {
+            Some(session) if !session.label.is_empty() => session.label.to_string(),
+            _ => format!("session {id}"),
+        }
+    }
+
     /// All live sessions, oldest first.
     pub fn sessions(&self) -> impl ExactSizeIterator<Item = (SessionId, &Session)> {
         self.sessions.iter().map(|(id, session)| (*id, &**session))

@@ -376,7 +376,9 @@ fn is_settled(acquired: &Result<At<Acquired>, NodeError>, ask: &Acquire) -> bool
 fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
     let own = parse_request(path.name()).map_or(u64::MAX, |(sequence, _)| sequence);
     let lock = lock.clone();
-    let Some(view) = state.lock(&lock) else { return Acquired::Busy { lock, holders: Vec::new(), ahead: 0 } };
+    let Some(view) = state.lock(&lock) else {
+        return Acquired::Busy { lock, holders: Vec::new(), ahead: 0, waiting_ahead: 0 };
+    };
     let holders = view
         .requests()
         .take_while(|request| matches!(request.standing, Standing::Holds { .. }))
@@ -385,12 +387,12 @@ fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
         .map(|request| HolderInfo {
             session: request.session,
             token: request.token,
-            label: request.label,
+            label: state.label_or_session(&request.label, request.session),
             since_ms: request.since_ms,
             mode: request.mode,
             delayed_until_ms: request.delayed_until_ms,
         })
         .collect();
     let ahead = view.requests().take(MAX_AHEAD_COUNTED).take_while(|request| request.sequence < own).count();
-    Acquired::Busy { lock, holders, ahead: ahead as u64 }
+    Acquired::Busy { lock, holders, ahead: ahead as u64, waiting_ahead: ahead.saturating_sub(view.holders()) as u64 }
 }

@@ -125,6 +125,17 @@ impl Engine {
         by_record.unwrap_or_else(|| self.acknowledged_remaining_ms(session))
     }
 
+    /// Age of a session's last sign of life, as far as this node knows.
+    pub(crate) fn session_silent_ms(&self, session: SessionId) -> Option<u64> {
+        let now_ms = self.replica.now_ms();
+        let leadership = *self.replication.leadership().borrow();
+        let heard_ms = self.replica.sessions.with(|records| match records.leader_of(leadership.term) {
+            Some(leader) if leadership.leading => leader.tracker.heard_ms(session),
+            _ => records.liveness.last_heard_ms(session),
+        })?;
+        Some(now_ms.saturating_sub(heard_ms))
+    }
+
     /// What a session has left since its last sign of life that the leader acknowledged through this node. The cluster
     /// cannot have expired it while this is above 0 (promise P5).
     pub(crate) fn acknowledged_remaining_ms(&self, session: SessionId) -> Option<u64> {

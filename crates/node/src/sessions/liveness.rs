@@ -59,6 +59,11 @@ impl LivenessTable {
         self.heard_ms.get(&session).copied()
     }
 
+    /// The last sign of life, where this table certainly has it.
+    pub(crate) fn last_heard_ms(&self, session: SessionId) -> Option<u64> {
+        self.whole_for.as_ref().and(self.get(session))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.heard_ms.len()
     }

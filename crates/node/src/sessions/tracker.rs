@@ -94,6 +94,11 @@ impl SessionTracker {
         }
     }
 
+    /// When a session was last heard of.
+    pub(crate) fn heard_ms(&self, session: SessionId) -> Option<u64> {
+        self.entries.get(&session).map(|entry| entry.heard_ms)
+    }
+
     /// When each session was last heard of, ordered by session: a simulation must send the same for the same seed.
     pub(crate) fn all_heard(&self) -> BTreeMap<SessionId, u64> {
         self.entries.iter().map(|(session, entry)| (*session, entry.heard_ms)).collect()

@@ -27,7 +27,7 @@ async fn a_lock_goes_from_node_to_node() {
         let other = cluster.at(id % 3 + 1);
         let foreign = session(other, 10_000).await;
         match other.acquire(caller(foreign), ask("a/b", 0)).await.unwrap().value {
-            Acquired::Busy { lock: missing, holders, ahead } => {
+            Acquired::Busy { lock: missing, holders, ahead, .. } => {
                 assert_eq!((missing, holders.len(), ahead), (lock("a/b"), 1, 1));
                 assert_eq!((holders[0].session, holders[0].token), (Some(mine.session), grant.token));
             }

@@ -24,7 +24,7 @@ async fn a_set_is_had_whole_or_not_at_all() {
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
     let m = granted(cluster.at(1).acquire(caller(a), ask("m", 0)).await);
     let busy = cluster.at(2).acquire(caller(b), ask_for(&["l", "m", "n"], 0)).await.unwrap().value;
-    let Acquired::Busy { lock: missing, holders, ahead } = busy else { panic!("{busy:?}") };
+    let Acquired::Busy { lock: missing, holders, ahead, .. } = busy else { panic!("{busy:?}") };
     assert_eq!((missing, holders[0].token, ahead), (lock("m"), m.token, 1), "the lock that is missing is named");
     assert_eq!(standing(cluster.at(3), &["l", "m", "n"]).await, 1, "it left every queue");
 

@@ -16,8 +16,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
-use super::locks::holder_views;
-use super::sessions::{check_label, credential_text};
+use super::locks::{describe, holder_views};
+use super::sessions::{check_label, credential_text, label_or_address};
 use super::{Answered, CallScope, unexpected, unfair};
 use crate::context::Context;
 use crate::extract::session_required;
@@ -154,7 +154,7 @@ struct Owner {
     made: Option<Made>,
 }
 
-async fn owner(context: &Context, mut caller: Caller, ask: &Acquire, label: &str) -> Result<Owner, Failure> {
+async fn owner(context: &Context, mut caller: Caller, ask: &Acquire, label: String) -> Result<Owner, Failure> {
     match (&caller.credential, ask.ttl_ms) {
         (Some(_), Some(_)) => {
             let detail = "'ttl_ms' has a session made, and Lockkeeper-Session names one; send one of them";
@@ -175,7 +175,7 @@ async fn owner(context: &Context, mut caller: Caller, ask: &Acquire, label: &str
         (None, Some(ttl_ms)) => {
             let delay_shutdown = Some(context.node.delay_shutdown());
             let (principals, timeout_ms) = (caller.principals.clone(), context.session_timeout_ms(Some(ttl_ms)));
-            let opened = context.node.open_session_as(principals, false, timeout_ms, label).await?.value;
+            let opened = context.node.open_session_as(principals, false, timeout_ms, &label).await?.value;
             let credential = opened.credential;
             caller.credential = Some(credential);
             // Only the answer names the session, so nobody can ask for the lock again in it.
@@ -202,7 +202,7 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
 /// Asks for the lock, waits in its queue, and returns the fencing token once it is held. Dropping the future withdraws
 /// the request and then drops `undecided`.
 pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Answered {
-    let CallScope { context, caller, at_work, undecided, expires, .. } = scope;
+    let CallScope { context, caller, at_work, undecided, expires, from, .. } = scope;
     let wanted = wanted(LockName::parse(&name)?, &caller, &ask, draw())?;
     // Before a session is opened, which would otherwise be opened and closed for nothing.
     let waiting = (ask.wait_ms > 0).then(|| {
@@ -214,7 +214,7 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
     if ask.ttl_ms.is_some() {
         context.node.check_room_for_request(&caller.principals, &wanted.locks).await?;
     }
-    let mut owner = owner(&context, caller, &ask, &wanted.label).await?;
+    let mut owner = owner(&context, caller, &ask, label_or_address(wanted.label.clone(), from)).await?;
     let mut request = request_for(&wanted, &ask);
     // Nobody waits, and is granted the lock, by a JWT that has expired meanwhile.
     let left = expires.map(|at| at.saturating_duration_since(Instant::now())).filter(|left| *left < request.wait);
@@ -249,8 +249,8 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
             let detail = "the JWT expired while the request waited; the request has left the queue; show another one";
             Err(Failure::new(Code::Unauthenticated, detail).at(zxid))
         }
-        lockkeeper_node::Acquired::Busy { lock, holders, ahead } => {
-            Err(busy(&context, &owner.caller.principals, &lock, &ask, (&holders, ahead)).await.at(zxid))
+        lockkeeper_node::Acquired::Busy { lock, holders, waiting_ahead, .. } => {
+            Err(busy(&context, &owner.caller.principals, &lock, &ask, (&holders, waiting_ahead + 1)).await.at(zxid))
         }
         lockkeeper_node::Acquired::Gone => {
             let detail = format!(
@@ -268,23 +268,27 @@ async fn busy(
     principals: &Principals,
     lock: &LockName,
     ask: &Acquire,
-    (holders, ahead): (&[lockkeeper_node::HolderInfo], u64),
+    (holders, place): (&[lockkeeper_node::HolderInfo], u64),
 ) -> Failure {
     let views = holder_views(context, principals, lock).await;
     // Callers who may not read the lock's directory do not learn the holder.
     let first = holders.first().filter(|_| views.is_some());
-    let who = first.map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
+    let others = match holders.len().saturating_sub(1) {
+        0 => String::new(),
+        others => format!(", and by {others} more"),
+    };
+    let who = first.map_or_else(String::new, |first| {
+        format!(" by {}{others}", describe(context, &first.label, (first.since_ms, first.token.0)))
+    });
     let waited = if ask.wait_ms > 0 { format!("after {} ms ", ask.wait_ms) } else { String::new() };
     let detail = format!(
-        "lock {lock} is {waited}still held{who}; {ahead} were ahead; the request has left the queue; retry, with a \
-         longer 'wait_ms' to wait longer"
+        "lock {lock} is {waited}still held{who}; the request was at place {place} and has left the queue; \
+         retry, with a longer 'wait_ms' to wait longer"
     );
-    Failure::new(Code::LockBusy, detail).with(|problem| problem.holders = views.unwrap_or_default())
-}
-
-fn describe(holder: &lockkeeper_node::HolderInfo) -> String {
-    let session = holder.session.map_or_else(|| "nobody's session".to_owned(), |session| format!("session {session}"));
-    if holder.label.is_empty() { session } else { format!("{:?} ({session})", holder.label) }
+    Failure::new(Code::LockBusy, detail).with(|problem| {
+        problem.holders = views.unwrap_or_default();
+        problem.place = Some(place);
+    })
 }
 
 async fn held(

@@ -11,8 +11,8 @@ use lockkeeper_api::{Answer, ClusterIdentity, Code};
 use lockkeeper_consensus::{
     ChangeError, ConsensusStatus, Follower, MemberAddresses, MemberChange, MemberRole, Members,
 };
-use lockkeeper_core::Zxid;
 use lockkeeper_core::access::{Need, Resource, Rights};
+use lockkeeper_core::{FeatureLevel, Zxid};
 use lockkeeper_node::{Bound, Consistency, NodeError};
 
 use super::{Answered, CallScope, level, record};
@@ -117,8 +117,26 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
         joint_voters: consensus.members.joint.iter().map(|voters| voters.iter().copied().collect()).collect(),
         failure_tolerance: consensus.failure_tolerance().map(|more| more as u64),
         feature_level: Some(status.feature_level.0),
+        supported_feature_level: Some(FeatureLevel::LATEST.0),
     };
     Ok(Reply::ok(status.zxid, Answer::Cluster(Box::new(body))))
+}
+
+/// What holds the cluster's feature level back, as far as this node knows: a member, or this node's own configuration.
+pub(super) fn holds_level_back(context: &Context) -> String {
+    let status = context.node.status();
+    let (present, consensus) = (status.feature_level.0, &status.consensus);
+    let low = |node: &u64| match consensus.feature_levels.get(node).copied() {
+        Some(level) if level > present => None,
+        Some(level) if *node == consensus.node => Some(format!("cluster.max_feature_level = {level} of node {node}")),
+        Some(level) => {
+            Some(format!("node {node}, whose program or cluster.max_feature_level allows level {level} only"))
+        }
+        None if consensus.leading => Some(format!("node {node}, which has not answered since this node leads")),
+        None => None,
+    };
+    let low: Vec<String> = consensus.members.all().filter_map(|(node, _)| low(node)).collect();
+    if low.is_empty() { String::new() } else { format!("; it is held back by {}", low.join(", and by ")) }
 }
 
 /// Reads the replicated clock. A linearizable read confirms that this node is in touch with the leader, whose time it

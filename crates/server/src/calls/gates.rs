@@ -47,13 +47,13 @@ fn check_fingerprint(fingerprint: &str) -> Result<Arc<str>, Failure> {
     Ok(Arc::from(fingerprint))
 }
 
-fn view(standing: GateStanding) -> Gate {
+fn view(state: &State, standing: GateStanding) -> Gate {
     match standing {
         GateStanding::Proceed { token, until_ms } => Gate::Proceed { token: token.0, until_ms },
         GateStanding::InProgress { token, session, label, since_ms, until_ms } => Gate::InProgress {
             token: token.0,
             session_id: session.map(|session| session.0),
-            label: label.to_string(),
+            label: state.label_or_session(&label, session),
             since_ms,
             until_ms,
         },
@@ -84,8 +84,9 @@ pub(super) async fn begin(scope: CallScope, key: String, ask: Begin) -> Answered
         label: Arc::from(check_label(ask.label)?),
     };
     let finish = finish_op(&key, (FencingToken(0), Arc::from([])), (ask.keep, None))?;
-    scope.context.node.check_gate_result(&key, &finish.into()).await?;
-    let done = scope.context.node.execute(scope.caller, op).await.map_err(Failure::from).inspect_err(|failure| {
+    let node = &scope.context.node;
+    node.check_gate_result(&key, &finish.into()).await?;
+    let done = node.execute(scope.caller, op).await.map_err(Failure::from).inspect_err(|failure| {
         if failure.code() == Code::GateMismatch {
             count("mismatch");
         }
@@ -96,7 +97,7 @@ pub(super) async fn begin(scope: CallScope, key: String, ask: Begin) -> Answered
         GateStanding::InProgress { .. } => "in_progress",
         GateStanding::Done { .. } => "done",
     });
-    let body = GateView { key: key.to_string(), gate: view(standing), zxid: done.zxid.0 };
+    let body = GateView { key: key.to_string(), gate: node.look(|state| view(state, standing)), zxid: done.zxid.0 };
     Ok(Reply::ok(done.zxid, Answer::Gate(body)))
 }
 
@@ -191,13 +192,12 @@ pub(super) async fn show(scope: CallScope, key: String, query: ReadQuery) -> Ans
     let read = node
         .read(level(query.consistency), move |state: &State| {
             may_read(&principals, state, &wanted.path())?;
-            state.gate(&wanted)
+            Ok(state.gate(&wanted)?.map(|standing| view(state, standing)))
         })
         .await?;
-    let standing = read.value.map_err(NodeError::Refused)?;
-    match standing {
-        Some(standing) => {
-            let body = GateView { key: key.to_string(), gate: view(standing), zxid: read.zxid.0 };
+    match read.value.map_err(NodeError::Refused)? {
+        Some(gate) => {
+            let body = GateView { key: key.to_string(), gate, zxid: read.zxid.0 };
             Ok(Reply::ok(read.zxid, Answer::Gate(body)))
         }
         None => {
@@ -257,7 +257,7 @@ fn summary(principals: &Principals, state: &State, gate: lockkeeper_core::GateSu
         token: gate.token.0,
         session_id: session.map(|session| session.0),
         principal: session.and_then(|id| state.principal_of_session(state.session(id)?)),
-        label: if is_readable { gate.label.to_string() } else { String::new() },
+        label: if is_readable { state.label_or_session(&gate.label, session) } else { String::new() },
         since_ms: gate.since_ms,
         until_ms: until(gate.until_ms),
         result_bytes: gate.result_bytes.map(|bytes| bytes as u64),

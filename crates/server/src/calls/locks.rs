@@ -1,12 +1,14 @@
 //! Calls of locks: verify, look at, list, break. Acquiring and releasing is in `acquire`.
 
-use lockkeeper_api::Answer;
+use std::time::Duration;
+
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks, LocksQuery, Mode, Released, Request, Token, Verified};
+use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::lock::LOCKS_ROOT;
-use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Standing, State, Zxid};
+use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Refusal, Standing, State};
 use lockkeeper_node::{Consistency, NodeError};
 
 use super::{Answered, CallScope, level, page_limit, record};
@@ -44,7 +46,7 @@ fn request_view(state: &State, request: LockRequest) -> Request {
         delayed_until_ms: request.delayed_until_ms,
         session_id: request.session.map(|session| session.0),
         principal: request.session.and_then(|id| state.principal_of_session(state.session(id)?)),
-        label: request.label,
+        label: state.label_or_session(&request.label, request.session),
         since_ms: request.since_ms,
         path: request.path.to_string(),
         waits_for,
@@ -149,6 +151,27 @@ fn in_parts(state: &State, name: &str, after: Option<&LockName>, limit: usize) -
     first.into_iter().chain(state.locks(&format!("{name}/"), after, limit)).take(limit).collect()
 }
 
+/// The refusal to break a grant that has ended: it names the present one.
+async fn not_held_any_more(context: &Context, principals: &Principals, lock: &LockName, token: u64) -> Failure {
+    let holders = holder_views(context, principals, lock).await;
+    let now = match holders.as_deref() {
+        Some([first, ..]) => {
+            let who = describe(context, &first.label, (first.since_ms, first.token));
+            format!("it is held by {who}: look at that holder before you break its grant")
+        }
+        Some([]) => "nobody holds it".to_owned(),
+        None => "look at its holder before you break a grant".to_owned(),
+    };
+    Failure::new(Code::NotHeld, format!("lock {lock} is not held with token {token}; {now}"))
+        .with(|problem| problem.holders = holders.unwrap_or_default())
+}
+
+/// A holder for people: who, for how long, and with which token.
+pub(super) fn describe(context: &Context, who: &str, (since_ms, token): (u64, u64)) -> String {
+    let seconds = context.node.clock_ms().saturating_sub(since_ms) / 1_000;
+    format!("{who:?} for {} (token {token})", humantime::format_duration(Duration::from_secs(seconds)))
+}
+
 /// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit
 /// log.
 pub(super) async fn force_release(scope: CallScope, name: String, token: u64) -> Answered {
@@ -158,9 +181,17 @@ pub(super) async fn force_release(scope: CallScope, name: String, token: u64) ->
     let requester = scope.admit_force(refused).await?;
     let CallScope { context, caller, .. } = scope;
     let event = AuditEvent::ForcedRelease { lock: Some(lock.clone()), path: None, token: FencingToken(token) };
-    let done = context.node.force_release(lock, FencingToken(token), caller.principals).await;
-    let released = |zxid: Zxid| Answer::Released(Released { lock: name, token, still_held: 0, zxid: zxid.0 });
-    let answered = done.map(|done| Reply::ok(done.zxid, released(done.zxid))).map_err(Failure::from);
+    let done = context.node.force_release(lock.clone(), FencingToken(token), caller.principals.clone()).await;
+    let answered = match done {
+        Ok(done) => {
+            let body = Released { lock: name, token, still_held: 0, zxid: done.zxid.0 };
+            Ok(Reply::ok(done.zxid, Answer::Released(body)))
+        }
+        Err(NodeError::Refused(Refusal::NotHeld { .. })) => {
+            Err(not_held_any_more(&context, &caller.principals, &lock, token).await)
+        }
+        Err(error) => Err(error.into()),
+    };
     record(&context, event, requester, &answered);
     answered
 }

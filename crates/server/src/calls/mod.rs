@@ -170,7 +170,9 @@ impl CallScope {
             Call::KeepSessionAlive { id } => sessions::keepalive(self, id).boxed(),
             Call::ListLocks { query } => locks::list(self, query).boxed(),
             Call::GetLock { name, query } => locks::show(self, name, query).boxed(),
-            Call::AcquireLock { name, body } => acquire::acquire(self, name, body).boxed(),
+            Call::AcquireLock { name, body } => {
+                with_level(self.context.clone(), acquire::acquire(self, name, body)).boxed()
+            }
             Call::ReleaseLock { name, body } => acquire::release(self, name, body).boxed(),
             Call::DowngradeLock { name, body } => acquire::downgrade(self, name, body).boxed(),
             Call::VerifyLock { name, body } => locks::verify(self, name, body).boxed(),
@@ -179,19 +181,22 @@ impl CallScope {
             }
             Call::ListGates { query } => gates::list(self, query).boxed(),
             Call::GetGate { key, query } => gates::show(self, key, query).boxed(),
-            Call::BeginGate { key, body } => gates::begin(self, key, body).boxed(),
-            Call::FinishGate { key, body } => gates::finish(self, key, body).boxed(),
+            Call::BeginGate { key, body } => with_level(self.context.clone(), gates::begin(self, key, body)).boxed(),
+            Call::FinishGate { key, body } => with_level(self.context.clone(), gates::finish(self, key, body)).boxed(),
             Call::FailGate { key, body } => gates::fail(self, key, body).boxed(),
-            Call::ResetGate { key, query } => to_the_end(self.context.clone(), gates::reset(self, key, query)).boxed(),
+            Call::ResetGate { key, query } => {
+                with_level(self.context.clone(), to_the_end(self.context.clone(), gates::reset(self, key, query)))
+                    .boxed()
+            }
             Call::GetNode { path, query } => nodes::get(self, path, query).boxed(),
             Call::CreateNode { path, body } => nodes::create(self, path, body).boxed(),
             Call::SetNode { path, query, body } => nodes::set(self, path, query, body).boxed(),
             Call::DeleteNode { path, query } => nodes::delete(self, path, query).boxed(),
-            Call::AddToCounter { path, body } => nodes::add(self, path, body).boxed(),
-            Call::TakePermits { name, body } => rates::take(self, name, body).boxed(),
-            Call::GetRate { name, query } => rates::show(self, name, query).boxed(),
-            Call::ListRates { query } => rates::list(self, query).boxed(),
-            Call::RunTransaction { body } => txn::txn(self, body).boxed(),
+            Call::AddToCounter { path, body } => with_level(self.context.clone(), nodes::add(self, path, body)).boxed(),
+            Call::TakePermits { name, body } => with_level(self.context.clone(), rates::take(self, name, body)).boxed(),
+            Call::GetRate { name, query } => with_level(self.context.clone(), rates::show(self, name, query)).boxed(),
+            Call::ListRates { query } => with_level(self.context.clone(), rates::list(self, query)).boxed(),
+            Call::RunTransaction { body } => with_level(self.context.clone(), txn::txn(self, body)).boxed(),
             Call::GetCluster { query } => cluster::status(self, query).boxed(),
             Call::GetClock { query } => cluster::clock(self, query).boxed(),
             Call::AddMember { body } => to_the_end(self.context.clone(), cluster::add_member(self, body)).boxed(),
@@ -224,6 +229,16 @@ async fn to_the_end(context: Arc<Context>, call: impl Future<Output = Answered> 
     context.tasks.spawn(within_same_leader_limit(call)).await.unwrap_or_else(|ended| match ended.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         Err(_) => Err(Failure::new(Code::UnknownOutcome, "this node stopped meanwhile; it may or may not be executed")),
+    })
+}
+
+/// Says in the refusal of a call that needs a higher feature level what holds the level back.
+async fn with_level(context: Arc<Context>, call: impl Future<Output = Answered>) -> Answered {
+    call.await.map_err(|failure| match failure.code() {
+        Code::FeatureLevelTooLow => {
+            failure.with(|problem| problem.detail.push_str(&cluster::holds_level_back(&context)))
+        }
+        _ => failure,
     })
 }
 

@@ -7,11 +7,12 @@ use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_LABEL_BYTES;
 use lockkeeper_core::{Refusal, SessionId, State};
-use lockkeeper_node::{Consistency, Credential, NodeError};
+use lockkeeper_node::{Consistency, Credential, Node, NodeError};
 
 use super::{Answered, CallScope, level, page_limit};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::http::connection::ClientAddress;
 use crate::principals::may_name;
 use crate::reply::Reply;
 
@@ -34,6 +35,11 @@ pub(super) fn check_label(label: Option<String>) -> Result<String, Failure> {
     Ok(label)
 }
 
+/// The label of a session whose client gives none.
+pub(super) fn label_or_address(label: String, ClientAddress { address, .. }: ClientAddress) -> String {
+    if label.is_empty() { format!("http client at {}", address.ip().to_canonical()) } else { label }
+}
+
 /// The credential as clients carry it.
 pub(super) fn credential_text(credential: &Credential) -> String {
     ApiCredential { session_id: credential.session.0, secret: credential.secret }.to_string()
@@ -51,7 +57,7 @@ impl Context {
 /// Opens a session.
 pub(super) async fn open(scope: CallScope, ask: OpenSession) -> Answered {
     let context = &scope.context;
-    let label = check_label(ask.label)?;
+    let label = label_or_address(check_label(ask.label)?, scope.from);
     let timeout_ms = context.session_timeout_ms(ask.timeout_ms);
     let opened = context.node.open_session_as(scope.caller.principals, false, timeout_ms, &label).await?;
     let session = opened.value;
@@ -88,11 +94,11 @@ pub(super) async fn close(scope: CallScope, id: u64) -> Answered {
 /// Shows a session. Needs no secret and shows none.
 pub(super) async fn show(scope: CallScope, id: u64, query: ReadQuery) -> Answered {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
-    let session = SessionId(id);
+    let (session, of) = (SessionId(id), node.clone());
     let read = node
         .read(level(query.consistency), move |state: &State| {
             may_see(&principals, state, session)?;
-            Ok(state.session(session).map(|found| view(&principals, state, session, found)))
+            Ok(state.session(session).map(|found| view(&of, &principals, state, (session, found))))
         })
         .await?;
     match read.value.map_err(NodeError::Refused)? {
@@ -114,14 +120,22 @@ fn may_see(principals: &Principals, state: &State, id: SessionId) -> Result<(), 
 }
 
 /// The view of a session, without names in directories that the caller may not list.
-fn view(principals: &Principals, state: &State, id: SessionId, session: &lockkeeper_core::Session) -> Session {
+fn view(
+    node: &Node,
+    principals: &Principals,
+    state: &State,
+    (id, session): (SessionId, &lockkeeper_core::Session),
+) -> Session {
     let ephemerals = session.ephemerals();
+    let silent_ms = node.session_silence(id).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
     Session {
         session_id: id.0,
         timeout_ms: session.timeout_ms,
         principal: state.principal_of_session(session),
         label: session.label.to_string(),
         opened_ms: session.opened_ms,
+        silent_ms,
+        remaining_ms: silent_ms.map(|silent_ms| u64::from(session.timeout_ms).saturating_sub(silent_ms)),
         ephemeral_count: ephemerals.len() as u64,
         ephemerals: ephemerals
             .take(EPHEMERALS_SHOWN)
@@ -135,14 +149,14 @@ fn view(principals: &Principals, state: &State, id: SessionId, session: &lockkee
 pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let limit = page_limit(page.limit)?;
-    let after = page.after.map(SessionId);
+    let (after, of) = (page.after.map(SessionId), node.clone());
     let read = node
         .read(level(page.consistency), move |state: &State| {
             state.check_right(&principals, &Need::of(Resource::Sessions, "", Rights::READ))?;
             let mut found: Vec<Session> = state
                 .sessions_after(after)
                 .take(limit + 1)
-                .map(|(id, session)| view(&principals, state, id, session))
+                .map(|session| view(&of, &principals, state, session))
                 .collect();
             let more = found.len() > limit;
             found.truncate(limit);

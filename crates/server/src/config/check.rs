@@ -13,7 +13,7 @@ use lockkeeper_core::limits::{
 use lockkeeper_tls::is_name;
 use lockkeeper_zookeeper::FourLetterWord;
 
-use super::{AdminFrom, Config, ConfigError, Limits, ListenerName, NodeRole};
+use super::{AdminFrom, Config, ConfigError, Limits, ListenerName, NodeRole, Timing};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
@@ -51,6 +51,23 @@ pub(super) fn within<T: PartialOrd + Display + Copy>(key: &str, value: T, low: T
         return Err(refuse(key, value, format!("must be from {low} to {high}")));
     }
     Ok(())
+}
+
+/// A key with its value and its default.
+type Setting = (&'static str, u64, u64);
+
+/// Refuses a `high` below the `least` that follows from `low`. Names the key that was set: the other one is not in the
+/// file.
+fn at_most(relation: &str, (low, least): (Setting, u64), high: Setting) -> Result<(), ConfigError> {
+    if high.1 >= least {
+        return Ok(());
+    }
+    let is_set = |(_, value, default): Setting| value != default;
+    if is_set(low) && !is_set(high) {
+        let rule = format!("needs {} = {least} or more, which is {} by default: set that too", high.0, high.1);
+        return Err(refuse(low.0, low.1, rule));
+    }
+    Err(refuse(high.0, high.1, format!("must be {relation} {} = {}, so from {least}", low.0, low.1)))
 }
 
 impl Config {
@@ -279,16 +296,30 @@ impl Config {
     fn check_timing(&self) -> Result<(), ConfigError> {
         let timing = &self.timing;
         within("timing.heartbeat_ms", timing.heartbeat_ms, 10, 10_000)?;
-        let least = timing.heartbeat_ms * 2;
-        within("timing.election_timeout_min_ms", timing.election_timeout_min_ms, least, 60_000)?;
-        let (min, max) = (timing.election_timeout_min_ms, timing.election_timeout_max_ms);
-        within("timing.election_timeout_max_ms", max, min + timing.heartbeat_ms, 120_000)?;
+        within("timing.election_timeout_min_ms", timing.election_timeout_min_ms, 20, 60_000)?;
+        within("timing.election_timeout_max_ms", timing.election_timeout_max_ms, 30, 120_000)?;
         let (low, high) = (MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
         within("timing.min_session_timeout_ms", timing.min_session_timeout_ms, low, high)?;
-        within("timing.max_session_timeout_ms", timing.max_session_timeout_ms, timing.min_session_timeout_ms, high)?;
-        let (low, high) = (timing.min_session_timeout_ms, timing.max_session_timeout_ms);
+        within("timing.max_session_timeout_ms", timing.max_session_timeout_ms, low, high)?;
         within("timing.default_session_timeout_ms", timing.default_session_timeout_ms, low, high)?;
+        self.check_timing_together()?;
         within("timing.reap_interval_ms", timing.reap_interval_ms, 50, 3_600_000)
+    }
+
+    /// The rules between two keys of `[timing]`.
+    fn check_timing_together(&self) -> Result<(), ConfigError> {
+        let (timing, default) = (&self.timing, Timing::default());
+        let heartbeat = ("timing.heartbeat_ms", timing.heartbeat_ms, default.heartbeat_ms);
+        let min = ("timing.election_timeout_min_ms", timing.election_timeout_min_ms, default.election_timeout_min_ms);
+        let max = ("timing.election_timeout_max_ms", timing.election_timeout_max_ms, default.election_timeout_max_ms);
+        let session = |key, of: fn(&Timing) -> u32| (key, u64::from(of(timing)), u64::from(of(&default)));
+        let shortest = session("timing.min_session_timeout_ms", |timing| timing.min_session_timeout_ms);
+        let longest = session("timing.max_session_timeout_ms", |timing| timing.max_session_timeout_ms);
+        let usual = session("timing.default_session_timeout_ms", |timing| timing.default_session_timeout_ms);
+        at_most("at least twice", (heartbeat, heartbeat.1 * 2), min)?;
+        at_most("at least timing.heartbeat_ms above", (min, min.1 + heartbeat.1), max)?;
+        at_most("at least", (shortest, shortest.1), usual)?;
+        at_most("at least", (usual, usual.1), longest)
     }
 
     fn check_limits(&self) -> Result<(), ConfigError> {

@@ -82,6 +82,35 @@ async fn readers_share_and_writers_wait() {
     assert_eq!(busy.problem(Code::LockBusy).holders.len(), 2);
 }
 
+/// Who waits in vain learns why: the place, and for each holder label, token and since when.
+#[tokio::test]
+async fn a_wait_that_ends_tells_place_and_holder() {
+    let node = Cluster::start(1).await;
+    let body = json!({ "ttl_ms": 30_000, "label": "pg_dump" });
+    let held: Acquired = node.post("/v1/locks/nightly/acquire", None, body.clone()).await.json();
+    let tried = node.post("/v1/locks/nightly/acquire", None, body.clone()).await.problem(Code::LockBusy);
+    assert_eq!(tried.place, Some(1), "nobody waits: {tried:?}");
+
+    let mut waiting = body;
+    waiting["wait_ms"] = 60_000.into();
+    let first = node.post("/v1/locks/nightly/acquire", None, waiting.clone());
+    tokio::pin!(first);
+    let waits = async || node.get("/v1/locks/nightly").await.json::<Lock>().waiting == 1;
+    tokio::select! {
+        _ = &mut first => panic!("two hold the lock"),
+        () = eventually("the first one waits", waits) => {}
+    }
+    waiting["wait_ms"] = 50.into();
+    let busy = node.post("/v1/locks/nightly/acquire", None, waiting).await.problem(Code::LockBusy);
+    assert_eq!(busy.place, Some(2), "behind the first one: {busy:?}");
+    let [holder] = &busy.holders[..] else { panic!("{busy:?}") };
+    assert_eq!((holder.label.as_str(), holder.token), ("pg_dump", held.token));
+    assert!(holder.since_ms > 0);
+    for part in ["\"pg_dump\"", "place 2", " for ", &format!("(token {})", held.token)] {
+        assert!(busy.detail.contains(part), "{part} in {}", busy.detail);
+    }
+}
+
 #[tokio::test]
 async fn ttl_makes_a_session_and_takes_it_back() {
     let node = Cluster::start(1).await;

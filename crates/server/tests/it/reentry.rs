@@ -85,6 +85,7 @@ async fn a_cluster_that_is_held_back_refuses_what_needs_a_higher_level() {
     for body in [json!({ "reentrant": true }), json!({ "also": many })] {
         let problem = acquire(&cluster, "l", &own, body).await.problem(Code::FeatureLevelTooLow);
         assert!(problem.detail.contains("level 3") && problem.detail.contains("max_feature_level"), "{problem}");
+        assert!(problem.detail.ends_with("held back by cluster.max_feature_level = 2 of node 1"), "{problem}");
     }
     assert_eq!(cluster.session(100).await.timeout_ms, 500);
 }

@@ -1,7 +1,9 @@
 //! Sessions over HTTP: open, keep alive, show, list, close, expire; no session manages another one.
 
 use lockkeeper_api::Code;
-use lockkeeper_api::sessions::{KeptAlive, Session, Sessions};
+use lockkeeper_api::gates::{Gate, GateView, Gates};
+use lockkeeper_api::locks::{Acquired, Lock};
+use lockkeeper_api::sessions::{KeptAlive, Session, SessionOpened, Sessions};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -25,7 +27,8 @@ async fn a_session_from_beginning_to_end() {
     assert_eq!((shown.label.as_str(), shown.ephemeral_count), ("test", 1));
     assert_eq!(shown.ephemerals, ["/mine"]);
     let stale: Session = node.get(&format!("{path}?consistency=stale")).await.json();
-    assert_eq!(stale, shown);
+    let timeless = |session: Session| Session { silent_ms: None, remaining_ms: None, ..session };
+    assert_eq!(timeless(stale), timeless(shown));
 
     let closed = node.call(Method::DELETE, &path, Some(&opened.credential), None).await;
     assert_eq!(closed.status, StatusCode::OK);
@@ -34,6 +37,60 @@ async fn a_session_from_beginning_to_end() {
     let late = node.call(Method::POST, &format!("{path}/keepalive"), Some(&opened.credential), None).await;
     late.problem(Code::SessionExpired);
     node.call(Method::DELETE, &path, Some(&opened.credential), None).await.problem(Code::SessionExpired);
+}
+
+/// Who gives no label is known by its address, in sessions, queues and gates.
+#[tokio::test]
+async fn nobody_is_without_a_label() {
+    let node = Cluster::start(1).await;
+    let opened: SessionOpened = node.post("/v1/sessions", None, json!({})).await.json();
+    let nameless = "http client at 127.0.0.1";
+    let shown: Session = node.get(&format!("/v1/sessions/{}", opened.session_id)).await.json();
+    assert_eq!(shown.label, nameless);
+    let held: Acquired = node.post("/v1/locks/py/2/acquire", None, json!({ "ttl_ms": 30_000 })).await.json();
+    assert_eq!(node.get("/v1/locks/py/2").await.json::<Lock>().holders[0].label, nameless);
+    let busy = node.post("/v1/locks/py/2/acquire", Some(&opened.credential), json!({})).await.problem(Code::LockBusy);
+    assert!(busy.holders[0].label == nameless && busy.detail.contains(nameless), "{busy}");
+    let credential = held.credential.unwrap();
+    let begin = json!({ "fingerprint": "f" });
+    node.post("/v1/gates/g/begin", Some(&credential), begin.clone()).await.json::<GateView>();
+    let in_progress: GateView = node.post("/v1/gates/g/begin", Some(&opened.credential), begin).await.json();
+    assert!(matches!(&in_progress.gate, Gate::InProgress { label, .. } if label == nameless), "{in_progress:?}");
+    assert_eq!(node.get("/v1/gates").await.json::<Gates>().gates[0].label, nameless);
+
+    let labelled: SessionOpened = node.post("/v1/sessions", None, json!({ "label": "billing" })).await.json();
+    node.post("/v1/locks/l/acquire", Some(&labelled.credential), json!({})).await.json::<Acquired>();
+    let queue: Lock = node.get("/v1/locks/l").await.json();
+    assert_eq!(queue.holders[0].label, "billing", "a request without a label has that of its session");
+}
+
+/// Every voter knows when a session was last heard of, and how long it lives without another sign of life.
+#[tokio::test]
+async fn the_last_sign_of_life_is_shown_at_every_voter() {
+    let cluster = Cluster::start(3).await;
+    let opened = cluster.session(30_000).await;
+    for node in &cluster.nodes {
+        eventually("the node knows the last sign of life", async || {
+            let path = format!("/v1/sessions/{}?consistency=stale", opened.session_id);
+            let got = node.get(&path).await;
+            if got.status != StatusCode::OK {
+                return false;
+            }
+            let shown: Session = got.json();
+            let Some(silent_ms) = shown.silent_ms else { return false };
+            assert_eq!(shown.remaining_ms, Some(30_000_u64.saturating_sub(silent_ms)), "{shown:?}");
+            silent_ms < 30_000
+        })
+        .await;
+    }
+    // The silence grows, and a keepalive ends it.
+    let path = format!("/v1/sessions/{}", opened.session_id);
+    let silence = async || cluster.get(&path).await.json::<Session>().silent_ms.unwrap();
+    eventually("the session to be silent for a moment", async || silence().await > 50).await;
+    let keepalive = format!("{path}/keepalive");
+    let before = silence().await;
+    cluster.call(Method::POST, &keepalive, Some(&opened.credential), None).await.json::<KeptAlive>();
+    eventually("the keepalive counts", async || silence().await < before).await;
 }
 
 #[tokio::test]

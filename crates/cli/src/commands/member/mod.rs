@@ -80,7 +80,8 @@ impl Operator<'_> {
     }
 
     async fn add(&self, args: &AddMember) -> Result<(), Failure> {
-        let view = self.view().await?;
+        let view = self.settled_view().await?;
+        view.check_addition(args.node)?;
         let addresses = &args.addresses;
         let addition = Addition {
             node_id: args.node,

@@ -86,6 +86,19 @@ impl View {
         Listed { membership_version, leader, failure_tolerance, joint_voters, members }
     }
 
+    /// Refuses to add a voter that is dead: a new start under its id, without its data, would be turned away.
+    pub(super) fn check_addition(&self, node: u64) -> Result<(), Failure> {
+        let is_dead = |member: &Member| member.role == Role::Voter && member.synced == Some(false);
+        if !self.member(node).is_some_and(is_dead) {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "node {node} is a member already, and not in step: start it with the configuration and the data that it \
+             has. If its data are lost: `lockkeeper member replace {node} NEW --peer HOST:PORT --client HOST:PORT`, \
+             where NEW is an id that was never used"
+        )))
+    }
+
     pub(super) fn no_member(&self, node: u64) -> Failure {
         let ids: Vec<String> = self.status.members.iter().map(|member| member.node_id.to_string()).collect();
         Failure::failed(format!("node {node} is not a member; the members are {}", ids.join(", ")))
@@ -173,26 +186,34 @@ pub(crate) fn summary(leader: &Status) -> Vec<String> {
         Some(more) => format!("{more} more may be lost"),
     };
     let half_done = half_done(&leader.joint_voters);
-    [format!("{count}: {margin}")].into_iter().chain(half_done).chain(feature_level(leader)).collect()
+    let level = leader.feature_level.map_or_else(String::new, |level| format!("; feature level {level}"));
+    [format!("{count}: {margin}{level}")].into_iter().chain(half_done).chain(feature_level(leader)).collect()
 }
 
 /// What the cluster's feature level waits for, while a member supports a higher one.
 fn feature_level(leader: &Status) -> Option<String> {
     let present = leader.feature_level?;
-    let highest = leader.members.iter().filter_map(|member| member.feature_level).max()?;
-    if highest <= present {
+    let announced = leader.members.iter().filter_map(|member| member.feature_level);
+    if announced.chain(leader.supported_feature_level).max()? <= present {
         return None;
     }
-    let held_back = leader.members.iter().filter(|member| member.feature_level.is_none_or(|level| level <= present));
-    let held_back: Vec<String> = held_back.map(|member| member.node_id.to_string()).collect();
-    Some(match held_back.join(", ") {
-        nodes if nodes.is_empty() => {
-            format!("feature level {present}: the leader raises it once all members have been in step for 5 s")
-        }
-        nodes => format!(
-            "feature level {present}: held back by node {nodes}; upgrade its program, raise its \
-             cluster.max_feature_level, or start it"
-        ),
+    let is_low = |member: &&Member| member.feature_level.is_none_or(|level| level <= present);
+    let by_setting = |member: &&Member| {
+        member.node_id == leader.node_id && leader.supported_feature_level.is_some_and(|highest| highest > present)
+    };
+    let (own, others): (Vec<&Member>, Vec<&Member>) = leader.members.iter().filter(is_low).partition(by_setting);
+    let own = own.first().map(|member| {
+        format!("by cluster.max_feature_level = {} of node {}", member.feature_level.unwrap_or(present), member.node_id)
+    });
+    let others: Vec<String> = others.iter().map(|member| member.node_id.to_string()).collect();
+    let others = (!others.is_empty()).then(|| {
+        let nodes = others.join(", ");
+        format!("by node {nodes}; upgrade its program, raise its cluster.max_feature_level, or start it")
+    });
+    let held_back = own.into_iter().chain(others).collect::<Vec<_>>().join(", and ");
+    Some(match held_back.as_str() {
+        "" => format!("feature level {present}: the leader raises it once all members have been in step for 5 s"),
+        by => format!("feature level {present}: held back {by}"),
     })
 }
 
@@ -317,6 +338,12 @@ mod tests {
         assert!(told([Some(2); 3]).unwrap().contains("raises it once all members"));
         status.feature_level = Some(2);
         assert_eq!(summary(&status).len(), 1);
+        assert!(summary(&status)[0].ends_with("; feature level 2"), "{status:?}");
+        // The program could more than its operator allows; no member announces more.
+        status.supported_feature_level = Some(3);
+        let by_setting = "feature level 2: held back by cluster.max_feature_level = 2 of node 1";
+        status.members.truncate(1);
+        assert_eq!(summary(&status)[1], by_setting);
     }
 
     #[test]
