@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use lockkeeper_checkers::skip::has_programs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -42,7 +43,7 @@ impl Process {
     ) -> io::Result<Self> {
         let append = |path: &Path| File::options().create(true).append(true).open(path);
         let mut words: Vec<&str> = Vec::new();
-        if has_program("setpriv") {
+        if has_programs(&["setpriv"]) {
             words.extend(["setpriv", "--pdeathsig", "KILL", "--"]);
         }
         words.extend(argv.iter().map(String::as_str));
@@ -123,11 +124,6 @@ pub(crate) fn own_directory() -> io::Result<PathBuf> {
         directory = directory.parent().unwrap_or(directory);
     }
     Ok(directory.to_path_buf())
-}
-
-/// Whether there is such a program.
-pub(crate) fn has_program(name: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
 }
 
 #[cfg(test)]

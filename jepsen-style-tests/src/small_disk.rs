@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lockkeeper_checkers::skip::has_programs;
 use nix::sys::statvfs::statvfs;
 
-use crate::process::{Process, has_program};
+use crate::process::Process;
 use crate::verdict::Failed;
 
 const MOUNTED_WITHIN: Duration = Duration::from_secs(10);
@@ -32,7 +33,7 @@ pub fn possible() -> bool {
     let silent = Stdio::null;
     let mut probe = Command::new("unshare");
     probe.args(words).args(["sh", "-c", script]).stdin(silent()).stdout(silent()).stderr(silent());
-    has_program("nsenter") && probe.status().is_ok_and(|status| status.success())
+    has_programs(&["nsenter"]) && probe.status().is_ok_and(|status| status.success())
 }
 
 impl SmallDisk {
@@ -73,7 +74,7 @@ impl SmallDisk {
         let mut words = vec!["nsenter".to_owned(), format!("--target={}", self.keeper.pid()), "--mount".into()];
         if !self.with_root {
             words.extend(["--user".into(), "--preserve-credentials".into()]);
-            if has_program("setpriv") {
+            if has_programs(&["setpriv"]) {
                 // Entering a user namespace undoes what was asked of the kernel before.
                 words.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(str::to_owned));
             }
@@ -146,7 +147,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = match SmallDisk::mount(dir.path(), 1).await {
             Ok(disk) => disk,
-            Err(Failed::CannotRun(why)) => return eprintln!("skipped: {why}"),
+            Err(Failed::CannotRun(why)) => return lockkeeper_checkers::skip::skip(&why),
             Err(broken) => panic!("{broken}"),
         };
         assert!(disk.free_bytes().unwrap() > 900_000);

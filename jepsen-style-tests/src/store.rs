@@ -271,6 +271,7 @@ fn lines(text: &str) -> Option<Vec<StoredWrite>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockkeeper_checkers::skip::skip;
 
     async fn refuses_what_is_stale(store: &Store) {
         let fenced = store.open(true).await.unwrap();
@@ -320,8 +321,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_database_refuses_what_is_stale() {
-        // Where there is none, `prove paused-holder` says which store it used.
-        let Some(programs) = crate::postgres::installed() else { return };
+        let Some(programs) = crate::postgres::installed() else { return skip(crate::postgres::PACKAGES) };
         let dir = tempfile::tempdir().unwrap();
         let postgres = crate::postgres::Postgres::start(&programs, dir.path()).await.unwrap();
         refuses_what_is_stale(&Store::Postgres(postgres.url())).await;

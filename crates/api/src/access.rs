@@ -44,8 +44,10 @@ pub enum Right {
     Write,
     /// To take from other sessions what belongs to them.
     Force,
-    /// To change members and access control.
+    /// To change members and access control, and to take a backup.
     Admin,
+    /// To take a backup, which has everything that the cluster has.
+    Backup,
 }
 
 /// What a rule allows.
@@ -354,7 +356,8 @@ macro_rules! words {
 
 words!(Resource, "a resource", Locks => "locks", Nodes => "nodes", Gates => "gates", Sessions => "sessions",
     Cluster => "cluster", Rates => "rates");
-words!(Right, "a right", Read => "read", Acquire => "acquire", Write => "write", Force => "force", Admin => "admin");
+words!(Right, "a right", Read => "read", Acquire => "acquire", Write => "write", Force => "force", Admin => "admin",
+    Backup => "backup");
 
 #[cfg(test)]
 mod tests {
@@ -367,7 +370,7 @@ mod tests {
             assert_eq!(serde_json::to_string(&resource).unwrap(), format!("\"{resource}\""));
             assert_eq!(resource.to_string().parse(), Ok(resource));
         }
-        for right in [Right::Read, Right::Acquire, Right::Write, Right::Force, Right::Admin] {
+        for right in [Right::Read, Right::Acquire, Right::Write, Right::Force, Right::Admin, Right::Backup] {
             assert_eq!(serde_json::to_string(&right).unwrap(), format!("\"{right}\""));
             assert_eq!(right.to_string().parse(), Ok(right));
         }

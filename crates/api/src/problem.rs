@@ -79,7 +79,7 @@ pub enum Code {
     Compacted,
     /// 413: the body, or what it carries, is too large.
     TooLarge,
-    /// 415: the body is not JSON.
+    /// 415: the body is not JSON, or it is compressed.
     UnsupportedMediaType,
     /// 423: the wait is over and the lock is still held by another.
     LockBusy,

@@ -22,10 +22,11 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
-use args::{Args, Command};
+use args::{Args, Command, Internal, laid_out, version, width};
 use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure, print_error};
 use lockkeeper_server::CommandTrace;
 use nix::sys::prctl::set_name;
+use output::print_line;
 
 /// A node allocates for each message. With the system's allocator this took a fifth of its CPU time.
 #[global_allocator]
@@ -43,9 +44,12 @@ fn main() -> ExitCode {
 fn run() -> ExitCode {
     // A process that lockkeeper starts for itself would have the name of the link by which it is started.
     let _ = set_name(c"lockkeeper");
+    if std::env::args_os().nth(1).is_some_and(|word| word.to_string_lossy().starts_with("__")) {
+        return internal(Internal::parse());
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&laid_out(width()).try_get_matches().err().unwrap_or(error)),
     };
     failure::set_json(args.common.json);
     let prefix = args.command.name().to_owned();
@@ -70,11 +74,24 @@ fn run() -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Runs what another lockkeeper has started.
+fn internal(command: Internal) -> ExitCode {
+    let (name, result) = match command {
+        Internal::Exec(exec) => (exec.of.clone(), Err(supervise::helpers::exec(&exec))),
+        Internal::Guard { group } => ("__guard".into(), supervise::helpers::guard(group)),
+        Internal::Locks { prefix } => ("__locks".into(), commands::complete_locks(&prefix)),
+    };
+    ExitCode::from(result.unwrap_or_else(|failure| {
+        failure.print(&name);
+        failure.code
+    }))
+}
+
 /// The trace of a command that calls a cluster, if the environment names a collector. A command never fails for it.
 fn trace_of(command: &Command) -> Option<CommandTrace> {
     match command {
         Command::Serve(_) | Command::Dev(_) | Command::Bench(_) | Command::Certs(_) | Command::Recover(_) => None,
-        Command::Completions { .. } | Command::Man { .. } | Command::Exec(_) | Command::Guard { .. } => None,
+        Command::Completions { .. } | Command::Man { .. } | Command::Version => None,
         // CMD takes the place of this process before a trace could be sent.
         Command::Rate(rate) if !rate.command.is_empty() => None,
         // They ask again and again: a trace of them would have no end, or no use.
@@ -186,8 +203,7 @@ fn command(args: Args) -> Result<u8, Failure> {
         Command::Recover(recover) => commands::recover::run(&common, &recover),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man { directory } => commands::manual_pages::run(&directory),
-        Command::Exec(exec) => Err(supervise::helpers::exec(&exec)),
-        Command::Guard { group } => supervise::helpers::guard(group),
+        Command::Version => print_line(&format!("lockkeeper {}", version())).map(|()| EXIT_OK),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Prints tables for people and JSON for programs. A closed pipe ends the command without an error.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 use lockkeeper_api::text::printable;
 use serde::Serialize;
 
@@ -22,9 +22,65 @@ pub(crate) fn number(value: impl ToString) -> Cell {
     Cell::new(value).set_alignment(CellAlignment::Right)
 }
 
-/// Prints a table.
+/// How a state is to be taken; its colour where standard output shows colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Good,
+    Doubtful,
+    Bad,
+}
+
+impl Tone {
+    /// The text as a cell of a table.
+    pub(crate) fn cell(self, text: impl ToString) -> Cell {
+        let cell = Cell::new(text);
+        if !has_colours() {
+            return cell;
+        }
+        cell.fg(match self {
+            Self::Good => Color::Green,
+            Self::Doubtful => Color::Yellow,
+            Self::Bad => Color::Red,
+        })
+    }
+
+    /// The text as a part of a line.
+    pub(crate) fn text(self, text: &str, coloured: bool) -> String {
+        let code = match self {
+            Self::Good => 32,
+            Self::Doubtful => 33,
+            Self::Bad => 31,
+        };
+        if coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Whether standard output shows colours: on a terminal, unless `NO_COLOR` says no.
+pub(crate) fn has_colours() -> bool {
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stdout().is_terminal() && !no_colour && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
+}
+
+/// A number of things: `1 session`, `2 sessions`.
+pub(crate) fn count(number: impl TryInto<u64>, thing: &str) -> String {
+    match number.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {thing}"),
+        number => format!("{number} {thing}s"),
+    }
+}
+
+/// Prints a table. On a terminal its long cells are wrapped, so that it fits.
 pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
-    print_line(&table_lines(table))
+    let mut table = table.clone();
+    if let Some((width, _)) = terminal_size::terminal_size() {
+        fit(&mut table, width.0);
+    }
+    print_line(&table_lines(&table))
+}
+
+fn fit(table: &mut Table, width: u16) {
+    // Without the margin that `table_lines` takes away.
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.saturating_add(1));
 }
 
 /// The lines of a table, without the margin before the first column and the padding of the last.
@@ -130,6 +186,32 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(escaped("a\x1b[31mü\n\u{202e}"), "a\\u{1b}[31mü\\n\\u{202e}");
+    }
+
+    #[test]
+    fn a_table_fits_a_terminal_and_is_one_line_a_row_without_one() {
+        let mut wide = table(&["endpoint", "node", "state"]);
+        let state = "not ready: the leader has not confirmed this node's log since it was started; ask another node";
+        wide.add_row(vec!["https://lock-1.example:7001".into(), number(1), state.into()]);
+        assert_eq!(table_lines(&wide).lines().count(), 2);
+        fit(&mut wide, 80);
+        let fitted = table_lines(&wide);
+        assert!(fitted.lines().all(|line| line.chars().count() <= 80), "{fitted}");
+        assert!(fitted.contains("https://lock-1.example:7001") && fitted.ends_with("node"), "{fitted}");
+    }
+
+    #[test]
+    fn colours_are_for_terminals() {
+        assert_eq!(Tone::Bad.text("PROBLEM", true), "\x1b[31mPROBLEM\x1b[0m");
+        assert_eq!(Tone::Bad.text("PROBLEM", false), "PROBLEM");
+    }
+
+    #[test]
+    fn one_thing_is_not_many() {
+        assert_eq!(
+            [count(0, "session"), count(1_u8, "session"), count(2_usize, "session")],
+            ["0 sessions", "1 session", "2 sessions"]
+        );
     }
 
     #[test]

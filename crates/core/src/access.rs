@@ -101,8 +101,12 @@ impl Rights {
     pub const FORCE: Self = Self(8);
     /// To change members and access control.
     pub const ADMIN: Self = Self(16);
-    /// Every right.
+    /// To take a backup. Feature level 3. Whoever has [`ADMIN`](Self::ADMIN) may do that too.
+    pub const BACKUP: Self = Self(32);
+    /// Every right of the first administrator: what there was before [`BACKUP`](Self::BACKUP), at every level.
     pub const ALL: Self = Self(31);
+    /// Every right that there is.
+    pub const KNOWN: Self = Self::ALL.and(Self::BACKUP);
 
     /// Both.
     #[must_use]
@@ -118,12 +122,13 @@ impl Rights {
 
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [(Rights, &str); 5] = [
+        const NAMES: [(Rights, &str); 6] = [
             (Rights::READ, "read"),
             (Rights::ACQUIRE, "acquire"),
             (Rights::WRITE, "write"),
             (Rights::FORCE, "force"),
             (Rights::ADMIN, "admin"),
+            (Rights::BACKUP, "backup"),
         ];
         let names: Vec<&str> = NAMES.iter().filter(|(bit, _)| self.has_any(*bit)).map(|(_, name)| *name).collect();
         f.write_str(&names.join(" or "))

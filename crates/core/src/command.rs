@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::access::{AccessOp, Resource};
+use crate::access::{AccessOp, Resource, Rights};
 use crate::acl::{AclEntry, Principals};
 use crate::data::NodeData;
 use crate::feature::FeatureLevel;
@@ -300,7 +300,7 @@ impl Op {
             Self::Node(op) => op.introduced(),
             Self::Multi(ops) => ops.iter().map(NodeOp::introduced).max().unwrap_or(FeatureLevel::FIRST),
             Self::Access(AccessOp::PutRole { rules, .. })
-                if rules.iter().any(|rule| rule.resource == Resource::Rates) =>
+                if rules.iter().any(|rule| rule.resource == Resource::Rates || rule.rights.has_any(Rights::BACKUP)) =>
             {
                 FeatureLevel::RATES
             }

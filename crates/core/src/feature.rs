@@ -41,7 +41,7 @@ impl FeatureLevel {
     pub const GATES: Self = Self(3);
     /// Session timeouts may be as short as [`MIN_SESSION_TIMEOUT_MS`](crate::limits::MIN_SESSION_TIMEOUT_MS).
     pub const SHORT_SESSIONS: Self = Self(3);
-    /// Rate limits and bounded additions.
+    /// Rate limits and bounded additions, and rules about rates and with the right to take a backup.
     pub const RATES: Self = Self(3);
     /// The cluster has a [`ClusterUid`](crate::ClusterUid).
     pub const CLUSTER_UID: Self = Self(3);

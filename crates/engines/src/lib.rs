@@ -52,3 +52,10 @@ pub use switch::{
     SwitchMode, SwitchPhase, SwitchStatus,
 };
 pub use wait::{Deadline, Wait};
+
+/// Compiles the code of this page with the documentation tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../docs/engines.md")]
+    struct Engines;
+}

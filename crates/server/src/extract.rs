@@ -53,11 +53,16 @@ impl<T: DeserializeOwned> FromRequest<Arc<Context>> for Json<T> {
 
     async fn from_request(request: Request, context: &Arc<Context>) -> Result<Self, Failure> {
         let json = is_json(request.headers());
+        let coding = request.headers().get(header::CONTENT_ENCODING).cloned();
         let at_work = request.extensions().get::<AtWork>().cloned();
         let mut room = Room::new(&context.admission, admission::address_of(request.extensions().get()));
         let bytes = read_body(request, context.body, &mut room).await?;
         if let (Some(at_work), Some(taken)) = (at_work, room.taken) {
             at_work.keep(taken);
+        }
+        if let Some(coding) = coding.filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            let detail = format!("the body is compressed (Content-Encoding: {}); send it as it is", shown(&coding));
+            return Err(Failure::new(Code::UnsupportedMediaType, detail));
         }
         if bytes.is_empty() {
             return parse(b"{}").map(Self);
@@ -80,6 +85,10 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(bytes).map_err(|error| {
         Failure::bad_request(format!("the body is not what this call takes: {error}; /openapi.json describes it"))
     })
+}
+
+fn shown(value: &HeaderValue) -> String {
+    value.to_str().unwrap_or("?").chars().take(40).collect()
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -12,6 +12,15 @@ use crate::exposition::{Exposition, Kind};
 /// supports on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
+/// The commit of the program that this library is part of.
+static COMMIT: OnceLock<&'static str> = OnceLock::new();
+
+/// Names the program's commit in the metric of its build.
+pub fn note_commit(commit: &'static str) {
+    // Only the first one counts: a process has one program.
+    let _ = COMMIT.set(commit);
+}
+
 /// What `/proc` says of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Process {
@@ -51,7 +60,9 @@ pub(crate) fn add(text: &mut Exposition) {
         (true, true) => "jwt,otlp",
     };
     let profile = if cfg!(debug_assertions) { "test" } else { "release" };
-    let build = [("version", env!("CARGO_PKG_VERSION")), ("features", features), ("profile", profile)];
+    let commit = COMMIT.get().copied().unwrap_or("unknown");
+    let build =
+        [("version", env!("CARGO_PKG_VERSION")), ("commit", commit), ("features", features), ("profile", profile)];
     text.set_all("lockkeeper_build_info", Kind::Gauge, "1; its labels name the build.", [(build.to_vec(), 1.0)]);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"));

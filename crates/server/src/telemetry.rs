@@ -18,6 +18,8 @@ use crate::exposition::{Exposition, Kind};
 use crate::log_lines::{LineFormat, MakeLineWriter, RateLimit};
 use crate::process_metrics;
 
+pub use crate::process_metrics::note_commit;
+
 /// Latencies in seconds, from a loopback reply to a client that waits for a lock.
 const SECONDS: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
@@ -43,14 +45,19 @@ pub(crate) fn check_filter(level: &str) -> Result<(), String> {
     filter(level).map(drop)
 }
 
+fn line_format(format: LogFormat, has_colours: bool) -> LineFormat {
+    match format {
+        LogFormat::Json => LineFormat::Json,
+        LogFormat::Auto if has_colours => LineFormat::Colour,
+        LogFormat::Auto | LogFormat::Text => LineFormat::Text,
+    }
+}
+
 /// Sends the log to standard error. For the process that runs the node, once; a second call does nothing.
 pub fn install_logging(log: &Log) {
     let filter = filter(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let form = match log.format {
-        LogFormat::Json => LineFormat::Json,
-        LogFormat::Auto if std::io::stderr().is_terminal() => LineFormat::Colour,
-        LogFormat::Auto | LogFormat::Text => LineFormat::Text,
-    };
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let form = line_format(log.format, std::io::stderr().is_terminal() && !no_colour);
     let lines = fmt::layer().with_writer(MakeLineWriter::new(std::io::stderr, form));
     let lines = match form {
         LineFormat::Json => lines.json().flatten_event(true).boxed(),
@@ -112,6 +119,11 @@ fn describe_zookeeper() {
         "lockkeeper_zookeeper_requests_total",
         Unit::Count,
         "Requests of ZooKeeper's clients by operation."
+    );
+    describe_counter!(
+        "lockkeeper_zookeeper_frames_refused_total",
+        Unit::Count,
+        "Connections of ZooKeeper's clients that were closed for what they sent, by why: too_long, malformed, tls."
     );
     describe_counter!("lockkeeper_zookeeper_events_total", Unit::Count, "Watch events sent to ZooKeeper's clients.");
     describe_counter!(

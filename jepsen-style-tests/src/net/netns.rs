@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use lockkeeper_checkers::skip::has_programs;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
-use crate::process::has_program;
 use crate::small_disk::is_root;
 use crate::verdict::{Failed, broken};
 
@@ -126,7 +126,7 @@ impl NetnsNet {
         if !is_root() {
             return Some("network namespaces take root".into());
         }
-        if !has_program("ip") {
+        if !has_programs(&["ip"]) {
             return Some("network namespaces take the program `ip` (iproute2)".into());
         }
         static PROBES: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,5 @@
 use super::*;
+use lockkeeper_checkers::skip::skip;
 use std::io::{self, BufReader, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, ChildStdin};
@@ -86,7 +87,7 @@ impl Drop for NamespacePeer {
 #[tokio::test]
 async fn packets_vanish_one_way_and_are_counted() {
     if let Some(lacks) = NetnsNet::lacks() {
-        return eprintln!("skipped: {lacks}");
+        return skip(&lacks);
     }
     let net = NetnsNet::start(2).unwrap();
     let mut b = NamespacePeer::start(&net, 2, format!("listen {}", net.listens(2, Listener::Peer)));
@@ -115,7 +116,7 @@ async fn packets_vanish_one_way_and_are_counted() {
 #[tokio::test]
 async fn clients_lose_a_node_and_the_harness_does_not() {
     if let Some(lacks) = NetnsNet::lacks() {
-        return eprintln!("skipped: {lacks}");
+        return skip(&lacks);
     }
     let net = NetnsNet::start(1).unwrap();
     let (clients, harness) = (net.address(Endpoint::Clients, 1, Listener::Client), net.unhindered(1));
@@ -136,7 +137,7 @@ async fn clients_lose_a_node_and_the_harness_does_not() {
 #[test]
 fn what_a_dead_process_left_behind_is_swept() {
     if let Some(lacks) = NetnsNet::lacks() {
-        return eprintln!("skipped: {lacks}");
+        return skip(&lacks);
     }
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();

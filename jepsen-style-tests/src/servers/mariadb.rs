@@ -1,5 +1,4 @@
-//! A real MariaDB: in a directory of its own, on loopback, run by a user that is not root, which it refuses. Where it
-//! is not installed, that is an error that names the package, never a skipped test.
+//! A real MariaDB: in a directory of its own, on loopback, run by a user that is not root, which it refuses.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

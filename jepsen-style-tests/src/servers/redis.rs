@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use lockkeeper_checkers::skip::has_programs;
 use nix::sys::signal::Signal;
 
 use crate::ports;
-use crate::process::{Process, has_program};
+use crate::process::Process;
 use crate::verdict::{Failed, broken, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -30,7 +31,7 @@ pub const PACKAGES: &str = "redis-server";
 
 /// Whether there is a `redis-server`.
 pub fn installed() -> bool {
-    has_program(PROGRAM)
+    has_programs(&[PROGRAM])
 }
 
 impl Redis {

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lockkeeper_checkers::skip::has_programs;
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::ports;
-use crate::process::{Process, has_program};
+use crate::process::Process;
 use crate::verdict::{Failed, broken, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -22,7 +23,7 @@ pub const PACKAGES: &str = "libzookeeper-java and default-jre-headless";
 
 /// Whether there are the jars and a Java.
 pub fn installed() -> bool {
-    Path::new(JAR).exists() && has_program("java")
+    Path::new(JAR).exists() && has_programs(&["java"])
 }
 
 struct Server {

@@ -4,11 +4,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use jepsen_style_tests::postgres::{Postgres, installed};
-use jepsen_style_tests::servers::mariadb::MariaDb;
+use jepsen_style_tests::postgres::{self, Postgres};
+use jepsen_style_tests::servers::mariadb::{self, MariaDb};
 use jepsen_style_tests::servers::subjects::{
     MARIADB_OPTIONS, MySqlGetLock, MySqlTable, PostgresAdvisory, PostgresTable,
 };
+use lockkeeper_checkers::skip::skip;
 use lockkeeper_client::Moment;
 use lockkeeper_engines::{
     EngineError, Lease, LockEngine, LockRequest, Mode, MySqlEngine, MySqlGetLockEngine, PostgresAdvisoryEngine,
@@ -18,7 +19,7 @@ use mysql_async::prelude::Queryable as _;
 use nix::sys::signal::Signal;
 use tokio_postgres::NoTls;
 
-use crate::engines::keeps_the_contract;
+use crate::engines::{keeps_the_contract, the_example_runs};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -44,17 +45,25 @@ async fn renewed(engine: &dyn LockEngine, lease: &Lease) -> Result<Moment, Engin
     renewed
 }
 
-async fn mariadb(options: &[&str]) -> (tempfile::TempDir, MariaDb) {
+/// A server, unless it is not installed: then the test is skipped.
+async fn mariadb(options: &[&str]) -> Option<(tempfile::TempDir, MariaDb)> {
+    if !mariadb::installed() {
+        skip(mariadb::PACKAGES);
+        return None;
+    }
     let logs = tempfile::tempdir().unwrap();
     let server = MariaDb::start(logs.path(), options).await.unwrap();
-    (logs, server)
+    Some((logs, server))
 }
 
-async fn postgres() -> (tempfile::TempDir, Postgres) {
+async fn postgres() -> Option<(tempfile::TempDir, Postgres)> {
+    let Some(programs) = postgres::installed() else {
+        skip(postgres::PACKAGES);
+        return None;
+    };
     let logs = tempfile::tempdir().unwrap();
-    let programs = installed().expect("PostgreSQL is not installed; install the package postgresql");
     let server = Postgres::start(&programs, logs.path()).await.unwrap();
-    (logs, server)
+    Some((logs, server))
 }
 
 async fn mysql_connection(server: &MariaDb) -> mysql_async::Conn {
@@ -130,31 +139,35 @@ async fn counts(engines: &[&dyn LockEngine]) {
 
 #[tokio::test]
 async fn mysql_keeps_the_contract() {
-    let (_logs, server) = mariadb(MARIADB_OPTIONS).await;
+    let Some((_logs, server)) = mariadb(MARIADB_OPTIONS).await else { return };
+    the_example_runs("mysql", &[server.url()], true).await;
     keeps_the_contract(&MySqlTable::new(server).await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn get_lock_keeps_the_contract() {
-    let (_logs, server) = mariadb(MARIADB_OPTIONS).await;
+    let Some((_logs, server)) = mariadb(MARIADB_OPTIONS).await else { return };
+    the_example_runs("mysql-get-lock", &[server.url()], false).await;
     keeps_the_contract(&MySqlGetLock(server)).await;
 }
 
 #[tokio::test]
 async fn postgres_keeps_the_contract() {
-    let (_logs, server) = postgres().await;
+    let Some((_logs, server)) = postgres().await else { return };
+    the_example_runs("postgres", &[server.url()], true).await;
     keeps_the_contract(&PostgresTable::new(server).await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn advisory_locks_keep_the_contract() {
-    let (_logs, server) = postgres().await;
+    let Some((_logs, server)) = postgres().await else { return };
+    the_example_runs("postgres-advisory", &[server.url()], false).await;
     keeps_the_contract(&PostgresAdvisory(server)).await;
 }
 
 #[tokio::test]
 async fn mysql_keeps_tokens_and_leases_over_restarts_and_killed_connections() {
-    let (_logs, mut server) = mariadb(&[]).await;
+    let Some((_logs, mut server)) = mariadb(&[]).await else { return };
     let engine = || MySqlEngine::new(&server.url()).unwrap();
     let (first, second) = (engine(), engine());
     assert!(matches!(tried(&first, "x").await, Err(EngineError::Refused(why)) if why.contains("create_table")));
@@ -189,7 +202,7 @@ async fn mysql_keeps_tokens_and_leases_over_restarts_and_killed_connections() {
 
 #[tokio::test]
 async fn mysql_without_free_connections_is_unreachable_and_says_why() {
-    let (_logs, server) = mariadb(&["--max-connections=10"]).await;
+    let Some((_logs, server)) = mariadb(&["--max-connections=10"]).await else { return };
     let engine = MySqlEngine::new(&server.url()).unwrap();
     let get_lock = MySqlGetLockEngine::new(&server.url()).unwrap();
     let mut taken = Vec::new();
@@ -206,7 +219,7 @@ async fn mysql_without_free_connections_is_unreachable_and_says_why() {
 
 #[tokio::test]
 async fn get_lock_is_held_by_a_connection() {
-    let (_logs, server) = mariadb(&[]).await;
+    let Some((_logs, server)) = mariadb(&[]).await else { return };
     let engine = || MySqlGetLockEngine::new(&server.url()).unwrap();
     let (first, second) = (engine(), engine());
     let held = tried(&first, "orders/42").await.unwrap().unwrap();
@@ -238,7 +251,7 @@ async fn get_lock_is_held_by_a_connection() {
 
 #[tokio::test]
 async fn postgres_keeps_tokens_and_leases_over_killed_connections() {
-    let (_logs, server) = postgres().await;
+    let Some((_logs, server)) = postgres().await else { return };
     let engine = || PostgresEngine::new(&server.url()).unwrap();
     let (first, second) = (engine(), engine());
     assert!(matches!(tried(&first, "x").await, Err(EngineError::Refused(why)) if why.contains("create_table")));
@@ -276,7 +289,7 @@ async fn postgres_keeps_tokens_and_leases_over_killed_connections() {
 
 #[tokio::test]
 async fn advisory_locks_are_held_by_a_session() {
-    let (_logs, server) = postgres().await;
+    let Some((_logs, server)) = postgres().await else { return };
     let engine = || PostgresAdvisoryEngine::new(&server.url()).unwrap();
     let (first, second) = (engine(), engine());
     let held = tried(&first, "orders/42").await.unwrap().unwrap();

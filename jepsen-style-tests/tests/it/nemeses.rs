@@ -17,6 +17,7 @@ use jepsen_style_tests::run::test_bed::server;
 use jepsen_style_tests::verdict::Failed;
 use jepsen_style_tests::workers::Worker;
 use lockkeeper_api::nodes::Create;
+use lockkeeper_checkers::skip::skip;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
@@ -164,7 +165,7 @@ async fn membership() {
 #[tokio::test]
 async fn in_namespaces() {
     if let Some(lacks) = NetnsNet::lacks() {
-        return eprintln!("skipped: {lacks}");
+        return skip(&lacks);
     }
     let net = Arc::new(NetnsNet::start(3).unwrap());
     try_out_on(net, &["partition-leader", "partition-oneway", "kill-leader", "membership"], 3, 0).await;

@@ -86,7 +86,7 @@ Examples:
   lockkeeper auth can-i acquire locks orders/42
   lockkeeper auth can-i admin cluster --principal ops    # needs the right to read the cluster")]
 pub(crate) struct AccessCheck {
-    /// read, acquire, write, force or admin
+    /// read, acquire, write, force, admin or backup
     pub(crate) right: Right,
     /// locks, nodes, gates, rates, sessions or cluster
     pub(crate) resource: Resource,
@@ -137,6 +137,7 @@ A rule is RESOURCE[:PREFIX]=RIGHT[,RIGHT...].
             write    create, set and delete nodes
             force    take from other sessions what belongs to them
             admin    change members and access control
+            backup   take a backup of the cluster; admin may too
 No right includes another.
 
 Examples:

@@ -48,8 +48,7 @@ While CMD runs with {what} the option plays no part: if {what} is lost, CMD is k
 /// Exit codes from 121 on; `what` is what CMD holds.
 pub(super) fn exit_codes(what: &str) -> String {
     format!(
-        "\
-  121  {what} was lost while CMD ran, and CMD was killed
+        "  121  {what} was lost while CMD ran, and CMD was killed
   122  cluster unreachable; CMD was not run
   123  outcome unknown: {what} may have been granted; CMD was not run, and nothing is held after --ttl
   125  wrong arguments, endpoints of two clusters, or lockkeeper failed

@@ -5,6 +5,7 @@ mod certs;
 mod cron;
 mod gates;
 mod hold;
+mod layout;
 mod member;
 mod namespaces;
 mod observe;
@@ -13,6 +14,7 @@ mod snapshot;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -24,6 +26,7 @@ pub(crate) use certs::{Certs, CertsCommand, ClientCertificate, NewAuthority, Nod
 pub(crate) use cron::{Cron, Schedules};
 pub(crate) use gates::{Gates, GatesCommand, ListGates, ResetGate};
 pub(crate) use hold::{Elect, Gate, HoldArgs, IfUnreachable, Lock, Semaphore};
+pub(crate) use layout::{laid_out, width};
 pub(crate) use member::{AddMember, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
 pub(crate) use namespaces::{NamespaceUpdate, Namespaces, NamespacesCommand};
 pub(crate) use observe::{Doctor, Top};
@@ -32,6 +35,9 @@ pub(crate) use snapshot::{Recover, RestoreSnapshot, SaveSnapshot, Snapshot, Snap
 
 /// Without a scheme, so that `--ca` makes them `https`.
 const ENDPOINTS: &str = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003";
+
+/// The commit from which this program was built; `unknown` if it was no checkout.
+pub(crate) const COMMIT: &str = env!("LOCKKEEPER_COMMIT");
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -56,10 +62,23 @@ Exit codes: 0 every endpoint is ready, 1 some endpoint is not, or does not answe
 Example:
   lockkeeper --endpoints 127.0.0.1:7001 --patience 2s health";
 
+/// The version, and what tells two builds of it apart.
+pub(crate) fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let profile = if cfg!(debug_assertions) { "test" } else { "release" };
+        let mutants = if cfg!(mutants) { "MUTANT BUILD, " } else { "" };
+        let features = match env!("LOCKKEEPER_FEATURES") {
+            "" => String::new(),
+            features => format!(", features {features}"),
+        };
+        format!("{} ({mutants}commit {COMMIT}, {profile} build{features})", env!("CARGO_PKG_VERSION"))
+    });
+    &VERSION
+}
+
 /// A replicated lock service: exclusive and shared locks with fencing tokens, sessions, a tree of nodes.
 #[derive(Debug, Parser)]
-#[command(name = "lockkeeper", version = lockkeeper_mutants::version!(), max_term_width = 120, after_help = EXIT_CODES)]
-#[command(disable_help_subcommand = true)]
+#[command(name = "lockkeeper", version = version(), after_help = EXIT_CODES)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -69,6 +88,7 @@ pub(crate) struct Args {
 
 /// Options of every command that talks to a cluster.
 #[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Common {
     /// URLs of the cluster's nodes, separated by commas; if one cannot serve, the next is tried. HOST:PORT without a
     /// scheme is https with --ca, and otherwise http
@@ -105,6 +125,12 @@ impl Common {
     /// Whether the endpoints are those that count when nobody names any.
     pub(crate) fn has_default_endpoints(&self) -> bool {
         self.endpoints.iter().map(String::as_str).eq(ENDPOINTS.split(','))
+    }
+
+    /// Whether commands with the same options and variables ask these URLs.
+    pub(crate) fn asks_at(&self, urls: &[&str]) -> bool {
+        let without_scheme = |url: &'_ str| url.trim_start_matches("http://").to_owned();
+        self.endpoints.iter().map(|url| without_scheme(url)).eq(urls.iter().map(|url| without_scheme(url)))
     }
 }
 
@@ -214,14 +240,28 @@ pub(crate) enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
+    /// Print the version, the commit and how it was built
+    Version,
+}
+
+/// What lockkeeper runs itself as. These are no commands of [`Args`], so that no help and no completion has them.
+#[derive(Debug, Parser)]
+pub(crate) enum Internal {
     /// Executes CMD in its own process group, which dies with lockkeeper
-    #[command(name = "__exec", hide = true)]
+    #[command(name = "__exec")]
     Exec(Exec),
     /// Kills a process group when its lockkeeper is gone or past its deadline
-    #[command(name = "__guard", hide = true)]
+    #[command(name = "__guard")]
     Guard {
         /// The group
         group: i32,
+    },
+    /// Prints the names of locks that start with this, for completions
+    #[command(name = "__locks")]
+    Locks {
+        /// What was typed
+        #[arg(default_value = "")]
+        prefix: String,
     },
 }
 
@@ -243,8 +283,6 @@ impl Command {
             Self::Rate(_) => "rate",
             Self::Cron(_) => "cron",
             Self::Schedules(_) => "schedules",
-            Self::Exec(exec) => &exec.of,
-            Self::Guard { .. } => "__guard",
             Self::Locks(_) => "locks",
             Self::Gates(_) => "gates",
             Self::Sessions(_) => "sessions",
@@ -268,6 +306,7 @@ impl Command {
             Self::Recover(_) => "recover",
             Self::Completions { .. } => "completions",
             Self::Man { .. } => "man",
+            Self::Version => "version",
         }
     }
 }
@@ -299,7 +338,8 @@ pub(crate) struct Serve {
 /// `dev`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each node is a process on free ports of 127.0.0.1. Ctrl-C stops all of them.
+Each node is a process. Node N serves clients at 127.0.0.1, port 7000 + N, and ZooKeeper's clients at port 2180 + N.
+Where these ports are not free, it takes others and prints what to export. Ctrl-C stops all nodes.
 
 Examples:
   lockkeeper dev
@@ -311,6 +351,9 @@ pub(crate) struct Dev {
     /// Directory for the data [default: a temporary directory, removed at the end]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+    /// Take ports that the system chooses, although the usual ones are free; for tests that run side by side
+    #[arg(long)]
+    pub(crate) free_ports: bool,
 }
 
 /// `locks`

@@ -32,7 +32,7 @@ pub(crate) struct Doctor {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Shows the members, the rates of the cluster, and the locks for which somebody has waited longest. Each refresh asks
-every member for its status and metrics, and one of them for one page of locks. Ctrl-C ends it.
+every member for its status and metrics, and one of them for one page of locks. q and Ctrl-C end it.
 
 Examples:
   lockkeeper top

@@ -16,7 +16,8 @@ use crate::args::TokenFileArgs;
 use crate::args::{AccessCheck, Auth, AuthCommand, Common, EnableAccess, NewToken, RolesCommand, TokensCommand};
 use crate::failure::{EXIT_FAILED, Failure, print_error};
 use crate::output::{
-    ago, escaped, hours_since, number, of_hours, print_json, print_json_list, print_line, print_table, table, until,
+    ago, count, escaped, hours_since, number, of_hours, print_json, print_json_list, print_line, print_table, table,
+    until,
 };
 
 const NOT_ENFORCED: &str = "access control is not enforced: everybody may do everything";
@@ -103,11 +104,11 @@ async fn status(common: &Common) -> Result<(), Failure> {
         return print_json(&access);
     }
     print_line(if access.enabled { "access control is enforced" } else { NOT_ENFORCED })?;
-    print_line(&format!("{} roles, {} tokens", access.roles.len(), access.tokens.len()))?;
+    print_line(&format!("{}, {}", count(access.roles.len(), "role"), count(access.tokens.len(), "token")))?;
     if access.anonymous_sessions > 0 && !access.enabled {
         print_line(&format!(
-            "{} sessions belong to no principal; those that own anything end when access control is enabled",
-            access.anonymous_sessions
+            "{} of no principal; those that own anything end when access control is enabled",
+            count(access.anonymous_sessions, "session")
         ))?;
     }
     if access.grants.is_empty() {
@@ -162,7 +163,7 @@ async fn role(common: &Common, command: &RolesCommand) -> Result<(), Failure> {
         RolesCommand::List => list_roles(common).await,
         RolesCommand::Show(args) => show_role(common, &args.role).await,
         RolesCommand::Put(args) => {
-            let done = format!("the role {} has {} rules", escaped(&args.role), args.rules.len());
+            let done = format!("the role {} has {}", escaped(&args.role), count(args.rules.len(), "rule"));
             let (name, rules) = (args.role.clone(), args.rules.clone());
             change(common, AccessChange::PutRole { name, rules, version: args.if_version }, done).await
         }

@@ -3,7 +3,7 @@
 //! Nothing outlives this command: the nodes end with it even if it is killed, and temporary data are removed.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -19,11 +19,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::args::{Common, Dev};
 use crate::failure::{EXIT_OK, Failure, print_error};
-use crate::output::{print_json_line, print_line};
+use crate::output::{count, print_json_line, print_line};
 use crate::signals::Stops;
 use crate::supervise::itself;
 
 const CLUSTER: &str = "dev";
+/// Node N serves clients at this port plus N, where a command looks that nobody tells otherwise.
+const USUAL_CLIENT_PORTS: u16 = 7000;
+/// The same for ZooKeeper's clients.
+const USUAL_ZOOKEEPER_PORTS: u16 = 2180;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -80,7 +84,7 @@ pub(crate) fn run(common: &Common, args: &Dev) -> Result<u8, Failure> {
         }
     };
     // Reserved until the end, so that a restarted node finds its ports free too.
-    let (dev_nodes, _reserved) = dev_nodes(&directory, u64::from(args.nodes))?;
+    let (dev_nodes, _reserved) = dev_nodes(&directory, args)?;
     let result = super::runtime()?.block_on(serve(common, dev_nodes, &directory, temporary.is_some()));
     if let Some(temporary) = temporary {
         temporary.close().map_err(|e| Failure::failed(format!("cannot remove {}: {e}", directory.display())))?;
@@ -102,7 +106,7 @@ async fn serve(common: &Common, dev_nodes: Vec<NodeSpec>, directory: &Path, temp
             }
             worked = true;
             // The reader may have closed the pipe after the first lines.
-            let _ = cluster.print(common.json, directory, temporary);
+            let _ = cluster.print(common, directory, temporary);
             cluster.all_ended().await
         } => Some(failure),
     };
@@ -116,9 +120,9 @@ async fn serve(common: &Common, dev_nodes: Vec<NodeSpec>, directory: &Path, temp
     }
 }
 
-/// The nodes of an earlier run in this directory on their old ports, or else new nodes on free ports. Reserves the
-/// ports.
-fn dev_nodes(directory: &Path, nodes: u64) -> Result<(Vec<NodeSpec>, ReservedPorts), Failure> {
+/// The nodes of an earlier run in this directory on their old ports, or else new nodes. Reserves the ports.
+fn dev_nodes(directory: &Path, args: &Dev) -> Result<(Vec<NodeSpec>, ReservedPorts), Failure> {
+    let nodes = u64::from(args.nodes);
     let node = |node_id: u64, client: &str, zookeeper: Option<&str>| NodeSpec {
         node_id,
         endpoint: format!("http://{client}"),
@@ -150,7 +154,15 @@ fn dev_nodes(directory: &Path, nodes: u64) -> Result<(Vec<NodeSpec>, ReservedPor
         return Ok((found, reserved));
     }
     let mut reserved = ReservedPorts::default();
-    let addresses = (0..nodes).map(|_| Addresses::reserve(&mut reserved)).collect::<Result<Vec<_>, _>>()?;
+    let mut ports = |usual| match (args.free_ports, usual) {
+        (false, Some(below)) => reserved.usual(below, args.nodes),
+        _ => reserved.free(args.nodes),
+    };
+    let (client, peer, zookeeper) =
+        (ports(Some(USUAL_CLIENT_PORTS))?, ports(None)?, ports(Some(USUAL_ZOOKEEPER_PORTS))?);
+    let addresses = client.into_iter().zip(peer).zip(zookeeper);
+    let addresses: Vec<Addresses> =
+        addresses.map(|((client, peer), zookeeper)| Addresses { client, peer, zookeeper }).collect();
     let mut made = Vec::new();
     for (node_id, own) in (1..).zip(&addresses) {
         let node = node(node_id, &own.client, Some(&own.zookeeper));
@@ -166,7 +178,11 @@ fn dev_nodes(directory: &Path, nodes: u64) -> Result<(Vec<NodeSpec>, ReservedPor
 /// Its sockets are bound but do not listen, so a node, which sets SO_REUSEADDR, can listen there. Without the
 /// reservation another process might take a port before its node starts.
 #[derive(Default)]
-struct ReservedPorts(Vec<Socket>);
+struct ReservedPorts {
+    sockets: Vec<Socket>,
+    /// Two `dev`s can reserve one port, until a node listens; but only one of them has its UDP port.
+    signs: Vec<UdpSocket>,
+}
 
 impl ReservedPorts {
     /// Reserves an address and returns it with its port.
@@ -178,10 +194,32 @@ impl ReservedPorts {
             let bound = socket.local_addr()?.as_socket().ok_or(std::io::ErrorKind::Unsupported)?;
             Ok::<_, std::io::Error>((socket, bound.to_string()))
         };
-        let (socket, bound) =
-            bind().map_err(|e| Failure::failed(format!("cannot reserve {address} for a node: {e}")))?;
-        self.0.push(socket);
+        let (socket, bound) = bind().map_err(|e| {
+            Failure::failed(format!("cannot reserve {address} for a node: {e}; stop the program that listens there"))
+        })?;
+        self.sockets.push(socket);
         Ok(bound)
+    }
+
+    /// An address for each node on ports that the system chooses.
+    fn free(&mut self, nodes: u8) -> Result<Vec<String>, Failure> {
+        (0..nodes).map(|_| self.take(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).collect()
+    }
+
+    /// An address for each node on the ports after `below` if all are free, and otherwise on others. At least three
+    /// ports must be free: commands that are not told otherwise ask at three, which must not be those of two clusters.
+    fn usual(&mut self, below: u16, nodes: u8) -> Result<Vec<String>, Failure> {
+        let mut reserved = Self::default();
+        let usual = (below + 1..=below + u16::from(nodes.max(3))).map(|port| {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            reserved.signs.push(UdpSocket::bind(address).ok()?);
+            reserved.take(address).ok()
+        });
+        let Some(mut addresses) = usual.collect::<Option<Vec<String>>>() else { return self.free(nodes) };
+        addresses.truncate(nodes.into());
+        self.sockets.append(&mut reserved.sockets);
+        self.signs.append(&mut reserved.signs);
+        Ok(addresses)
     }
 }
 
@@ -190,13 +228,6 @@ struct Addresses {
     client: String,
     peer: String,
     zookeeper: String,
-}
-
-impl Addresses {
-    fn reserve(reserved: &mut ReservedPorts) -> Result<Self, Failure> {
-        let mut take = || reserved.take(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        Ok(Self { client: take()?, peer: take()?, zookeeper: take()? })
-    }
 }
 
 fn config_of(node_id: u64, own: &Addresses, all: &[Addresses], directory: &Path) -> String {
@@ -295,31 +326,33 @@ impl Cluster {
         Failure::failed("every node has ended")
     }
 
-    fn print(&self, json: bool, directory: &Path, temporary: bool) -> Result<(), Failure> {
+    fn print(&self, common: &Common, directory: &Path, temporary: bool) -> Result<(), Failure> {
         let endpoints: Vec<&str> = self.0.iter().map(|node| node.spec.endpoint.as_str()).collect();
         let zookeeper: Vec<&str> = self.0.iter().filter_map(|node| node.spec.zookeeper.as_deref()).collect();
-        if json {
+        if common.json {
             let nodes = self.0.iter().map(|node| NodeInfo { spec: &node.spec, pid: node.process.id() }).collect();
             return print_json_line(&ClusterInfo { endpoints, zookeeper, nodes, data: directory });
         }
         let kept = if temporary { "removed at the end" } else { "kept" };
         print_line(&format!(
-            "{} nodes are running; their data and logs are in {} ({kept})",
-            self.0.len(),
+            "started {}; data and logs are in {} ({kept})",
+            count(self.0.len(), "node"),
             directory.display()
         ))?;
         for node in &self.0 {
             print_line(&format!("  node {}  {}  pid {}", node.spec.node_id, node.spec.endpoint, node.process.id()))?;
         }
+        if !zookeeper.is_empty() {
+            print_line(&format!("ZooKeeper's clients find them at {}", zookeeper.join(",")))?;
+        }
         print_line("\nTo use them, in another terminal:")?;
-        print_line("  lockkeeper status                                    # after the export below")?;
+        if !common.asks_at(&endpoints) {
+            print_line(&format!("  export LOCKKEEPER_ENDPOINTS={}", endpoints.join(",")))?;
+        }
+        print_line("  lockkeeper status")?;
         print_line("  lockkeeper lock demo -- sh -c 'echo token $LOCKKEEPER_TOKEN; sleep 10' &")?;
         print_line("  lockkeeper locks demo")?;
-        print_line("Ctrl-C stops them all.\n")?;
-        if !zookeeper.is_empty() {
-            print_line(&format!("  export ZOOKEEPER={}    # for ZooKeeper's clients", zookeeper.join(",")))?;
-        }
-        print_line(&format!("  export LOCKKEEPER_ENDPOINTS={}", endpoints.join(",")))
+        print_line("Ctrl-C stops them all.")
     }
 
     /// Asks all nodes to end, and kills those that still run after [`STOP_TIMEOUT`].
@@ -405,5 +438,26 @@ mod tests {
         let listening = TcpListener::bind(any).unwrap();
         assert!(!addresses.contains(&listening.local_addr().unwrap()));
         assert!(reserved.take(listening.local_addr().unwrap()).is_err(), "another socket listens there");
+    }
+
+    #[test]
+    fn the_usual_ports_are_taken_by_one_cluster_and_only_if_all_are_free() {
+        // Outside of the ports that the system gives away, and of those of other tests.
+        let somewhere = (std::process::id()..).map(|at| 10_000 + u16::try_from(at % 450).unwrap() * 10);
+        let usual = |below: u16, nodes: u8| {
+            let mut reserved = ReservedPorts::default();
+            let addresses = reserved.usual(below, nodes).unwrap();
+            (addresses[0] == format!("127.0.0.1:{}", below + 1)).then_some((reserved, addresses))
+        };
+        let (below, (reserved, addresses)) =
+            somewhere.take(450).find_map(|below| Some((below, usual(below, 1)?))).unwrap();
+        assert_eq!(addresses.len(), 1);
+        assert!(usual(below, 1).is_none(), "another cluster has reserved them");
+        drop(reserved);
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, below + 3)).unwrap();
+        assert!(usual(below, 1).is_none(), "a program listens at the third");
+        drop(listening);
+        let (_reserved, three) = usual(below, 3).unwrap();
+        assert_eq!(three, [1, 2, 3].map(|node| format!("127.0.0.1:{}", below + node)));
     }
 }

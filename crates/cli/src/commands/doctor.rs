@@ -8,7 +8,7 @@ use crate::args::{Common, Doctor};
 use crate::doctor::survey::Survey;
 use crate::doctor::{Check, Verdict, agreement, cluster, local};
 use crate::failure::{EXIT_FAILED, Failure};
-use crate::output::{escaped, print_json, print_line};
+use crate::output::{escaped, has_colours, print_json, print_line};
 
 /// The result in `--json`.
 #[derive(Serialize)]
@@ -69,7 +69,8 @@ fn print_people(report: &Report) -> Result<(), Failure> {
         print_line(title)?;
         let width = checks.iter().map(|check| check.check.len()).max().unwrap_or_default();
         for check in checks {
-            print_line(&format!("  {:<8} {:<width$}  {}", check.verdict.as_str(), check.check, escaped(&check.found)))?;
+            let verdict = check.verdict.tone().text(&format!("{:<8}", check.verdict.as_str()), has_colours());
+            print_line(&format!("  {verdict} {:<width$}  {}", check.check, escaped(&check.found)))?;
             if let Some(remedy) = &check.remedy {
                 print_line(&format!("  {:<8} {:<width$}  → {}", "", "", escaped(remedy)))?;
             }

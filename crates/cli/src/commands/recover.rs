@@ -7,7 +7,7 @@ use lockkeeper_server::backup;
 
 use crate::args::{Common, Recover};
 use crate::failure::{EXIT_OK, EXIT_USAGE, Failure, print_error};
-use crate::output::{escaped, print_json, print_line};
+use crate::output::{count, escaped, print_json, print_line};
 
 /// Makes the survivor the only member.
 pub(crate) fn run(common: &Common, args: &Recover) -> Result<u8, Failure> {
@@ -18,15 +18,15 @@ pub(crate) fn run(common: &Common, args: &Recover) -> Result<u8, Failure> {
         return print_json(&recovered.origin).map(|()| EXIT_OK);
     }
     print_line(&format!(
-        "recovered {} nodes into {}: the new cluster begins at zxid {} (the old one was seen at {}), {} sessions are \
-         over; a client of the old cluster may take itself for a holder until {} after the last keepalive that was \
+        "recovered {} into {}: the new cluster begins at zxid {} (the old one was seen at {}); over: {}; a \
+         client of the old cluster may take itself for a holder until {} after the last keepalive that was \
          acknowledged\nthe data of before is kept in {}\nstart node {}, then add members with new ids and empty \
          directories",
-        recovered.nodes,
+        count(recovered.nodes, "node"),
         recovered.directory.display(),
         recovered.origin.first_zxid,
         recovered.origin.from_zxid,
-        recovered.sessions_ended,
+        count(recovered.sessions_ended, "session"),
         humantime::format_duration(std::time::Duration::from_millis(recovered.longest_timeout_ms)),
         recovered.kept_as.display(),
         config.cluster.node

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::getppid;
 
-use crate::args::Serve;
+use crate::args::{COMMIT, Serve};
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure, wants_json};
 use crate::output::{print_json, print_line};
 use crate::signals::Stops;
@@ -33,6 +33,7 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     // Files of a node are private; sled creates its files with the umask.
     umask(Mode::from_bits_truncate(0o077));
     telemetry::install_logging(&config.log);
+    telemetry::note_commit(COMMIT);
     let served = super::runtime()?.block_on(async {
         let mut stops = Stops::of(&[Signal::SIGTERM, Signal::SIGINT])?;
         let served = lockkeeper_server::run(config, async move { stops.next().await }).await;

@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 use super::{client, on_runtime};
 use crate::args::{Common, RestoreSnapshot, SaveSnapshot, Snapshot, SnapshotCommand};
 use crate::failure::{EXIT_OK, EXIT_USAGE, Failure};
-use crate::output::{escaped, print_json, print_line};
+use crate::output::{count, escaped, print_json, print_line};
 
 /// A backup that breaks off is taken again from another node, this often in all.
 const ATTEMPTS: u32 = 3;
@@ -160,15 +160,15 @@ fn inspect(common: &Common, file: &Path) -> Result<u8, Failure> {
         ("file", format!("{file_bytes} bytes, SHA-256 {sha256}")),
         ("nodes", format!("{nodes}, {ephemerals} of them ephemeral")),
         ("sessions", sessions.to_string()),
-        ("locks held", format!("{}, {} requests wait", contents.locks_held, contents.lock_waiters)),
+        ("locks held", format!("{}, waiting: {}", contents.locks_held, count(contents.lock_waiters, "request"))),
         ("namespaces", contents.namespaces.to_string()),
         (
             "access control",
             format!(
-                "{}, {} roles, {} tokens",
+                "{}, {}, {}",
                 if contents.access_control { "enforced" } else { "not enforced" },
-                contents.roles,
-                contents.access_tokens
+                count(contents.roles, "role"),
+                count(contents.access_tokens, "token")
             ),
         ),
     ];
@@ -204,14 +204,14 @@ fn restore(common: &Common, args: &RestoreSnapshot) -> Result<u8, Failure> {
     let founders: Vec<String> = restored.origin.founders.iter().map(u64::to_string).collect();
     let longest = Duration::from_millis(restored.longest_timeout_ms);
     print_line(&format!(
-        "restored {} nodes into {}: the new cluster begins at zxid {} (the backup is at {}), {} sessions are over\n\
+        "restored {} into {}: the new cluster begins at zxid {} (the backup is at {}); over: {}\n\
          restore the same file on each of the members {}, then start them; a client of the old cluster may take \
          itself for a holder until {} after the last keepalive that was acknowledged",
-        restored.nodes,
+        count(restored.nodes, "node"),
         restored.directory.display(),
         restored.origin.first_zxid,
         restored.origin.from_zxid,
-        restored.sessions_ended,
+        count(restored.sessions_ended, "session"),
         founders.join(", "),
         humantime::format_duration(longest)
     ))

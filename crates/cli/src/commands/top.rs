@@ -6,6 +6,7 @@ use lockkeeper_api::locks::Locks;
 use lockkeeper_client::{Client, Paging};
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::client;
@@ -51,17 +52,22 @@ async fn once(common: &Common, args: &Top, client: &Client) -> Result<(), Failur
     if common.json { print_json(&frame) } else { print_line(&lines(&frame, None).join("\n")) }
 }
 
-/// Draws a frame at each refresh; it ends with an error only. Its screen is restored when it is dropped.
+/// Draws a frame at each refresh, until `q` or an error ends it. Its screen is restored when it is dropped.
 async fn show(common: &Common, args: &Top, client: &Client) -> Result<(), Failure> {
     let mut suspended = signal(SignalKind::from_raw(Signal::SIGTSTP as i32))
         .map_err(|error| Failure::failed(format!("cannot receive signals: {error}")))?;
     let mut screen = if common.json { None } else { Some(Screen::enter()?) };
+    let mut keys = if common.json { None } else { Some(Screen::keys()) };
     let mut refresh = interval(args.every);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before: Option<Survey> = None;
     loop {
         tokio::select! {
             _ = refresh.tick() => {}
+            Some(key) = pressed(&mut keys) => match key {
+                b'q' => return Ok(()),
+                _ => continue,
+            },
             _ = suspended.recv() => {
                 // The shell gets its screen, and this one comes back with the process.
                 drop(screen.take());
@@ -77,6 +83,14 @@ async fn show(common: &Common, args: &Top, client: &Client) -> Result<(), Failur
             None => print_json_line(&frame)?,
         }
         before = Some(survey);
+    }
+}
+
+/// The next key, if any comes.
+async fn pressed(keys: &mut Option<UnboundedReceiver<u8>>) -> Option<u8> {
+    match keys {
+        Some(keys) => keys.recv().await,
+        None => None,
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) mod survey;
 
 use serde::Serialize;
 
+use crate::output::Tone;
+
 /// What a check came to, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -34,6 +36,14 @@ impl Verdict {
             Self::Ok => "ok",
             Self::Warning => "warning",
             Self::Problem => "PROBLEM",
+        }
+    }
+
+    pub(crate) fn tone(self) -> Tone {
+        match self {
+            Self::Skipped | Self::Ok => Tone::Good,
+            Self::Warning => Tone::Doubtful,
+            Self::Problem => Tone::Bad,
         }
     }
 }

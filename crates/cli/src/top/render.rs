@@ -5,7 +5,7 @@ use std::time::Duration;
 use comfy_table::{Cell, Table};
 
 use super::frame::{Frame, LockRow, MemberRow};
-use crate::output::{escaped, number, rough, table, table_lines};
+use crate::output::{Tone, count, escaped, number, rough, table, table_lines};
 
 /// The size of the terminal; without one, nothing is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(crate) struct Size {
     pub(crate) columns: usize,
     pub(crate) rows: usize,
 }
+
+const HOW_TO_LEAVE: &str = "q or Ctrl-C: leave";
 
 /// Most locks that are shown where there is no terminal.
 const MOST_LOCKS: usize = 100;
@@ -23,8 +25,8 @@ pub(crate) fn lines(frame: &Frame, size: Option<Size>) -> Vec<String> {
     lines.extend(members(&frame.members));
     lines.extend(frame.errors.iter().map(|error| escaped(error)));
     lines.push(String::new());
-    // The heading, and the line that says what is left out.
-    let room = size.map_or(MOST_LOCKS, |size| size.rows.saturating_sub(lines.len() + 2));
+    // The heading, and the lines that say what is left out and how to leave.
+    let room = size.map_or(MOST_LOCKS, |size| size.rows.saturating_sub(lines.len() + 3));
     lines.extend(locks(&frame.locks, room));
     let hidden = frame.locks.len().saturating_sub(room);
     if hidden > 0 || frame.has_more_locks {
@@ -33,17 +35,39 @@ pub(crate) fn lines(frame: &Frame, size: Option<Size>) -> Vec<String> {
         lines.push(format!("{hidden} more{more}"));
     }
     if let Some(Size { columns, rows }) = size {
-        lines.truncate(rows);
-        lines.iter_mut().for_each(|line| *line = line.chars().take(columns).collect());
+        lines.truncate(rows.saturating_sub(1));
+        if rows > 0 {
+            lines.push(HOW_TO_LEAVE.to_owned());
+        }
+        lines.iter_mut().for_each(|line| *line = cut(line, columns));
     }
     lines
+}
+
+/// So many columns of a line, with its colours.
+fn cut(line: &str, columns: usize) -> String {
+    let (mut cut, mut room, mut in_escape, mut coloured) = (String::new(), columns, false, false);
+    for char in line.chars() {
+        in_escape |= char == '\x1b';
+        if !in_escape {
+            let Some(left) = room.checked_sub(1) else { break };
+            room = left;
+        }
+        coloured |= in_escape;
+        cut.push(char);
+        in_escape &= char != 'm';
+    }
+    if coloured {
+        cut.push_str("\x1b[0m");
+    }
+    cut
 }
 
 fn summary(frame: &Frame) -> String {
     let leader = frame.leader.map_or("no leader".into(), |leader| format!("leader {leader}"));
     let cluster = frame.cluster.as_deref().map_or("no member answers".into(), |cluster| format!("cluster {cluster}"));
     let ready = format!("{} of {} members ready", frame.ready, frame.member_count);
-    format!("{}  {leader}  {ready}  {} sessions  zxid {}", escaped(&cluster), frame.sessions, frame.zxid)
+    format!("{}  {leader}  {ready}  {}  zxid {}", escaped(&cluster), count(frame.sessions, "session"), frame.zxid)
 }
 
 fn rates(frame: &Frame) -> String {
@@ -69,7 +93,7 @@ fn per_second(rate: Option<f64>) -> String {
 
 fn members(rows: &[MemberRow]) -> Vec<String> {
     let mut table =
-        table(&["node", "role", "behind", "waiters", "requests", "sync", "cpu", "memory", "state", "endpoint"]);
+        table(&["node", "role", "behind", "waiters", "req/s", "sync", "cpu", "memory", "state", "endpoint"]);
     let or_dash = |value: Option<String>| number(value.unwrap_or("-".into()));
     for row in rows {
         table.add_row(vec![
@@ -77,12 +101,12 @@ fn members(rows: &[MemberRow]) -> Vec<String> {
             row.role.into(),
             number(row.behind),
             number(row.waiters),
-            number(per_second(row.requests)),
+            number(per_second(row.requests).trim_end_matches("/s")),
             or_dash(row.sync_ms.map(|ms| format!("{ms:.1} ms"))),
             or_dash(row.cpu_percent.map(|percent| format!("{percent:.0} %"))),
             or_dash(row.memory_bytes.map(|bytes| format!("{:.0} MiB", bytes / 1_048_576.0))),
-            escaped(&row.state).into(),
-            row.endpoint.as_str().into(),
+            if row.state == "ready" { Tone::Good } else { Tone::Bad }.cell(escaped(&row.state)),
+            row.endpoint.trim_start_matches("http://").into(),
         ]);
     }
     lines_of(&table)
@@ -142,7 +166,16 @@ mod tests {
             let lines = lines(&frame(), Some(Size { columns, rows }));
             assert!(lines.len() <= rows, "{lines:?}");
             assert!(lines.iter().all(|line| line.chars().count() <= columns), "{lines:?}");
+            let last = lines.last().map_or("", String::as_str);
+            assert_eq!(last, HOW_TO_LEAVE.get(..columns.min(HOW_TO_LEAVE.len()).min(rows * columns)).unwrap());
         }
+    }
+
+    #[test]
+    fn a_line_is_cut_by_what_is_seen_of_it() {
+        assert_eq!(cut("plain text", 5), "plain");
+        assert_eq!(cut("\x1b[31mnot ready\x1b[39m", 3), "\x1b[31mnot\x1b[0m");
+        assert_eq!(cut("", 3), "");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The terminal while `top` draws on it: the alternate screen, without cursor and without line wrap. It is restored
 //! when the value is dropped.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
 
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use terminal_size::{Height, Width, terminal_size};
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::render::Size;
 
@@ -14,7 +17,10 @@ const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
 /// See the module's text.
-pub(crate) struct Screen(());
+pub(crate) struct Screen {
+    /// The settings of the terminal before.
+    before: Option<Termios>,
+}
 
 impl Screen {
     /// Whether standard output is a terminal on which it can draw.
@@ -23,9 +29,28 @@ impl Screen {
     }
 
     pub(crate) fn enter() -> io::Result<Self> {
-        let screen = Self(());
+        let input = io::stdin();
+        let before = tcgetattr(&input).ok();
+        let screen = Self { before };
+        if let Some(mut keys) = screen.before.clone() {
+            // Keys come one by one and are not shown. Ctrl-C and Ctrl-Z stay signals.
+            keys.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+            tcsetattr(&input, SetArg::TCSANOW, &keys)?;
+        }
         write(ENTER)?;
         Ok(screen)
+    }
+
+    /// The keys that are pressed; none without a terminal as standard input. The thread that reads them ends with the
+    /// process: nothing can interrupt it.
+    pub(crate) fn keys() -> UnboundedReceiver<u8> {
+        let (sender, keys) = unbounded_channel();
+        if io::stdin().is_terminal() {
+            std::thread::spawn(move || {
+                io::stdin().lock().bytes().map_while(Result::ok).try_for_each(|key| sender.send(key))
+            });
+        }
+        keys
     }
 
     /// The size as it is now.
@@ -52,6 +77,9 @@ impl Drop for Screen {
     fn drop(&mut self) {
         // The terminal may be gone.
         let _ = write(LEAVE);
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, before);
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use lockkeeper_checkers::skip::skip;
 use nix::sys::signal::{Signal, kill};
 
 use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, pid_of};
@@ -155,6 +156,54 @@ fn a_closed_pipe_is_no_panic() {
 }
 
 #[test]
+fn completions_have_the_names_of_locks_and_no_internal_commands() {
+    let dev = Dev::start(1, &[]);
+    let _holder = Killed(dev.lock(&["orders/42"], "sleep 60").spawn().unwrap());
+    eventually("it holds", || dev.holders("orders/42") == 1);
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = String::from_utf8(lockkeeper().args(["completions", shell]).output().unwrap().stdout).unwrap();
+        assert!(!script.contains("__exec") && !script.contains("__guard"), "{shell}");
+    }
+    let complete = r#"
+        complete_line() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            _lockkeeper_or_locks "$1" "${@: -1}" "${@: -2:1}"; echo "$((COMP_CWORD)): ${COMPREPLY[*]}"; }
+        . <("$1" completions bash)
+        complete_line "$1" lock ord
+        complete_line "$1" lock --shared orders/
+        complete_line "$1" lock --sha
+        complete_line "$1" lock other
+        complete_line "$1" lock a -- ord
+        complete_line "$1" unl"#;
+    let mut bash = Command::new("bash");
+    bash.args(["-c", complete, "bash", env!("CARGO_BIN_EXE_lockkeeper")]);
+    let output = bash.env("LOCKKEEPER_ENDPOINTS", dev.endpoints.join(",")).output().unwrap();
+    let completed = String::from_utf8(output.stdout).unwrap();
+    let expected = "2: orders/42\n3: orders/42\n2: --shared\n2: \n4: \n1: unlock\n";
+    assert_eq!(completed, expected, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn help_and_version_are_commands_too() {
+    let printed = |arguments: &[&str]| {
+        let output = lockkeeper().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(printed(&["help"]), printed(&["--help"]));
+    assert_eq!(printed(&["help", "lock"]), printed(&["lock", "--help"]));
+    let version = printed(&["version"]);
+    assert_eq!(version, printed(&["--version"]));
+    let of_checkout = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let commit = of_checkout.ok().filter(|git| git.status.success());
+    let commit = commit.map_or("unknown".into(), |git| String::from_utf8(git.stdout).unwrap());
+    assert!(version.contains(&format!("commit {}, test build, features otlp", commit.trim())), "{version}");
+    // As in a manual page.
+    let missing = lockkeeper().args(["lock", "x", "true"]).env("LOCKKEEPER_ENDPOINTS", "127.0.0.1:1").output().unwrap();
+    let said = String::from_utf8(missing.stderr).unwrap();
+    assert!(said.contains("Usage: lockkeeper lock [OPTIONS] <NAME>... -- <CMD>..."), "{said}");
+}
+
+#[test]
 fn dev_keeps_data_in_its_directory_and_leaves_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().to_str().unwrap().to_owned();
@@ -177,6 +226,47 @@ fn dev_keeps_data_in_its_directory_and_leaves_nothing_else() {
     assert!(!path.exists());
 }
 
+/// In a network of its own, where nobody else has the usual ports.
+#[test]
+fn commands_find_the_usual_ports_of_dev_and_a_second_one_says_what_to_export_first() {
+    let mut network = Command::new("unshare");
+    network.arg("--net");
+    if !nix::unistd::geteuid().is_root() {
+        network.arg("--map-root-user");
+    }
+    network.args(["bash", "-euo", "pipefail", "-c"]);
+    let program = env!("CARGO_BIN_EXE_lockkeeper");
+    let directory = tempfile::tempdir().unwrap();
+    let script = format!(
+        "ip link set lo up || exit 77
+         trap 'kill $(jobs -p) && wait' EXIT
+         for run in first second; do
+             {program} dev >$run &
+             until grep Ctrl-C $run >/dev/null; do kill -0 $!; sleep 0.02; done
+         done
+         {program} health
+         {program} lock demo -- sh -c 'echo token $LOCKKEEPER_TOKEN'"
+    );
+    let mut output = network.arg(script).current_dir(directory.path());
+    for (variable, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
+        output = output.env_remove(variable);
+    }
+    let output = output.output().unwrap();
+    if output.status.code() == Some(77) || String::from_utf8_lossy(&output.stderr).starts_with("unshare:") {
+        return skip("iproute2, and leave to make a network");
+    }
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.starts_with("ready\ntoken "), "{printed}");
+    let [first, second] = ["first", "second"].map(|run| std::fs::read_to_string(directory.path().join(run)).unwrap());
+    assert!(!first.contains("export"), "{first}");
+    for address in ["http://127.0.0.1:7003 ", "127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183\n"] {
+        assert!(first.contains(address) && !second.contains(address), "{first}{second}");
+    }
+    let export = second.find("export LOCKKEEPER_ENDPOINTS=http://127.0.0.1:").unwrap();
+    assert!(export < second.find("lockkeeper status").unwrap(), "{second}");
+}
+
 #[test]
 fn dev_serves_zookeeper_clients_at_the_printed_addresses() {
     let directory = tempfile::tempdir().unwrap();
@@ -185,6 +275,11 @@ fn dev_serves_zookeeper_clients_at_the_printed_addresses() {
     let addresses = first.zookeeper.clone();
     assert_eq!(addresses.len(), 3);
     addresses.iter().for_each(|address| speaks_zookeepers_protocol(address));
+    let mut too_long = TcpStream::connect(&addresses[0]).unwrap();
+    too_long.write_all(&[0x01, 0, 0, 0]).unwrap();
+    assert_eq!(too_long.read(&mut [0]).unwrap(), 0, "the connection is closed");
+    let log = || std::fs::read_to_string(directory.path().join("node1.log")).unwrap();
+    eventually("the log says so", || log().contains("16777216 bytes is longer than zookeeper.max_frame_bytes"));
     stop(first, Signal::SIGINT);
     let second = Dev::start(3, &["--data", &data]);
     assert_eq!(second.zookeeper, addresses, "it is reached where it was");

@@ -8,6 +8,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use lockkeeper_checkers::skip::{has_programs, skip};
+
 use crate::support::{Dev, Killed, eventually, lockkeeper};
 
 const README: &str = include_str!("../../../../README.md");
@@ -31,7 +33,7 @@ impl Drop for DevCluster {
 
 fn start_dev() -> (DevCluster, Vec<String>) {
     let mut child = lockkeeper()
-        .args(["dev", "--nodes", "3"])
+        .args(["dev", "--free-ports", "--nodes", "3"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -66,7 +68,7 @@ pub(crate) fn printed_in(directory: &Path, script: &str, endpoints: &[String]) -
         .env("LOCKKEEPER_ENDPOINTS", endpoints.join(","))
         .current_dir(directory)
         .output()
-        .expect("bash and curl are installed");
+        .expect("bash starts");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "the script failed: {}\n{printed}", String::from_utf8_lossy(&output.stderr));
     printed
@@ -74,6 +76,9 @@ pub(crate) fn printed_in(directory: &Path, script: &str, endpoints: &[String]) -
 
 #[test]
 fn the_readmes_blocks_take_the_lock_under_rising_tokens() {
+    if !has_programs(&["curl"]) {
+        return skip("curl");
+    }
     let (_dev, endpoints) = start_dev();
     let mut last = 0;
     for heading in ["### Shell", "### curl"] {
@@ -87,6 +92,9 @@ fn the_readmes_blocks_take_the_lock_under_rising_tokens() {
 
 #[test]
 fn the_walk_prints_what_the_page_says() {
+    if !has_programs(&["curl"]) {
+        return skip("curl");
+    }
     let (_dev, endpoints) = start_dev();
     let walk = block(HTTP, "## A walk with curl");
     let script = walk.replace("http://127.0.0.1:7001", &endpoints[0]).replace("http://127.0.0.1:7002", &endpoints[1]);
@@ -156,6 +164,9 @@ impl LostToken {
 
 #[test]
 fn the_way_back_of_the_page_leads_back() {
+    if !has_programs(&["curl", "openssl"]) {
+        return skip("curl and openssl");
+    }
     let section = SECURITY.split("### When the last token of an administrator is lost").nth(1).unwrap();
     let blocks: Vec<&str> = section.split("```bash\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let [hash, way_back, ..] = &blocks[..] else { panic!("two blocks") };
@@ -221,6 +232,9 @@ fn addresses(dev: &Dev) -> Vec<(String, String)> {
 
 #[test]
 fn the_front_node_of_the_page_serves_and_its_session_moves_when_it_is_killed() {
+    if !has_programs(&["curl"]) {
+        return skip("curl");
+    }
     let dev = Dev::start(3, &[]);
     let addresses = addresses(&dev);
     let here = |text: &str| addresses.iter().fold(text.to_owned(), |text, (page, own)| text.replace(page, own));

@@ -1,13 +1,14 @@
 //! `top` against a real cluster: single frames, and the live screen on a terminal.
 
 use std::fs::File;
-use std::io::Read as _;
-use std::process::Stdio;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::tcgetattr;
 
 use crate::support::{Dev, Killed, eventually, json, lockkeeper};
 
@@ -95,4 +96,62 @@ fn the_screen_fits_the_terminal_and_is_given_back() {
     assert!(frame.contains("cluster dev"), "{frame:?}");
     let lines: Vec<&str> = frame.split("\r\n").map(|line| line.split('\x1b').next().unwrap()).collect();
     assert!(lines.len() <= 8 && lines.iter().all(|line| line.chars().count() <= COLUMNS), "{lines:?}");
+}
+
+/// What a command that succeeds shows on a terminal of 80 columns. `key` is pressed once something is shown.
+fn on_a_terminal(mut command: Command, key: &[u8]) -> String {
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let terminal = openpty(Some(&size), None).unwrap();
+    let (input, modes) = (terminal.slave.try_clone().unwrap(), tcgetattr(&terminal.slave).unwrap());
+    command.stdin(input).stdout(terminal.slave).stderr(Stdio::null()).env("TERM", "xterm");
+    let mut child = Killed(command.spawn().unwrap());
+    // It would keep the terminal open.
+    drop(command);
+    let mut master = File::from(terminal.master);
+    let (mut shown, mut piece) = (Vec::new(), [0; 4096]);
+    while let Ok(read @ 1..) = master.read(&mut piece) {
+        if shown.is_empty() {
+            master.write_all(key).unwrap();
+        }
+        shown.extend(&piece[..read]);
+    }
+    assert_eq!(child.code(), Some(0));
+    assert_eq!(tcgetattr(&master).unwrap().local_flags, modes.local_flags, "the terminal is as it was");
+    String::from_utf8(shown).unwrap()
+}
+
+#[test]
+fn q_leaves_and_states_have_colours() {
+    let dev = Dev::start(1, &[]);
+    let shown = on_a_terminal(dev.command(&["top"]), b"q");
+    let frame = shown.split("\x1b[H").nth(1).unwrap();
+    assert!(frame.contains("q or Ctrl-C: leave") && frame.contains("\x1b[") && frame.contains("ready"), "{frame:?}");
+    let (good, plain) = ("\x1b[32mok", "  ok ");
+    let coloured = on_a_terminal(dev.command(&["doctor"]), b"");
+    assert!(coloured.contains(good) && !coloured.contains(plain), "{coloured:?}");
+    let mut without = dev.command(&["doctor"]);
+    without.env("NO_COLOR", "1");
+    let plainly = on_a_terminal(without, b"");
+    assert!(plainly.contains(plain) && !plainly.contains('\x1b'), "{plainly:?}");
+}
+
+#[test]
+fn help_has_the_width_of_the_terminal() {
+    for arguments in
+        [&["help"][..], &["help", "lock"], &["lock", "--help"], &["bench", "--help"], &["help", "auth", "role"]]
+    {
+        let mut command = lockkeeper();
+        command.args(arguments).env("NO_COLOR", "1");
+        let shown = on_a_terminal(command, b"");
+        let plain: String = shown
+            .split('\x1b')
+            .enumerate()
+            .map(|(at, part)| match at {
+                0 => part,
+                _ => part.split_once('m').map_or("", |(_, rest)| rest),
+            })
+            .collect();
+        assert!(plain.contains("Usage: lockkeeper"), "{plain}");
+        assert!(plain.lines().all(|line| line.trim_end().chars().count() <= 80), "{plain}");
+    }
 }

@@ -1,9 +1,10 @@
 //! A gate's operation and its work in one transaction of a real PostgreSQL: however a worker ends, the work is done
-//! once. Skipped, with a message, where PostgreSQL is not installed.
+//! once.
 #![cfg(unix)]
 
 use std::time::Duration;
 
+use lockkeeper_checkers::skip::skip;
 use lockkeeper_client::fencing::operations::{
     AlreadyDone, FIND_OPERATION, FORGET_OLD_OPERATIONS, FORGET_OPERATION, OPERATION_TABLE, RECORD_OPERATION,
     STORE_RESULT, recorded,
@@ -55,10 +56,7 @@ async fn begin(session: &Session, key: &str) -> GateTicket {
 
 #[tokio::test]
 async fn work_is_done_once_however_its_worker_ends() {
-    let Some(programs) = installed() else {
-        eprintln!("SKIPPED: PostgreSQL is not installed (no `postgres` and `initdb` in PATH or /usr/lib/postgresql)");
-        return;
-    };
+    let Some(programs) = installed() else { return skip("postgresql") };
     let server = Postgres::start(&programs).await.unwrap();
     let mut db = connect(&server).await;
     db.batch_execute("CREATE TABLE accounts (name TEXT PRIMARY KEY, cents BIGINT NOT NULL)").await.unwrap();

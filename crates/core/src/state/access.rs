@@ -449,7 +449,7 @@ fn check_rules(rules: &[Rule]) -> Result<(), Refusal> {
         if prefix.len() > MAX_PATH_BYTES {
             return Err(bad(format!("the prefix of a rule is at most {MAX_PATH_BYTES} bytes long")));
         }
-        if *rights == Rights::default() || rights.0 & !Rights::ALL.0 != 0 {
+        if *rights == Rights::default() || rights.0 & !Rights::KNOWN.0 != 0 {
             return Err(bad("a rule has at least one right, and only rights that there are"));
         }
         let nameless = matches!(resource, Resource::Sessions | Resource::Cluster);

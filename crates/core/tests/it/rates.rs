@@ -391,8 +391,15 @@ fn a_role_says_who_takes() {
     let put = AccessOp::PutRole { name: "mailer".into(), rules: vec![rule], version: None };
     let too_low = Refusal::FeatureLevelTooLow { needed: FeatureLevel::RATES, level: FeatureLevel::FIRST };
     assert_eq!(bench.act(as_admin(), put.clone()).reply, Err(too_low));
+    let rule = Rule { resource: Resource::Cluster, prefix: "".into(), rights: Rights::BACKUP };
+    let backup = AccessOp::PutRole { name: "night".into(), rules: vec![rule], version: None };
+    assert!(matches!(bench.act(as_admin(), backup.clone()).reply, Err(Refusal::FeatureLevelTooLow { .. })));
     bench.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
     bench.act(as_admin(), put).reply.unwrap();
+    bench.act(as_admin(), backup).reply.unwrap();
+    let rule = Rule { resource: Resource::Cluster, prefix: "".into(), rights: Rights(64) };
+    let unknown = AccessOp::PutRole { name: "more".into(), rules: vec![rule], version: None };
+    assert!(matches!(bench.act(as_admin(), unknown).reply, Err(Refusal::Bad(_))));
     bench.act(as_admin(), AccessOp::Grant { principal: "anyone".into(), role: "mailer".into() }).reply.unwrap();
     let mails = || take("mails/a", rate(10, 1_000), &[1], 0);
     bench.act(Actor::default(), mails()).reply.unwrap();

@@ -39,6 +39,8 @@ impl Subject for Lockkeeper {
 #[tokio::test]
 async fn lockkeeper_keeps_the_contract() {
     let cluster = Cluster::start(1).await.unwrap();
+    let printed = crate::example::run("lockkeeper", &cluster.endpoints()).await.unwrap();
+    assert!(printed.iter().all(|printed| printed.starts_with("write under token ")) && printed[0] != printed[1]);
     crate::keeps_the_contract(&Lockkeeper(cluster.endpoints())).await;
 }
 

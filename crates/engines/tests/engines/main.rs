@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, outside of which clippy takes them to be")]
 
+#[path = "../../examples/engine.rs"]
+mod example;
 mod lockkeeper;
 mod memory;
 

@@ -24,5 +24,7 @@ impl Subject for Memory {
 
 #[tokio::test]
 async fn memory_keeps_the_contract() {
+    let printed = crate::example::run("memory", &[]).await.unwrap();
+    assert_eq!(printed, ["write under token 1", "write under token 2"]);
     crate::keeps_the_contract(&Memory(Arc::default())).await;
 }

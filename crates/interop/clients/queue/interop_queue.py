@@ -256,7 +256,7 @@ def allowed():
 
 
 if __name__ == "__main__":
-    server = subprocess.run([LOCKKEEPER, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
+    server = subprocess.run([LOCKKEEPER, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1]
     library = re.search(r"curator-recipes-([0-9.]+)\.jar", " ".join(sys.argv))
     failed = main(label="queue", version=f"kazoo {KAZOO_VERSION}, Curator {library[1] if library else '?'}, lockkeeper {server}")
     curator.stdin.close()

@@ -24,12 +24,13 @@ const TOKEN_HASH_DIGITS: usize = 64;
 /// Longest life of a token: a hundred years.
 const MAX_TOKEN_TTL_S: u64 = 100 * 366 * 24 * 3_600;
 
-const RIGHTS: [(Right, Rights); 5] = [
+const RIGHTS: [(Right, Rights); 6] = [
     (Right::Read, Rights::READ),
     (Right::Acquire, Rights::ACQUIRE),
     (Right::Write, Rights::WRITE),
     (Right::Force, Rights::FORCE),
     (Right::Admin, Rights::ADMIN),
+    (Right::Backup, Rights::BACKUP),
 ];
 
 fn resource_in(resource: Resource) -> access::Resource {
@@ -346,7 +347,7 @@ mod tests {
     fn rules_are_the_same_inside_and_outside() {
         use Resource::{Cluster, Gates, Locks, Nodes, Rates, Sessions};
         for resource in [Locks, Nodes, Gates, Sessions, Cluster, Rates] {
-            let rights = vec![Right::Read, Right::Acquire, Right::Write, Right::Force, Right::Admin];
+            let rights = vec![Right::Read, Right::Acquire, Right::Write, Right::Force, Right::Admin, Right::Backup];
             let rule = Rule { resource, prefix: "p".into(), rights };
             assert_eq!(rule_out(&rule_in(rule.clone())), rule);
             assert_eq!(resource_in(resource).to_string(), resource.to_string());

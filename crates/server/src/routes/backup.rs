@@ -39,6 +39,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// When to come back if another backup is under way.
 const RETRY_AFTER_MS: u64 = 2_000;
 
+/// Either of these rights.
+fn need() -> Need<'static> {
+    Need::of(Resource::Cluster, "", Rights::ADMIN.and(Rights::BACKUP))
+}
+
 /// Takes a backup: everything that was acknowledged before the call, at one zxid. `lockkeeper snapshot` reads it. A
 /// node takes one backup at a time.
 #[utoipa::path(get, path = "/v1/snapshot", tag = "cluster",
@@ -48,7 +53,7 @@ const RETRY_AFTER_MS: u64 = 2_000;
                body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn save(Reader(scope): Reader) -> Result<Response, Failure> {
-    let need = Need::of(Resource::Cluster, "", Rights::ADMIN);
+    let need = need();
     let (context, principals) = (scope.context.clone(), scope.caller.principals.clone());
     let allowed = context.node.read(Consistency::Linearizable, |state| state.check_right(&principals, &need)).await?;
     allowed.value.map_err(NodeError::Refused)?;
@@ -178,8 +183,7 @@ impl Pieces {
         if expires.is_some_and(|at| at <= tokio::time::Instant::now()) {
             return Err(io::Error::other("the caller's JWT has expired"));
         }
-        let need = Need::of(Resource::Cluster, "", Rights::ADMIN);
-        context.node.look(|state| state.check_right(&caller.principals, &need)).map_err(io::Error::other)
+        context.node.look(|state| state.check_right(&caller.principals, &need())).map_err(io::Error::other)
     }
 }
 

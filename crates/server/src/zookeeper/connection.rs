@@ -15,7 +15,9 @@ use bytes::BytesMut;
 use lockkeeper_core::{AccessOp, Actor, Refusal, State};
 use lockkeeper_node::{At, Consistency, Credential, NodeError};
 use lockkeeper_zookeeper::request::SetWatches2Request;
-use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid};
+use lockkeeper_zookeeper::{
+    ErrorCode, FrameDecoder, FrameError, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -126,20 +128,40 @@ impl FrameReader {
                     return Ok(inbound);
                 }
                 Ok(None) => {}
-                Err(error) => {
-                    if self.decoder.buffer_mut().first() == Some(&TLS_HANDSHAKE_BYTE) {
-                        let address = self.handle.address;
-                        tracing::info!(%address, "a ZooKeeper client speaks TLS to a port without TLS");
-                    }
-                    tracing::debug!(%error, connection = self.handle.id, "malformed frame");
-                    return Err("it sent a malformed frame or one that is too long");
-                }
+                Err(error) => return Err(self.refuse(&error)),
             }
             if let Some(why) = self.failed {
                 return Err(why);
             }
             self.fill().await?;
         }
+    }
+
+    /// Logs and counts a frame that is refused, and says why. Its connection ends: where the next frame begins is
+    /// unknown.
+    fn refuse(&mut self, error: &FrameError) -> &'static str {
+        let address = self.handle.address;
+        let speaks_tls = self.decoder.buffer_mut().first() == Some(&TLS_HANDSHAKE_BYTE);
+        let (why, ends) = match error {
+            _ if speaks_tls => {
+                tracing::info!(%address, "a ZooKeeper client speaks TLS to a port without TLS");
+                ("tls", "it speaks TLS")
+            }
+            FrameError::TooLong { length, max } => {
+                tracing::warn!(
+                    %address,
+                    "a ZooKeeper client's request of {length} bytes is longer than zookeeper.max_frame_bytes ({max}); \
+                     its connection is closed"
+                );
+                ("too_long", "its request is longer than zookeeper.max_frame_bytes")
+            }
+            FrameError::Negative { .. } => {
+                tracing::debug!(%address, %error, "malformed frame");
+                ("malformed", "it sent a malformed frame")
+            }
+        };
+        metrics::counter!("lockkeeper_zookeeper_frames_refused_total", "why" => why).increment(1);
+        ends
     }
 
     /// Reads some bytes.

@@ -44,7 +44,16 @@ async fn bodies() {
         let problem = send(content_type, "{}").await.problem(Code::UnsupportedMediaType);
         assert!(problem.detail.contains("application/json"), "{}", problem.detail);
     }
+    let compressed = |coding| {
+        let request = node.request(Method::POST, "/v1/sessions").header(header::CONTENT_TYPE, JSON);
+        request.header(header::CONTENT_ENCODING, coding).body("{}").send()
+    };
+    for coding in ["gzip", "br", "gzip, identity"] {
+        let problem = Got::of(compressed(coding).await.unwrap()).await.problem(Code::UnsupportedMediaType);
+        assert!(problem.detail.contains(coding) && problem.detail.contains("Content-Encoding"), "{}", problem.detail);
+    }
     assert_eq!(node.zxid().await, before, "nothing changed");
+    assert_eq!(compressed("identity").await.unwrap().status(), StatusCode::CREATED);
     assert_eq!(send("application/json; charset=utf-8", "{}").await.status, StatusCode::CREATED);
     let without = node.call(Method::POST, "/v1/sessions", None, None).await;
     assert_eq!(without.status, StatusCode::CREATED, "every field is optional, so no body is needed");

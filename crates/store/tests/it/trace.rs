@@ -1,6 +1,5 @@
 //! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare
 //! flush the same check says that it was not; and after a sync that fails nothing is acknowledged or tried again.
-//! Skipped, saying so, where there is no strace.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,6 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use futures::executor::block_on;
+use lockkeeper_checkers::skip::skip;
 use lockkeeper_store::{Barrier, LogPosition, Options, Store, trace};
 
 use crate::common::{append, identity, options, record, sized_record, wait};
@@ -70,14 +70,10 @@ fn purging_process() {
     store.close().unwrap();
 }
 
-fn strace_is_missing() -> bool {
+fn strace_works() -> bool {
     let mut probe = Command::new("strace");
     probe.args(["-o", "/dev/null", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
-    if probe.status().is_ok_and(|status| status.success()) {
-        return false;
-    }
-    println!("skipped: strace is not installed or may not trace");
-    true
+    probe.status().is_ok_and(|status| status.success())
 }
 
 /// Runs this test under strace; gives its exit code, the trace, and what it printed.
@@ -100,8 +96,8 @@ fn traced(dir: &Path, test: &str, flush_only: bool, extra: &[&str]) -> (Option<i
 
 #[test]
 fn every_acknowledged_append_and_vote_was_synced_after_its_last_write() {
-    if strace_is_missing() {
-        return;
+    if !strace_works() {
+        return skip("strace, and leave to trace");
     }
     let dir = tempfile::tempdir().unwrap();
     let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &[]);
@@ -114,8 +110,8 @@ fn every_acknowledged_append_and_vote_was_synced_after_its_last_write() {
 
 #[test]
 fn the_check_reports_the_bare_flush_as_broken() {
-    if strace_is_missing() {
-        return;
+    if !strace_works() {
+        return skip("strace, and leave to trace");
     }
     let dir = tempfile::tempdir().unwrap();
     let (code, trace, printed) = traced(dir.path(), AT_WORK, true, &[]);
@@ -130,8 +126,8 @@ fn the_check_reports_the_bare_flush_as_broken() {
 
 #[test]
 fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
-    if strace_is_missing() {
-        return;
+    if !strace_works() {
+        return skip("strace, and leave to trace");
     }
     let dir = tempfile::tempdir().unwrap();
     // Counted by thread: the writer's fortieth.
@@ -149,8 +145,8 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
 /// between, and sled recovers holes, or has lost what was synced before.
 #[test]
 fn at_most_one_segment_is_begun_between_two_syncs() {
-    if strace_is_missing() {
-        return;
+    if !strace_works() {
+        return skip("strace, and leave to trace");
     }
     let dir = tempfile::tempdir().unwrap();
     // Only where it writes counts here.

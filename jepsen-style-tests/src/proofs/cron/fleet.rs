@@ -6,11 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockkeeper_api::Code;
+use lockkeeper_checkers::skip::has_programs;
 use lockkeeper_client::recipes::{EndedTick, OpenTick, ScheduleState, Tick, TickOutcome};
 
 use super::judge::Run;
 use crate::cluster::Cluster;
-use crate::process::{Process, has_program};
+use crate::process::Process;
 use crate::proofs::Context;
 use crate::verdict::{Failed, broken};
 
@@ -33,7 +34,7 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new(context: &Context, cluster: &Cluster) -> Result<Self, Failed> {
-        if !has_program("cc") {
+        if !has_programs(&["cc"]) {
             return Err(Failed::CannotRun("needs cc, to make clocks wrong".into()));
         }
         let (source, shim) = (context.dir.join("stepped_clock.c"), context.dir.join("stepped_clock.so"));

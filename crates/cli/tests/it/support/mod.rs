@@ -108,7 +108,7 @@ impl Dev {
 
     /// The same by this program.
     pub(crate) fn by(mut command: Command, nodes: u8, arguments: &[&str]) -> Self {
-        command.args(["dev", "--json", "--nodes", &nodes.to_string()]).args(arguments);
+        command.args(["dev", "--free-ports", "--json", "--nodes", &nodes.to_string()]).args(arguments);
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = process.stdout.take().unwrap();
         // From here on dropping it stops it gracefully.

@@ -42,6 +42,11 @@ async fn garbage_ends_its_connection_and_nothing_else() {
         }
     }
     bystander.create("/still-here", 0).await.unwrap();
+    let metrics = cluster.get("/metrics").await.text;
+    for why in ["too_long", "malformed"] {
+        let counted = format!("lockkeeper_zookeeper_frames_refused_total{{why=\"{why}\"}}");
+        assert!(metrics.contains(&counted), "{counted} is not in {metrics}");
+    }
 }
 
 #[tokio::test]
