@@ -330,6 +330,24 @@ impl Op {
             Self::Lock(_) | Self::Gate(_) | Self::Access(_) => Vec::new(),
         }
     }
+
+    /// The bytes of data of each node that it may write.
+    pub(crate) fn data_added(&self) -> impl Iterator<Item = usize> {
+        let ops = match self {
+            Self::Node(op) => std::slice::from_ref(op),
+            Self::Multi(ops) => ops,
+            _ => &[],
+        };
+        let result = match self {
+            Self::Gate(GateOp::Finish { result, .. } | GateOp::FinishForever { result, .. }) => Some(result.len()),
+            _ => None,
+        };
+        let data = |op: &NodeOp| match op {
+            NodeOp::Create { data, .. } | NodeOp::SetData { data, .. } => Some(data.len()),
+            _ => None,
+        };
+        ops.iter().filter_map(data).chain(result)
+    }
 }
 
 impl NodeOp {

@@ -64,7 +64,7 @@ impl NodeConfig {
             max_queued_commands: 16_384,
             max_queued_bytes: 64 * 1024 * 1024,
             max_batch_commands: 1024,
-            max_batch_bytes: 1024 * 1024,
+            max_batch_bytes: 256 * 1024,
             max_batches_in_flight: 4,
             max_command_bytes: 2 * 1024 * 1024,
             max_waiting_calls: 1 << 20,

@@ -149,7 +149,7 @@ impl Engine {
         self.refuse_early(|engine| engine.replica.state().authorise(actor, op)).await
     }
 
-    /// Refuses an operation whose namespace is full.
+    /// Refuses an operation for which there is no room.
     pub(crate) async fn refuse_when_full(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
         self.refuse_early(|engine| engine.full_for(actor, op).map_or(Ok(()), Err)).await
     }
@@ -160,8 +160,8 @@ impl Engine {
     }
 
     /// Tries the operation on a copy of the state, outside of its lock.
-    fn full_for(&self, actor: &Actor, op: &Op) -> Option<Refusal> {
-        if !self.replica.state().has_namespaces() {
+    pub(crate) fn full_for(&self, actor: &Actor, op: &Op) -> Option<Refusal> {
+        if !self.replica.state().may_be_full_for(actor, &self.config.rules, op) {
             return None;
         }
         self.replica.state_now().full_for(actor, &self.config.rules, op)

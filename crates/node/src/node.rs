@@ -204,6 +204,20 @@ impl Node {
         self.engine.submit(actor, op, tell)
     }
 
+    /// Whether an operation finds no room in the state as this replica has it, which may be behind.
+    pub fn is_full_for(&self, actor: &Actor, op: &Op) -> bool {
+        self.engine.full_for(actor, op).is_some()
+    }
+
+    /// Refuses an operation for which there is no room, so that it takes none in the log either. For callers of
+    /// [`submit`](Self::submit), once all that they submitted before is answered.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn refuse_when_full(&self, actor: &Actor, op: &Op) -> Result<(), NodeError> {
+        self.engine.refuse_when_full(actor, op).await
+    }
+
     /// Proposes now the requests that wait for another command.
     pub fn propose_delayed(&self) {
         self.engine.proposer.propose_delayed();

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::http::Method;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::config::Limits;
@@ -73,6 +74,8 @@ pub(crate) struct Admission {
     pub(crate) request_bytes: Arc<Budget>,
     /// Bytes of replies and events that clients have not read yet.
     pub(crate) reply_bytes: Arc<Budget>,
+    /// One large body is parsed at a time, so that others leave the processors to small requests.
+    pub(crate) large_bodies: Semaphore,
     /// Requests a second of namespaces.
     pub(crate) rate_limits: Arc<RateLimits>,
     own_lane: Arc<AtomicUsize>,
@@ -102,6 +105,7 @@ impl Admission {
                 "limits.reply_bytes_in_flight",
                 limits.reply_bytes_in_flight,
             ),
+            large_bodies: Semaphore::new(1),
             rate_limits: Arc::default(),
             own_lane: Arc::default(),
         }

@@ -48,7 +48,7 @@ pub(crate) struct BodyBounds {
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Context>> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Context>> for Json<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, context: &Arc<Context>) -> Result<Self, Failure> {
@@ -71,9 +71,18 @@ impl<T: DeserializeOwned> FromRequest<Arc<Context>> for Json<T> {
             let detail = "the body must be JSON and say so; send the header Content-Type: application/json";
             return Err(Failure::new(Code::UnsupportedMediaType, detail));
         }
-        parse(&bytes).map(Self)
+        if bytes.len() <= LARGE_BYTES {
+            return parse(&bytes).map(Self);
+        }
+        // All other requests of this node run on the thread of this task.
+        let _turn = context.admission.large_bodies.acquire().await;
+        let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+        parsed.unwrap_or_else(|error| Err(Failure::new(Code::Internal, error.to_string()))).map(Self)
     }
 }
+
+/// A larger body takes longer to parse than any other request should wait.
+const LARGE_BYTES: usize = 64 * 1024;
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     // serde would fill a struct from an array as well, by position.

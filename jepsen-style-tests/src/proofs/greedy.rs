@@ -125,7 +125,7 @@ async fn knows(context: &Context, line: &str) -> Result<bool, Failed> {
 }
 
 /// Creates the node that is read, and writes enough to fill the caches: memory is compared with that of a node that has
-/// been in use.
+/// been in use. Large entries fill the end of the log that is kept, and many nodes the history of events.
 async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     const WRITES: u32 = 100;
     let body = serde_json::json!({ "data": { "text": "x".repeat(1_000_000) } });
@@ -141,6 +141,15 @@ async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
         set.and_then(reqwest::Response::error_for_status)
             .map_err(|error| Failed::Broken(format!("a node of a megabyte cannot be set: {error}")))?;
     }
+    let cannot = |why: crate::http::Failure| Failed::Broken(format!("many nodes cannot be made in calm: {why}"));
+    let session = api.open_session(600_000, "warm-up").await.map_err(cannot)?.value;
+    for part in 0..8 {
+        let path = |number| format!("/warm-{part}-{number}");
+        let create = |number| serde_json::json!({ "op": "create", "path": path(number), "kind": "ephemeral" });
+        let operations: Vec<_> = (0..1_000).map(create).collect();
+        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(cannot)?;
+    }
+    api.close_session(&session.credential).await.map_err(cannot)?;
     Ok(())
 }
 

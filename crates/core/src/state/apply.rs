@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lockkeeper_mutants::mutant;
 
+use super::bounds::is_full;
 use super::namespaces::SessionOwner;
 use super::session::{Session, fingerprint};
 use super::transaction::Transaction;
@@ -304,12 +305,9 @@ impl State {
 /// Whether the refusal may be different later, when there is room.
 fn is_for_now(refusal: &Refusal) -> bool {
     match refusal {
-        Refusal::StateFull { .. }
-        | Refusal::NamespaceFull { .. }
-        | Refusal::TooManyEphemerals { .. }
-        | Refusal::ForeignNames { .. } => true,
+        Refusal::ForeignNames { .. } => true,
         Refusal::MultiFailed { cause, .. } => is_for_now(cause),
-        _ => false,
+        refusal => is_full(refusal),
     }
 }
 

@@ -16,6 +16,7 @@ use super::size;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::AclEntry;
+use crate::command::{Actor, Op};
 use crate::gate::GateKey;
 use crate::ids::SessionId;
 use crate::limits::MAX_GATE_RESULT_BYTES;
@@ -48,6 +49,30 @@ fn check_room(rules: &Rules, bytes: u64, added: u64, adds: Adds) -> Result<(), R
 }
 
 impl State {
+    /// The refusal of an operation for which there is no room, as of this state. Nodes ask first, so that clients which
+    /// repeat what is refused take no room in the log. `None` is no promise: the state decides when it applies the
+    /// operation.
+    pub fn full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> Option<Refusal> {
+        if !self.may_be_full_for(actor, rules, op) {
+            return None;
+        }
+        // On a clone, which costs little, so that an answer from memory comes before any refusal.
+        self.clone().perform(actor, rules, op).reply.err().filter(is_full)
+    }
+
+    /// Whether there may be no room for an operation. This costs little, and is at worst true too early.
+    pub fn may_be_full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> bool {
+        /// More than a node takes beside its data, its missing parents included.
+        const BESIDE_DATA: usize = 64 * 1024;
+        let added: Vec<usize> = op.data_added().collect();
+        let bytes = added.iter().map(|data| data + BESIDE_DATA).sum::<usize>() as u64;
+        let owned = actor.session.and_then(|id| self.sessions.get(&id)).map_or(0, |session| session.ephemerals.len());
+        !added.is_empty()
+            && (self.bytes().saturating_add(bytes) > rules.max_state_bytes
+                || owned + added.len() > rules.ephemerals() as usize)
+            || self.is_limited(&op.names())
+    }
+
     /// Whether there is room for any result of a gate, if that is open and its work would be done: what finishing it
     /// would refuse is better refused before.
     ///
@@ -56,11 +81,17 @@ impl State {
     pub fn check_room_for_result(&self, rules: &Rules, key: &GateKey) -> Result<(), Refusal> {
         match self.gate(key)? {
             Some(_) => Ok(()),
-            None => {
-                let bytes = self.tree.bytes.saturating_add(self.session_bytes);
-                check_room(rules, bytes, MAX_GATE_RESULT_BYTES as u64, Adds::Lock)
-            }
+            None => check_room(rules, self.bytes(), MAX_GATE_RESULT_BYTES as u64, Adds::Lock),
         }
+    }
+}
+
+/// Whether it says that there is no room at the moment.
+pub(crate) fn is_full(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::StateFull { .. } | Refusal::NamespaceFull { .. } | Refusal::TooManyEphemerals { .. } => true,
+        Refusal::MultiFailed { cause, .. } => is_full(cause),
+        _ => false,
     }
 }
 

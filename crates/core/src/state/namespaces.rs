@@ -17,7 +17,6 @@ use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use crate::access::{Need, Resource, Rights};
 use crate::acl::{Identity, Principals};
-use crate::command::{Actor, Op};
 use crate::feature::FeatureLevel;
 use crate::gate::GATES_ROOT;
 use crate::ids::{SessionId, Zxid};
@@ -27,7 +26,6 @@ use crate::namespace::{Namespace, NamespaceBound, NamespaceLimits, NamespaceUsag
 use crate::path::NodePath;
 use crate::rate::RATES_ROOT;
 use crate::reply::{Refusal, Reply};
-use crate::rules::Rules;
 
 /// The namespaces with limits by name. `Clone` is O(1).
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -302,6 +300,12 @@ impl State {
         self.tree.namespaces.iter().len() > 0
     }
 
+    /// Whether one of these names is in a namespace with limits.
+    pub(crate) fn is_limited(&self, names: &[&str]) -> bool {
+        let is_limited = |name: &str| self.tree.namespaces.limited.contains_key(name);
+        self.has_namespaces() && names.iter().copied().filter_map(first_part).any(is_limited)
+    }
+
     /// The limits of a namespace, if it has any.
     pub fn namespace(&self, name: &str) -> Option<&Namespace> {
         self.tree.namespaces.limited.get(name).map(|counted| &*counted.namespace)
@@ -310,21 +314,6 @@ impl State {
     /// The namespace in which a caller's sessions and nameless requests count: the first one that it owns.
     pub fn namespace_owned_by(&self, who: &Principals) -> Option<Arc<str>> {
         self.tree.namespaces.owned_by(&self.access, who, self.clock_ms)
-    }
-
-    /// The refusal of an operation whose namespace is full, as of this state. Nodes ask first, so that clients which
-    /// repeat what is refused take no room in the log. `None` is no promise: the state decides when it applies the
-    /// operation.
-    pub fn full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> Option<Refusal> {
-        let is_limited = |name: &str| self.tree.namespaces.limited.contains_key(name);
-        if !self.has_namespaces() || !op.names().into_iter().filter_map(first_part).any(is_limited) {
-            return None;
-        }
-        // On a clone, which costs little, so that an answer from memory comes before any refusal.
-        match self.clone().perform(actor, rules, op).reply {
-            Err(refusal @ Refusal::NamespaceFull { .. }) => Some(refusal),
-            _ => None,
-        }
     }
 
     /// Checks that a lock request of a new session would find room, before that session is opened for it. A caller who

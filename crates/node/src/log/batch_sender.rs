@@ -1,11 +1,12 @@
 //! Sends this node's batches (`ARCHITECTURE.md`, The way of a write).
 //!
-//! All waiting commands go into one batch. A few batches may be in flight; while they are, the next one fills. No timer
-//! delays a lone command; only a request that enters the queue of a lock behind many others may wait for another
-//! command (`locks/entry_delay.rs`). A batch names the batch that it follows, and the state applies it only right after
-//! that one. A batch whose outcome is unknown is sent again unchanged, with all that follow it, until this replica has
-//! applied it: the state applies each origin once. The task must never send a batch before the batches that it follows,
-//! nor give up a batch that may still be applied.
+//! All waiting commands go into one batch, large ones apart from small ones. A few batches may be in flight, one of
+//! large commands among them; while they are, the next one fills. No timer delays a lone command; only a request that
+//! enters the queue of a lock behind many others may wait for another command (`locks/entry_delay.rs`). A batch names
+//! the batch that it follows, and the state applies it only right after that one. A batch whose outcome is unknown is
+//! sent again unchanged, with all that follow it, until this replica has applied it: the state applies each origin
+//! once. The task must never send a batch before the batches that it follows, nor give up a batch that may still be
+//! applied.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::backoff::Backoff;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::log::inflight::{Pending, ProposalSpan};
-use crate::log::queue::CommandQueue;
+use crate::log::queue::{CommandQueue, is_large};
 use crate::replica::Replica;
 use crate::replication::Replication;
 
@@ -66,6 +67,8 @@ struct OpenBatch {
     sequence: u64,
     follows: u64,
     commands: usize,
+    /// It has a large command.
+    is_large: bool,
     payload: Bytes,
     /// Attempts without an answer.
     unanswered: u32,
@@ -134,6 +137,7 @@ impl BatchSender {
                 self.send(pending);
             }
             let has_room = self.has_room();
+            let large_may_go = self.open.iter().all(|batch| !batch.is_large);
             let next = tokio::select! {
                 biased;
                 () = self.replica.inflight.progress() => self.check_order(),
@@ -142,7 +146,7 @@ impl BatchSender {
                     self.send_again();
                     Next::GoOn
                 }
-                taken = self.queue.take(self.max_commands, self.max_bytes), if has_room => {
+                taken = self.queue.take(self.max_commands, self.max_bytes, large_may_go), if has_room => {
                     let Some(pending) = taken else { return };
                     self.send(pending);
                     Next::GoOn
@@ -193,12 +197,13 @@ impl BatchSender {
         metrics::histogram!("lockkeeper_batch_commands").record(pending.len() as f64);
         let trace = self.begin_proposals(origin, &mut pending).filter(|_| self.log_carries_traces());
         let payload = encode(origin, follows, self.rules, &pending, trace);
-        let commands = pending.len();
+        let (commands, is_large) = (pending.len(), pending.iter().any(is_large));
         self.replica.inflight.begin(origin, pending);
         let mut batch = OpenBatch {
             sequence: origin.sequence,
             follows,
             commands,
+            is_large,
             payload,
             unanswered: 0,
             attempts: 0,

@@ -474,3 +474,24 @@ async fn a_proposal_ends_with_its_outcome() {
         Some("unknown".into())
     );
 }
+
+#[tokio::test]
+async fn small_commands_do_not_wait_behind_large_ones_that_wait() {
+    let (order, proposer) = stage(vec![], || Script::Hangs, |_| {});
+    let large = |name: &str| {
+        let (path, data) = (NodePath::parse(name).expect("valid"), vec![0; 1_000_000].into());
+        Command::Do {
+            actor: Actor::of(lockkeeper_core::SessionId(name.len() as u64)),
+            op: NodeOp::SetData { path, data, version: None }.into(),
+        }
+    };
+    let _large: Vec<_> =
+        ["/a", "/ab", "/abc"].map(large).into_iter().map(|command| proposer.submit(command).expect("taken")).collect();
+    until(|| order.attempts.lock().len() == 1).await;
+    let _small = [(); 2].map(|()| proposer.submit(make(true)).expect("taken"));
+    until(|| order.attempts.lock().iter().map(|batch| batch.commands.len()).sum::<usize>() == 3).await;
+    let attempts = order.attempts.lock();
+    let is_large = |batch: &Batch| format!("{:?}", batch.commands).contains("SetData");
+    assert_eq!(attempts.iter().filter(|batch| is_large(batch)).count(), 1, "one large batch is in flight");
+    assert!(is_large(&attempts[0]) && !is_large(attempts.last().expect("there")));
+}

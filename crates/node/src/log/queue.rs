@@ -2,6 +2,9 @@
 //! caller that asks for much waits behind itself, with however many sessions. The total is bounded, and an address
 //! has at most its share of it.
 //!
+//! A large command never shares a batch with small ones, and small ones go first: while a large one is in flight, only
+//! they are taken, and then each in its turn.
+//!
 //! A delayed command waits for one that is urgent, or for its time, so that both are in one batch. No command waits for
 //! a delayed one, except as for any command before it in the queue.
 //!
@@ -57,18 +60,64 @@ impl Size {
     }
 }
 
+/// A command of more bytes is large. Copying it, and its barrier, take longer than a round of small ones.
+const LARGE_COMMAND_BYTES: usize = 16 * 1024;
+
+/// Whether a command goes in a batch of its own kind, one of which may be in flight.
+pub(crate) fn is_large(pending: &Pending) -> bool {
+    Size::of(pending).bytes > LARGE_COMMAND_BYTES
+}
+
 /// The address of a flow, if it is known.
 type Source = Option<IpAddr>;
+
+/// The order in which flows are served.
+#[derive(Debug, Default)]
+struct Turns {
+    /// The flows that have commands, by the address from which their first command came.
+    flows: HashMap<Source, VecDeque<Flow>>,
+    addresses: VecDeque<Source>,
+}
+
+impl Turns {
+    fn schedule(&mut self, source: Source, flow: Flow) {
+        let flows = self.flows.entry(source).or_default();
+        if flows.is_empty() {
+            self.addresses.push_back(source);
+        }
+        flows.push_back(flow);
+    }
+
+    /// The flow whose turn it is.
+    fn front(&self) -> Option<(Source, &Flow)> {
+        let source = *self.addresses.front()?;
+        Some((source, self.flows.get(&source)?.front()?))
+    }
+
+    /// The address whose flow had its turn goes behind the others.
+    fn rotate(&mut self) {
+        let Some(source) = self.addresses.pop_front() else { return };
+        let Some(mut flows) = self.flows.remove(&source) else { return };
+        flows.pop_front();
+        if !flows.is_empty() {
+            self.flows.insert(source, flows);
+            self.addresses.push_back(source);
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct QueueState {
     flows: HashMap<Flow, VecDeque<Pending>>,
-    /// The flows that have commands, by the address from which their first command came.
-    flow_turns: HashMap<Source, VecDeque<Flow>>,
-    address_turns: VecDeque<Source>,
+    /// The flows whose next command is small.
+    small: Turns,
+    /// The flows whose next command is large.
+    large: Turns,
+    /// The last batch was of small commands, so that a large one is not passed by for ever.
+    small_was_taken: bool,
     size: Size,
     by_address: HashMap<IpAddr, Size>,
-    /// How many commands do not wait for another one.
+    /// How many small commands do not wait for another one.
     urgent: usize,
     /// When the first of the others is to be proposed. May be too early, once that one is gone. Zero once they are
     /// needed.
@@ -127,9 +176,9 @@ impl CommandQueue {
         if own.fits(free) { Ok(()) } else { Err(NodeError::overloaded(Bound::OwnQueuedChanges)) }
     }
 
-    /// Waits for a command that is to be proposed, then takes all that are there, in turn and within these bounds;
-    /// `None` once the queue is closed.
-    pub(crate) async fn take(&self, max_commands: usize, max_bytes: usize) -> Option<Vec<Pending>> {
+    /// Waits for a command that is to be proposed, then takes all of its kind that are there, in turn and within these
+    /// bounds; `None` once the queue is closed. Large commands are left there unless `large_may_go`.
+    pub(crate) async fn take(&self, max_commands: usize, max_bytes: usize, large_may_go: bool) -> Option<Vec<Pending>> {
         loop {
             let arrived = self.arrived.notified();
             let delayed_until = {
@@ -137,10 +186,15 @@ impl CommandQueue {
                 if waiting.closed {
                     return None;
                 }
-                if let Some(why) = waiting.due(self.clock.now()) {
-                    return Some(waiting.take(max_commands, max_bytes, why));
+                let why = waiting.due(self.clock.now());
+                let large_goes = large_may_go && !waiting.large.addresses.is_empty();
+                if large_goes && (why.is_none() || waiting.small_was_taken) {
+                    return Some(waiting.take_large(max_commands, max_bytes));
                 }
-                waiting.delayed_until
+                if let Some(why) = why {
+                    return Some(waiting.take_small(max_commands, max_bytes, why));
+                }
+                waiting.delayed_until.filter(|_| !waiting.small.addresses.is_empty())
             };
             match delayed_until {
                 None => arrived.await,
@@ -179,7 +233,7 @@ impl QueueState {
     fn append(&mut self, pending: Pending, source: Source) -> bool {
         let is_earlier = match pending.may_wait_until {
             None => {
-                self.urgent += 1;
+                self.urgent += usize::from(!is_large(&pending));
                 true
             }
             Some(until) => {
@@ -188,19 +242,24 @@ impl QueueState {
                 is_earlier
             }
         };
-        let flow = flow_of(&pending.command);
+        let (flow, is_large) = (flow_of(&pending.command), is_large(&pending));
         let commands = self.flows.entry(flow.clone()).or_default();
         let is_new = commands.is_empty();
         commands.push_back(pending);
         if is_new {
-            self.schedule(source, flow);
+            self.turns(is_large).schedule(source, flow);
         }
         is_earlier
     }
 
-    /// Why the delayed commands are to be proposed now, if they are; a command that is urgent takes them along.
+    fn turns(&mut self, is_large: bool) -> &mut Turns {
+        if is_large { &mut self.large } else { &mut self.small }
+    }
+
+    /// Why the small commands are to be proposed now, if they are; one that is urgent takes the delayed ones along.
     fn due(&self, now: Duration) -> Option<&'static str> {
         match self.delayed_until {
+            _ if self.small.addresses.is_empty() => None,
             _ if self.urgent > 0 => Some("with_another"),
             Some(Duration::ZERO) => Some("when_needed"),
             Some(until) if until <= now => Some("when_due"),
@@ -208,42 +267,30 @@ impl QueueState {
         }
     }
 
-    fn schedule(&mut self, source: Source, flow: Flow) {
-        let flows = self.flow_turns.entry(source).or_default();
-        if flows.is_empty() {
-            self.address_turns.push_back(source);
+    fn take_small(&mut self, max_commands: usize, max_bytes: usize, why: &'static str) -> Vec<Pending> {
+        let taken = self.take(false, max_commands, max_bytes);
+        let delayed = taken.iter().filter(|pending| pending.may_wait_until.is_some()).count();
+        self.urgent -= taken.len() - delayed;
+        if self.flows.is_empty() {
+            self.delayed_until = None;
         }
-        flows.push_back(flow);
+        if delayed > 0 {
+            metrics::counter!("lockkeeper_delayed_requests_total", "ended" => why).increment(delayed as u64);
+        }
+        self.small_was_taken = true;
+        taken
     }
 
-    /// The flow whose turn it is.
-    fn front(&self) -> Option<(Source, &Flow)> {
-        let source = *self.address_turns.front()?;
-        Some((source, self.flow_turns.get(&source)?.front()?))
+    fn take_large(&mut self, max_commands: usize, max_bytes: usize) -> Vec<Pending> {
+        self.small_was_taken = false;
+        self.take(true, max_commands, max_bytes)
     }
 
-    /// The flow that had its turn, and its address, go behind the others.
-    fn rotate(&mut self, source: Source) {
-        self.address_turns.pop_front();
-        let Some(mut flows) = self.flow_turns.remove(&source) else { return };
-        let Some(flow) = flows.pop_front() else { return };
-        let is_empty = self.flows.get(&flow).is_none_or(VecDeque::is_empty);
-        if is_empty {
-            self.flows.remove(&flow);
-        } else {
-            flows.push_back(flow);
-        }
-        if !flows.is_empty() {
-            self.flow_turns.insert(source, flows);
-            self.address_turns.push_back(source);
-        }
-    }
-
-    fn take(&mut self, max_commands: usize, max_bytes: usize, why: &'static str) -> Vec<Pending> {
+    fn take(&mut self, large: bool, max_commands: usize, max_bytes: usize) -> Vec<Pending> {
         let mut taken: Vec<Pending> = Vec::new();
         let (mut bytes, mut nodes) = (0, 0);
         while taken.len() < max_commands {
-            let Some((source, flow)) = self.front() else { break };
+            let Some((source, flow)) = self.turns(large).front() else { break };
             let flow = flow.clone();
             let Some(commands) = self.flows.get_mut(&flow) else { break };
             // A batch has at least one command, however large.
@@ -252,19 +299,16 @@ impl QueueState {
                 break;
             }
             let Some(pending) = commands.pop_front() else { break };
-            self.rotate(source);
+            let next_is_large = commands.front().map(is_large);
+            self.turns(large).rotate();
+            match next_is_large {
+                Some(is_large) => self.turns(is_large).schedule(source, flow),
+                None => drop(self.flows.remove(&flow)),
+            }
             bytes += pending.bytes;
             nodes += pending.nodes;
             self.forget(&pending);
-            self.urgent -= usize::from(pending.may_wait_until.is_none());
             taken.push(pending);
-        }
-        if self.flows.is_empty() {
-            self.delayed_until = None;
-        }
-        let delayed = taken.iter().filter(|pending| pending.may_wait_until.is_some()).count();
-        if delayed > 0 {
-            metrics::counter!("lockkeeper_delayed_requests_total", "ended" => why).increment(delayed as u64);
         }
         taken
     }

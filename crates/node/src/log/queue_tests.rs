@@ -35,7 +35,10 @@ fn pending(actor: Actor, op: impl Into<Op>) -> Pending {
 
 /// Session and number of each command, in the order in which they are taken.
 async fn taken(queue: &CommandQueue, max_commands: usize) -> Vec<(u64, i32)> {
-    let batch = queue.take(max_commands, 1_000_000).await.expect("open");
+    named(&queue.take(max_commands, 1_000_000, true).await.expect("open"))
+}
+
+fn named(batch: &[Pending]) -> Vec<(u64, i32)> {
     let named = |pending: &Pending| match &pending.command {
         Command::Do { actor, op: Op::Node(NodeOp::SetData { version, .. }) } => {
             (actor.session.unwrap().0, version.unwrap())
@@ -79,7 +82,7 @@ async fn a_session_closes_behind_what_it_asked_for() {
     queue.push(pending(actor(1, [10, 0, 0, 1]), write(0))).unwrap();
     let close = Command::CloseSession { session: SessionId(1) };
     queue.push(Pending { command: close.clone(), ..pending(Actor::default(), write(0)) }).unwrap();
-    let batch = queue.take(100, 1_000_000).await.expect("open");
+    let batch = queue.take(100, 1_000_000, true).await.expect("open");
     assert_eq!(batch[1].command, close);
 }
 
@@ -98,7 +101,7 @@ async fn an_address_has_its_share_and_what_makes_room_is_always_taken() {
     assert_eq!(other(9), Err(NodeError::overloaded(Bound::QueuedChanges)));
     let release = LockOp::Release { locks: Vec::new(), token: FencingToken(1) };
     queue.push(pending(actor(1, [10, 0, 0, 1]), release)).unwrap();
-    assert_eq!(queue.take(100, 1_000_000).await.expect("open").len(), 11);
+    assert_eq!(queue.take(100, 1_000_000, true).await.expect("open").len(), 11);
     greedy(1).unwrap();
 }
 
@@ -111,9 +114,9 @@ async fn bytes_have_shares_too_and_a_large_command_goes_alone() {
     assert_eq!(push(1), Err(NodeError::overloaded(Bound::OwnQueuedChanges)));
     push(2).unwrap();
     assert_eq!(push(3), Err(NodeError::overloaded(Bound::QueuedChanges)));
-    assert_eq!(queue.take(100, 50).await.expect("open").len(), 1);
+    assert_eq!(queue.take(100, 50, true).await.expect("open").len(), 1);
     queue.close();
-    assert!(queue.take(100, 50).await.is_none());
+    assert!(queue.take(100, 50, true).await.is_none());
     assert_eq!(push(1), Err(NodeError::ShuttingDown));
 }
 
@@ -134,7 +137,7 @@ async fn an_entry_takes_no_more_commands_than_change_so_many_nodes() {
     }
     let mut taken = Vec::new();
     for _ in 0..3 {
-        taken.push(queue.take(100, 10_000).await.unwrap().len());
+        taken.push(queue.take(100, 10_000, true).await.unwrap().len());
     }
     assert_eq!(taken, [1, 2, 1], "one command alone may change more");
 }
@@ -192,7 +195,7 @@ async fn an_urgent_command_left_for_the_next_batch_is_still_urgent() {
     assert_eq!(taken(&queue, 1).await, [(1, 0)]);
     assert_eq!(taken(&queue, 1).now_or_never().unwrap(), [(1, 1)]);
     push(2, Some(5));
-    let mut last = std::pin::pin!(queue.take(2, 1_000_000));
+    let mut last = std::pin::pin!(queue.take(2, 1_000_000, true));
     assert!(futures::poll!(last.as_mut()).is_pending());
     queue.close();
     assert!(last.now_or_never().unwrap().is_none(), "a queue that closes waits for no time");
@@ -209,4 +212,53 @@ async fn delays_end_when_somebody_needs_the_outcome() {
     queue.end_delays();
     push(1, Some(5));
     assert!(taken(&queue, 2).now_or_never().is_none(), "one that comes later is delayed");
+}
+
+/// A queue with commands of these sessions, all at one address; the large ones are those with a negative number.
+fn of_sizes(commands: &[(u64, i32)]) -> CommandQueue {
+    let queue = queue_of(100, 10_000_000);
+    for (session, number) in commands {
+        let bytes = if *number < 0 { LARGE_COMMAND_BYTES + 1 } else { 100 };
+        queue.push(Pending { bytes, ..pending(actor(*session, [10, 0, 0, 1]), write(*number)) }).unwrap();
+    }
+    queue
+}
+
+async fn taken_of(queue: &CommandQueue, large_may_go: bool) -> Vec<(u64, i32)> {
+    named(&queue.take(100, 1_000_000, large_may_go).await.expect("open"))
+}
+
+#[tokio::test]
+async fn large_commands_go_in_batches_of_their_own_and_by_turns_with_small_ones() {
+    let queue = of_sizes(&[(1, -1), (2, 1), (1, -2), (3, 1), (4, -1)]);
+    assert_eq!(taken_of(&queue, true).await, [(2, 1), (3, 1)], "small ones first");
+    assert_eq!(taken_of(&queue, true).await, [(1, -1), (4, -1), (1, -2)]);
+    let queue = of_sizes(&[(1, -1), (2, 1)]);
+    assert_eq!(taken_of(&queue, true).await, [(2, 1)]);
+    queue.push(pending(actor(2, [10, 0, 0, 2]), write(2))).unwrap();
+    assert_eq!(taken_of(&queue, true).await, [(1, -1)], "its turn comes, whatever else is asked for");
+    assert_eq!(taken_of(&queue, true).await, [(2, 2)]);
+}
+
+#[tokio::test]
+async fn small_commands_pass_a_large_one_that_waits_but_not_one_of_their_session() {
+    let queue = of_sizes(&[(1, 1), (1, -2), (1, 3), (2, 1)]);
+    assert_eq!(taken_of(&queue, false).await, [(1, 1), (2, 1)]);
+    assert!(taken_of(&queue, false).now_or_never().is_none(), "a large one is in flight");
+    queue.push(pending(actor(2, [10, 0, 0, 1]), write(2))).unwrap();
+    assert_eq!(taken_of(&queue, false).await, [(2, 2)]);
+    assert_eq!(taken_of(&queue, true).await, [(1, -2)]);
+    assert_eq!(taken_of(&queue, false).await, [(1, 3)]);
+}
+
+#[tokio::test]
+async fn a_delayed_command_behind_a_large_one_still_goes_when_it_is_due() {
+    let (queue, clock, push) = delaying();
+    let large = Pending { bytes: LARGE_COMMAND_BYTES + 1, ..pending(actor(1, [10, 0, 0, 1]), write(-1)) };
+    queue.push(large).unwrap();
+    push(2, Some(5));
+    assert_eq!(taken_of(&queue, true).await, [(1, -1)]);
+    assert!(taken_of(&queue, true).now_or_never().is_none());
+    clock.advance(5);
+    assert_eq!(taken_of(&queue, true).await, [(1, 2)]);
 }

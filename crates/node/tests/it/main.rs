@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may, and so may their helpers: what fails there has failed the test")]
 
+mod bounds;
 mod common;
 mod entry_delay;
 mod faults;

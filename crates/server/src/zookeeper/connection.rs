@@ -357,6 +357,15 @@ impl SessionConnection {
             principals: self.identity.principals().clone(),
             may_force: self.frontend.settings.may_force,
         };
+        if self.frontend.node.is_full_for(&actor, &op) {
+            // The changes before it may make room.
+            self.pending_at_most(0).await?;
+            if let Err(NodeError::Refused(refusal)) = self.frontend.node.refuse_when_full(&actor, &op).await
+                && let Some(answer) = encoder.answer(Err(refusal))
+            {
+                return self.reply_in_order(xid, answer).await;
+            }
+        }
         let encoder = Arc::new(encoder);
         let submit = || {
             let answer = self.when_applied(header, encoder.clone(), began);

@@ -39,7 +39,9 @@ impl Retries {
         };
         let Outcome { zxid, reply, changed, events } = change.outcome;
         let name = (session.0, key.id.0);
-        if reply.as_ref().is_err_and(is_for_now) && !self.first.contains_key(&name) {
+        // Rights come before the memory of answers.
+        let is_first = !self.first.contains_key(&name) || reply.as_ref().is_err_and(is_for_want_of_rights);
+        if reply.as_ref().is_err_and(is_for_now) && is_first {
             self.refused_for_now.entry(name).or_default().push((op.clone(), reply.clone()));
             return Ok(());
         }
@@ -88,8 +90,9 @@ impl Retries {
         }
         match self.first.get(&(session, id)) {
             None if is_computed => Ok(()),
-            // The node refuses it before the log, as long as the cluster may have members that do not know it.
-            None if matches!(answer, Err(Refusal::FeatureLevelTooLow { .. })) => Ok(()),
+            // The node refuses it before the log, as of a state that it has read.
+            None if answer.as_ref().is_err_and(is_early) => Ok(()),
+            Some(_) if answer.as_ref().is_err_and(is_for_want_of_rights) => Ok(()),
             None => Err(format!(
                 "request {id_shown} of session {session} was answered {answer:?} at {zxid}, and no log has it"
             )),
@@ -127,10 +130,21 @@ fn is_for_now(refusal: &Refusal) -> bool {
         | Refusal::NamespaceFull { .. }
         | Refusal::FeatureLevelTooLow { .. }
         | Refusal::TooManyEphemerals { .. }
-        | Refusal::ForeignNames { .. } => true,
+        | Refusal::ForeignNames { .. }
+        | Refusal::Unauthenticated(_)
+        | Refusal::Forbidden(_) => true,
         Refusal::MultiFailed { cause, .. } => is_for_now(cause),
         _ => false,
     }
+}
+
+fn is_for_want_of_rights(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Unauthenticated(_) | Refusal::Forbidden(_))
+}
+
+/// Whether nodes refuse for this what they then do not propose.
+fn is_early(refusal: &Refusal) -> bool {
+    is_for_now(refusal) && !matches!(refusal, Refusal::ForeignNames { .. })
 }
 
 #[cfg(test)]

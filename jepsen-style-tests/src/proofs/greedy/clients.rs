@@ -38,17 +38,19 @@ pub(super) enum Class {
     StalledBodies,
     SilentReaders,
     LargeNodes,
+    LargeWrites,
     HugeSession,
     IdleConnections,
 }
 
 impl Class {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Waiters,
         Self::Watches,
         Self::StalledBodies,
         Self::SilentReaders,
         Self::LargeNodes,
+        Self::LargeWrites,
         Self::HugeSession,
         Self::IdleConnections,
     ];
@@ -60,6 +62,7 @@ impl Class {
             Self::StalledBodies => "stalled bodies",
             Self::SilentReaders => "readers that do not read",
             Self::LargeNodes => "large nodes",
+            Self::LargeWrites => "large writes",
             Self::HugeSession => "a huge session",
             Self::IdleConnections => "idle connections",
         }
@@ -78,6 +81,7 @@ impl Class {
             Self::StalledBodies => &["limits.request_bytes_in_flight"],
             Self::SilentReaders => &["limits.reply_bytes_in_flight"],
             Self::LargeNodes => &["limits.state_mib"],
+            Self::LargeWrites => &["limits.request_bytes_in_flight"],
             Self::HugeSession => &["limits.ephemerals_per_session"],
             Self::IdleConnections => &["limits.connections_per_address", "limits.peer_connections"],
         }
@@ -91,6 +95,7 @@ impl Class {
             Self::Watches => 60,
             Self::StalledBodies | Self::SilentReaders => 300,
             Self::LargeNodes => 8,
+            Self::LargeWrites => 100,
             Self::HugeSession => 1,
             Self::IdleConnections => 2_500,
         };
@@ -114,6 +119,7 @@ impl Class {
             Self::StalledBodies => stall(target, told).await,
             Self::SilentReaders => read_nothing(target).await,
             Self::LargeNodes => create(target, told, number).await,
+            Self::LargeWrites => write(target, told).await,
             Self::HugeSession => own(target, told).await,
             Self::IdleConnections => idle(target, told, number).await,
         }
@@ -245,6 +251,23 @@ async fn create(target: &Target, told: &RefusalCounts, number: usize) -> std::io
         }
     }
     Ok(())
+}
+
+/// Writes a megabyte into a node that is there, all the time.
+async fn write(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
+    let mut stream = connect(target.client, None).await?;
+    let body = format!(r#"{{"data":{{"text":"{}"}}}}"#, "x".repeat(1_000_000));
+    let head = request("PUT", "/v1/nodes/large", None, body.len());
+    loop {
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(body.as_bytes()).await?;
+        let mut reply = [0; 4096];
+        let bytes = stream.read(&mut reply).await?;
+        if !reply[..bytes].starts_with(b"HTTP/1.1 200") {
+            told.read(&reply[..bytes]);
+            return Ok(());
+        }
+    }
 }
 
 /// Has its session own as many nodes as it may.

@@ -96,7 +96,7 @@ impl Tried {
         let own = match self.class {
             Class::StalledBodies => REQUESTS_MIB,
             Class::SilentReaders => REPLIES_MIB,
-            Class::LargeNodes => REQUESTS_MIB + COPIES_OF_STATE * STATE_MIB,
+            Class::LargeNodes | Class::LargeWrites => REQUESTS_MIB + COPIES_OF_STATE * STATE_MIB,
             Class::Waiters | Class::Watches | Class::HugeSession | Class::IdleConnections => 0,
         };
         own + TABLES_MIB

@@ -1,6 +1,7 @@
 //! Limits of the replicated state, reached by ZooKeeper clients.
 
 use lockkeeper_api::access::{AccessChanged, WhoAmI};
+use lockkeeper_api::cluster::Status;
 use lockkeeper_zookeeper::ErrorCode;
 use reqwest::Method;
 use serde_json::json;
@@ -42,6 +43,13 @@ async fn a_full_state_refuses_more_data() {
         }
     };
     assert_eq!((made, refused), (16, ErrorCode::QuotaExceeded));
+    let log = async || cluster.get("/v1/cluster").await.json::<Status>().last_log_index;
+    let before = log().await;
+    for _ in 0..20 {
+        assert_eq!(client.ask(create("/large", &data, 0)).await.err(), Some(ErrorCode::QuotaExceeded));
+    }
+    let entries = log().await - before;
+    assert!(entries < 10, "20 refusals made {entries} log entries");
     client.create("/locks", 0).await.unwrap();
     client.delete("/large-0").await.unwrap();
     client.set("/large-1", &data).await.unwrap();
