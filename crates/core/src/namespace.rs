@@ -51,6 +51,19 @@ pub struct NamespaceLimits {
     pub requests_per_s: Option<u64>,
 }
 
+impl NamespaceLimits {
+    /// Whether they are compared with what the namespace uses.
+    pub fn need_counts(&self) -> bool {
+        self.sessions.or(self.lock_requests).or(self.nodes).or(self.bytes).is_some()
+    }
+
+    /// The limits that are not.
+    #[must_use]
+    pub fn without_counts(&self) -> Self {
+        Self { requests_per_s: self.requests_per_s, ..Self::default() }
+    }
+}
+
 /// What a namespace uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceUsage {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_core::{
-    Actor, Batch, ClusterUid, Command, LockName, NodeId, Op, Origin, Outcome, Principals, Refusal, Reply, Rules,
+    AccessOp, Actor, Batch, ClusterUid, Command, LockName, NodeId, Op, Origin, Outcome, Principals, Refusal, Reply, Rules,
     SessionId, State, Zxid,
 };
 use parking_lot::Mutex;
@@ -122,8 +122,23 @@ impl Engine {
         self.refuse_above_level(&op).await?;
         self.refuse_without_right(&actor, &op).await?;
         self.refuse_when_full(&actor, &op).await?;
+        let op = self.count_in_pieces(&actor, op).await?;
         let done = self.proposer.propose_traced(Command::Do { actor, op }, trace).await?;
         reply_of(done)
+    }
+
+    /// Before the first limits of a large namespace, has what it uses counted in pieces, so that no other command waits
+    /// for a long count: each of these commands counts a piece on every replica, and sets no limit that needs it.
+    async fn count_in_pieces(&self, actor: &Actor, op: Op) -> Result<Op, NodeError> {
+        let Op::Access(AccessOp::PutNamespace { name, owner, limits, mut version }) = op else { return Ok(op) };
+        while limits.need_counts() && self.replica.state_now().has_much_to_count(&name) {
+            let (name, owner, limits) = (name.clone(), owner.clone(), limits.without_counts());
+            let op = AccessOp::PutNamespace { name, owner, limits, version }.into();
+            let actor = Actor { request: None, ..actor.clone() };
+            let done = reply_of(self.proposer.propose(Command::Do { actor, op }).await?)?;
+            version = version.map(|_| done.zxid);
+        }
+        Ok(AccessOp::PutNamespace { name, owner, limits, version }.into())
     }
 
     /// Refuses early what the state would refuse, so that it takes no room in the log. The state decides again when it

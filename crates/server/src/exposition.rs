@@ -41,6 +41,7 @@ impl Exposition {
             let labels: Vec<String> =
                 labels.into_iter().map(|(label, text)| format!("{label}=\"{}\"", escaped(text))).collect();
             let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let value = if value == f64::INFINITY { "+Inf".to_owned() } else { value.to_string() };
             let _ = writeln!(self.0, "{name}{labels} {value}");
         }
     }
@@ -65,10 +66,12 @@ mod tests {
         text.set("cpu_seconds_total", Kind::Counter, "CPU time.", 1.25);
         text.set_all("age", Kind::Gauge, "Age.", [(vec![("name", "a\"b\\c\nd"), ("of", "x")], 3.0)]);
         text.set_all("none", Kind::Gauge, "Nothing.", []);
+        text.set("limit", Kind::Gauge, "No limit.", f64::INFINITY);
         let expected = concat!(
             "# HELP cpu_seconds_total CPU time.\n# TYPE cpu_seconds_total counter\ncpu_seconds_total 1.25\n",
             "# HELP age Age.\n# TYPE age gauge\nage{name=\"a\\\"b\\\\c\\nd\",of=\"x\"} 3\n",
             "# HELP none Nothing.\n# TYPE none gauge\n",
+            "# HELP limit No limit.\n# TYPE limit gauge\nlimit +Inf\n",
         );
         assert_eq!(text.into_text(), expected);
     }

@@ -17,6 +17,7 @@ use lockkeeper_core::{Principals, State};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
+use crate::exposition::{Exposition, Kind};
 use crate::failure::Failure;
 
 /// Longest time for which a request waits for its turn.
@@ -27,8 +28,16 @@ const BURST: Duration = Duration::from_secs(1);
 /// The buckets of this node.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimits {
-    /// When each bucket is full again.
-    full_at: Mutex<HashMap<Arc<str>, Instant>>,
+    buckets: Mutex<HashMap<Arc<str>, Bucket>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    full_at: Instant,
+    /// Requests that waited for their turn.
+    delayed: u64,
+    /// Requests that were refused.
+    refused: u64,
 }
 
 /// A namespace in which a request counts, and its limit.
@@ -94,42 +103,60 @@ impl RateLimits {
     /// The turn of a request: the latest of those in its namespaces.
     pub(crate) fn turn(&self, charges: &[Charge]) -> Turn {
         let mut latest = Turn::Now;
+        let mut buckets = self.buckets.lock();
         for charge in charges {
-            let name = || charge.namespace.to_string();
-            let turn = take(&mut self.full_at.lock(), charge, Instant::now());
+            let now = Instant::now();
+            if buckets.len() > MAX_NAMESPACES {
+                buckets.retain(|_, bucket| bucket.full_at > now);
+            }
+            let empty = Bucket { full_at: now, delayed: 0, refused: 0 };
+            let bucket = buckets.entry(charge.namespace.clone()).or_insert(empty);
+            let turn = take(&mut bucket.full_at, charge, now);
             match (&turn, &latest) {
                 (Turn::Now, _) => {}
                 (Turn::TooMany(_), _) => {
-                    metrics::counter!("lockkeeper_namespace_requests_refused_total", "namespace" => name())
-                        .increment(1);
+                    bucket.refused += 1;
                     return turn;
                 }
                 (Turn::After(wait), Turn::After(known)) if wait <= known => {}
                 (Turn::After(_), _) => {
-                    metrics::counter!("lockkeeper_namespace_requests_delayed_total", "namespace" => name())
-                        .increment(1);
+                    bucket.delayed += 1;
                     latest = turn;
                 }
             }
         }
         latest
     }
+
+    /// Adds what was delayed and refused, and forgets the namespaces that have no limits any more.
+    pub(crate) fn add(&self, text: &mut Exposition, state: &State) {
+        let mut buckets = self.buckets.lock();
+        buckets.retain(|name, _| state.namespace(name).is_some());
+        let series = |count: fn(&Bucket) -> u64| {
+            let counted = buckets.iter().map(move |(name, bucket)| (&**name, count(bucket)));
+            let mut series: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
+            series.sort_unstable();
+            series.into_iter().map(|(name, count)| (vec![("namespace", name)], count as f64)).collect::<Vec<_>>()
+        };
+        let delayed = "Requests above the rate of their namespace that waited for their turn at this node.";
+        let refused = "Requests refused at this node because too many of their namespace waited for their turn.";
+        let all = [
+            ("lockkeeper_namespace_requests_delayed_total", delayed, series(|bucket| bucket.delayed)),
+            ("lockkeeper_namespace_requests_refused_total", refused, series(|bucket| bucket.refused)),
+        ];
+        all.into_iter().for_each(|(name, help, series)| text.set_all(name, Kind::Counter, help, series));
+    }
 }
 
 /// Takes a token from a bucket, by the generic cell rate algorithm (ITU-T I.371): a bucket is known by the time at
 /// which it is full again.
-fn take(full_at: &mut HashMap<Arc<str>, Instant>, charge: &Charge, now: Instant) -> Turn {
-    let Charge { namespace, per_s } = charge;
-    if full_at.len() > MAX_NAMESPACES {
-        full_at.retain(|_, at| *at > now);
-    }
-    let known = full_at.entry(namespace.clone()).or_insert(now);
-    let at = (*known).max(now);
+fn take(full_at: &mut Instant, charge: &Charge, now: Instant) -> Turn {
+    let at = (*full_at).max(now);
     let wait = at.saturating_duration_since(now).saturating_sub(BURST);
     if wait > LONGEST_WAIT {
         return Turn::TooMany(RateExceeded { charge: charge.clone(), retry_after: wait - LONGEST_WAIT });
     }
-    *known = at + Duration::from_nanos(1_000_000_000 / (*per_s).max(1));
+    *full_at = at + Duration::from_nanos(1_000_000_000 / charge.per_s.max(1));
     if wait.is_zero() { Turn::Now } else { Turn::After(wait) }
 }
 
@@ -244,8 +271,9 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_its_burst_then_its_rate_and_then_refuses() {
-        let (mut buckets, now) = (HashMap::new(), Instant::now());
-        let mut take = |at_ms: u64| take(&mut buckets, &charge(10), now + Duration::from_millis(at_ms));
+        let now = Instant::now();
+        let mut full_at = now;
+        let mut take = |at_ms: u64| take(&mut full_at, &charge(10), now + Duration::from_millis(at_ms));
         // One that is just going and a second's worth beside it.
         for _ in 0..11 {
             assert_eq!(take(0), Turn::Now);
@@ -260,15 +288,15 @@ mod tests {
         assert_eq!(take(10_000), Turn::Now);
     }
 
-    #[test]
-    fn buckets_of_namespaces_that_are_gone_are_forgotten() {
-        let (mut buckets, now) = (HashMap::new(), Instant::now());
+    #[tokio::test(start_paused = true)]
+    async fn buckets_of_namespaces_that_are_gone_are_forgotten() {
+        let limits = RateLimits::default();
         for number in 0..=MAX_NAMESPACES {
-            let namespace = number.to_string().into();
-            take(&mut buckets, &Charge { namespace, per_s: 10 }, now);
+            limits.turn(&[Charge { namespace: number.to_string().into(), per_s: 10 }]);
         }
-        take(&mut buckets, &charge(10), now + Duration::from_secs(2));
-        assert_eq!(buckets.len(), 1);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        limits.turn(&[charge(10)]);
+        assert_eq!(limits.buckets.lock().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -199,18 +199,6 @@ fn describe_requests() {
     );
     describe_gauge!("lockkeeper_budget_used", Unit::Count, "What is taken of each budget of this node.");
     describe_gauge!("lockkeeper_budget_limit", Unit::Count, "The bound of each budget, as configured.");
-    describe_gauge!("lockkeeper_namespace_used", Unit::Count, "What each namespace with limits uses, by resource.");
-    describe_gauge!("lockkeeper_namespace_limit", Unit::Count, "Its limit; +Inf if there is none.");
-    describe_counter!(
-        "lockkeeper_namespace_requests_delayed_total",
-        Unit::Count,
-        "Requests above the rate of their namespace that waited for their turn at this node."
-    );
-    describe_counter!(
-        "lockkeeper_namespace_requests_refused_total",
-        Unit::Count,
-        "Requests refused at this node because too many of their namespace waited for their turn."
-    );
     describe_counter!(
         "lockkeeper_budget_refusals_total",
         Unit::Count,
@@ -439,7 +427,6 @@ pub(crate) fn set_gauges(context: &crate::context::Context) {
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());
     set("lockkeeper_http_requests_in_flight", context.admission.in_flight() as u64);
     context.admission.show();
-    context.node.look(show_namespaces);
 }
 
 /// The metrics that the recorder does not keep. Call it on a thread for blocking work.
@@ -449,11 +436,17 @@ pub(crate) fn on_demand(context: &crate::context::Context) -> String {
     let clock = std::time::Duration::from_millis(context.node.clock_ms());
     text.set("lockkeeper_cluster_clock_seconds", Kind::Gauge, help, clock.as_secs_f64());
     context.queue_age.add(&mut text, &context.node);
+    context.node.look(|state| {
+        add_namespaces(&mut text, state);
+        context.admission.rate_limits.add(&mut text, state);
+    });
     process_metrics::add(&mut text);
     text.into_text()
 }
 
-fn show_namespaces(state: &lockkeeper_core::State) {
+/// Only the namespaces that have limits have series, and keep them for as long.
+fn add_namespaces(text: &mut Exposition, state: &lockkeeper_core::State) {
+    let (mut uses, mut most) = (Vec::new(), Vec::new());
     for (name, namespace, used) in state.namespaces() {
         let limits = &namespace.limits;
         for (resource, used, limit) in [
@@ -462,11 +455,13 @@ fn show_namespaces(state: &lockkeeper_core::State) {
             ("nodes", used.nodes, limits.nodes),
             ("bytes", used.bytes, limits.bytes),
         ] {
-            let labels = [("namespace", name.to_owned()), ("resource", resource.to_owned())];
-            metrics::gauge!("lockkeeper_namespace_used", &labels).set(used as f64);
+            let labels = vec![("namespace", name), ("resource", resource)];
+            uses.push((labels.clone(), used as f64));
             // Without a limit, as much as there could be.
-            metrics::gauge!("lockkeeper_namespace_limit", &labels)
-                .set(limit.map_or(f64::INFINITY, |limit| limit as f64));
+            most.push((labels, limit.map_or(f64::INFINITY, |limit| limit as f64)));
         }
     }
+    let help = "What each namespace with limits uses, by resource.";
+    text.set_all("lockkeeper_namespace_used", Kind::Gauge, help, uses);
+    text.set_all("lockkeeper_namespace_limit", Kind::Gauge, "Its limit; +Inf if there is none.", most);
 }

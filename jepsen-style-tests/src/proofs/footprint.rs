@@ -1,6 +1,6 @@
 //! Memory and disk that a node keeps for itself: three nodes idle, after a load of lock cycles, after a million
-//! watches, and after half a million ephemeral nodes. Each time memory must return to its bound and the data directory
-//! must stay small, however much has passed through the node.
+//! watches, half a million ephemeral nodes, and a million names of locks. Each time memory must return to its bound and
+//! the data directory must stay small, however much has passed through the node.
 
 mod crowds;
 
@@ -51,6 +51,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let busy = footprint(&mut cluster)?;
     crowds::end(&cluster, sessions).await?;
     step("half a million ephemerals", &mut cluster, busy).await?;
+    crowds::take_names(&cluster).await?;
+    let busy = footprint(&mut cluster)?;
+    step("a million names of locks", &mut cluster, busy).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     if findings.is_empty() { Ok(told.join("; ")) } else { broken(findings.join("; ")) }
 }

@@ -81,7 +81,10 @@ impl State {
     pub fn check_room_for_result(&self, rules: &Rules, key: &GateKey) -> Result<(), Refusal> {
         match self.gate(key)? {
             Some(_) => Ok(()),
-            None => check_room(rules, self.bytes(), MAX_GATE_RESULT_BYTES as u64, Adds::Lock),
+            None => {
+                let bytes = self.tree.bytes.saturating_add(self.session_bytes);
+                check_room(rules, bytes, MAX_GATE_RESULT_BYTES as u64, Adds::Lock)
+            }
         }
     }
 }

@@ -45,6 +45,39 @@ struct Counted {
     bytes: u64,
     /// How many nodes each session owns here, and one more for a session of the owner.
     sessions: OrdMap<SessionId, u64>,
+    /// The counts have only what comes up to here in the order of counting; `None` once they have everything. Limits
+    /// that need the counts are never set before.
+    counted_to: Option<Position>,
+}
+
+/// A position in the order of counting: the nodes below each root, and then the sessions.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Position {
+    /// A node, with the index of its root in [`ROOTS`].
+    Node(usize, NodePath),
+    Session(SessionId),
+}
+
+/// Where names begin.
+const ROOTS: [&str; 4] = ["", LOCKS_ROOT, GATES_ROOT, RATES_ROOT];
+
+/// How many nodes and sessions one command counts: a millisecond or two.
+pub(crate) const COUNTED_AT_ONCE: usize = 10_000;
+
+/// What may count.
+enum Candidate<'a> {
+    Node(usize, &'a NodePath, &'a Node),
+    /// A session, and whether it is of the owner.
+    Session(SessionId, bool),
+}
+
+impl Candidate<'_> {
+    fn position(&self) -> Position {
+        match self {
+            Self::Node(root, path, _) => Position::Node(*root, (*path).clone()),
+            Self::Session(session, _) => Position::Session(*session),
+        }
+    }
 }
 
 /// To whom a session belongs.
@@ -111,8 +144,35 @@ fn is_request(path: &NodePath, node: &Node) -> bool {
 }
 
 impl Counted {
+    /// Nothing is counted yet.
     fn new(namespace: Arc<Namespace>) -> Self {
-        Self { namespace, lock_requests: 0, nodes: 0, bytes: 0, sessions: OrdMap::new() }
+        let counted_to = Some(Position::Node(0, NodePath::root()));
+        Self { namespace, lock_requests: 0, nodes: 0, bytes: 0, sessions: OrdMap::new(), counted_to }
+    }
+
+    /// Whether what is at this position is in the counts.
+    fn covers(&self, position: impl FnOnce() -> Position) -> bool {
+        self.counted_to.as_ref().is_none_or(|to| position() <= *to)
+    }
+
+    fn count(&mut self, candidate: &Candidate<'_>) {
+        match candidate {
+            Candidate::Node(_, path, node) => self.add(path, node),
+            Candidate::Session(session, true) => self.add_session(*session),
+            Candidate::Session(_, false) => {}
+        }
+    }
+
+    /// Counts so many more nodes and sessions.
+    fn advance(&mut self, name: &str, tree: &Tree, sessions: &OrdMap<SessionId, Arc<Session>>, most: usize) {
+        let Some(from) = self.counted_to.clone() else { return };
+        let (mut count, mut last) = (0, None);
+        for candidate in candidates(name, tree, sessions, &from).take(most) {
+            self.count(&candidate);
+            count += 1;
+            last = Some(candidate);
+        }
+        self.counted_to = last.filter(|_| count == most).map(|last| last.position());
     }
 
     fn add(&mut self, path: &NodePath, node: &Node) {
@@ -182,8 +242,9 @@ impl Namespaces {
         if self.limited.is_empty() {
             return None;
         }
+        let has_rates = self.has_rates;
         let name = self.of_path(path)?;
-        self.limited.get_mut(name)
+        self.limited.get_mut(name).filter(|counted| counted.covers(|| Self::position(has_rates, path)))
     }
 
     /// The namespace of a node.
@@ -193,6 +254,14 @@ impl Namespaces {
             Some(name) if name.starts_with('/') => first_part(name),
             _ => namespace_of(path),
         }
+    }
+
+    /// The position of a node.
+    fn position(has_rates: bool, path: &NodePath) -> Position {
+        let roots = ROOTS.iter().enumerate().skip(1).take(if has_rates { 3 } else { 2 });
+        let below = |root: &str| path.as_str().strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
+        let root = roots.filter(|(_, root)| below(root)).map(|(index, _)| index).next();
+        Position::Node(root.unwrap_or(0), path.clone())
     }
 
     pub(crate) fn add(&mut self, path: &NodePath, node: &Node) {
@@ -218,14 +287,14 @@ impl Namespaces {
 
     /// Counts a session of the owner.
     pub(crate) fn add_session(&mut self, name: Option<&str>, session: SessionId) {
-        if let Some(counted) = self.counted(name) {
+        if let Some(counted) = self.counted(name).filter(|counted| counted.covers(|| Position::Session(session))) {
             counted.add_session(session);
         }
     }
 
     /// Such a session has ended.
     pub(crate) fn remove_session(&mut self, name: Option<&str>, session: SessionId) {
-        if let Some(counted) = self.counted(name) {
+        if let Some(counted) = self.counted(name).filter(|counted| counted.covers(|| Position::Session(session))) {
             counted.remove_session(session);
         }
     }
@@ -268,25 +337,44 @@ impl Namespaces {
     }
 }
 
-/// Counts what there is of a namespace: takes the longer, the more nodes it has.
-fn count(namespace: Arc<Namespace>, name: &str, tree: &Tree, sessions: &OrdMap<SessionId, Arc<Session>>) -> Counted {
-    let mut counted = Counted::new(namespace);
-    let of_rates = tree.namespaces.has_rates.then_some(RATES_ROOT);
-    for root in ["", LOCKS_ROOT, GATES_ROOT].into_iter().chain(of_rates) {
-        let Ok(top) = NodePath::parse(&format!("{root}/{name}")) else { continue };
-        if tree.namespaces.of_path(&top) != Some(name) {
-            // The service's own directories have the names of others below them.
-            continue;
-        }
-        let below = format!("{top}/");
-        tree.get(&top).into_iter().for_each(|node| counted.add(&top, node));
-        let from = (Bound::Included(below.as_str()), Bound::Unbounded);
-        let nodes = tree.nodes.range::<_, str>(from).take_while(|(path, _)| path.as_str().starts_with(&below));
-        nodes.for_each(|(path, node)| counted.add(path, node));
-    }
-    let of_owner = sessions.iter().filter(|(_, session)| session.namespace.as_deref() == Some(name));
-    of_owner.for_each(|(id, _)| counted.add_session(*id));
-    counted
+/// What may count in a namespace and comes after a position, in order.
+fn candidates<'a>(
+    name: &'a str,
+    tree: &'a Tree,
+    sessions: &'a OrdMap<SessionId, Arc<Session>>,
+    after: &'a Position,
+) -> impl Iterator<Item = Candidate<'a>> {
+    let (root, path, session) = match after {
+        Position::Node(root, path) => (*root, path.as_str(), None),
+        Position::Session(session) => (ROOTS.len(), "", Some(*session)),
+    };
+    let nodes = ROOTS.into_iter().enumerate().skip(root).flat_map(move |(index, prefix)| {
+        let after = if index == root { path } else { "" };
+        nodes_of(name, tree, prefix, after).map(move |(path, node)| Candidate::Node(index, path, node))
+    });
+    let later = (session.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+    let is_own = move |session: &Session| session.namespace.as_deref() == Some(name);
+    nodes.chain(sessions.range(later).map(move |(id, session)| Candidate::Session(*id, is_own(session))))
+}
+
+/// The nodes of a namespace below one root that come after a path.
+fn nodes_of<'a>(
+    name: &str,
+    tree: &'a Tree,
+    root: &str,
+    after: &str,
+) -> impl Iterator<Item = (&'a NodePath, &'a Node)> + use<'a> {
+    let top = NodePath::parse(&format!("{root}/{name}")).ok();
+    // The service's own directories have the names of others below them.
+    let top = top.filter(|top| tree.namespaces.of_path(top) == Some(name));
+    let own = top.as_ref().filter(|top| top.as_str() > after).and_then(|top| tree.nodes.get_key_value(top.as_str()));
+    let below = top.map(|top| format!("{top}/"));
+    let rest = below.map(|below| {
+        let from = if after > below.as_str() { Bound::Excluded(after) } else { Bound::Included(below.as_str()) };
+        let nodes = tree.nodes.range::<_, str>((from, Bound::Unbounded));
+        nodes.take_while(move |(path, _)| path.as_str().starts_with(&below))
+    });
+    own.into_iter().chain(rest.into_iter().flatten()).map(|(path, node)| (path, &**node))
 }
 
 impl State {
@@ -298,6 +386,18 @@ impl State {
     /// Whether any namespace has limits.
     pub fn has_namespaces(&self) -> bool {
         self.tree.namespaces.iter().len() > 0
+    }
+
+    /// Whether limits that need the counts of a namespace would have one command count more than it should. Setting
+    /// none for it before, as often as this is true, counts in pieces.
+    pub fn has_much_to_count(&self, name: &str) -> bool {
+        let start = Position::Node(0, NodePath::root());
+        let from = match self.tree.namespaces.limited.get(name) {
+            Some(Counted { counted_to: None, .. }) => return false,
+            Some(Counted { counted_to: Some(from), .. }) => from,
+            None => &start,
+        };
+        candidates(name, &self.tree, &self.sessions, from).nth(COUNTED_AT_ONCE).is_some()
     }
 
     /// Whether one of these names is in a namespace with limits.
@@ -343,7 +443,8 @@ impl State {
 
     /// Gives a namespace of a snapshot its limits; everything else has been restored.
     pub(crate) fn restore_namespace(&mut self, name: Arc<str>, namespace: Arc<Namespace>) {
-        let counted = count(namespace, &name, &self.tree, &self.sessions);
+        let mut counted = Counted::new(namespace);
+        counted.advance(&name, &self.tree, &self.sessions, usize::MAX);
         self.tree.namespaces.limited.insert(name, counted);
     }
 
@@ -353,19 +454,26 @@ impl State {
         if level < FeatureLevel::RATES || self.tree.namespaces.has_rates {
             return;
         }
+        let is_of_rates = |path: &NodePath| path.as_str().starts_with(RATES_ROOT);
+        let from = (Bound::Included(RATES_ROOT), Bound::Unbounded);
+        let nodes = self.tree.nodes.range::<_, str>(from).take_while(|(path, _)| is_of_rates(path));
+        let nodes: Vec<_> = nodes.map(|(path, node)| (path.clone(), node.clone())).collect();
+        nodes.iter().for_each(|(path, node)| self.tree.namespaces.remove(path, node));
         self.tree.namespaces.has_rates = true;
-        let known: Vec<_> =
-            self.tree.namespaces.iter().map(|(name, it)| (name.clone(), it.namespace.clone())).collect();
-        for (name, namespace) in known {
-            self.restore_namespace(name, namespace);
-        }
+        nodes.iter().for_each(|(path, node)| self.tree.namespaces.add(path, node));
     }
 
     /// Checks the counts against what is there.
     pub(crate) fn validate_namespaces(&self) -> Result<(), String> {
         for (name, kept) in self.tree.namespaces.iter() {
-            let counted = count(kept.namespace.clone(), name, &self.tree, &self.sessions);
-            if *kept != counted {
+            let mut counted = Counted::new(kept.namespace.clone());
+            let start = Position::Node(0, NodePath::root());
+            candidates(name, &self.tree, &self.sessions, &start)
+                .filter(|candidate| kept.covers(|| candidate.position()))
+                .for_each(|candidate| counted.count(&candidate));
+            counted.counted_to = kept.counted_to.clone();
+            let is_enough = kept.counted_to.is_none() || !kept.namespace.limits.need_counts();
+            if !is_enough || *kept != counted {
                 return Err(format!("namespace {name} counts {kept:?}, but there is {counted:?}"));
             }
         }
@@ -408,13 +516,15 @@ impl Transaction<'_> {
             return Err(Refusal::NamespaceChanged { namespace: name.clone(), expected, actual });
         }
         let namespace = Arc::new(Namespace { owner: owner.cloned(), limits: *limits, version: self.zxid });
-        let counted = match known {
+        let mut counted = match known {
             Some(known) => Counted { namespace, ..known.clone() },
             None if self.tree.namespaces.limited.len() >= MAX_NAMESPACES => {
                 return Err(bad(format!("at most {MAX_NAMESPACES} namespaces have limits")));
             }
-            None => count(namespace, name, self.tree, self.sessions),
+            None => Counted::new(namespace),
         };
+        let most = if limits.need_counts() { usize::MAX } else { COUNTED_AT_ONCE };
+        counted.advance(name, self.tree, self.sessions, most);
         self.tree.namespaces.limited.insert(name.clone(), counted);
         self.changed = true;
         Ok(Reply::AccessChanged)

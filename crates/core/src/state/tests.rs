@@ -714,3 +714,102 @@ fn only_an_exclusive_request_for_one_lock_enters_a_queue_of_its_own() {
         LockOp::Acquire { locks: two, mode: LockMode::Exclusive, delay_ms: 0, uuid: RequestId(9), label: "".into() };
     assert_eq!(queue(several.into()), None, "several locks");
 }
+
+/// Nodes come and go before, at and behind the place that the count has come to.
+#[test]
+fn a_large_namespace_is_counted_in_pieces_while_it_changes() {
+    use super::namespaces::COUNTED_AT_ONCE;
+    const NODES: usize = 25_000;
+    let mut bench = Bench::new();
+    let limit = |bench: &mut Bench, nodes| {
+        let limits = NamespaceLimits { nodes, ..NamespaceLimits::default() };
+        bench.ask(AccessOp::PutNamespace { name: "n".into(), owner: None, limits, version: None }).unwrap();
+    };
+    let used = |state: &State| state.namespaces().next().unwrap().2.nodes;
+    let of_locks = |number: usize| create(&format!("/locks/n/{number:05}"), false);
+    let gone = |number: usize| NodeOp::Delete { path: path(&format!("/n/{number:05}")), version: None };
+    for top in ["/n", "/n-other", "/locks", "/locks/n"] {
+        bench.ask(create(top, false)).unwrap();
+    }
+    let all: Vec<NodeOp> = (0..NODES).map(|number| create(&format!("/n/{number:05}"), false)).collect();
+    for ops in all.chunks(MAX_MULTI_OPS) {
+        bench.ask(Op::Multi(ops.to_vec())).unwrap();
+    }
+
+    let mut counted = vec![0];
+    while bench.state.has_much_to_count("n") {
+        limit(&mut bench, None);
+        counted.push(used(&bench.state));
+        bench.state.validate().unwrap();
+        let place = counted.len() * COUNTED_AT_ONCE / 2;
+        bench.ask(Op::Multi(vec![gone(place - 1), gone(NODES - place), of_locks(place)])).unwrap();
+        bench.state.validate().unwrap();
+    }
+    assert_eq!(counted.len(), 3, "{counted:?}");
+    assert!(counted.windows(2).all(|pair| pair[1] <= pair[0] + COUNTED_AT_ONCE as u64), "{counted:?}");
+    assert!(!bench.state.has_much_to_count("other"));
+
+    // A replica that begins with a snapshot has counted all, and decides alike.
+    let mut bytes = Vec::new();
+    bench.state.write_snapshot(&mut bytes).unwrap();
+    let (sequence, rules) = (bench.sequence, bench.rules);
+    let mut restored = Bench { state: State::read_snapshot(&bytes[..]).unwrap(), sequence, rules, ..Bench::new() };
+    let nodes = used(&restored.state);
+    for bench in [&mut bench, &mut restored] {
+        limit(bench, Some(nodes));
+        assert_eq!(used(&bench.state), nodes);
+        let refused = bench.ask(create("/n/more", false));
+        assert!(matches!(refused, Err(Refusal::NamespaceFull { .. })), "{refused:?}");
+        bench.state.validate().unwrap();
+    }
+    assert_eq!(bench.state.checksum(), restored.state.checksum());
+}
+
+/// A name that is gone leaves nothing behind: no counter of its tokens, no record, no index.
+#[test]
+fn names_that_come_and_go_leave_nothing() {
+    let mut bench = Bench::new();
+    let limits = NamespaceLimits { nodes: Some(1_000_000), ..NamespaceLimits::default() };
+    bench.ask(AccessOp::PutNamespace { name: "n".into(), owner: None, limits, version: None }).unwrap();
+    let cycle = |bench: &mut Bench, from: u128, count: u128| {
+        for number in from..from + count {
+            let name = format!("n/{number}");
+            let Ok(Reply::Queued { token, .. }) = bench.ask(acquire(&name, number, LockMode::Exclusive)) else {
+                panic!("{name} is free")
+            };
+            let locks = vec![LockName::parse(&name).unwrap()];
+            bench.ask(LockOp::Release { locks, token }).unwrap();
+            let node = format!("/{number}");
+            bench.ask(create(&node, false)).unwrap();
+            bench.ask(create(&format!("{node}/child-"), true)).unwrap();
+            let child = bench.state.children(&path(&node)).unwrap().next().unwrap().to_owned();
+            for gone in [format!("{node}/{child}"), node] {
+                bench.ask(NodeOp::Delete { path: path(&gone), version: None }).unwrap();
+            }
+        }
+        bench.clock_ms += 3_600_000;
+        loop {
+            let paths = bench.state.reapable(bench.clock_ms, MAX_BULK);
+            if paths.is_empty() {
+                break;
+            }
+            bench.run(Command::Reap { paths }).unwrap();
+        }
+        // The outcomes of the latest batches are remembered, and those have many paths.
+        for _ in 0..MAX_BATCHES_IN_FLIGHT {
+            bench.ask(NodeOp::Check { path: NodePath::root(), version: None }).unwrap();
+        }
+        bench.state.validate().unwrap();
+    };
+    let size = |state: &State| {
+        let mut bytes = Vec::new();
+        state.write_snapshot(&mut bytes).unwrap();
+        (state.bytes(), state.node_count(), bytes.len())
+    };
+    cycle(&mut bench, 0, 100);
+    let base = size(&bench.state);
+    cycle(&mut bench, 100, 20_000);
+    let after = size(&bench.state);
+    assert_eq!((base.0, base.1), (after.0, after.1));
+    assert!(after.2 <= base.2 + 64, "{} bytes of snapshot became {}, and only numbers are longer", base.2, after.2);
+}

@@ -156,12 +156,10 @@ impl LeaderTasks {
                 Ok(()) = delay_end_ms.changed() => continue,
                 Ok(()) = leadership.changed() => continue,
             }
-            round = clock.now() + every;
             // A node that was not yet due by the clock of the log entry is tried again, but only after a pause.
             not_before = clock.now() + REAP_PAUSE;
-            if leading {
-                self.reap(proposer).await;
-            }
+            let may_be_more = leading && self.reap(proposer).await;
+            round = if may_be_more { not_before } else { clock.now() + every };
         }
     }
 
@@ -170,15 +168,15 @@ impl LeaderTasks {
         self.replica.clock.now() + Duration::from_millis(at_ms.saturating_sub(self.replica.time.shows()))
     }
 
-    async fn reap(&self, proposer: &Proposer) {
+    /// Reaps as many nodes as one command may; true if that many were due.
+    async fn reap(&self, proposer: &Proposer) -> bool {
         let paths = {
             let state = self.replica.state();
             state.reapable(self.replica.time.shows().max(state.clock_ms()), MAX_BULK)
         };
         // Nothing is written when nothing is due.
-        if !paths.is_empty() {
-            drop(proposer.propose(Command::Reap { paths }).await);
-        }
+        let count = paths.len();
+        count > 0 && proposer.propose(Command::Reap { paths }).await.is_ok() && count == MAX_BULK
     }
 }
 

@@ -60,6 +60,8 @@ async fn what_a_namespace_has_is_bounded_and_shown() {
     assert_eq!(again.status, StatusCode::OK, "{}", again.text);
     As { node: &node, token: None }.change(json!({ "delete_namespace": { "name": "orders" } })).await;
     assert!(namespaces(&node).await.is_empty());
+    let figures = node.get("/metrics").await.text;
+    assert!(!figures.contains(r#"lockkeeper_namespace_used{"#), "{figures}");
     let free = node.post("/v1/locks/orders/2/acquire", Some(&own), json!({})).await;
     assert_eq!(free.status, StatusCode::OK, "{}", free.text);
 }
@@ -133,7 +135,10 @@ async fn requests_above_the_rate_wait_and_are_then_refused_and_others_are_not_he
     assert_eq!(released.status, StatusCode::OK, "what gives back is never refused: {}", released.text);
     assert_eq!(node.get("/v1/locks/parts/1").await.status, StatusCode::OK);
     let figures = node.get("/metrics").await.text;
-    assert!(figures.contains(r#"lockkeeper_namespace_requests_refused_total{namespace="orders"}"#), "{figures}");
+    let series = r#"lockkeeper_namespace_requests_refused_total{namespace="orders"}"#;
+    assert!(figures.contains(series), "{figures}");
+    As { node: &node, token: None }.change(json!({ "delete_namespace": { "name": "orders" } })).await;
+    assert!(!node.get("/metrics").await.text.contains(series), "a series goes with the limits");
 }
 
 #[tokio::test]

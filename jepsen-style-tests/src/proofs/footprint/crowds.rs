@@ -1,8 +1,10 @@
-//! A great many watches, and a great many ephemeral nodes.
+//! A great many watches, ephemeral nodes, and names of locks.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use futures::future::try_join_all;
+use lockkeeper_api::locks::Acquire;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -26,6 +28,12 @@ const OWNED: usize = 10_000;
 /// Nodes made in one transaction.
 const AT_ONCE: usize = 1_000;
 const SESSION_MS: u32 = 600_000;
+
+const NAMES: usize = 1_000_000;
+/// Locks taken in one request, and requests of one session: fewer than the ephemeral nodes that it may own.
+const TOGETHER: usize = 250;
+const REQUESTS: usize = 40;
+const WITHIN: Duration = Duration::from_secs(10);
 
 /// Sets a million watches over ZooKeeper's protocol, at all nodes. Dropping the connections drops them.
 pub(super) async fn watch(cluster: &Cluster) -> Result<Vec<TcpStream>, Failed> {
@@ -93,6 +101,28 @@ async fn own_nodes(api: &Api, number: usize) -> Result<String, Failed> {
         api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(setup)?;
     }
     Ok(session.credential)
+}
+
+/// Takes a million locks, each under a name of its own, and gives them back by closing the sessions.
+pub(super) async fn take_names(cluster: &Cluster) -> Result<(), Failed> {
+    let apis = cluster.apis();
+    let sessions: Vec<_> = (0..NAMES / (TOGETHER * REQUESTS)).collect();
+    for group in sessions.chunks(apis.len()) {
+        try_join_all(group.iter().zip(&apis).map(|(number, (_, api))| take_locks(api, *number))).await?;
+    }
+    Ok(())
+}
+
+async fn take_locks(api: &Api, number: usize) -> Result<(), Failed> {
+    let session = api.open_session(SESSION_MS, "taker").await.map_err(setup)?.value;
+    for request in 0..REQUESTS {
+        let mut names = (0..TOGETHER).map(|lock| format!("once-{number}-{request}-{lock}"));
+        let first = names.next().unwrap_or_default();
+        let together = Acquire { also: names.collect(), ..Acquire::default() };
+        api.acquire(&session.credential, &first, &together, WITHIN).await.map_err(setup)?;
+    }
+    api.close_session(&session.credential).await.map_err(setup)?;
+    Ok(())
 }
 
 /// Ends sessions, one after the other.
