@@ -10,6 +10,7 @@ use lockkeeper_core::{Batch, Event, FeatureLevel, LockName, NodeData, Op, RateNa
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
+use crate::checks::access::AccessControl;
 use crate::checks::applied_agreement::AppliedAgreement;
 use crate::checks::calls::Calls;
 use crate::checks::change::{Change, zxid_of};
@@ -19,6 +20,7 @@ use crate::checks::herd::Herd;
 use crate::checks::linearizable::Linearizable;
 use crate::checks::locks::Locks;
 use crate::checks::log_matching::{LogMatching, Mark, hash_of};
+use crate::checks::namespaces::Namespaces;
 use crate::checks::one_leader::OneLeader;
 use crate::checks::pace::Pace;
 use crate::checks::rates::Rates;
@@ -43,6 +45,8 @@ pub struct Checkers {
     gates: Gates,
     rates: Rates,
     rights: Rights,
+    access: AccessControl,
+    namespaces: Namespaces,
     pace: Pace,
     calls: Calls,
     agreement: AppliedAgreement,
@@ -89,6 +93,8 @@ impl Checkers {
             gates: Gates::default(),
             rates: Rates::default(),
             rights: Rights::default(),
+            access: AccessControl::default(),
+            namespaces: Namespaces::default(),
             pace: Pace::new(fastest),
             calls: Calls::default(),
             agreement: AppliedAgreement::default(),
@@ -284,6 +290,10 @@ impl Checkers {
         self.hold(Check::Rates, checked);
         let checked = self.rights.change(change);
         self.hold(Check::Rights, checked);
+        let checked = self.access.change(change);
+        self.hold(Check::Access, checked);
+        let checked = self.namespaces.change(change);
+        self.hold(Check::Namespaces, checked);
         let checked = self.pace.change(change);
         self.hold(Check::Pace, checked);
     }
@@ -463,6 +473,8 @@ impl Checkers {
         let locks = &self.locks;
         let checked = self.calls.overdue(now_us, right_us, |uuid| locks.stands(uuid));
         self.hold(Check::Calls, checked);
+        let checked = self.access.overdue(now_us, right_us);
+        self.hold(Check::Access, checked);
     }
 
     /// A node refused a watch from `from` on, because it has events from `oldest` on only.

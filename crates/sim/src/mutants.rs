@@ -34,10 +34,7 @@ pub fn is_simulated(mutant: Mutant) -> bool {
             | Mutant::LeaseFromAnswer
             | Mutant::SwapReturnedBatches
             | Mutant::CreditAppendEarly
-            | Mutant::NoNamespaceBound
             | Mutant::NoGapInNewCluster
-            | Mutant::AllowEverything
-            | Mutant::RevokedSessionLives
     )
 }
 
@@ -112,10 +109,9 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         | Mutant::LeaseFromAnswer
         | Mutant::SwapReturnedBatches
         | Mutant::CreditAppendEarly
-        | Mutant::NoNamespaceBound
-        | Mutant::NoGapInNewCluster
-        | Mutant::AllowEverything
-        | Mutant::RevokedSessionLives => (&[], &[]),
+        | Mutant::NoGapInNewCluster => (&[], &[]),
+        Mutant::NoNamespaceBound => (&[], &[Work::Namespace]),
+        Mutant::AllowEverything | Mutant::RevokedSessionLives => (&[], &[Work::Guest]),
     };
     for fault in faults {
         plan.faults.insert(*fault, 4);

@@ -42,6 +42,10 @@ pub enum Work {
     ByHand,
     /// Sessions that own a great many nodes.
     Many,
+    /// Namespaces with limits, used and changed.
+    Namespace,
+    /// Access control, whose rights are given and taken away.
+    Guest,
 }
 
 /// All kinds of work that are drawn from one bag.
@@ -128,6 +132,11 @@ impl Plan {
         }
         if rng.random_bool(0.1) {
             plan.crowd(rng.random_range(14..=20));
+        }
+        for kind in [Work::Namespace, Work::Guest] {
+            if rng.random_bool(0.2) {
+                plan.work.insert(kind, rng.random_range(1..=4));
+            }
         }
         plan
     }
@@ -272,7 +281,7 @@ mod tests {
             faults.extend(plan.faults);
             work.extend(plan.work);
         }
-        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 4));
+        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 6));
         assert!((30..100).contains(&with_front), "{with_front} of 200 plans have a front node");
     }
 }

@@ -5,6 +5,7 @@
 //! Each check takes observations in the order in which they were made and returns the first one that violates it. All
 //! times are true times of the simulated world in microseconds, which do not depend on a host's clock.
 
+pub mod access;
 pub mod applied_agreement;
 pub mod calls;
 pub mod change;
@@ -14,6 +15,7 @@ pub mod herd;
 pub mod linearizable;
 pub mod locks;
 pub mod log_matching;
+pub mod namespaces;
 pub mod one_leader;
 pub mod pace;
 pub mod rates;
@@ -69,6 +71,10 @@ pub enum Check {
     Rates,
     /// Nobody does to others' requests what they have no right to.
     Rights,
+    /// Nobody acts with a token or a role that was taken away, or never given.
+    Access,
+    /// A namespace keeps within its limits.
+    Namespaces,
     /// The replicated clock goes at the pace of true time.
     Pace,
     /// The healed cluster works again.
@@ -99,6 +105,8 @@ impl Check {
             Self::Gates => "gates",
             Self::Rates => "rates",
             Self::Rights => "rights",
+            Self::Access => "access",
+            Self::Namespaces => "namespaces",
             Self::Pace => "pace",
             Self::Progress => "progress",
             Self::Fatal => "fatal",

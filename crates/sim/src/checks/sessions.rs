@@ -207,6 +207,9 @@ impl Sessions {
                     self.live.insert(session.0, life);
                 }
                 Event::SessionEnded { zxid, session, cause } => {
+                    // Nothing is promised to those whose rights are taken away.
+                    let is_withdrawn = matches!(change.command, Command::EndUnauthorised { .. });
+                    let cause = if is_withdrawn { &SessionEnd::Closed } else { cause };
                     let end = End { zxid: zxid.0, at_us: change.at_us, cause: *cause };
                     if let Some(life) = self.live.remove(&session.0) {
                         let (id, zxid, at_us) = (session.0, zxid.0, end.at_us);

@@ -55,5 +55,8 @@ async fn piece(client: &mut Client, session: &Session) {
         Work::Rate => client.take_permits().await,
         Work::ByHand => client.use_raw_node_ops(session).await,
         Work::Many => client.own_many(session).await,
+        Work::Namespace => client.use_namespace(session).await,
+        Work::Guest if client.rng.random_bool(0.5) => client.be_guest().await,
+        Work::Guest => client.intrude(session).await,
     }
 }

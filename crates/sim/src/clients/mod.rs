@@ -5,6 +5,7 @@
 //! A client never judges an answer, and never knows the true time: only the checkers use it.
 
 mod gates;
+mod guests;
 mod lifecycle;
 mod locks;
 mod many_ephemerals;
@@ -13,6 +14,7 @@ mod rates;
 mod raw_node_ops;
 mod retry;
 mod session;
+mod tenants;
 mod watches;
 
 use std::collections::BTreeMap;
@@ -177,6 +179,8 @@ pub(crate) struct Client {
     pieces: u32,
     /// It has had a session with a great many ephemerals.
     owned_many: bool,
+    /// It has had access control enforced.
+    has_access: bool,
 }
 
 impl Client {
@@ -195,6 +199,7 @@ impl Client {
             next_id: 0,
             pieces: 0,
             owned_many: false,
+            has_access: false,
         }
     }
 
@@ -209,6 +214,7 @@ impl Client {
             next_id: 0,
             pieces: 0,
             owned_many: false,
+            has_access: false,
         }
     }
 

@@ -171,8 +171,12 @@ impl Client {
         let level = self.lab.checkers.lock().feature_level();
         let mut open = false;
         let told = loop {
-            let caller =
-                Caller { credential: Some(session.credential), request: Some(key.clone()), ..Caller::default() };
+            let caller = Caller {
+                credential: Some(session.credential),
+                request: Some(key.clone()),
+                principals: session.principals.clone(),
+                ..Caller::default()
+            };
             let (asked, lab) = (op.clone(), self.lab.clone());
             let serve = move |node: Node| async move {
                 let _served = ServeGuard::begin(lab, &caller);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::RequestId;
+use lockkeeper_core::{Principals, RequestId};
 use lockkeeper_node::{Caller, Credential, KeepaliveAck, Node};
 use parking_lot::Mutex;
 use rand::Rng;
@@ -34,6 +34,8 @@ struct Lease {
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) credential: Credential,
+    /// Whose it is, and who asks under it.
+    pub(super) principals: Principals,
     lease: Arc<Mutex<Lease>>,
     acknowledged: Arc<Mutex<VecDeque<RequestId>>>,
     /// Nobody renews it any more.
@@ -43,13 +45,20 @@ pub(super) struct Session {
 impl Session {
     /// Opens one and begins to keep it alive.
     pub(super) async fn open(client: &mut Client, timeout_ms: u32) -> Option<Session> {
+        Self::open_as(client, timeout_ms, Principals::default()).await
+    }
+
+    /// The same for somebody.
+    pub(super) async fn open_as(client: &mut Client, timeout_ms: u32, principals: Principals) -> Option<Session> {
         let give_up_us = client.now_us() + 10_000_000;
         loop {
             let sent_us = client.now_us();
             let began = client.lab.checkers.lock().began();
             let label = format!("client {}", client.number);
-            let opening =
-                client.ask(super::retry::TRY, move |node| async move { node.open_session(timeout_ms, &label).await });
+            let who = principals.clone();
+            let opening = client.ask(super::retry::TRY, move |node| async move {
+                node.open_session_as(who, false, timeout_ms, &label).await
+            });
             if let Attempt::Done(opened) = opening.await {
                 client.lab.count("open", Outcome::Ok);
                 let credential = opened.value.credential;
@@ -62,6 +71,7 @@ impl Session {
                 let lease = Lease { sent_us, timeout, lost: false, frozen_until_us: 0 };
                 let session = Session {
                     credential,
+                    principals,
                     lease: Arc::new(Mutex::new(lease)),
                     acknowledged: Arc::default(),
                     stop: CancellationToken::new(),
