@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_core::{
-    AccessOp, Actor, Batch, ClusterUid, Command, LockName, NodeId, Op, Origin, Outcome, Principals, Refusal, Reply, Rules,
-    SessionId, State, Zxid,
+    AccessOp, Actor, Batch, ClusterUid, Command, LockName, NodeId, Op, Origin, Outcome, Principals, Refusal, Reply,
+    Rules, SessionId, State, Zxid,
 };
 use parking_lot::Mutex;
 use rand::RngCore;
