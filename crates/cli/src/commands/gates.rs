@@ -44,7 +44,7 @@ fn print_gates(gates: &[GateSummary]) -> Result<(), Failure> {
     if gates.is_empty() {
         return print_line("no gates are in use");
     }
-    let mut table = table(&["gate", "state", "token", "session", "since", "open in", "result", "principal", "worker"]);
+    let mut table = table(&["gate", "state", "token", "session", "for", "open in", "result", "principal", "worker"]);
     for gate in gates {
         table.add_row(vec![
             escaped(&gate.key).into(),

@@ -11,7 +11,7 @@ use super::member::summary;
 use crate::args::{Common, Status};
 use crate::doctor::survey::{ONE_CLUSTER, several_clusters};
 use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure, why};
-use crate::output::{escaped, number, print_json_list, print_line, print_table, table};
+use crate::output::{Tone, escaped, number, print_json_list, print_line, print_table, table};
 
 /// One endpoint in `--json`.
 #[derive(Serialize)]
@@ -113,7 +113,7 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
                     number(status.sessions),
                     number(status.nodes),
                     number(status.lock_waiters),
-                    state(status).into(),
+                    tone(status).cell(state(status)),
                 ]);
                 if checksum {
                     row.push(status.state.as_ref().map_or("-".into(), |s| format!("{}@{}", s.checksum, s.zxid)).into());
@@ -121,7 +121,7 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
             }
             Err(error) => {
                 row.extend(std::iter::repeat_n("-".into(), 8));
-                row.push(why(error).into());
+                row.push(Tone::Bad.cell(why(error)));
             }
         }
         table.add_row(row);
@@ -184,6 +184,14 @@ fn state(status: &NodeStatus) -> String {
     }
 }
 
+fn tone(status: &NodeStatus) -> Tone {
+    match status.members.iter().all(|member| member.synced != Some(false) && member.turned_away.is_none()) {
+        _ if !status.ready => Tone::Bad,
+        true => Tone::Good,
+        false => Tone::Doubtful,
+    }
+}
+
 fn numbers(status: &NodeStatus, which: impl Fn(&Member) -> bool) -> Vec<String> {
     status.members.iter().filter(|member| which(member)).map(|member| member.node_id.to_string()).collect()
 }
@@ -238,6 +246,14 @@ mod tests {
         assert_eq!(state_of(true, None, &[Some(true), Some(false), Some(false)]), "ready; not in step: 2, 3");
         assert_eq!(state_of(true, None, &[None, None, None]), "ready", "a follower does not know");
         assert_eq!(state_of(false, Some("no leader"), &[None]), "not ready: no leader");
+    }
+
+    #[test]
+    fn the_colour_says_how_the_member_is() {
+        let tone_of = |ready, synced| tone(&status_of(ready, None, synced));
+        assert_eq!(tone_of(true, &[Some(true), None]), Tone::Good);
+        assert_eq!(tone_of(true, &[Some(true), Some(false)]), Tone::Doubtful);
+        assert_eq!(tone_of(false, &[Some(true)]), Tone::Bad);
     }
 
     #[test]
