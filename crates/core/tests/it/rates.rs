@@ -399,7 +399,7 @@ fn a_role_says_who_takes() {
     bench.act(as_admin(), backup).reply.unwrap();
     let rule = Rule { resource: Resource::Cluster, prefix: "".into(), rights: Rights(64) };
     let unknown = AccessOp::PutRole { name: "more".into(), rules: vec![rule], version: None };
-    assert!(matches!(bench.act(as_admin(), unknown).reply, Err(Refusal::Bad(_))));
+    assert!(matches!(bench.act(as_admin(), unknown).reply, Err(Refusal::BadArguments(_))));
     bench.act(as_admin(), AccessOp::Grant { principal: "anyone".into(), role: "mailer".into() }).reply.unwrap();
     let mails = || take("mails/a", rate(10, 1_000), &[1], 0);
     bench.act(Actor::default(), mails()).reply.unwrap();
