@@ -73,7 +73,8 @@ async fn an_address_takes_its_turn_however_many_sessions_another_has() {
     assert_eq!(taken(&queue, 3).await, [(3, 0), (99, 2), (4, 0)]);
     assert_eq!(taken(&queue, 100).await.len(), 16);
     let waiting = queue.waiting.lock();
-    assert!(waiting.flows.is_empty() && waiting.flow_turns.is_empty() && waiting.address_turns.is_empty());
+    assert!(waiting.flows.is_empty());
+    assert!([&waiting.small, &waiting.large].iter().all(|turns| turns.flows.is_empty() && turns.addresses.is_empty()));
 }
 
 #[tokio::test]
