@@ -2,14 +2,14 @@
 //! does not wake its waiters after an error, and a failing disk may not answer at all.
 //!
 //! The limit is for the disk. The time for which the process itself did not run (it was stopped, or its virtual machine
-//! was paused) does not count: the watchdog notices that its own look comes late.
+//! was paused) does not count: the watchdog notices that its own look comes late. On a machine that is so loaded that
+//! every look is late, only the first ones excuse a write.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::FatalError;
 use crate::types::FatalHook;
@@ -42,6 +42,11 @@ impl Failure {
     }
 }
 
+/// Looks within the limit.
+const LOOKS: u32 = 8;
+/// Late looks that excuse a write.
+const EXCUSED_LOOKS: u32 = 8;
+
 /// Watches one worker.
 pub(crate) struct Watchdog {
     shared: Arc<WatchedWork>,
@@ -50,37 +55,45 @@ pub(crate) struct Watchdog {
 
 struct WatchedWork {
     base: Instant,
-    /// Milliseconds since `base` at which the present work began, plus one; 0 when idle.
-    busy_since: AtomicU64,
-    ended: Mutex<bool>,
+    /// Between two looks.
+    every: Duration,
+    state: Mutex<WatchedState>,
     wake: Condvar,
 }
 
-impl WatchedWork {
-    fn begin(&self) {
-        let since = u64::try_from(self.base.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1;
-        self.busy_since.store(since, Ordering::SeqCst);
-    }
+#[derive(Default)]
+struct WatchedState {
+    /// Nothing when idle.
+    work: Option<Work>,
+    ended: bool,
 }
 
 impl Watchdog {
     pub(crate) fn start(limit: Duration, stuck: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(WatchedWork {
             base: Instant::now(),
-            busy_since: AtomicU64::new(0),
-            ended: Mutex::new(false),
+            every: look_every(limit),
+            state: Mutex::default(),
             wake: Condvar::new(),
         });
         let watched = shared.clone();
         let watch = move || {
             let mut looks = Looks::new(limit, watched.base.elapsed());
-            let mut ended = watched.ended.lock();
-            while !*ended {
-                let _ = watched.wake.wait_for(&mut ended, looks.every);
-                let since = watched.busy_since.load(Ordering::SeqCst);
-                if looks.is_stuck(watched.base.elapsed(), since) {
-                    drop(ended);
-                    return stuck();
+            let mut state = watched.state.lock();
+            while !state.ended {
+                let _ = watched.wake.wait_for(&mut state, watched.every);
+                match looks.look(watched.base.elapsed(), state.work.as_mut()) {
+                    Look::Fine => {}
+                    Look::Excused { gap } => MutexGuard::unlocked(&mut state, || {
+                        tracing::warn!(
+                            gap_ms = gap.as_millis() as u64,
+                            "this process was not running for a while: the disk gets as much longer for a write"
+                        );
+                    }),
+                    Look::Stuck => {
+                        drop(state);
+                        return stuck();
+                    }
                 }
             }
         };
@@ -90,61 +103,96 @@ impl Watchdog {
 
     /// Work begins now.
     pub(crate) fn begin(&self) {
-        self.shared.begin();
+        self.shared.state.lock().work = Some(Work::new(self.shared.base.elapsed()));
     }
 
-    /// To call when a part of the work is done: its time begins anew.
+    /// To call when a part of the work is done: there is more time for the rest.
     pub(crate) fn progress(&self) -> Box<dyn Fn() + Send> {
         let shared = self.shared.clone();
-        Box::new(move || shared.begin())
+        Box::new(move || {
+            let now = shared.base.elapsed();
+            if let Some(work) = &mut shared.state.lock().work {
+                work.part_done(now, shared.every);
+            }
+        })
     }
 
     /// Work has ended.
     pub(crate) fn end(&self) {
-        self.shared.busy_since.store(0, Ordering::SeqCst);
+        self.shared.state.lock().work = None;
     }
+}
+
+/// The work under way. Times are those since `base`.
+struct Work {
+    /// When it began, or later, by the time that does not count.
+    since: Duration,
+    /// Late looks that excused it.
+    excused: u32,
+}
+
+impl Work {
+    fn new(now: Duration) -> Self {
+        Self { since: now, excused: 0 }
+    }
+
+    fn extend(&mut self, now: Duration, by: Duration) {
+        self.since = (self.since + by).min(now);
+    }
+
+    /// The rest gets as much time as there is between two looks, and never more than the limit from now on. So a disk
+    /// is stuck that takes the limit for one part, or more than an eighth of it for each of many, however large the
+    /// batch.
+    fn part_done(&mut self, now: Duration, every: Duration) {
+        self.extend(now, every);
+    }
+}
+
+fn look_every(limit: Duration) -> Duration {
+    (limit / LOOKS).max(Duration::from_millis(1))
+}
+
+/// The result of a look at the work.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    Fine,
+    /// The process did not run for so long, which does not count.
+    Excused {
+        gap: Duration,
+    },
+    Stuck,
 }
 
 /// The watchdog's looks at the work. Times are those since `base`.
 struct Looks {
     limit: Duration,
-    every: Duration,
     last: Duration,
-    /// The work that was looked at last, as in `busy_since`, and the time since then for which the process did not run.
-    work: u64,
-    not_running: Duration,
 }
 
 impl Looks {
     fn new(limit: Duration, now: Duration) -> Self {
-        let every = (limit / 8).max(Duration::from_millis(1));
-        Self { limit, every, last: now, work: 0, not_running: Duration::ZERO }
+        Self { limit, last: now }
     }
 
-    /// Looks at the work that began at this time (as in `busy_since`): whether it takes longer than the limit.
-    fn is_stuck(&mut self, now: Duration, busy_since: u64) -> bool {
+    fn look(&mut self, now: Duration, work: Option<&mut Work>) -> Look {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last, now));
-        if busy_since != self.work {
-            (self.work, self.not_running) = (busy_since, Duration::ZERO);
+        let Some(work) = work else { return Look::Fine };
+        let is_excused = gap > 2 * look_every(self.limit) && work.excused < EXCUSED_LOOKS;
+        if is_excused {
+            work.extend(now, gap);
+            work.excused += 1;
         }
-        if busy_since == 0 {
-            return false;
+        match now.saturating_sub(work.since) > self.limit {
+            true => Look::Stuck,
+            false if is_excused => Look::Excused { gap },
+            false => Look::Fine,
         }
-        let took = now.saturating_sub(Duration::from_millis(busy_since - 1));
-        if gap > 2 * self.every {
-            tracing::warn!(
-                gap_ms = gap.as_millis() as u64,
-                "this process was not running for a while: the disk gets as much longer for a write"
-            );
-            self.not_running += gap.min(took);
-        }
-        took > self.limit + self.not_running
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        *self.shared.ended.lock() = true;
+        self.shared.state.lock().ended = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -171,26 +219,38 @@ mod tests {
         assert!(told.try_recv().is_err());
     }
 
+    const LIMIT: Duration = Duration::from_millis(800);
+    const EVERY: Duration = Duration::from_millis(100);
+    const FROZEN: Duration = Duration::from_secs(12);
+
     /// Looks each 100 ms, from 1 s on, at work that began then: at which look it counts as stuck. Before some of them
-    /// the process does not run for a while.
-    fn stuck_at_look(pauses: &[(u32, Duration)]) -> Option<u32> {
-        let (limit, began) = (Duration::from_millis(800), Duration::from_secs(1));
-        let mut looks = Looks::new(limit, began);
+    /// the process does not run for a while. Parts of the work are done each so often, if at all.
+    fn stuck_at_look_with_parts(pauses: &[(u32, Duration)], part_every: Option<Duration>) -> Option<u32> {
+        let began = Duration::from_secs(1);
+        let (mut looks, mut work) = (Looks::new(LIMIT, began), Work::new(began));
         let mut now = began;
+        let mut next_part = part_every.map(|every| began + every);
         (1..100).find(|look| {
-            now += looks.every + pauses.iter().filter(|(at, _)| at == look).map(|(_, pause)| *pause).sum::<Duration>();
-            looks.is_stuck(now, began.as_millis() as u64 + 1)
+            now += EVERY + pauses.iter().filter(|(at, _)| at == look).map(|(_, pause)| *pause).sum::<Duration>();
+            while let Some(done) = next_part.filter(|done| *done <= now) {
+                work.part_done(done, EVERY);
+                next_part = part_every.map(|every| done + every);
+            }
+            looks.look(now, Some(&mut work)) == Look::Stuck
         })
+    }
+
+    fn stuck_at_look(pauses: &[(u32, Duration)]) -> Option<u32> {
+        stuck_at_look_with_parts(pauses, None)
     }
 
     #[test]
     fn the_time_for_which_the_process_did_not_run_does_not_count() {
-        let frozen = Duration::from_secs(12);
         assert_eq!(stuck_at_look(&[]), Some(9));
-        assert_eq!(stuck_at_look(&[(1, frozen)]), Some(10));
-        assert_eq!(stuck_at_look(&[(4, frozen), (6, frozen)]), Some(11));
+        assert_eq!(stuck_at_look(&[(1, FROZEN)]), Some(10));
+        assert_eq!(stuck_at_look(&[(4, FROZEN), (6, FROZEN)]), Some(11));
         assert_eq!(
-            stuck_at_look(&[(9, frozen)]),
+            stuck_at_look(&[(9, FROZEN)]),
             Some(10),
             "the look that comes late is not the one that ends the node"
         );
@@ -200,12 +260,44 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_whose_looks_are_all_late_notices_a_stuck_disk() {
+        let all_late = |pause| stuck_at_look(&(1..=20).map(|look| (look, pause)).collect::<Vec<_>>());
+        // The first eight excuse 350 ms each.
+        assert_eq!(all_late(Duration::from_millis(250)), Some(11));
+        assert_eq!(all_late(FROZEN), Some(9));
+    }
+
+    #[test]
+    fn a_disk_that_is_slow_at_each_part_of_a_batch_is_stuck_and_one_that_goes_on_is_not() {
+        let parts_each = |ms| stuck_at_look_with_parts(&[], Some(Duration::from_millis(ms)));
+        assert_eq!(parts_each(720), Some(10), "nine tenths of the limit for each");
+        assert_eq!(parts_each(100), None, "an eighth of it");
+        let late: Vec<_> = (1..=20).map(|look| (look, Duration::from_millis(250))).collect();
+        let stuck_at = stuck_at_look_with_parts(&late, Some(Duration::from_millis(720)));
+        assert_eq!(stuck_at, Some(11), "and every look is late");
+        // What was done in no time saves no time for the rest.
+        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), Work::new(Duration::ZERO));
+        (0..80).for_each(|_| work.part_done(EVERY, EVERY));
+        assert!((1..=9_u32).all(|look| looks.look(look * EVERY, Some(&mut work)) == Look::Fine));
+        assert_eq!(looks.look(10 * EVERY, Some(&mut work)), Look::Stuck);
+    }
+
+    #[test]
+    fn a_part_that_ends_right_after_a_pause_keeps_what_the_pause_excuses() {
+        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), Work::new(Duration::ZERO));
+        work.part_done(FROZEN, EVERY);
+        assert_eq!(looks.look(FROZEN, Some(&mut work)), Look::Excused { gap: FROZEN });
+        assert_eq!(looks.look(FROZEN + EVERY, Some(&mut work)), Look::Fine);
+    }
+
+    #[test]
     fn a_pause_before_the_work_excuses_nothing() {
         let at = Duration::from_millis;
-        let mut looks = Looks::new(at(800), Duration::ZERO);
-        assert!(!looks.is_stuck(at(12_010), 12_001), "began after the pause, 10 ms ago");
-        assert!((1..=8).all(|look| !looks.is_stuck(at(12_010 + look * 100), 12_001)));
-        assert!(looks.is_stuck(at(12_910), 12_001));
+        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), Work::new(at(12_000)));
+        let mut is_stuck = |now| looks.look(at(now), Some(&mut work)) == Look::Stuck;
+        assert!(!is_stuck(12_010), "began after the pause, 10 ms ago");
+        assert!((1..=8).all(|look| !is_stuck(12_010 + look * 100)));
+        assert!(is_stuck(12_910));
     }
 
     #[test]
