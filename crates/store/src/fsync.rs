@@ -54,6 +54,11 @@ impl DataBarrier {
         Ok(())
     }
 
+    /// Whether what is not durable leaves less than half of its bound for the next write, without a barrier in between.
+    pub(crate) fn is_half_due(&self) -> bool {
+        self.unsynced.get() >= self.most_unsynced / 2
+    }
+
     /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
         let started = Instant::now();

@@ -119,6 +119,11 @@ impl StoreShared {
         Some(batch)
     }
 
+    /// Whether a command waits for the writer.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.state.lock().queue.is_empty()
+    }
+
     /// Records in the log.
     pub(crate) fn records(&self) -> u64 {
         let state = self.state.lock();

@@ -2,7 +2,8 @@
 //! (`ARCHITECTURE.md`, The way of a write).
 //!
 //! It must never call back before the barrier, and never write again after a failure. Purging is background work:
-//! the mark is written at once, the keys go in small chunks between the batches, so that no append waits for them.
+//! the mark is written at once, the keys go in small chunks between the batches. A purge stops when a command waits and
+//! would have to wait for a barrier of the purge; it goes on after that command, which syncs what was removed before.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,9 +22,12 @@ use crate::queue::{Command, Work};
 use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
-/// Keys that the lazy purge removes before it looks at the queue again, so the longest that an append waits for it.
-/// After a batch it removes twice the keys that the batch wrote, if that is more: the purge must not fall behind.
-const PURGE_STEP: u64 = 16;
+/// Keys that the lazy purge removes before it looks at the queue again, at most a quarter of what is removed without a
+/// barrier. After a batch it removes twice the keys that the batch wrote, if that is more, as far as no command waits.
+const PURGE_STEP: u64 = 4;
+/// Keys, of at most 4 KiB, that a purge may owe to the commands that waited. What it owes beyond that is removed before
+/// the next batch: a purge that never had its turn under a steady load would fill the disk.
+const PURGE_BEHIND: u64 = 4096;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
 /// Room for sled's own bookkeeping when free space is reckoned.
@@ -39,6 +43,8 @@ pub(crate) struct Writer {
     pub(crate) watchdog: Watchdog,
     /// Upper index and next key of a purge under way.
     pub(crate) purging: Option<(u64, sled::IVec)>,
+    /// Keys that the purge should have removed after the batches so far.
+    pub(crate) purge_owed: u64,
     pub(crate) committed_at: Instant,
     pub(crate) committed: Option<Bytes>,
     pub(crate) buffer: Vec<u8>,
@@ -108,7 +114,8 @@ impl Writer {
             (command.done)(told.clone());
         }
         self.watchdog.begin();
-        let purged = self.purge_some(PURGE_STEP.max(2 * result?));
+        self.purge_owed += PURGE_STEP.max(2 * result?);
+        let purged = self.purge_some(self.purge_owed);
         self.watchdog.end();
         purged
     }
@@ -235,17 +242,24 @@ impl Writer {
         Ok(())
     }
 
-    /// A step of a purge under way.
+    /// Steps of a purge under way, of so many keys together, until a command waits and more steps would delay it.
     fn purge_some(&mut self, limit: u64) -> Result<(), FatalError> {
-        if let Some((upto, from)) = self.purging.take() {
-            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            let next = self.log.purge_some(&from, upto, limit, &self.barrier)?;
+        for _ in 0..limit.div_ceil(PURGE_STEP) {
+            let Some((upto, from)) = self.purging.take() else { break };
+            let next = self.log.purge_some(&from, upto, PURGE_STEP as usize, &self.barrier)?;
+            self.purge_owed = self.purge_owed.saturating_sub(PURGE_STEP);
             if next.is_none() {
                 let mut state = self.shared.state.lock();
                 // Unless more is to be purged by now.
                 state.purging = state.purging.filter(|wanted| *wanted != upto);
             }
             self.purging = next.map(|key| (upto, key));
+            if self.purge_owed <= PURGE_BEHIND && self.barrier.is_half_due() && self.shared.has_waiting() {
+                break;
+            }
+        }
+        if self.purging.is_none() {
+            self.purge_owed = 0;
         }
         Ok(())
     }

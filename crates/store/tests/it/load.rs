@@ -1,14 +1,16 @@
 //! The store under load: purging in the background stalls no append, disk use stays bounded, a write that fails ends
 //! it, and how fast it is. Figures are printed; the bounds asserted are far from them, since tests share their machine.
 
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
-use lockkeeper_store::{LogPosition, Options, Store};
+use lockkeeper_store::{LogPosition, Options, Record, Store, StoreError};
 
-use crate::common::{all, append, identity, open, options, record, records, wait};
+use crate::common::{all, append, identity, open, options, record, records, sized_record, wait};
 
 /// Appends one record and gives the time to its callback.
 fn timed(store: &Store, index: u64) -> Duration {
@@ -48,6 +50,68 @@ fn purging_50_000_records_stalls_no_append() {
     let (store, opened) = open(dir.path());
     assert_eq!(opened.records, next - 50_000);
     assert_eq!(all(&store), records(1, 50_000..next));
+}
+
+/// Records that need a barrier for every sixteen.
+fn large_records(indexes: Range<u64>) -> Vec<Record> {
+    indexes.map(|index| sized_record(1, index, 4_000)).collect()
+}
+
+/// A callback that holds the writer's thread, which calls it, until it is told to go on.
+fn holding() -> (Sender<()>, impl FnOnce(Result<(), StoreError>) + Send + 'static) {
+    let (go_on, held) = channel();
+    let hold = move |result: Result<(), StoreError>| {
+        result.unwrap();
+        held.recv().unwrap();
+    };
+    (go_on, hold)
+}
+
+/// Appends 2,000 large records and purges most of them; the writer is held when their mark is durable.
+fn purging(store: &Store, upto: u64) -> Sender<()> {
+    (0..2_000).step_by(100).for_each(|start| append(store, large_records(start..start + 100)));
+    let (go_on, hold) = holding();
+    block_on(store.purge_to(LogPosition { term: 1, index: upto }, hold));
+    go_on
+}
+
+#[test]
+fn a_purge_stops_when_a_command_waits_and_goes_on_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path());
+    let purge = purging(&store, 1_499);
+    // After this batch the purge may remove all that is left.
+    let (batch, hold) = holding();
+    block_on(store.append(large_records(2_000..3_000), hold));
+    purge.send(()).unwrap();
+    let (send, was_purging) = channel();
+    let observer = store.clone();
+    block_on(store.append(large_records(3_000..3_001), move |result| {
+        result.unwrap();
+        send.send(observer.is_purging()).unwrap();
+    }));
+    batch.send(()).unwrap();
+    assert!(was_purging.recv().unwrap(), "an append waited for the end of the purge");
+    while store.is_purging() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(all(&store), large_records(1_500..3_001));
+}
+
+#[test]
+fn a_purge_has_its_turn_under_a_load_that_never_pauses() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path());
+    let mut go_on = purging(&store, 1_999);
+    // The writer goes on when the next batch waits. With what the batches leave room for, 250 of them end the purge.
+    let ended = (0..40).any(|batch| {
+        let (next, hold) = holding();
+        block_on(store.append(large_records(2_000 + batch * 200..2_200 + batch * 200), hold));
+        std::mem::replace(&mut go_on, next).send(()).unwrap();
+        !store.is_purging()
+    });
+    go_on.send(()).unwrap();
+    assert!(ended, "the disk would fill up");
 }
 
 fn disk_bytes(dir: &Path) -> u64 {
