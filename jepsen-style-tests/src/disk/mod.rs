@@ -9,6 +9,8 @@
 
 mod calls;
 mod image;
+#[cfg(test)]
+mod purge_tests;
 mod replay;
 
 use std::fmt;

@@ -98,12 +98,14 @@ impl<T: Clone, D> Stored<T, D> {
 type File = Stored<Vec<u8>, FileDeed>;
 type Directory = Stored<BTreeMap<String, usize>, NameDeed>;
 
+#[derive(Clone)]
 enum Inode {
     File(File),
     Directory(Directory),
 }
 
 /// See the module's text.
+#[derive(Clone)]
 pub(super) struct Disk {
     root: String,
     nodes: Vec<Inode>,
@@ -141,10 +143,7 @@ impl Disk {
         let root = self.root.clone();
         let mut reader = TraceReader::new(&root);
         for line in trace.split(|byte| *byte == b'\n') {
-            if let Some(call) = reader.read(line)? {
-                let at = reader.line();
-                self.perform(at, call).map_err(|what| format!("line {at}: {what}"))?;
-            }
+            self.replay_line(&mut reader, line)?;
         }
         let last = reader.line() + 1;
         for call in reader.unfinished()? {
@@ -152,6 +151,13 @@ impl Disk {
             self.perform(last, call).map_err(|what| format!("at the end: {what}"))?;
         }
         Ok(())
+    }
+
+    /// Does what the next line of a trace tells.
+    pub(super) fn replay_line(&mut self, reader: &mut TraceReader, line: &[u8]) -> Result<(), String> {
+        let Some(call) = reader.read(line)? else { return Ok(()) };
+        let at = reader.line();
+        self.perform(at, call).map_err(|what| format!("line {at}: {what}"))
     }
 
     fn perform(&mut self, line: u64, call: SystemCall) -> Result<(), String> {
