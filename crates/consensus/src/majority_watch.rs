@@ -57,8 +57,8 @@ impl MajorityWatch {
         MajorityWatch { node: config.node, patience, obstacle, looked: None, lost_since: None, said: None }
     }
 
-    /// Looks at the voters, often.
-    pub(crate) fn look(&mut self, view: &VoterView, now: Instant) {
+    /// Looks at the voters, often. Whether this node leads and is not known to be without a majority.
+    pub(crate) fn look(&mut self, view: &VoterView, now: Instant) -> bool {
         match self.judge(view, now) {
             Some(News::Lost(why)) => tracing::warn!("{why}; refusing changes"),
             Some(News::Back { after }) => {
@@ -66,6 +66,7 @@ impl MajorityWatch {
             }
             None => {}
         }
+        view.leading && self.obstacle.get().is_none()
     }
 
     fn judge(&mut self, view: &VoterView, now: Instant) -> Option<News> {
@@ -175,6 +176,17 @@ mod tests {
         let [News::Back { after }] = said(&mut watch, &healthy, &mut now, SAY_EVERY)[..] else { panic!() };
         assert!(after > SAY_EVERY && after < 3 * SAY_EVERY, "{after:?}");
         assert_eq!(watch.obstacle.get(), None);
+    }
+
+    #[test]
+    fn a_leader_counts_as_one_until_it_says_that_there_is_no_majority() {
+        let (mut watch, mut now) = (watch(1), Instant::now());
+        let healthy = leads(&[(2, 50), (3, 50)], &[]);
+        let alone = leads(&[(2, 5_000), (3, 5_000)], &[]);
+        assert!(watch.look(&healthy, now) && watch.look(&alone, now));
+        assert!(said(&mut watch, &alone, &mut now, PATIENCE * 2).len() == 1 && !watch.look(&alone, now));
+        assert!(watch.look(&healthy, now));
+        assert!(!watch.look(&view(Some(2), false), now), "a follower");
     }
 
     #[test]

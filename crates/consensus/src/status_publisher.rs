@@ -76,7 +76,8 @@ impl StatusPublisher {
             silent_for: heard.iter().filter_map(|(id, at)| Some((*id, at.as_ref()?.elapsed()))).collect(),
             failures: self.peers.failures(),
         };
-        self.majority.look(&view, Instant::now());
+        let leads = self.majority.look(&view, Instant::now());
+        metrics::gauge!("lockkeeper_is_leader").set(if leads { 1.0 } else { 0.0 });
     }
 
     fn contradiction(&self) -> Option<String> {
@@ -101,7 +102,6 @@ impl StatusPublisher {
             true
         });
         metrics::gauge!("lockkeeper_term").set(now.term as f64);
-        metrics::gauge!("lockkeeper_is_leader").set(if leading { 1.0 } else { 0.0 });
         let members = members_of(&metrics.membership_config);
         self.members.send_if_modified(|before| {
             if *before == members {

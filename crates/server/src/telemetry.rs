@@ -310,7 +310,7 @@ fn describe_state() {
 
 fn describe_replication() {
     describe_gauge!("lockkeeper_term", Unit::Count, "Raft term.");
-    describe_gauge!("lockkeeper_is_leader", Unit::Count, "1 if this node leads.");
+    describe_gauge!("lockkeeper_is_leader", Unit::Count, "1 if this node leads and a majority answers it.");
     describe_gauge!(
         "lockkeeper_synced_followers",
         Unit::Count,

@@ -207,6 +207,26 @@ fn a_node_that_waits_for_the_others_names_them_and_is_not_to_be_stopped() {
     });
 }
 
+#[test]
+fn a_leader_whose_majority_is_gone_is_none_in_its_metrics() {
+    let dev = Dev::start(3, &[]);
+    let says = |value: &str| {
+        let address = dev.endpoints[0].trim_start_matches("http://");
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+        std::io::read_to_string(stream).unwrap().contains(&format!("\nlockkeeper_is_leader {value}\n"))
+    };
+    eventually("node 1 leads", || {
+        // Refused while it is not in step.
+        dev.run(&["member", "transfer", "1"]);
+        says("1")
+    });
+    dev.pids[1..].iter().for_each(|pid| kill(*pid, Signal::SIGKILL).unwrap());
+    eventually("it has no majority", || says("0"));
+    let status = dev.run(&["status"]);
+    assert!(String::from_utf8_lossy(&status.stdout).contains("no majority: nodes 2, 3 do not answer"), "{status:?}");
+}
+
 /// The other two are killed, whoever leads.
 #[test]
 fn a_survivor_says_that_there_is_no_majority_and_who_held_what() {
