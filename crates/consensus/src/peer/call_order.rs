@@ -245,13 +245,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_restarted_receiver_gets_a_sequence_of_its_own() {
-        let mut tickets = Sequences::default().begin(None);
-        for boot in 1..=2 {
-            let receiver = CallOrder::default();
-            for _ in 0..3 {
-                let ticket = tickets.take(Some(StartId { number: boot, boot }));
-                let turn = Box::pin(receiver.turn(caller(1), PeerKind::Append, ticket));
-                assert!(poll!(turn).is_ready(), "start {boot} waits for calls before {ticket:?}");
+        for kind in [PeerKind::Append, PeerKind::Propose] {
+            let mut tickets = Sequences::default().begin(None);
+            for boot in 1..=2 {
+                let receiver = CallOrder::default();
+                for _ in 0..3 {
+                    let ticket = tickets.take(Some(StartId { number: boot, boot }));
+                    let turn = Box::pin(receiver.turn(caller(1), kind, ticket));
+                    assert!(poll!(turn).is_ready(), "{kind:?}: start {boot} waits for calls before {ticket:?}");
+                }
             }
         }
     }

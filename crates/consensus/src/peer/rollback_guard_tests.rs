@@ -1,8 +1,16 @@
 //! The guard against a real book of peers in a temporary directory.
 
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
 use super::*;
+use crate::peer::announced_levels::AnnouncedLevels;
 use crate::peer::directory_claim::Start;
 use crate::peer::peer_auth::{PeerBook, PeerIdentity};
+use crate::peer::peers::Peers;
+use crate::peer::transport::{PeerKind, Transport};
 use crate::status::MemberRole;
 
 fn claim(number: u64) -> DirectoryClaim {
@@ -44,6 +52,31 @@ fn writing_acknowledgements_down_never_puts_an_older_start_back() {
     writer.join().unwrap();
     let known = book.peer(2).unwrap();
     assert_eq!((known.start, known.acknowledged), (Some(claim(200).start()), Acknowledged { term: 1, index: 200 }));
+}
+
+struct NoTransport;
+
+#[async_trait]
+impl Transport for NoTransport {
+    async fn call(&self, _: u64, _: PeerKind, _: Bytes, _: Duration) -> Result<Bytes, TransportError> {
+        Err(TransportError::Refused)
+    }
+}
+
+/// Appends and proposals take their tickets so.
+#[test]
+fn calls_to_a_peer_that_was_restarted_begin_a_sequence() {
+    let directory = tempfile::tempdir().unwrap();
+    let (guard, ..) = guard(directory.path());
+    let peers = Peers::new(1, Arc::new(NoTransport), guard.clone(), AnnouncedLevels::new(1));
+    guard.judge(2, &claim(1), None).unwrap();
+    let mut tickets = peers.begin_sequence(2);
+    let mut next = || peers.next_ticket(2, &mut tickets);
+    let (first, second) = (next(), next());
+    guard.judge(2, &claim(2), None).unwrap();
+    let third = next();
+    assert_eq!((first.number, second.number, third.number), (0, 1, 0));
+    assert!(first.sequence == second.sequence && second.sequence < third.sequence);
 }
 
 #[test]

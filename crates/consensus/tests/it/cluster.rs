@@ -73,33 +73,46 @@ async fn dead_leaders_are_replaced_on_the_fast_path_and_come_back_as_followers()
     cluster.stop().await;
 }
 
+/// How long a change at one node takes until another has applied it.
+async fn change(cluster: &Cluster, at: u64, applied_at: u64, payload: &str) -> Duration {
+    let began = Instant::now();
+    propose_until_taken(&cluster.at(at).consensus, payload.as_bytes()).await;
+    until("its replica", || cluster.at(applied_at).machine.has(payload.as_bytes()).then_some(())).await;
+    began.elapsed()
+}
+
 /// The leader's stream of appends to a follower outlives the follower's process while there is nothing to append.
+/// Waiting for the calls before those of the new process takes 2 s each time. A slow moment of this machine comes by
+/// chance: of three restarts the quickest is judged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_change_after_a_restart_of_an_idle_follower_waits_for_nothing() {
     let mut cluster = Cluster::start(3, |_| ()).await;
     let leader = cluster.agreed().await;
     let (restarted, other) = (cluster.followers(leader)[0], cluster.followers(leader)[1]);
     for at in [restarted, leader] {
-        cluster.at(restarted).consensus.propose(text("before")).await.unwrap();
-        until("both replicas", || {
-            let [here, there] = [restarted, other].map(|node| cluster.at(node).machine.count());
-            (here == there).then_some(())
-        })
-        .await;
-        Cluster::bury(cluster.kill(restarted)).await;
-        cluster.boot(restarted).await;
-        assert_eq!(cluster.agreed().await, leader);
-        // The second time, the restarted node is needed for the majority.
-        let down = (at == leader).then(|| cluster.kill(other));
-        let began = Instant::now();
-        propose_until_taken(&cluster.at(at).consensus, b"first").await;
-        until("its replica", || cluster.at(restarted).machine.has(b"first").then_some(())).await;
-        let took = began.elapsed();
-        // Appends wait for 2 s for those before them.
-        assert!(took < Duration::from_millis(1_000), "proposed at node {at}, leader {leader}: {took:?}");
-        if let Some(down) = down {
-            Cluster::bury(down).await;
+        let (mut calm, mut first) = (Duration::ZERO, Duration::MAX);
+        for round in 0..3 {
+            calm = calm.max(change(&cluster, at, restarted, &format!("calm {round} at {at}")).await);
+            until("both replicas", || {
+                let [here, there] = [restarted, other].map(|node| cluster.at(node).machine.count());
+                (here == there).then_some(())
+            })
+            .await;
+            Cluster::bury(cluster.kill(restarted)).await;
+            cluster.boot(restarted).await;
+            assert_eq!(cluster.agreed().await, leader);
+            // At the leader, the restarted node is needed for the majority.
+            let down = (at == leader).then(|| cluster.kill(other));
+            first = first.min(change(&cluster, at, restarted, &format!("first {round} at {at}")).await);
+            if let Some(down) = down {
+                Cluster::bury(down).await;
+                cluster.boot(other).await;
+                assert_eq!(cluster.agreed().await, leader);
+            }
         }
+        // As `scripts/prove idle-restart` allows it.
+        let allowed = calm + Duration::from_millis(100);
+        assert!(first < allowed, "proposed at node {at}, leader {leader}: {first:?}, allowed {allowed:?}");
     }
     cluster.stop().await;
 }

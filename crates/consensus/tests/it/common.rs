@@ -276,10 +276,10 @@ impl Cluster {
 }
 
 /// Proposes at a node until it is taken; gives how long that took.
-pub(crate) async fn propose_until_taken(consensus: &Consensus, payload: &'static [u8]) -> Duration {
+pub(crate) async fn propose_until_taken(consensus: &Consensus, payload: &[u8]) -> Duration {
     let started = Instant::now();
     loop {
-        if consensus.propose(Bytes::from_static(payload)).await.is_ok() {
+        if consensus.propose(Bytes::copy_from_slice(payload)).await.is_ok() {
             return started.elapsed();
         }
         assert!(started.elapsed() < Duration::from_secs(20), "never taken");
