@@ -18,8 +18,8 @@ const COMPARE_EVERY: Duration = Duration::from_secs(1);
 /// How long all members must be synced and support a level before it is raised: a node that was upgraded a moment ago
 /// and fails can still go back to its old program.
 const WAIT: Duration = Duration::from_secs(5);
-/// How often the leader compares the levels of a cluster in which nothing was ever stored. It does not wait: the way
-/// back is to begin again, and a new cluster has everything from the start.
+/// How often the leader compares the levels of a cluster in which nothing was ever stored, and of one that has no uid
+/// yet. It does not wait: the way back is to begin again, and a new cluster has everything from the start.
 const COMPARE_NEW_EVERY: Duration = Duration::from_millis(50);
 
 /// Starts the task. It does nothing while another node leads. `uid` is drawn at random, for a cluster that has none.
@@ -29,7 +29,7 @@ pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, pr
         let clock = replica.clock.clone();
         let mut supported = Supported::default();
         loop {
-            let pause = if is_new(&replica) { COMPARE_NEW_EVERY } else { COMPARE_EVERY };
+            let pause = if is_new(&replica) || lacks_uid(&replica) { COMPARE_NEW_EVERY } else { COMPARE_EVERY };
             clock.sleep_until(clock.now() + pause).await;
             let present = replica.feature_level();
             let common = match present < FeatureLevel::LATEST {
@@ -45,8 +45,7 @@ pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, pr
             {
                 tracing::info!(from = present.0, to = level.0, "the cluster's feature level is raised");
             }
-            let lacks_uid = replica.feature_level() >= FeatureLevel::CLUSTER_UID && replica.cluster_uid().is_none();
-            if lacks_uid && replication.leadership().borrow().leading {
+            if lacks_uid(&replica) && replication.leadership().borrow().leading {
                 // The first uid counts, whoever proposed it.
                 let _ = proposer.propose(Command::SetClusterUid { uid }).await;
             }
@@ -58,6 +57,11 @@ pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, pr
 fn is_new(replica: &Replica) -> bool {
     let state = replica.state();
     state.feature_level() == FeatureLevel::FIRST && state.zxid() == Zxid(0)
+}
+
+/// Whether the cluster has no uid at a level that has one: it has just reached the level, or began from another one.
+fn lacks_uid(replica: &Replica) -> bool {
+    replica.feature_level() >= FeatureLevel::CLUSTER_UID && replica.cluster_uid().is_none()
 }
 
 /// The level beyond the present one that all members support, and since when.

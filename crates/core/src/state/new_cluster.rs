@@ -16,8 +16,7 @@ use thiserror::Error;
 
 use super::State;
 use crate::event::SessionEnd;
-use crate::feature::FeatureLevel;
-use crate::ids::{ClusterUid, SessionId, Zxid};
+use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
 use crate::reply::Reply;
 
@@ -43,12 +42,12 @@ impl State {
     /// begin, and everything ephemeral goes. Persistent nodes, finished gates, access control, namespaces and the
     /// clock stay.
     ///
-    /// The same state, attempt and uid give the same result on every founding member. Attempts count from 1, one for
-    /// each cluster that was ever begun from this history. No other cluster may have the uid.
+    /// The same state and attempt give the same result on every founding member. Attempts count from 1, one for each
+    /// cluster that was ever begun from this history.
     ///
     /// # Errors
     /// The zxid is too high to leave the gap.
-    pub fn into_new_cluster(mut self, attempt: NonZeroU32, uid: ClusterUid) -> Result<Self, ZxidsUsedUp> {
+    pub fn into_new_cluster(mut self, attempt: NonZeroU32) -> Result<Self, ZxidsUsedUp> {
         let attempt = u64::from(attempt.get());
         let gap = ZXID_GAP.checked_mul(attempt);
         let first = gap.and_then(|gap| self.zxid.0.checked_add(gap)).filter(|first| *first <= MAX_FIRST_ZXID);
@@ -61,8 +60,8 @@ impl State {
         if !mutant!(NoGapInNewCluster) {
             self.zxid = Zxid(first);
         }
-        // Below the level that has uids, the new cluster gets one when it reaches that.
-        self.cluster_uid = (self.feature_level >= FeatureLevel::CLUSTER_UID).then_some(uid);
+        // The leader draws another one. What all founders can compute, those of another restore can compute as well.
+        self.cluster_uid = None;
         // New members count their starts and batches from the beginning.
         self.origins = OrdMap::new();
         let directories = self.tree.nodes.iter().filter(|(_, node)| node.children_made() > 0);
@@ -103,8 +102,6 @@ mod tests {
     use super::*;
     use crate::*;
 
-    const UID: ClusterUid = ClusterUid(NonZeroU64::MIN);
-
     fn applied(state: &mut State, sequence: u64, commands: Vec<Command>) {
         let origin = Origin { node: NodeId(1), incarnation: 9, sequence };
         for outcome in state.apply(Term(1), &Batch::consecutive(origin, 5, commands)) {
@@ -131,7 +128,7 @@ mod tests {
         let mut old = State::new();
         applied(&mut old, 1, vec![open(), open(), acquire(1, "l", 0), acquire(2, "l", 0)]);
         let before = old.zxid().0;
-        let mut new = old.clone().into_new_cluster(NonZeroU32::MIN, UID).unwrap();
+        let mut new = old.clone().into_new_cluster(NonZeroU32::MIN).unwrap();
         new.validate().unwrap();
         assert_eq!((new.zxid().0, new.clock_ms()), (before + ZXID_GAP, old.clock_ms()));
         assert_eq!((new.session_count(), new.ephemeral_count()), (0, 0));
@@ -150,7 +147,7 @@ mod tests {
     fn only_a_holder_leaves_a_lock_delay_behind() {
         let mut old = State::new();
         applied(&mut old, 1, vec![open(), open(), acquire(2, "l", 500), acquire(1, "l", 500)]);
-        let new = old.into_new_cluster(NonZeroU32::MIN, UID).unwrap();
+        let new = old.into_new_cluster(NonZeroU32::MIN).unwrap();
         new.validate().unwrap();
         let queue: Vec<_> = new.lock(&LockName::parse("l").unwrap()).unwrap().requests().collect();
         assert_eq!(queue.len(), 1, "{queue:?}");
@@ -159,12 +156,9 @@ mod tests {
 
     #[test]
     fn the_gap_never_overflows() {
-        assert_eq!(
-            at(MAX_FIRST_ZXID - ZXID_GAP).into_new_cluster(NonZeroU32::MIN, UID).unwrap().zxid().0,
-            MAX_FIRST_ZXID
-        );
+        assert_eq!(at(MAX_FIRST_ZXID - ZXID_GAP).into_new_cluster(NonZeroU32::MIN).unwrap().zxid().0, MAX_FIRST_ZXID);
         for zxid in [MAX_FIRST_ZXID - ZXID_GAP + 1, MAX_FIRST_ZXID, i64::MAX as u64, u64::MAX] {
-            assert_eq!(at(zxid).into_new_cluster(NonZeroU32::MIN, UID), Err(ZxidsUsedUp(zxid)));
+            assert_eq!(at(zxid).into_new_cluster(NonZeroU32::MIN), Err(ZxidsUsedUp(zxid)));
         }
     }
 
@@ -175,15 +169,15 @@ mod tests {
             let root = root.directory_mut();
             (root.children_made, root.empty_since_ms) = (u64::MAX - 1, Some(0));
         });
-        let new = old.into_new_cluster(NonZeroU32::MIN, UID).unwrap();
+        let new = old.into_new_cluster(NonZeroU32::MIN).unwrap();
         new.validate().unwrap();
         assert_eq!(new.tree.get(&NodePath::root()).unwrap().children_made(), u64::MAX);
     }
 
     #[test]
     fn a_second_restore_moves_on_from_the_first() {
-        let once = State::new().into_new_cluster(NonZeroU32::MIN, UID).unwrap();
-        assert_eq!(once.into_new_cluster(NonZeroU32::MIN, UID).unwrap().zxid().0, 2 * ZXID_GAP);
+        let once = State::new().into_new_cluster(NonZeroU32::MIN).unwrap();
+        assert_eq!(once.into_new_cluster(NonZeroU32::MIN).unwrap().zxid().0, 2 * ZXID_GAP);
     }
 
     #[test]
@@ -192,7 +186,7 @@ mod tests {
         applied(&mut old, 1, vec![open(), acquire(1, "l", 0)]);
         let two = NonZeroU32::new(2).unwrap();
         let (one, mut other) =
-            (old.clone().into_new_cluster(NonZeroU32::MIN, UID).unwrap(), old.into_new_cluster(two, UID).unwrap());
+            (old.clone().into_new_cluster(NonZeroU32::MIN).unwrap(), old.into_new_cluster(two).unwrap());
         assert_eq!(other.zxid().0, one.zxid().0 + ZXID_GAP);
         applied(&mut other, 1, vec![open()]);
         let session = other.sessions().next().unwrap().0;
@@ -202,20 +196,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_keeps_its_uid_and_a_new_one_has_another() {
+    fn a_cluster_keeps_its_uid_and_a_new_one_gets_another() {
         let set = |uid| Command::SetClusterUid { uid: ClusterUid(NonZeroU64::new(uid).unwrap()) };
         let mut old = State::new();
         let origin = |sequence| Origin { node: NodeId(1), incarnation: 9, sequence };
         let early = old.apply(Term(1), &Batch::consecutive(origin(1), 5, vec![set(7)])).remove(0);
         assert!(matches!(early.reply, Err(Refusal::FeatureLevelTooLow { .. })), "no snapshot of this level has it");
-        assert_eq!(old.clone().into_new_cluster(NonZeroU32::MIN, UID).unwrap().cluster_uid(), None);
         let raise = Command::RaiseFeatureLevel { level: FeatureLevel::CLUSTER_UID };
         applied(&mut old, 2, vec![raise, set(7), set(8)]);
         assert_eq!(old.cluster_uid().map(|uid| uid.to_string()), Some("0000000000000007".into()));
         let mut bytes = Vec::new();
         old.write_snapshot(&mut bytes).unwrap();
         assert_eq!(State::read_snapshot(&bytes[..]).unwrap(), old);
-        let new = old.into_new_cluster(NonZeroU32::MIN, UID).unwrap();
-        assert_eq!(new.cluster_uid(), Some(UID));
+        let mut new = old.into_new_cluster(NonZeroU32::MIN).unwrap();
+        assert_eq!(new.cluster_uid(), None, "its leader draws it");
+        applied(&mut new, 1, vec![set(9)]);
+        assert_eq!(new.cluster_uid().map(|uid| uid.to_string()), Some("0000000000000009".into()));
     }
 }

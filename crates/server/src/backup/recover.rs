@@ -9,12 +9,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use lockkeeper_consensus::{LogPosition, replay_log, stored_term};
-use lockkeeper_core::{Batch, ClusterUid, State, Term};
+use lockkeeper_core::{Batch, State, Term};
 use lockkeeper_store::{Identity, SnapshotStore, Store};
 
 use super::restore::{longest_timeout_ms, prepare};
@@ -55,8 +55,7 @@ pub async fn recover(config: &Config, attempt: NonZeroU32) -> Result<Recovered, 
     let (store, opened, state, after) = read(config)?;
     let (from_zxid, sessions_ended) = (state.zxid().0, state.session_count() as u64);
     let longest_timeout_ms = longest_timeout_ms(&state);
-    let uid = ClusterUid(NonZeroU64::MIN | uuid::Uuid::new_v4().as_u64_pair().1);
-    let state = state.into_new_cluster(attempt, uid)?;
+    let state = state.into_new_cluster(attempt)?;
     let mut origin = Origin::new("recovery", &kept_as, &config.cluster.id, (from_zxid, state.zxid().0));
     origin.founders = vec![config.cluster.node];
     let mut new = config.clone();

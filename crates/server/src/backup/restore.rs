@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use lockkeeper_consensus::{Founding, LogPosition};
-use lockkeeper_core::{ClusterUid, State};
+use lockkeeper_core::State;
 use lockkeeper_store::{Identity, Preparation};
 use sha2::{Digest, Sha256};
 
@@ -63,11 +63,9 @@ pub async fn restore(config: &Config, ask: &Restore) -> Result<Restored, BackupF
     let from_zxid = state.zxid().0;
     let sessions_ended = state.session_count() as u64;
     let longest_timeout_ms = longest_timeout_ms(&state);
-    let seed = seed(&sha256, &checked.peers, config, ask.attempt);
-    let uid = ClusterUid(NonZeroU64::MIN | number(seed.clone().chain_update(b"cluster")) as u64);
-    let state = state.into_new_cluster(ask.attempt, uid)?;
+    let state = state.into_new_cluster(ask.attempt)?;
     let founders: Vec<u64> = checked.peers.keys().copied().collect();
-    let directories = directories(&seed, state.checksum(), &checked.peers);
+    let directories = directories(&sha256, state.checksum(), &checked.peers, config, ask.attempt);
     let after = LogPosition { term: header.log_term, index: header.log_index };
     let mut origin = Origin::new("restore", &ask.file, &header.cluster, (from_zxid, state.zxid().0));
     origin.founders = founders;
@@ -97,32 +95,32 @@ fn check_founder(config: &Config) -> Result<(), BackupFailure> {
     Ok(())
 }
 
-/// What the founders of a new cluster have in common, and no other cluster has: another restore has another backup,
-/// name, attempt or set of founders.
-fn seed(sha256: &[u8; 32], founders: &BTreeMap<u64, String>, config: &Config, attempt: NonZeroU32) -> Sha256 {
+/// The directory ids of the founders. Each founder computes those of all, so that none accepts a member of another
+/// cluster in the place of one: a member of the old one has a random id, and founders of another restore have others,
+/// unless backup, name, attempt, node ids and addresses are the same. Founders that would begin with different states
+/// or memberships, as with two versions of the program, turn each other away as well.
+fn directories(
+    sha256: &[u8; 32],
+    checksum: u64,
+    founders: &BTreeMap<u64, String>,
+    config: &Config,
+    attempt: NonZeroU32,
+) -> BTreeMap<u64, u128> {
     let mut seed = Sha256::new_with_prefix(b"lockkeeper restore\n");
     seed.update(sha256);
     seed.update((config.cluster.id.len() as u64).to_le_bytes());
     seed.update(&config.cluster.id);
     seed.update(attempt.get().to_le_bytes());
+    seed.update(checksum.to_le_bytes());
     for (node, address) in founders {
         seed.update(node.to_le_bytes());
         seed.update((address.len() as u64).to_le_bytes());
         seed.update(address);
     }
-    seed
-}
-
-fn number(hash: Sha256) -> u128 {
-    hash.finalize().iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
-}
-
-/// The directory ids of the founders. Each founder computes those of all, so that none accepts a member of another
-/// cluster in the place of one: a member of the old one has a random id. Founders that would begin with different
-/// states or memberships, as with two versions of the program, turn each other away as well.
-fn directories(seed: &Sha256, checksum: u64, founders: &BTreeMap<u64, String>) -> BTreeMap<u64, u128> {
-    let seed = seed.clone().chain_update(checksum.to_le_bytes());
-    let directory = |node: &u64| (*node, number(seed.clone().chain_update(b"node").chain_update(node.to_le_bytes())));
+    let directory = |node: &u64| {
+        let digest = seed.clone().chain_update(b"node").chain_update(node.to_le_bytes()).finalize();
+        (*node, digest.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte)))
+    };
     founders.keys().map(directory).collect()
 }
 
@@ -162,8 +160,7 @@ mod tests {
         let config = Config::new("c", 1);
         let ids = |hash: u8, checksum, config: &Config, attempt, founders: &[(u64, &str)]| {
             let founders = founders.iter().map(|(node, address)| (*node, (*address).to_owned())).collect();
-            let seed = seed(&[hash; 32], &founders, config, NonZeroU32::new(attempt).unwrap());
-            directories(&seed, checksum, &founders)
+            directories(&[hash; 32], checksum, &founders, config, NonZeroU32::new(attempt).unwrap())
         };
         let founders = [(1, "a:1"), (2, "b:1"), (3, "c:1")];
         let known = ids(1, 7, &config, 1, &founders);

@@ -1,5 +1,6 @@
 //! Backups: taken while the cluster runs, restored into a new one; a new cluster from a survivor.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use lockkeeper_api::sessions::SessionOpened;
@@ -83,8 +84,7 @@ async fn rejected(node: &Running, code: &str) {
 }
 
 async fn check_goes_on(new: &Running, old: &str, old_zxid: u64, session: &SessionOpened, token: u64) {
-    // At once, and not only when a leader has found that it is missing.
-    let named = new.get("/healthz").await.headers[CLUSTER_HEADER].to_str().unwrap().to_owned();
+    let named = new.cluster().await;
     assert!(named.starts_with("test/") && named != old, "{named} after {old}");
     // Whoever means the old cluster is told so, and nothing is done for it.
     let open = new.request(Method::POST, "/v1/sessions").header(CLUSTER_HEADER, old).json(&json!({}));
@@ -159,6 +159,22 @@ async fn a_new_cluster_goes_on_from_a_backup_behind_a_gap_and_turns_old_members_
     assert_eq!((third.cluster().await, nodes[1].cluster().await), (named.clone(), named));
     let checksum = async |node: &Running| node.get("/v1/cluster?checksum=true").await.json::<Value>()["state"].clone();
     eventually("the replicas to agree", async || checksum(&third).await == checksum(&nodes[1]).await).await;
+}
+
+#[tokio::test]
+async fn two_restores_of_one_backup_in_the_same_way_are_two_clusters() {
+    let (old, directory) = (Old::start(1).await, tempfile::tempdir().unwrap());
+    let mut config = new_servers(1, directory.path()).remove(0).config().clone();
+    let mut clusters = BTreeSet::from([old.identity.clone()]);
+    for storage in ["one", "other"] {
+        config.storage.directory = directory.path().join(storage);
+        restore(&config, &old.ask()).await.unwrap();
+        let node = spawn(Server::bind(config.clone()).unwrap());
+        node.ready().await;
+        clusters.insert(node.cluster().await);
+        node.stop().await.unwrap();
+    }
+    assert_eq!(clusters.len(), 3, "{clusters:?}");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use lockkeeper_core::*;
@@ -310,11 +310,10 @@ impl Stage {
 
     fn new_cluster(&mut self) -> String {
         let before = self.state.zxid().0;
-        self.state = self.state.clone().into_new_cluster(NonZeroU32::MIN, ClusterUid(NonZeroU64::MAX)).unwrap();
+        self.state = self.state.clone().into_new_cluster(NonZeroU32::MIN).unwrap();
         // Members of the new cluster begin with their first batch.
         self.sequence = 0;
-        let uid = self.state.cluster_uid().map(|uid| format!(", uid {uid}")).unwrap_or_default();
-        format!("  zxid {}, {} further on{uid}\n", self.state.zxid(), self.state.zxid().0 - before)
+        format!("  zxid {}, {} further on\n", self.state.zxid(), self.state.zxid().0 - before)
     }
 
     fn snapshot(&mut self) -> String {

@@ -5,7 +5,7 @@ use lockkeeper_core::*;
 use super::naive::Model;
 
 impl Model {
-    pub(crate) fn into_new_cluster(mut self, uid: ClusterUid) -> Self {
+    pub(crate) fn into_new_cluster(mut self) -> Self {
         let first = self.zxid + 4_398_046_511_104;
         let sessions: Vec<u64> = self.sessions.keys().copied().collect();
         // Who holds is looked at before anybody goes.
@@ -20,7 +20,7 @@ impl Model {
         }
         self.zxid = first;
         self.origins.clear();
-        self.cluster_uid = (self.level >= 3).then_some(uid);
+        self.cluster_uid = None;
         for node in self.nodes.values_mut().filter(|node| node.births > 0) {
             (node.births, node.deaths) = (node.births + 1_048_576, node.deaths + 1_048_576);
         }
