@@ -75,8 +75,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn backup(&self) -> Result<BackupDownload, Error> {
-        self.context.compare_endpoints().await?;
         let (began, mut pause, mut tried) = (Instant::now(), FIRST_PAUSE, Vec::<Tried>::new());
+        self.context.compare_endpoints(self.context.options.patience).await?;
         loop {
             let index = self.context.endpoints.preferred();
             match self.begin_backup(index).await {
@@ -114,7 +114,10 @@ impl Client {
         let body = response.bytes().await.unwrap_or_default();
         match serde_json::from_slice::<Problem>(&body) {
             Ok(problem) if problem.code.is_transient() => failed(problem.to_string()),
-            Ok(problem) => Begun::Ended(Error::Refused(Box::new(problem))),
+            Ok(problem) => {
+                self.context.leave_other_cluster(index, problem.code);
+                Begun::Ended(Error::Refused(Box::new(problem)))
+            }
             Err(_) => Begun::Ended(Error::NotLockkeeper { endpoint, why: without_problem(status, &body) }),
         }
     }

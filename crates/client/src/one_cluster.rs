@@ -2,8 +2,11 @@
 //! a client must never take answers of both.
 //!
 //! Each request names the known cluster, and a node of another one refuses it. Before the first request of a client
-//! with several endpoints, all of them are asked at the same time. One that does not answer in time is compared by its
-//! first answer to a later request, if the client ever sends it one.
+//! with several endpoints, all of them are asked at the same time, until one has answered. Another one that does not
+//! answer in time is compared by its first answer to a later request, if the client ever sends it one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -11,7 +14,6 @@ use lockkeeper_api::{CLUSTER_HEADER, ClusterIdentity, Code, Problem};
 use parking_lot::Mutex;
 use reqwest::RequestBuilder;
 use reqwest::header::{HeaderMap, HeaderValue};
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until};
 
 use crate::context::Context;
@@ -22,7 +24,8 @@ use crate::error::Error;
 #[derive(Debug, Default)]
 pub(crate) struct OneCluster {
     known: Mutex<Option<(ClusterIdentity, HeaderValue)>>,
-    compared: OnceCell<()>,
+    /// Whether the endpoints that answer were compared.
+    compared: AtomicBool,
 }
 
 impl OneCluster {
@@ -69,20 +72,36 @@ impl Context {
         }
     }
 
-    /// Asks all endpoints for their cluster, once in the client's life.
+    /// Asks all endpoints for their cluster, until one has answered: once in the client's life as a rule. Leaves half
+    /// of the caller's patience for what it wants to do.
     ///
     /// # Errors
-    /// [`Code::OtherCluster`] if they belong to two.
-    pub(crate) async fn compare_endpoints(&self) -> Result<(), Error> {
-        if self.endpoints.all().len() < 2 {
+    /// [`Code::OtherCluster`] if they belong to two. The next call compares again: the wrong one may be replaced by
+    /// then.
+    pub(crate) async fn compare_endpoints(&self, patience: Duration) -> Result<(), Error> {
+        if self.endpoints.all().len() < 2 || self.cluster.compared.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.cluster.compared.get_or_try_init(|| self.ask_all()).await.copied()
+        let answers = self.ask_all(self.options.connect_timeout.min(patience / 2)).await;
+        // With each other first: which of two clusters answered first must not stay known.
+        for cluster in [&OneCluster::default(), &*self.cluster] {
+            let note = |(endpoint, headers): &(Endpoint, HeaderMap)| cluster.note(endpoint, headers);
+            answers.iter().try_for_each(note).map_err(Error::Refused)?;
+        }
+        self.cluster.compared.fetch_or(!answers.is_empty(), Ordering::Relaxed);
+        Ok(())
     }
 
-    /// After the first answer the other endpoints have as long again, and at least half of the connect timeout: a node
-    /// that is gone must not delay a client for longer.
-    async fn ask_all(&self) -> Result<(), Error> {
+    /// Lets the next call begin at another endpoint after this one turned out to be of another cluster.
+    pub(crate) fn leave_other_cluster(&self, index: usize, code: Code) {
+        if code == Code::OtherCluster {
+            self.endpoints.move_on_from(index);
+        }
+    }
+
+    /// After the first answer the other endpoints have as long again, and at least half of the limit: a node that is
+    /// gone must not delay a client for longer.
+    async fn ask_all(&self, limit: Duration) -> Vec<(Endpoint, HeaderMap)> {
         let ask = |endpoint: &'_ Endpoint| {
             let answer = self.http.get(format!("{endpoint}/healthz")).send();
             let endpoint = endpoint.clone();
@@ -90,21 +109,20 @@ impl Context {
         };
         let mut asked: FuturesUnordered<_> = self.endpoints.all().iter().map(ask).collect();
         let began = Instant::now();
-        let limit = self.options.connect_timeout;
-        let (mut until, mut is_first) = (began + limit, true);
+        let (mut until, mut answers) = (began + limit, Vec::new());
         loop {
             tokio::select! {
                 answer = asked.next() => match answer {
-                    None => return Ok(()),
+                    None => return answers,
                     Some((_, Err(_))) => {}
                     Some((endpoint, Ok(answer))) => {
-                        self.cluster.note(&endpoint, answer.headers()).map_err(Error::Refused)?;
-                        if std::mem::take(&mut is_first) {
+                        if answers.is_empty() {
                             until = until.min(Instant::now() + began.elapsed().max(limit / 2));
                         }
+                        answers.push((endpoint, answer.headers().clone()));
                     }
                 },
-                () = sleep_until(until) => return Ok(()),
+                () = sleep_until(until) => return answers,
             }
         }
     }

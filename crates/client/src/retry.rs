@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::client::Client;
+use crate::clock::Moment;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
 use crate::request_spec::{RequestSpec, RetryPolicy};
@@ -48,6 +49,14 @@ impl Client {
         decode(&endpoint, &bytes)
     }
 
+    /// The same, with a time before the first attempt and after the comparison of the endpoints, which takes a while.
+    pub(crate) async fn call_timed<T: DeserializeOwned>(&self, spec: &RequestSpec) -> Result<(Moment, T), Error> {
+        let calling = RetryLoop::begin(self, spec, self.request_id(spec), None).await?;
+        let sent = Moment::now();
+        let (endpoint, bytes) = calling.run().await?;
+        Ok((sent, decode(&endpoint, &bytes)?))
+    }
+
     /// The same under an id that the caller keeps, to find out later what became of the request.
     pub(crate) async fn call_as<T: DeserializeOwned>(&self, spec: &RequestSpec, request_id: Uuid) -> Result<T, Error> {
         let (endpoint, bytes) = self.call_under(spec, Some(request_id), None).await?;
@@ -67,7 +76,7 @@ impl Client {
         request_id: Option<Uuid>,
         earlier: Option<String>,
     ) -> Result<(Endpoint, Bytes), Error> {
-        RetryLoop::new(self, spec, request_id, earlier).run().await
+        RetryLoop::begin(self, spec, request_id, earlier).await?.run().await
     }
 
     fn is_streamed(&self, spec: &RequestSpec) -> bool {
@@ -211,21 +220,28 @@ enum NextStep {
 }
 
 impl<'a> RetryLoop<'a> {
-    fn new(client: &'a Client, spec: &'a RequestSpec, request_id: Option<Uuid>, earlier: Option<String>) -> Self {
+    /// Compares the endpoints first, which counts towards the caller's patience.
+    async fn begin(
+        client: &'a Client,
+        spec: &'a RequestSpec,
+        request_id: Option<Uuid>,
+        earlier: Option<String>,
+    ) -> Result<Self, Error> {
         let may_repeat = match spec.retry {
             RetryPolicy::Always | RetryPolicy::Idempotent => true,
             RetryPolicy::ByRequestId => request_id.is_some(),
             RetryPolicy::Never => false,
         };
-        let give_up_at = Instant::now() + client.context.options.patience + spec.wait;
+        let patience = client.context.options.patience;
+        let give_up_at = Instant::now() + patience + spec.wait;
+        client.context.compare_endpoints(patience).await?;
         let attempts = Attempts { outcome_unknown: earlier, ..Attempts::default() };
         let over_http = !client.is_streamed(spec);
-        Self { client, spec, request_id, may_repeat, give_up_at, attempts, pause: FIRST_PAUSE, over_http }
+        Ok(Self { client, spec, request_id, may_repeat, give_up_at, attempts, pause: FIRST_PAUSE, over_http })
     }
 
     async fn run(mut self) -> Result<(Endpoint, Bytes), Error> {
         let endpoints = &self.client.context.endpoints;
-        self.client.context.compare_endpoints().await?;
         loop {
             let stream = self.client.stream.as_ref().filter(|_| !self.over_http);
             let next = match stream {
@@ -332,6 +348,12 @@ impl<'a> RetryLoop<'a> {
                 NextStep::Done(Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }))
             }
             AttemptOutcome::Problem(problem) => self.after_problem(index, endpoint, stream, *problem),
+            AttemptOutcome::OtherCluster(problem) => {
+                if self.changes() {
+                    self.attempts.outcome_unknown = Some(format!("{endpoint} answered, and may have carried it out"));
+                }
+                self.after_problem(index, endpoint, stream, *problem)
+            }
             AttemptOutcome::NotSent(why) => {
                 self.attempts.note(&endpoint, why);
                 NextStep::MoveOn { index, retry_after: None }
@@ -369,6 +391,7 @@ impl<'a> RetryLoop<'a> {
         let transient = problem.code.is_transient();
         let unknown = problem.code == Code::UnknownOutcome && self.may_repeat;
         if !transient && !unknown {
+            self.client.context.leave_other_cluster(index, problem.code);
             if problem.code == Code::OtherCluster
                 && let Some(why) = self.attempts.outcome_unknown.take()
             {

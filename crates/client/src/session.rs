@@ -159,11 +159,8 @@ impl Session {
     pub async fn open(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
         let timeout_ms = u32::try_from(options.timeout.as_millis()).unwrap_or(u32::MAX);
         let open = OpenSession { timeout_ms: Some(timeout_ms), label: Some(options.label.clone()) };
-        // An endpoint that does not answer holds this up, and must not use up the lease.
-        client.context.compare_endpoints().await?;
         // Counting from before the first attempt can only make the client more careful than it needs to be.
-        let sent = Moment::now();
-        let opened = client.open_session(&open).await?;
+        let (sent, opened) = client.open_session_timed(&open).await?;
         let credential = opened.credential.parse().map_err(|e| Error::NotLockkeeper {
             endpoint: client.preferred().to_string(),
             why: format!("session credential: {e}"),
@@ -188,10 +185,10 @@ impl Session {
     /// reported like that. Otherwise see [`Error`].
     pub async fn adopt(client: &Client, credential: Credential) -> Result<Self, Error> {
         let client = client.as_session(credential);
-        // A node of another cluster would call the session expired.
-        client.context.compare_endpoints().await?;
         let began = Moment::now();
         let lease = loop {
+            // A node of another cluster would call the session expired.
+            client.context.compare_endpoints(client.context.options.patience).await?;
             // How long the session lives is not known before the first answer.
             match keepalive_round(&client, ADOPTION_ROUND, ADOPTION_ROUND).await {
                 RoundOutcome::Acknowledged { sent, timeout } => break Lease::new(sent, timeout),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use lockkeeper_api::text::printable;
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, MAX_TIMEOUT_MS, Problem, REQUEST_ID_HEADER, SESSION_HEADER, TIMEOUT_HEADER};
-use reqwest::Method;
 use reqwest::header::HeaderMap;
+use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -31,6 +31,8 @@ const PLAIN_AT_TLS_PORT: &[u8] = b"this port speaks TLS";
 pub(crate) enum AttemptOutcome {
     Answered(Bytes),
     Problem(Box<Problem>),
+    /// A node of another cluster answered, and may have carried the request out.
+    OtherCluster(Box<Problem>),
     /// It never left this host: it certainly had no effect.
     NotSent(String),
     /// It was sent and no answer came: whether it had an effect is unknown.
@@ -168,10 +170,12 @@ async fn send(
         Ok(response) => response,
         Err(error) => return without_answer(&error),
     };
-    if let Err(problem) = check(response.headers()) {
-        return AttemptOutcome::Problem(problem);
-    }
     let status = response.status();
+    if let Err(problem) = check(response.headers()) {
+        // A node that compares has refused. It cannot compare a request that names no uid.
+        let is_refusal = status.is_client_error() || status == StatusCode::SERVICE_UNAVAILABLE;
+        return if is_refusal { AttemptOutcome::Problem(problem) } else { AttemptOutcome::OtherCluster(problem) };
+    }
     let mut body = BytesMut::new();
     loop {
         match response.chunk().await {
@@ -193,7 +197,7 @@ async fn send(
 
 /// Describes an answer that is neither a success nor a problem document. What else answers HTTP often says in a line
 /// what is wrong, as a TLS listener does that is asked without TLS.
-pub(crate) fn without_problem(status: reqwest::StatusCode, body: &[u8]) -> String {
+pub(crate) fn without_problem(status: StatusCode, body: &[u8]) -> String {
     const LONGEST_LINE: usize = 120;
     let line = body.get(..LONGEST_LINE).unwrap_or(body).split(|b| *b == b'\n').next().unwrap_or_default();
     match std::str::from_utf8(line).map(str::trim) {
@@ -225,7 +229,9 @@ pub(crate) async fn send_once_for_bytes(
         Err(_) => Err(unreachable(format!("no answer within {} ms", limit.as_millis()))),
         Ok(AttemptOutcome::Answered(bytes)) => Ok(bytes),
         Ok(AttemptOutcome::Problem(problem)) if problem.code.is_transient() => Err(unreachable(problem.to_string())),
-        Ok(AttemptOutcome::Problem(problem)) => Err(Error::from_problem(*problem, true)),
+        Ok(AttemptOutcome::Problem(problem) | AttemptOutcome::OtherCluster(problem)) => {
+            Err(Error::from_problem(*problem, true))
+        }
         Ok(AttemptOutcome::NotSent(why) | AttemptOutcome::Unanswered(why)) => Err(unreachable(why)),
         Ok(AttemptOutcome::Tls(why)) => Err(Error::Tls { tried: tried(why) }),
         Ok(AttemptOutcome::NotLockkeeper(why)) => Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }),

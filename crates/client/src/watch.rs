@@ -283,7 +283,9 @@ impl Watch {
             return Step::Again;
         }
         let context = &self.client.context;
-        if let Err(error) = context.compare_endpoints().await {
+        let since = *self.broken_since.get_or_insert_with(Instant::now);
+        let patience = self.options.patience.unwrap_or(context.options.patience).saturating_sub(since.elapsed());
+        if let Err(error) = context.compare_endpoints(patience).await {
             return Step::End(error);
         }
         let index = context.endpoints.preferred();
@@ -321,7 +323,10 @@ impl Watch {
             Ok(problem) if problem.code.is_transient() || problem.code == Code::UnknownOutcome => {
                 self.failed(index, problem.to_string()).await
             }
-            Ok(problem) => Step::End(Error::Refused(Box::new(problem))),
+            Ok(problem) => {
+                self.client.context.leave_other_cluster(index, problem.code);
+                Step::End(Error::Refused(Box::new(problem)))
+            }
             Err(_) => Step::End(self.not_lockkeeper(without_problem(status, &body))),
         }
     }

@@ -13,7 +13,7 @@ use lockkeeper_core::{Refusal, Zxid};
 use lockkeeper_node::{Bound, NodeError};
 
 /// When a client may retry if nothing better is known: about one election.
-const RETRY_AFTER_MS: u64 = 250;
+pub(crate) const RETRY_AFTER_MS: u64 = 250;
 
 /// A problem document and the zxid at which it is true.
 #[derive(Clone, Debug)]

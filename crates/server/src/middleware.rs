@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use hyper::body::Incoming;
 use lockkeeper_api::{CLUSTER_HEADER, ClusterIdentity, Code};
+use lockkeeper_core::FeatureLevel;
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
@@ -22,7 +23,7 @@ use crate::admission::{self, AtWork, Lane, SMALL_REPLY_BYTES, has_own_lane, is_h
 use crate::audit::{AuthenticationMethod, Requester};
 use crate::budget::{Budget, Exceeded, Holder};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, RETRY_AFTER_MS};
 use crate::http::connection::{ClientAddress, Front};
 use crate::http::{origin, paths};
 use crate::principals::TOKEN_PREFIX;
@@ -113,14 +114,24 @@ impl ClientFront {
         paths::fold(request.method(), request.uri())
     }
 
-    /// Refuses a request that names another cluster: its client reaches two.
+    /// Refuses a request that names another cluster: its client reaches two. A node that does not know its cluster's
+    /// uid cannot compare, and a client that sees another uid in the answer must know that nothing was done.
     fn check_cluster(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let named = headers.get(CLUSTER_HEADER).filter(|named| **named != self.context.cluster_header());
         let Some(named) = named else { return Ok(()) };
         let named = ClusterIdentity::parse(named.to_str().unwrap_or_default());
         let own = self.context.cluster_identity();
         if !own.differs_from(&named) {
-            return Ok(());
+            if own.uid.is_some() || named.uid.is_none() {
+                return Ok(());
+            }
+            let detail = format!(
+                "the request is for cluster {named}, and this node does not know the uid of its cluster yet; not \
+                 executed; ask another node or try again; a node to which this happens all the time belongs to another \
+                 cluster, which has no uid below feature level {}",
+                FeatureLevel::CLUSTER_UID
+            );
+            return Err(Failure::new(Code::NoLeader, detail).retry_after(RETRY_AFTER_MS));
         }
         let detail = format!(
             "the request is for cluster {named}, and this node belongs to cluster {own}: let all endpoints be of one \

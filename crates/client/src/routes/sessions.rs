@@ -8,6 +8,7 @@ use lockkeeper_api::{Call, Code};
 
 use super::{Paging, level, limit};
 use crate::client::Client;
+use crate::clock::Moment;
 use crate::context::Options;
 use crate::endpoints::{Endpoint, EndpointError};
 use crate::error::Error;
@@ -34,9 +35,14 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn open_session(&self, open: &OpenSession) -> Result<SessionOpened, Error> {
+        self.open_session_timed(open).await.map(|(_, opened)| opened)
+    }
+
+    /// The same, with a time before the first attempt.
+    pub(crate) async fn open_session_timed(&self, open: &OpenSession) -> Result<(Moment, SessionOpened), Error> {
         let call = Call::OpenSession { body: open.clone() };
         // Nothing can be held by a session whose credential nobody has: an opening without an answer is nothing done.
-        self.call(&RequestSpec::new(call, RetryPolicy::Always).anonymous()).await
+        self.call_timed(&RequestSpec::new(call, RetryPolicy::Always).anonymous()).await
     }
 
     /// Sends one keepalive of this client's session.
