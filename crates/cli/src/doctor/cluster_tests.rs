@@ -233,6 +233,15 @@ fn endpoints_of_two_clusters_are_not_compared() {
     assert!(found.starts_with("the endpoints belong to 2 clusters: c/01 (") && found.contains("c/02 ("), "{found}");
     // Node 3 does not know it yet.
     assert!(bad(&uid(|node| (node != 3).then_some("01"))).is_empty());
+    let found = judge(&uid(|node| ["01", "02"].get(node as usize - 1).copied()))[0].found.clone();
+    assert!(found.ends_with("c/01 (http://c:1); c/02 (http://c:2); no uid yet: http://c:3"), "{found}");
+    // Node 3 belongs to a cluster of the same name that has no uid.
+    let without = survey(|node, status, _| match node {
+        3 => status["members"] = json!([{ "node_id": 3, "peer_address": "q:3", "role": "voter" }]),
+        _ => status["cluster_uid"] = "01".into(),
+    });
+    let found = judge(&without)[0].found.clone();
+    assert!(found.ends_with("2 clusters: c without a uid (http://c:3); c/01 (http://c:1, http://c:2)"), "{found}");
 }
 
 #[test]

@@ -98,19 +98,37 @@ impl Survey {
     }
 }
 
-/// The clusters of these nodes with their endpoints, if there is more than one. A node that knows no uid yet may be of
-/// any cluster of its name.
+/// The clusters of these nodes with their endpoints, if there is more than one.
 pub(crate) fn several_clusters<'a>(nodes: impl IntoIterator<Item = (&'a Endpoint, &'a Status)>) -> Option<String> {
-    let mut clusters = BTreeMap::<ClusterIdentity, Vec<&str>>::new();
-    for (endpoint, status) in nodes {
-        clusters.entry(status.identity()).or_default().push(endpoint.as_str());
+    let nodes: Vec<(&Endpoint, &Status)> = nodes.into_iter().collect();
+    let (mut clusters, mut unclear) = (BTreeMap::<ClusterIdentity, Vec<&str>>::new(), Vec::new());
+    for (endpoint, status) in &nodes {
+        match status.cluster_uid.is_none() && nodes.iter().any(|(_, known)| may_learn_uid(status, known)) {
+            true => unclear.push(endpoint.as_str()),
+            false => clusters.entry(status.identity()).or_default().push(endpoint.as_str()),
+        }
     }
-    let all: Vec<ClusterIdentity> = clusters.keys().cloned().collect();
-    let has_uid = |name: &str| all.iter().any(|cluster| cluster.name == name && cluster.uid.is_some());
-    clusters.retain(|cluster, _| cluster.uid.is_some() || !has_uid(&cluster.name));
-    let named = clusters.iter().map(|(cluster, endpoints)| format!("{cluster} ({})", endpoints.join(", ")));
+    if clusters.len() < 2 {
+        return None;
+    }
+    let named = clusters.iter().map(|(cluster, endpoints)| {
+        let without = if cluster.uid.is_none() { " without a uid" } else { "" };
+        format!("{cluster}{without} ({})", endpoints.join(", "))
+    });
     let named: Vec<String> = named.collect();
-    (named.len() > 1).then(|| format!("the endpoints belong to {} clusters: {}", named.len(), named.join("; ")))
+    let unclear = if unclear.is_empty() { String::new() } else { format!("; no uid yet: {}", unclear.join(", ")) };
+    Some(format!("the endpoints belong to {} clusters: {}{unclear}", named.len(), named.join("; ")))
+}
+
+/// Whether a node without a uid may learn that of the other's cluster: it is in no cluster yet, or they share a member.
+fn may_learn_uid(status: &Status, known: &Status) -> bool {
+    let is_known = |member: &Member| {
+        let mut known = known.members.iter();
+        known.any(|known| (known.node_id, &known.peer_address) == (member.node_id, &member.peer_address))
+    };
+    known.cluster_uid.is_some()
+        && known.cluster == status.cluster
+        && (status.members.is_empty() || status.members.iter().any(is_known))
 }
 
 /// The endpoint of a member, with TLS if the one that named the member has it.
