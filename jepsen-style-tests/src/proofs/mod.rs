@@ -211,8 +211,8 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "two-clusters",
-        about: "two clusters of one name behind one list of endpoints, restored and recovered ones among them: never \
-            two holders, and every client says why (P1)",
+        about: "two clusters of one name behind one list of endpoints, restored and recovered ones among them: no \
+            lock that one has granted is granted by the other, and every client says why (P1)",
         limit: |_| minutes(4),
         run: |context| Box::pin(two_clusters::run(context)),
     },

@@ -2,15 +2,15 @@
 //! have one name.
 //!
 //! The second cluster is one of its own, then one that was restored from a backup of the first, then the first one
-//! again beside the member that was recovered from it. Each time commands and library clients contend for one lock over
-//! the endpoints of both, and all that they run looks whether it is alone. A session that was opened before the
-//! restored cluster began meets it after its own cluster was killed.
+//! again beside the member that was recovered from it. Each time a client of the first cluster alone holds a lock, and
+//! commands and library clients ask for it over the endpoints of both: whoever gets it got it from the second. A
+//! session that was opened before the restored cluster began meets it after its own cluster was killed.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use lockkeeper_client::api::Code;
-use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Options as ClientOptions, PreferredNode, Session, SessionOptions};
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
@@ -27,8 +27,7 @@ const PREFERENCES: [&str; 4] = ["spread", "leader", "nearest", "first"];
 /// Commands for each preference.
 const COMMANDS: usize = 2;
 const SHORT_SESSION: Duration = Duration::from_secs(3);
-/// Holds the lock for a while, and notes when somebody else does at the same time.
-const CMD: &str = "mkdir \"$0/inside\" 2>/dev/null || echo two >>\"$0/two-holders\"; sleep 0.3; rmdir \"$0/inside\"";
+const LONG_SESSION: Duration = Duration::from_secs(20);
 
 pub(super) async fn run(context: &Context) -> ProofResult {
     let start = |name: &'static str, nodes| {
@@ -37,7 +36,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     };
     let (mut old, staging) = tokio::try_join!(start("old", 3), start("staging", 1))?;
     let first = identity(&old, &[1, 2, 3]).await?;
-    let mut refused = contend(context, "staging", (&old, &first), (&staging, &identity(&staging, &[1]).await?)).await?;
+    let second = identity(&staging, &[1]).await?;
+    let mut refused = contend(context, "staging", (&old.endpoints(), &first), (&staging.endpoints(), &second)).await?;
     drop(staging);
 
     let file = context.dir.join("backup.lkb");
@@ -46,7 +46,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let mut new = Cluster::laid_out(&context.binary, &context.dir.join("new"), options).await?;
     let config = new.directory(1).join("config.toml");
     run_command(&context.binary, &["snapshot", "restore", text(&file), "--config", text(&config)]).await?;
-    let session = session_of_before(&old, &new).await?;
+    // None of the new endpoints answers yet.
+    let (session, _) = hold(&[old.endpoints(), new.endpoints()].concat(), SHORT_SESSION).await?;
     new.spawn(1)?;
     new.all_ready().await?;
     let restored = identity(&new, &[1]).await?;
@@ -59,7 +60,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         old.spawn(id)?;
     }
     old.all_ready().await?;
-    refused += contend(context, "restored", (&old, &first), (&new, &restored)).await?;
+    refused += contend(context, "restored", (&old.endpoints(), &first), (&new.endpoints(), &restored)).await?;
     drop(new);
 
     for id in [1, 2, 3] {
@@ -78,11 +79,12 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     if back != first || [&first, &restored].contains(&&recovered) {
         return broken(format!("{first} came back as {back}, was restored as {restored}, recovered as {recovered}"));
     }
-    refused += contend(context, "recovered", (&old, &first), (&old, &recovered)).await?;
+    let members = old.endpoints();
+    refused += contend(context, "recovered", (&members[..2], &first), (&members[2..], &recovered)).await?;
     Ok(format!(
         "a cluster beside another one, beside one restored from it ({restored}) and beside one recovered from it \
-         ({recovered}): no two holders, {refused} clients refused the second cluster by name and uid; status, doctor \
-         and top name both; a session of before is told, and its lock goes on alone"
+         ({recovered}): no grant of a lock that is held, {refused} clients refused the second cluster by name and \
+         uid; status, doctor and top name both; a session of before is told, and its lock goes on alone"
     ))
 }
 
@@ -104,17 +106,15 @@ async fn identity(cluster: &Cluster, members: &[u64]) -> Result<String, Failed> 
     }
 }
 
-/// Contends for a lock over the endpoints of both clusters. Gives how many clients refused.
+/// Asks for a lock that is held in the first cluster, over the endpoints of both. Gives how many clients refused.
 async fn contend(
     context: &Context,
     name: &str,
-    (one, first): (&Cluster, &str),
-    (other, second): (&Cluster, &str),
+    (one, first): (&[String], &str),
+    (other, second): (&[String], &str),
 ) -> Result<usize, Failed> {
-    let mut endpoints = one.endpoints();
-    endpoints.extend(other.endpoints().into_iter().filter(|endpoint| !one.endpoints().contains(endpoint)));
-    let (dir, list) = (context.dir.join(format!("contend-{name}")), endpoints.join(","));
-    std::fs::create_dir_all(&dir)?;
+    let endpoints = [one, other].concat();
+    let list = endpoints.join(",");
     let command = |arguments: &[&str]| {
         let mut command = Command::new(&context.binary);
         command.args(["--endpoints", &list]).args(arguments).kill_on_drop(true);
@@ -125,31 +125,37 @@ async fn contend(
         let told = String::from_utf8_lossy(&told);
         told.contains(first) && told.contains(second)
     };
+    let (holder, token) = hold(one, LONG_SESSION).await?;
     let contenders = PREFERENCES
         .iter()
         .flat_map(|prefer| [*prefer; COMMANDS])
-        .map(|prefer| command(&["--prefer", prefer, "lock", LOCK, "--ttl", "3s", "--", "sh", "-c", CMD, text(&dir)]));
+        .map(|prefer| command(&["--prefer", prefer, "lock", LOCK, "--ttl", "3s", "--wait", "1s", "--", "true"]));
     let clients = futures::future::join_all(PREFERENCES.map(|prefer| library_client(&endpoints, prefer)));
     let (commands, clients) = tokio::join!(futures::future::join_all(contenders), clients);
-    let (mut refused, mut granted) = (0, 0);
+    let (mut refused, mut waited) = (0, 0);
     for output in commands {
         let Ok(output) = output else { return broken(format!("{name}: a command did not end within {WITHIN:?}")) };
         let output = output?;
         match output.status.code() {
-            Some(0) => granted += 1,
+            Some(0) => {
+                return broken(format!("{name}: {second} granted {LOCK}, which {first} has granted: {output:?}"));
+            }
             Some(125) if names_both(&output) => refused += 1,
-            _ => return broken(format!("{name}: lock ends with neither a grant nor the refusal: {output:?}")),
+            // The second cluster did not answer in time: this command is a client of the first.
+            Some(120) => waited += 1,
+            _ => return broken(format!("{name}: lock ends with neither the wait nor the refusal: {output:?}")),
         }
     }
     for told in clients {
         match told? {
-            Some(told) if told.contains(first) && told.contains(second) => refused += 1,
-            Some(told) => return broken(format!("{name}: the refusal does not name {first} and {second}: {told}")),
-            None => granted += 1,
+            told if told.contains(first) && told.contains(second) => refused += 1,
+            told => return broken(format!("{name}: the refusal does not name {first} and {second}: {told}")),
         }
     }
-    if dir.join("two-holders").exists() {
-        return broken(format!("{name}: two commands held {LOCK} at the same time"));
+    if holder.client().verify(LOCK, token).await.is_ok_and(|verified| verified.held) {
+        holder.close().await.map_err(|error| Failed::Broken(format!("with no fault about: {error}")))?;
+    } else {
+        return broken(format!("{name}: {LOCK} was not held in {first} all the time"));
     }
     for (report, code) in [(&["status"][..], 1), (&["doctor"][..], 1), (&["top", "--once"][..], 0)] {
         let Ok(output) = command(report).await else { return broken(format!("{report:?} did not end")) };
@@ -158,49 +164,55 @@ async fn contend(
             return broken(format!("{name}: {report:?} does not report {first} and {second}: {output:?}"));
         }
     }
-    context.log.say(format!("{name}: {first} and {second}: {refused} clients refused, {granted} met only one in time"));
-    // An endpoint that does not answer in time is not compared. On one machine that is rare.
-    if granted > refused {
-        broken(format!("{name}: {granted} of {} got the lock", granted + refused))
-    } else {
-        Ok(refused)
+    context.log.say(format!("{name}: {first} and {second}: {refused} clients refused, {waited} met the first in time"));
+    Ok(refused)
+}
+
+/// A session that holds the lock at these endpoints, and its token.
+async fn hold(endpoints: &[String], length: Duration) -> Result<(Session, u64), Failed> {
+    let client = client(endpoints, ClientOptions::default())?;
+    let hold = async {
+        let options = SessionOptions { timeout: length, ..SessionOptions::default() };
+        let session = Session::open(&client, &options).await?;
+        let guard = session.lock(LOCK).lock().await?;
+        let token = guard.token();
+        // Held until its session is closed.
+        std::mem::forget(guard);
+        Ok::<_, Error>((session, token))
+    };
+    match timeout(WITHIN, hold).await {
+        Ok(held) => held.map_err(|error| Failed::Broken(format!("with no fault about: {error}"))),
+        Err(_) => broken(format!("{endpoints:?} do not grant {LOCK} within {WITHIN:?}")),
     }
 }
 
-/// How a library client is refused; `None` if it gets a session.
-async fn library_client(endpoints: &[String], prefer: &str) -> Result<Option<String>, Failed> {
+/// How a library client is refused, each time that it asks for the lock. It waits for all endpoints.
+async fn library_client(endpoints: &[String], prefer: &str) -> Result<String, Failed> {
     let prefer = match prefer {
         "leader" => PreferredNode::Leader,
         "nearest" => PreferredNode::Nearest,
         "first" => PreferredNode::First,
         _ => PreferredNode::Spread,
     };
-    let client = client(endpoints, ClientOptions { prefer, ..ClientOptions::default() })?;
-    match Session::open(&client, &SessionOptions::default()).await {
-        Err(error) if error.code() == Some(Code::OtherCluster) => Ok(Some(error.to_string())),
-        Err(error) => broken(format!("a session was refused for another reason: {error}")),
-        Ok(session) => {
-            let _ = session.close().await;
-            Ok(None)
-        }
+    let options = ClientOptions { prefer, connect_timeout: WITHIN, patience: WITHIN * 2, ..ClientOptions::default() };
+    let client = client(endpoints, options)?;
+    let mut told = String::new();
+    for _ in 0..2 {
+        told = match Session::open(&client, &SessionOptions::default()).await {
+            Err(error) if error.code() == Some(Code::OtherCluster) => error.to_string(),
+            Err(error) => return broken(format!("a session was refused for another reason: {error}")),
+            Ok(session) => {
+                let got = timeout(SHORT_SESSION, session.lock(LOCK).lock()).await;
+                let got = got.map(|guard| guard.map(|guard| guard.token()));
+                return broken(format!("a client of both clusters got a session, and of {LOCK}: {got:?}"));
+            }
+        };
     }
+    Ok(told)
 }
 
 fn client(endpoints: &[String], options: ClientOptions) -> Result<Client, Failed> {
     Client::new(endpoints, options).map_err(|error| Failed::Broken(error.to_string()))
-}
-
-/// A session at the old cluster with the endpoints of the new one in its list, of which none answers yet.
-async fn session_of_before(old: &Cluster, new: &Cluster) -> Result<Session, Failed> {
-    let endpoints = [old.endpoints(), new.endpoints()].concat();
-    let options = SessionOptions { timeout: SHORT_SESSION, ..SessionOptions::default() };
-    let opened = Session::open(&client(&endpoints, ClientOptions::default())?, &options).await;
-    let session = opened.map_err(|error| Failed::Broken(format!("with no fault about: {error}")))?;
-    match session.lock(LOCK).lock().await {
-        Ok(guard) => std::mem::forget(guard),
-        Err(error) => return broken(format!("with no fault about: {error}")),
-    }
-    Ok(session)
 }
 
 /// The old cluster is gone: nothing of the new one is taken for its answer.
