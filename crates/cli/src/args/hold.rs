@@ -69,9 +69,10 @@ CMD runs in a process group of its own with
                     knows it can release the locks. Keep it out of logs, and unset it for programs that you do not trust
 
 A `lockkeeper lock` within CMD that names a lock of LOCKKEEPER_HELD does not wait for itself: it holds the lock once
-more under the same token, says so, and releases only its own hold. If it is left behind when the outer one ends, also
-by --max-hold, it keeps the lock until it ends itself. It needs feature level 3 of the cluster, and a lock that is held
-exclusively and by itself: together with other locks, in either command, it is refused (125).
+more under the same token, says so, and releases only its own hold. It uses the session of the outer one: a --ttl of
+its own has no effect, and standard error says so. If it is left behind when the outer one ends, also by --max-hold, it
+keeps the lock until it ends itself. It needs feature level 3 of the cluster, and a lock that is held exclusively and by
+itself: together with other locks, in either command, it is refused (125).
 
 Several locks are acquired all or none, in one transaction and with one token. Their order on the command line does not
 matter, and they cannot deadlock.
@@ -199,9 +200,9 @@ Examples:
 #[derive(Debug, ClapArgs)]
 pub(crate) struct HoldArgs {
     /// Session timeout: how long after the last keepalive the cluster may grant to another. The cluster has limits, by
-    /// default 500ms and 1h; standard error says if they change it
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    pub(crate) ttl: Duration,
+    /// default 500ms and 1h; standard error says if they change it [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
     /// Time between SIGTERM and SIGKILL [default and maximum: a fifth of --ttl, or of the time that CMD may run]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
@@ -214,6 +215,13 @@ pub(crate) struct HoldArgs {
     /// The command to run
     #[arg(required = true, last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl HoldArgs {
+    /// The timeout of a session of its own.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl.unwrap_or(Duration::from_secs(10))
+    }
 }
 
 /// What `--if-unreachable` declares.

@@ -33,7 +33,7 @@ use crate::failure::{
 use crate::signals::{Arrivals, bit};
 use crate::supervise::Exit;
 use capture::Capture;
-use pause::noting_pauses;
+use pause::again_after_pauses;
 use supervision::{End, supervise};
 use waiting::Waiting;
 
@@ -181,7 +181,7 @@ fn on_signals(
     command: &'static str,
     work: impl AsyncFnOnce(&Client, &mut Signals) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
-    if args.ttl < SHORTEST_TTL {
+    if args.ttl() < SHORTEST_TTL {
         let message = format!("--ttl is at least {} ms", SHORTEST_TTL.as_millis());
         return Err(Failure::new(EXIT_INTERNAL, message));
     }
@@ -234,7 +234,10 @@ async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut 
 async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Session, bool), (Failure, Known)> {
     if let Some(credential) = hold.session_above() {
         match Session::adopt(client, credential).await {
-            Ok(session) => return Ok((session, false)),
+            Ok(session) => {
+                report_unused_ttl(hold, args.ttl, session.timeout());
+                return Ok((session, false));
+            }
             // It is over, or of another cluster: there is nothing of it to wait for.
             Err(Error::Lost(why)) => print_error(&format!(
                 "lockkeeper {}: the session in LOCKKEEPER_HELD is not known here, so {} is acquired anew: {why}",
@@ -254,9 +257,9 @@ async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Ses
             Err(error) => return Err((before_command(error), Known::Nothing)),
         }
     }
-    let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
+    let options = SessionOptions { timeout: args.ttl(), label: label(args), ..SessionOptions::default() };
     let is_declared = hold.if_unreachable() != IfUnreachable::Refuse;
-    loop {
+    let attempt = async || {
         // Asked at the same time: an outage takes the caller's patience once.
         let asking = async { Ok::<_, Session>(is_declared && client.is_outage().await) };
         let opening = async {
@@ -266,19 +269,33 @@ async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Ses
             }
         };
         // A session ends both.
-        let (opened, paused) = noting_pauses(async { futures::try_join!(opening, asking) }).await;
-        let (error, is_outage) = match opened {
-            Err(session) => {
-                report_other_ttl(hold.command(), args.ttl, session.timeout());
-                return Ok((session, true));
-            }
-            Ok(failed) => failed,
-        };
-        // The time in which this process stood still says nothing about the cluster.
-        if !(paused && matches!(error, Error::Unreachable { .. })) {
-            let known = if is_outage && error.is_outage() { Known::Outage } else { Known::NoOutage };
-            return Err((before_command(error), known));
+        futures::try_join!(opening, asking)
+    };
+    // The time in which this process stood still says nothing about the cluster.
+    let is_unreachable = |opened: &Result<(Error, bool), Session>| matches!(opened, Ok((Error::Unreachable { .. }, _)));
+    match again_after_pauses(attempt, is_unreachable).await {
+        (Err(session), _) => {
+            report_other_ttl(hold.command(), args.ttl(), session.timeout());
+            Ok((session, true))
         }
+        (Ok((error, is_outage)), in_doubt) => {
+            let is_outage = is_outage && error.is_outage() && !in_doubt;
+            Err((before_command(error), if is_outage { Known::Outage } else { Known::NoOutage }))
+        }
+    }
+}
+
+/// A session is opened with its timeout, which nobody can change afterwards.
+fn report_unused_ttl(hold: &impl Hold, asked: Option<Duration>, given: Duration) {
+    if let Some(asked) = asked.filter(|asked| millis(*asked) != millis(given)) {
+        print_error(&format!(
+            "lockkeeper {}: --ttl {} has no effect: {} is held in the session of the lockkeeper around this one, whose \
+             --ttl is {}",
+            hold.command(),
+            humantime::format_duration(asked),
+            hold.name(),
+            humantime::format_duration(given)
+        ));
     }
 }
 
@@ -428,12 +445,9 @@ async fn not_begun(
 
 /// Asks again if this process stood still meanwhile: that is no outage.
 async fn is_outage(client: &Client) -> bool {
-    loop {
-        let (is_outage, paused) = noting_pauses(client.is_outage()).await;
-        if !(is_outage && paused) {
-            return is_outage;
-        }
-    }
+    let ask = async || client.is_outage().await;
+    let (is_outage, in_doubt) = again_after_pauses(ask, |is_outage: &bool| *is_outage).await;
+    is_outage && !in_doubt
 }
 
 /// The grant was lost before CMD exited.
@@ -557,19 +571,11 @@ impl Signals {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn of(label: Option<&str>, command: &[&str]) -> String {
         let command = command.iter().map(Into::into).collect();
-        super::label(&HoldArgs {
-            ttl: Duration::from_secs(10),
-            grace: None,
-            label: label.map(Into::into),
-            quiet: false,
-            command,
-        })
+        super::label(&HoldArgs { ttl: None, grace: None, label: label.map(Into::into), quiet: false, command })
     }
 
     #[test]

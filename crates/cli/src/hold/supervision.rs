@@ -132,7 +132,7 @@ pub(super) async fn supervise<H: Hold>(
             () = sleep(nap) => {}
         }
         if check.is_paused() {
-            end_at = end_at_after_pause(grace, Moment::now().until(kill_at));
+            end_at = end_at_after_pause(end_at, grace, Moment::now().until(kill_at));
         }
         // Check in every round: timers may have missed the deadline while the machine was suspended.
         if deadline.has_passed() {
@@ -142,9 +142,10 @@ pub(super) async fn supervise<H: Hold>(
     }
 }
 
-/// Time left at which CMD is told to end, after this process itself stood still: the session may be renewed yet.
-fn end_at_after_pause(grace: Duration, left: Duration) -> Duration {
-    grace.min(left / 2)
+/// Time left at which CMD is told to end, after this process itself stood still: the session may be renewed yet. CMD's
+/// grace period is cut once between two renewals, so that pauses one after another leave it the most of it.
+fn end_at_after_pause(end_at: Duration, grace: Duration, left: Duration) -> Duration {
+    if end_at < grace { end_at } else { grace.min(left / 2) }
 }
 
 /// CMD's environment variables. That of a surrounding command that runs unprotected is unset.
@@ -201,7 +202,9 @@ mod tests {
     #[test]
     fn after_a_pause_the_session_can_be_renewed_before_the_command_is_told_to_end() {
         let (grace, second) = (Duration::from_secs(2), Duration::from_secs(1));
-        assert!(end_at_after_pause(grace, second) < second, "the grace period has begun");
-        assert_eq!(end_at_after_pause(grace, 8 * second), grace, "it is far away");
+        let once = end_at_after_pause(grace, grace, second);
+        assert!(once < second, "the grace period has begun");
+        assert_eq!(end_at_after_pause(once, grace, second / 10), once, "another pause takes no more of it");
+        assert_eq!(end_at_after_pause(grace, grace, 8 * second), grace, "it is far away");
     }
 }

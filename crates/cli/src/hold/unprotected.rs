@@ -39,7 +39,7 @@ pub(super) async fn run(
     let mut command = Supervised::start(of, &args.command, &variables, None, Stdio::inherit())?;
     loop {
         if let Some(exit) = command.reap() {
-            command.end_rest(args.grace.unwrap_or(args.ttl / 5).min(args.ttl / 5)).await;
+            command.end_rest(args.grace.unwrap_or(args.ttl() / 5).min(args.ttl() / 5)).await;
             return signals.that_killed(exit).map_or(Ok(exit.code), |signal| Err(Failure::by_signal(signal)));
         }
         tokio::select! {

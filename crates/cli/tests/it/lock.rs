@@ -217,6 +217,7 @@ fn a_lock_within_a_lock() {
         (0..3).all(|node| statuses["endpoints"][node]["feature_level"].as_u64() >= Some(3))
     });
     the_same_lock_is_held_once_more(&dev);
+    the_outer_one_decides_the_ttl(&dev);
     another_lock_has_a_session_of_its_own(&dev);
     what_cannot_be_held_once_more_is_refused(&dev);
     a_lockkeeper_that_is_left_behind_keeps_the_lock(&dev);
@@ -244,6 +245,15 @@ fn the_same_lock_is_held_once_more(dev: &Dev) {
     assert_eq!(lines[1], lines[2], "one token");
     assert_eq!(told.matches("once more").count(), 2, "{told}");
     assert_eq!(dev.holders("x"), 0);
+}
+
+fn the_outer_one_decides_the_ttl(dev: &Dev) {
+    for (outer, inner, is_reported) in [("10s", "--ttl 30s", true), ("30s", "--ttl 30s", false), ("30s", "", false)] {
+        let output = dev.lock(&["x", "--ttl", outer], &nested(dev, &format!("x {inner} -- true"))).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(told.contains("--ttl 30s has no effect: x is held in"), is_reported, "{outer} {inner}: {told}");
+    }
 }
 
 fn another_lock_has_a_session_of_its_own(dev: &Dev) {
