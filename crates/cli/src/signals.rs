@@ -1,5 +1,8 @@
 //! Signals as a caller expects them: a signal that the caller has ignored stays ignored, as under `nohup` and for
 //! background jobs of scripts; and a program that was ended by a signal dies of it, so that the script around it ends.
+//!
+//! Two exceptions: a server always ends on SIGTERM, because whoever runs it has no other way to stop it in order. And
+//! for CMD SIGPIPE always has its default action, because Rust's runtime has forgotten what the caller had set.
 
 use std::io;
 
@@ -8,11 +11,21 @@ use nix::sys::signal::Signal;
 use nix::unistd::getpid;
 use tokio::signal::unix::{self, SignalKind, signal};
 
+/// Whether the signal is in this set of the process.
+fn is_in(set: &str, process: &str, which: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(set)?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & bit(which) != 0)
+}
+
 /// Whether this process ignores the signal. A process inherits that from its caller.
 fn is_ignored(which: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & bit(which) != 0)
+    is_in("SigIgn:", "self", which)
+}
+
+/// Whether the process has got the signal, and has it blocked.
+pub(crate) fn is_pending(process: u32, which: Signal) -> bool {
+    is_in("ShdPnd:", &process.to_string(), which)
 }
 
 /// The signal in a set of signals.
@@ -20,13 +33,16 @@ pub(crate) fn bit(which: Signal) -> u64 {
     1 << (which as u32 - 1)
 }
 
-/// Receives a signal; never one that the caller has ignored.
+/// Receives a signal; with [`of`](Self::of) never one that the caller has ignored.
 pub(crate) struct Arrivals(Option<unix::Signal>);
 
 impl Arrivals {
     pub(crate) fn of(which: Signal) -> io::Result<Self> {
-        let arrivals = if is_ignored(which) { None } else { Some(signal(SignalKind::from_raw(which as i32))?) };
-        Ok(Self(arrivals))
+        if is_ignored(which) { Ok(Self(None)) } else { Self::even_if_ignored(which) }
+    }
+
+    fn even_if_ignored(which: Signal) -> io::Result<Self> {
+        signal(SignalKind::from_raw(which as i32)).map(|arrivals| Self(Some(arrivals)))
     }
 
     /// Completes with `None` if no more signals can come.
@@ -38,12 +54,16 @@ impl Arrivals {
     }
 }
 
-/// The signals that stop a server.
+/// The signals that stop a server: SIGTERM even if the caller has ignored it.
 pub(crate) struct Stops(Vec<Arrivals>);
 
 impl Stops {
     pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {
-        signals.iter().copied().map(Arrivals::of).collect::<io::Result<_>>().map(Self)
+        let arrivals = |which| match which {
+            Signal::SIGTERM => Arrivals::even_if_ignored(which),
+            _ => Arrivals::of(which),
+        };
+        signals.iter().copied().map(arrivals).collect::<io::Result<_>>().map(Self)
     }
 
     /// Completes when one has come.

@@ -16,10 +16,11 @@ SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to the group
 ignores, as nohup does: these stay ignored. When CMD ends, processes that it left in its group are ended too (SIGTERM,
 then SIGKILL after --grace) before the lock or gate is released. A process that leaves the group (setsid) is no longer
 supervised. If a forwarded signal, or one typed at the terminal, killed CMD, lockkeeper then dies of the same signal, so
-that Ctrl-C ends a script around it.
+that Ctrl-C ends a script around it. A signal that CMD handles or sends to itself leaves the script alone.
 
 At a terminal CMD can ask its user, whatever its standard input is. If lockkeeper runs in the background, CMD is stopped
-when it asks, until fg; what it holds is kept. Ctrl-Z suspends neither: a suspended lockkeeper loses its session.
+when it asks, until fg; what it holds is kept. In a pipeline CMD and the others, such as a pager, get the terminal in
+turns, as they ask for it. Ctrl-Z suspends none of them: a suspended lockkeeper loses its session.
 
 If the session cannot be renewed, the group gets SIGTERM, and SIGKILL early enough that it is dead before the
 cluster can grant to another. If lockkeeper itself is killed or frozen, a guard process kills the group.";

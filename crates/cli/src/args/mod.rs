@@ -619,7 +619,7 @@ pub(crate) struct Exec {
     /// Pid that must still be the parent
     #[arg(long)]
     pub(crate) parent: i32,
-    /// Take the terminal's foreground
+    /// Ask for the terminal's foreground before CMD starts
     #[arg(long)]
     pub(crate) foreground: bool,
     /// Program and arguments to execute

@@ -31,7 +31,7 @@ use crate::failure::{
     EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error,
 };
 use crate::signals::{Arrivals, bit};
-use crate::supervise::Exit;
+use crate::supervise::{Exit, terminal};
 use capture::Capture;
 use pause::again_after_pauses;
 use supervision::{End, supervise};
@@ -533,15 +533,19 @@ impl Signals {
                     "lockkeeper {command}: not suspended, because a suspended lockkeeper loses its session; to go on \
                      in the background, start it with &"
                 ));
+                terminal::continue_pipeline().await;
             }
         });
         Ok(Self { received, came, typed: None })
     }
 
-    /// The signal that killed CMD, if it came to this process too, or would have, had CMD not had the terminal.
+    /// The signal that killed CMD, if it came to this process too, or would have, had CMD not had the terminal. So a
+    /// script around ends as it would with CMD alone, by what shells call wait and cooperative exit: a signal that CMD
+    /// has handled does not end it, even if CMD then exits with 130, nor does one that CMD has sent to itself.
     fn that_killed(&mut self, exit: Exit) -> Option<Signal> {
         let signal = Signal::try_from(exit.signal?).ok()?;
-        if exit.from_keyboard {
+        // Otherwise lockkeeper's group had it in any case.
+        if exit.from_keyboard && !self.has_come(signal) {
             self.came.fetch_or(bit(signal), Ordering::Relaxed);
             self.typed = Some(signal);
         }

@@ -1,9 +1,10 @@
 //! The two helper processes of a supervised command, both this same binary.
 //!
-//! `__exec` is CMD before it becomes CMD: it has its own group, ties its life to lockkeeper's, takes the terminal if
+//! `__exec` is CMD before it becomes CMD: it has its own group, ties its life to lockkeeper's, asks for the terminal if
 //! there is one, and executes CMD. `__guard` runs beside lockkeeper and kills CMD's group when lockkeeper is gone, or
 //! frozen past the latest deadline. The guard reads lines: a deadline on the machine's clock in milliseconds, or
-//! `done`. End of input without `done` means that lockkeeper was killed.
+//! `done`. End of input without `done` means that lockkeeper was killed. A second guard, without deadlines, is a member
+//! of CMD's group while CMD has the terminal; see `Supervised::signal_probe`.
 
 use std::io::{BufRead, ErrorKind};
 use std::os::unix::process::CommandExt;
@@ -28,10 +29,11 @@ pub(crate) fn exec(exec: &Exec) -> Failure {
     if getppid().as_raw() != exec.parent {
         return Failure::silent(EXIT_INTERNAL);
     }
+    terminal::may_stop();
     if exec.foreground {
+        // Stops this process until lockkeeper has given it; see `Supervised::offer_terminal`.
         terminal::set_foreground(getpid());
     }
-    terminal::may_stop();
     let Some((program, arguments)) = exec.command.split_first() else {
         return Failure::new(EXIT_INTERNAL, "no command given");
     };

@@ -15,12 +15,14 @@ use std::time::Duration;
 use lockkeeper_client::Moment;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
 use nix::unistd::{Pid, getpgrp, getpid};
 use rustix::process::{WaitOptions, WaitStatus, wait};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::failure::{EXIT_INTERNAL, Failure, print_error, wants_json};
+use crate::signals::is_pending;
 use terminal::{foreground, set_foreground};
 
 /// Interval at which a killed group is checked.
@@ -41,6 +43,11 @@ pub(crate) struct Supervised {
     pub(crate) stdout: Option<ChildStdout>,
     guard: Child,
     terminal: TerminalUse,
+    /// Takes the terminal back for lockkeeper's own group.
+    returning: AbortHandle,
+    /// A member of CMD's group since CMD has had the terminal. It has all signals blocked, so that what the keyboard
+    /// sends to the group stays pending in it, and what CMD sends to itself alone does not.
+    signal_probe: Option<Child>,
 }
 
 /// What CMD has to do with the terminal.
@@ -61,14 +68,14 @@ pub(crate) struct Exit {
     pub(crate) code: u8,
     /// The signal that killed it; it may be a real-time signal.
     pub(crate) signal: Option<i32>,
-    /// The signal came from the keyboard, which sends it to CMD's group alone.
+    /// The signal came from the keyboard, which sends it to CMD's whole group, and not to lockkeeper's.
     pub(crate) from_keyboard: bool,
 }
 
 impl Supervised {
     /// Runs `command` in a group of its own with these environment variables; those without a value are unset. Call
     /// this from a thread that lives as long as the process: the parent-death signal follows the thread. Without a
-    /// deadline the guard kills the group only when this process is gone.
+    /// deadline the guard kills the group only when this process is gone. Call it in a runtime.
     pub(crate) fn start(
         of: &'static str,
         command: &[OsString],
@@ -80,6 +87,7 @@ impl Supervised {
             let what = what.to_owned();
             move |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot {what}: {e}"))
         };
+        let requests = terminal::requests().map_err(failed("receive the signals of the terminal"))?;
         // Adopt orphans of the group, so that this process can wait for all of them.
         set_child_subreaper(true).map_err(|e| failed("adopt orphans")(e.into()))?;
         let mut exec = itself();
@@ -101,21 +109,16 @@ impl Supervised {
         }
         let mut child = exec.spawn().map_err(failed("start a process"))?;
         let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
-        let guard = itself()
-            .args(["__guard", &leader.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn();
-        let guard = match guard {
+        let guard = match guard(leader).process_group(0).spawn() {
             Ok(guard) => guard,
             Err(e) => {
                 let _ = killpg(leader, Signal::SIGKILL);
                 return Err(failed("start the guard process")(e));
             }
         };
-        let mut supervised = Self { of, stdout: child.stdout.take(), leader, ended: None, guard, terminal };
+        let returning = tokio::spawn(terminal::return_on(requests, leader)).abort_handle();
+        let stdout = child.stdout.take();
+        let mut supervised = Self { of, stdout, leader, ended: None, guard, terminal, returning, signal_probe: None };
         if let Some(deadline) = deadline {
             supervised.set_guard_deadline(deadline);
         }
@@ -150,6 +153,10 @@ impl Supervised {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == self.leader.as_raw() => self.note(status),
+                // Its number may be another process's soon.
+                Ok(Some((pid, status))) if !status.stopped() => {
+                    self.signal_probe.take_if(|probe| i64::from(probe.id()) == i64::from(pid.as_raw_nonzero().get()));
+                }
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => break,
                 // CMD is no child any more, so it has ended; how it did is lost.
@@ -167,15 +174,32 @@ impl Supervised {
 
     fn note(&mut self, status: WaitStatus) {
         if let Some(signal) = status.terminating_signal() {
-            let can_be_typed = [Signal::SIGINT as i32, Signal::SIGQUIT as i32].contains(&signal);
-            let from_keyboard = can_be_typed && foreground() == Some(self.leader);
-            self.ended = Some(Exit { code: code_of(signal), signal: Some(signal), from_keyboard });
+            let from_keyboard = self.was_typed(signal);
+            self.end(Exit { code: code_of(signal), signal: Some(signal), from_keyboard });
         } else if let Some(code) = status.exit_status() {
             let code = u8::try_from(code).unwrap_or(u8::MAX);
-            self.ended = Some(Exit { code, signal: None, from_keyboard: false });
+            self.end(Exit { code, signal: None, from_keyboard: false });
         } else if let Some(signal) = status.stopping_signal() {
             self.note_stop(signal);
         }
+    }
+
+    fn end(&mut self, exit: Exit) {
+        self.ended = Some(exit);
+        // It must not be taken for a process that CMD left running.
+        if let Some(mut probe) = self.signal_probe.take() {
+            let _ = probe.kill();
+        }
+    }
+
+    /// Whether the keyboard sent CMD this signal. The kernel signals all of a group before CMD can be seen to end.
+    fn was_typed(&self, signal: i32) -> bool {
+        let typed = [Signal::SIGINT, Signal::SIGQUIT].into_iter().find(|typed| *typed as i32 == signal);
+        typed.is_some_and(|signal| match &self.signal_probe {
+            Some(probe) => is_pending(probe.id(), signal),
+            // CMD has taken the terminal without being given it.
+            None => foreground() == Some(self.leader),
+        })
     }
 
     fn note_stop(&mut self, signal: i32) {
@@ -191,6 +215,8 @@ impl Supervised {
     fn offer_terminal(&mut self, reported: bool) {
         match foreground() {
             Some(group) if group == getpgrp() || group == self.leader => {
+                // Before CMD can get anything from the keyboard.
+                self.signal_probe = self.signal_probe.take().or_else(|| signal_probe(self.leader));
                 set_foreground(self.leader);
                 self.terminal = TerminalUse::Given;
                 self.signal(Signal::SIGCONT);
@@ -264,14 +290,31 @@ impl Drop for Supervised {
         if self.terminal == TerminalUse::Given
             && foreground().is_some_and(|group| group == self.leader || killpg(group, None) == Err(Errno::ESRCH))
         {
-            set_foreground(getpgrp());
+            terminal::reclaim();
         }
+        self.returning.abort();
         self.write_guard("done");
         self.guard.stdin = None;
         let guard = Pid::from_raw(i32::try_from(self.guard.id()).unwrap_or(i32::MAX));
         // The guard exits on "done", but a stopped one would not.
         let _ = kill(guard, Signal::SIGCONT);
     }
+}
+
+/// A process that kills the group once this process is gone.
+fn guard(group: Pid) -> Command {
+    let mut guard = itself();
+    guard.args(["__guard", &group.to_string()]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    guard
+}
+
+/// See [`Supervised::signal_probe`]; `None` if no process can be started.
+fn signal_probe(group: Pid) -> Option<Child> {
+    // It inherits the mask.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
+    let probe = guard(group).process_group(group.as_raw()).spawn();
+    let _ = before.thread_set_mask();
+    probe.ok()
 }
 
 /// This very program, even if another one has taken its place on the disk, as an upgrade does.

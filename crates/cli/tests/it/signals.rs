@@ -69,7 +69,8 @@ fn what_the_caller_ignores_stays_ignored(dev: &Dev) {
 
 #[test]
 fn a_cluster_in_the_background_ignores_what_its_caller_does() {
-    let mut dev = Dev::by(ignoring(), 1, &[]);
+    // SIGTERM ends a server nevertheless.
+    let mut dev = Dev::by(by_env(&["--ignore-signal=HUP,INT,QUIT,TERM"]), 1, &[]);
     let process = pid_of(&dev.process);
     for pid in [process, dev.pids[0]] {
         assert!(ignores_all(pid));

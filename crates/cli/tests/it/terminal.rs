@@ -110,11 +110,13 @@ fn a_command_at_a_terminal() {
         an_interrupt_ends_the_script_that_waits_for_the_lock,
         a_quit_ends_lockkeeper,
         a_command_that_handles_the_interrupt_has_its_own_code,
+        a_signal_that_a_command_sends_itself_is_its_own_affair,
         an_interrupt_ends_cron,
         a_command_asks_at_the_terminal,
         a_command_asks_in_the_background,
         a_command_that_waits_for_the_terminal_is_terminated,
         a_pager_keeps_the_terminal,
+        a_pager_and_a_command_ask_in_turns,
         nothing_is_suspended,
         a_wait_is_one_line_that_is_kept_up_to_date,
         a_command_under_nohup_outlives_the_terminal,
@@ -175,6 +177,28 @@ fn a_command_that_handles_the_interrupt_has_its_own_code(terminal: &mut Terminal
     terminal.shows("started");
     terminal.key(CTRL_C);
     terminal.ends(7);
+    // What ends a script is not the exit code, but that CMD died of the signal, be it by its own hand in the end.
+    for (handler, goes_on) in [("exit 130", true), ("trap - INT; kill -INT $$", false)] {
+        for input in ["", "< /dev/null"] {
+            let cmd = format!("sh -c 'trap \"{handler}\" INT; echo started; sleep 1000 & wait'");
+            terminal.script("steps", &format!("lockkeeper lock x -- {cmd} {input}\necho next step after $?\n"));
+            terminal.line("bash steps");
+            terminal.shows("started");
+            terminal.key(CTRL_C);
+            let shown = terminal.ends(if goes_on { 0 } else { 130 });
+            assert_eq!(shown.contains("next step after 130"), goes_on, "{cmd} {input}: {shown}");
+        }
+    }
+}
+
+fn a_signal_that_a_command_sends_itself_is_its_own_affair(terminal: &mut Terminal, _: &Dev) {
+    for input in ["", "< /dev/null"] {
+        let step = format!("lockkeeper lock x -- sh -c 'kill -INT $$' {input}");
+        terminal.script("steps", &format!("{step}\necho next step after $?\n"));
+        terminal.line("bash steps");
+        let shown = terminal.ends(0);
+        assert!(shown.contains("next step after 130"), "{step}: {shown}");
+    }
 }
 
 fn an_interrupt_ends_cron(terminal: &mut Terminal, _: &Dev) {
@@ -222,13 +246,36 @@ fn a_command_that_waits_for_the_terminal_is_terminated(terminal: &mut Terminal, 
 }
 
 /// A pager is of lockkeeper's group and reads the keyboard, while CMD runs.
-fn a_pager_keeps_the_terminal(terminal: &mut Terminal, _: &Dev) {
-    let cmd = "sh -c 'echo text; while ! [ -e done ]; do sleep 0.01; done'";
-    let pager = "sh -c 'head -n 1; echo asks; read key < /dev/tty; echo got $key; : > done'";
+fn a_pager_keeps_the_terminal(terminal: &mut Terminal, dev: &Dev) {
+    for (key, file) in [("", "done"), (CTRL_Z, "resumed")] {
+        let cmd = format!("sh -c 'echo text; while ! [ -e {file} ]; do sleep 0.01; done'");
+        let pager = format!("sh -c 'head -n 1; echo asks; read key < /dev/tty; echo got $key; : > {file}'");
+        terminal.line(&format!("lockkeeper lock x -- {cmd} | {pager}"));
+        terminal.shows("asks");
+        terminal.key(key);
+        if key == CTRL_Z {
+            terminal.shows("not suspended");
+            assert_eq!(dev.holders("x"), 1);
+        }
+        terminal.line("the key");
+        terminal.shows("got the key");
+        terminal.ends(0);
+    }
+}
+
+/// CMD asks while the pager waits for text, and the pager while CMD waits for its end, more than once.
+fn a_pager_and_a_command_ask_in_turns(terminal: &mut Terminal, dev: &Dev) {
+    let turns = |turn: &str| format!("sh -c 'for n in 1 2; do {turn}; done'");
+    let cmd = turns("read a < /dev/tty; echo $a; while ! [ -e turn$n ]; do sleep 0.01; done");
+    let pager = turns("read text; echo shows $text; read key < /dev/tty; echo got $key; : > turn$n");
     terminal.line(&format!("lockkeeper lock x -- {cmd} | {pager}"));
-    terminal.shows("asks");
-    terminal.line("the key");
-    terminal.shows("got the key");
+    for turn in [1, 2] {
+        terminal.line(&format!("answer {turn}"));
+        terminal.shows(&format!("shows answer {turn}"));
+        terminal.line(&format!("key {turn}"));
+        terminal.shows(&format!("got key {turn}"));
+        assert!(turn == 2 || dev.holders("x") == 1);
+    }
     terminal.ends(0);
 }
 
