@@ -29,6 +29,9 @@ pub struct Begin {
     /// work is done. Needs feature level 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Keep>,
+    /// The `keep_ms` that `finish` is to have: a time that it would refuse is refused before the work is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_ms: Option<u64>,
 }
 
 /// How a gate stands.

@@ -10,7 +10,7 @@
 //! | 1 | batch format 5; snapshot formats 6 to 8; peer messages 4 |
 //! | 2 | batch format 6: [`RaiseFeatureLevel`](crate::Command), traces; snapshot format 9 |
 //! | 3 | batch format 7: re-entry of locks, rates, additions, gates kept for ever or reset; snapshot format 10; |
-//! | | more than 32 locks; short timeouts; the uid of the cluster |
+//! | | more than 32 locks; short timeouts; the uid of the cluster; results of gates, whatever the state's size |
 //!
 //! A level is never changed once a release has it: what comes next gets the next one.
 //!
@@ -37,7 +37,7 @@ impl FeatureLevel {
     /// Locks can be re-entered, and one request asks for up to
     /// [`MAX_LOCKS_TOGETHER`](crate::limits::MAX_LOCKS_TOGETHER) of them.
     pub const REENTRY: Self = Self(3);
-    /// A gate keeps its result for ever, and is reset by force.
+    /// A gate keeps its result for ever, and is reset by force. No result is refused because the state is full.
     pub const GATES: Self = Self(3);
     /// Session timeouts may be as short as [`MIN_SESSION_TIMEOUT_MS`](crate::limits::MIN_SESSION_TIMEOUT_MS).
     pub const SHORT_SESSIONS: Self = Self(3);

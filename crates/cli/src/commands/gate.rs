@@ -45,6 +45,8 @@ impl Gate {
             pending_ms: Some(millis(self.pending)),
             label: Some(hold::label(&self.holding)),
             keep: (self.keep == Keep::Forever).then_some(gates::Keep::Forever),
+            // Within its bounds, which the arguments were checked for.
+            keep_ms: None,
         }
     }
 

@@ -210,6 +210,7 @@ impl Gate {
             pending_ms: Some(millis(self.pending)),
             label: Some(self.label.clone()),
             keep: self.forever.then_some(gates::Keep::Forever),
+            keep_ms: None,
         };
         let gate = self.clone();
         // In a task of its own: if it stopped in the middle, it would be unknown whose the gate is.

@@ -73,19 +73,20 @@ impl State {
             || self.is_limited(&op.names())
     }
 
-    /// Whether there is room for any result of a gate, if that is open and its work would be done: what finishing it
-    /// would refuse is better refused before.
+    /// Whether there is room for the largest result of a gate, if that is open and its work would be done, beside the
+    /// largest results of all work that is under way: a result is not refused once its work is done.
     ///
     /// # Errors
     /// There is not.
     pub fn check_room_for_result(&self, rules: &Rules, key: &GateKey) -> Result<(), Refusal> {
-        match self.gate(key)? {
-            Some(_) => Ok(()),
-            None => {
-                let bytes = self.tree.bytes.saturating_add(self.session_bytes);
-                check_room(rules, bytes, MAX_GATE_RESULT_BYTES as u64, Adds::Lock)
-            }
+        // Why nothing can be a gate there is for the beginning to say.
+        if !matches!(self.gate(key), Ok(None)) {
+            return Ok(());
         }
+        let largest = MAX_GATE_RESULT_BYTES as u64;
+        let to_come = largest.saturating_mul(self.tree.pending_gates as u64);
+        let bytes = self.tree.bytes.saturating_add(self.session_bytes).saturating_add(to_come);
+        check_room(rules, bytes, largest, Adds::Lock)
     }
 }
 
@@ -150,8 +151,9 @@ impl Transaction<'_> {
         self.check_room(added, adds)
     }
 
-    /// Checks before a gate's result is stored in the place of its pending node. The limits of its namespace do not
-    /// count: the work is done, and would be done again without its result.
+    /// Checks, below [`FeatureLevel::GATES`](crate::FeatureLevel::GATES), before a gate's result is stored in the place
+    /// of its pending node. The limits of its namespace do not count: the work is done, and would be done again without
+    /// its result.
     pub(crate) fn check_result(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
         let old = self.tree.get(path).map_or(0, |old| size::of_node(path, old));
         self.check_room(size::of_node(path, node).saturating_sub(old), Adds::Lock)

@@ -301,6 +301,40 @@ fn the_bounds_of_gates_hold() {
     bench.state.validate().unwrap();
 }
 
+/// What is refused for want of room is refused before the work, not after it.
+#[test]
+fn a_gate_is_begun_only_with_room_for_its_result_and_then_finished_in_any_case() {
+    let mut bench = Bench::new();
+    let key = |name| GateKey::parse(name).unwrap();
+    let begin = |name| GateOp::Begin { key: key(name), fingerprint: "f".into(), pending_ms: 1_000, label: "".into() };
+    let largest = MAX_GATE_RESULT_BYTES as u64;
+    let begun = |bench: &mut Bench, name| match bench.ask(begin(name)) {
+        Ok(Reply::Gate(GateStanding::Proceed { token, .. })) => token,
+        other => panic!("{other:?}"),
+    };
+    let a = begun(&mut bench, "a");
+    let taken = bench.state.tree.bytes + bench.state.session_bytes;
+    // Room for the result of `a`, and nearly for one more.
+    bench.rules.max_state_bytes = (taken + 2 * largest) * 10 / 11 - 1;
+    let room = |bench: &Bench, name| bench.state.check_room_for_result(&bench.rules, &key(name));
+    assert!(matches!(room(&bench, "b"), Err(Refusal::StateFull { .. })), "{:?}", room(&bench, "b"));
+    assert_eq!(room(&bench, "a"), Ok(()), "it is asked for again");
+    bench.rules.max_state_bytes += 2;
+    assert_eq!(room(&bench, "b"), Ok(()));
+    let b = begun(&mut bench, "b");
+    bench.state.validate().unwrap();
+    bench.rules.max_state_bytes = 1;
+    let result: Arc<[u8]> = vec![7; MAX_GATE_RESULT_BYTES].into();
+    let finish = |name, token| GateOp::Finish { key: key(name), token, result: result.clone(), keep_ms: 1 };
+    // As the programs decide that know of no higher level.
+    assert!(matches!(bench.ask(finish("a", a)), Err(Refusal::StateFull { .. })));
+    bench.run(Command::RaiseFeatureLevel { level: FeatureLevel::GATES }).unwrap();
+    assert_eq!(bench.ask(finish("a", a)), Ok(Reply::GateSettled));
+    assert_eq!(bench.ask(finish("b", b)), Ok(Reply::GateSettled));
+    assert_eq!(bench.state.tree.pending_gates, 0);
+    bench.state.validate().unwrap();
+}
+
 /// The keys of a page, and where the next one starts.
 fn keys(page: &GatePage) -> (Vec<&str>, Option<&str>) {
     (page.gates.iter().map(|gate| gate.key.as_str()).collect(), page.next.as_ref().map(GateKey::as_str))
@@ -473,13 +507,14 @@ const TWIN: &str = "/locks/l/_c_00000000-0000-0000-0000-000000000001-lock-000000
 #[test]
 fn validate_finds_what_is_wrong() {
     type Damage = fn(&mut State);
-    let damages: [Damage; 15] = [
+    let damages: [Damage; 16] = [
         |s| s.zxid = Zxid(1),
         |s| drop(s.sessions.remove(&SessionId(1))),
         |s| drop(s.tree.nodes.remove(&path("/c"))),
         |s| s.tree.deadlines.clear(),
         |s| s.tree.queues.clear(),
         |s| s.tree.ephemeral_count += 1,
+        |s| s.tree.pending_gates += 1,
         |s| s.tree.update(&path("/locks/l"), |node| node.directory_mut().queue = Default::default()),
         |s| s.tree.update(&path("/locks/l"), |node| node.directory_mut().children_made = 0),
         |s| s.tree.update(&path("/c"), |node| node.directory_mut().empty_since_ms = None),

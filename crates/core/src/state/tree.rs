@@ -7,6 +7,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use super::children::Children;
+use super::gates::is_pending;
 use super::lock_queue::Queue;
 use super::namespaces::Namespaces;
 use super::size;
@@ -180,6 +181,8 @@ pub(crate) struct Tree {
     /// Directories with at least one lock request.
     pub(crate) queues: OrdSet<NodePath>,
     pub(crate) ephemeral_count: usize,
+    /// How many gates have their operation under way.
+    pub(crate) pending_gates: usize,
     /// The memory of the nodes.
     pub(crate) bytes: u64,
     /// The namespaces with limits.
@@ -200,6 +203,7 @@ impl Tree {
             delays: OrdSet::new(),
             queues: OrdSet::new(),
             ephemeral_count: 0,
+            pending_gates: 0,
             namespaces: Namespaces::default(),
             holds: OrdMap::new(),
         }
@@ -279,7 +283,9 @@ impl Tree {
         let Some(shared) = self.nodes.get_mut(path) else { return };
         let node = Arc::make_mut(shared);
         let (before, bytes_before) = (node.deadline_ms(), size::of_node(path, node));
+        self.pending_gates -= usize::from(is_pending(path, node));
         change(node);
+        self.pending_gates += usize::from(is_pending(path, node));
         let after = node.deadline_ms();
         let bytes_after = size::of_node(path, node);
         self.bytes = self.bytes + bytes_after - bytes_before;
@@ -322,6 +328,7 @@ impl Tree {
     /// Inserts a node and what is derived from it, but for its place in its directory.
     pub(crate) fn place(&mut self, path: &NodePath, node: Node) {
         self.ephemeral_count += usize::from(node.is_ephemeral());
+        self.pending_gates += usize::from(is_pending(path, &node));
         self.bytes += size::of_node(path, &node);
         self.namespaces.add(path, &node);
         self.move_deadline(path, None, node.deadline_ms());
@@ -362,6 +369,7 @@ impl Tree {
         for path in paths {
             let Some(node) = self.nodes.remove(*path) else { continue };
             self.ephemeral_count -= usize::from(node.is_ephemeral());
+            self.pending_gates -= usize::from(is_pending(path, &node));
             self.bytes -= size::of_node(path, &node);
             self.namespaces.remove(path, &node);
             self.move_deadline(path, node.deadline_ms(), None);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use imbl::OrdSet;
 
+use super::gates::is_pending;
 use super::lock_queue::Queue;
 use super::ops::check_acl;
 use super::session::Session;
@@ -35,6 +36,7 @@ struct Counted<'a> {
     bytes: u64,
     children: usize,
     ephemerals: usize,
+    pending_gates: usize,
     deadlines: Vec<(u64, &'a NodePath)>,
 }
 
@@ -43,6 +45,7 @@ impl<'a> Counted<'a> {
         self.bytes += size::of_node(path, node);
         self.children += node.children().len();
         self.ephemerals += usize::from(node.is_ephemeral());
+        self.pending_gates += usize::from(is_pending(path, node));
         self.deadlines.extend(node.deadline_ms().map(|at_ms| (at_ms, path)));
     }
 }
@@ -108,13 +111,14 @@ impl State {
     }
 
     fn validate_counts(&self, counted: Counted<'_>) -> Result<(), String> {
-        let Counted { bytes, children, ephemerals, mut deadlines } = counted;
+        let Counted { bytes, children, ephemerals, pending_gates: pending, mut deadlines } = counted;
         let tree = &self.tree;
         let bytes = bytes + tree.holds.keys().map(size::of_holds).sum::<u64>();
         ensure!(bytes == tree.bytes, "its nodes take {bytes} bytes, not {}", tree.bytes);
         // Each node but the root is the child of its parent, so no more children than these are listed.
         ensure!(children + 1 == tree.nodes.len(), "{} nodes, but {children} children", tree.nodes.len());
         ensure!(ephemerals == tree.ephemeral_count, "{} ephemerals, not {ephemerals}", tree.ephemeral_count);
+        ensure!(pending == tree.pending_gates, "{} gates are pending, not {pending}", tree.pending_gates);
         deadlines.sort_unstable();
         let kept = |index: &OrdSet<(u64, NodePath)>, counted: &[(u64, &NodePath)]| {
             index.iter().map(|(at_ms, path)| (*at_ms, path)).eq(counted.iter().copied())

@@ -83,7 +83,7 @@ pub(super) async fn begin(scope: CallScope, key: String, ask: Begin) -> Answered
         pending_ms: time("pending_ms", ask.pending_ms, DEFAULT_PENDING_MS, MAX_GATE_PENDING_MS)?,
         label: Arc::from(check_label(ask.label)?),
     };
-    let finish = finish_op(&key, (FencingToken(0), Arc::from([])), (ask.keep, None))?;
+    let finish = finish_op(&key, (FencingToken(0), Arc::from([])), (ask.keep, ask.keep_ms))?;
     let node = &scope.context.node;
     node.check_gate_result(&key, &finish.into()).await?;
     let done = node.execute(scope.caller, op).await.map_err(Failure::from).inspect_err(|failure| {

@@ -194,6 +194,7 @@ fn bounds(document: &mut Value) {
         ("Fail", "token", &token),
         ("Begin", "fingerprint", &json!({ "minLength": 1, "maxLength": MAX_FINGERPRINT_BYTES })),
         ("Begin", "pending_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_PENDING_MS })),
+        ("Begin", "keep_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
         ("Begin", "label", &label),
         ("Finish", "keep_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
         ("Create", "ttl_ms", &ttl),

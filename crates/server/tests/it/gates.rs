@@ -283,5 +283,10 @@ async fn what_cannot_be_kept_for_ever_is_not_begun() {
     let wish = json!({ "fingerprint": "f", "keep": "forever" });
     let problem = begin(&node, Some(&own), wish).await.problem(Code::FeatureLevelTooLow);
     assert!(problem.detail.contains("level 3") && problem.detail.contains("max_feature_level"), "{problem}");
+    let longest = 365 * 86_400_000_u64;
+    for (keep, keep_ms) in [(None, 0), (None, longest + 1), (Some("forever"), 1)] {
+        let wish = json!({ "fingerprint": "f", "keep": keep, "keep_ms": keep_ms });
+        begin(&node, Some(&own), wish).await.problem(Code::BadRequest);
+    }
     proceeds(&begin(&node, Some(&own), json!({ "fingerprint": "f" })).await);
 }

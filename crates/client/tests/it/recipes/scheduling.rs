@@ -167,6 +167,7 @@ async fn a_tick_whose_beginning_was_not_answered_is_begun_by_the_same_session() 
         pending_ms: Some(24 * 3_600 * 1_000),
         label: Some("worker".into()),
         keep: None,
+        keep_ms: None,
     };
     session.client().gate_begin(&format!("cron/a/{tick}"), &begin).await.unwrap();
     first.finish("").await.unwrap();
