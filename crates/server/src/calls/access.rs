@@ -10,7 +10,7 @@ use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
 use lockkeeper_core::limits::{MAX_ACCESS_NAME_BYTES, MAX_PATH_BYTES, MAX_RULES};
-use lockkeeper_core::{Reply as Outcome, Session, State, Zxid, access};
+use lockkeeper_core::{Actor, Principals, Refusal, Reply as Outcome, Session, State, Zxid, access};
 use lockkeeper_node::{Consistency, NodeError};
 
 use super::{Answered, CallScope, level, namespaces, record, unexpected};
@@ -142,9 +142,10 @@ fn operation(change: AccessChange) -> Result<(AccessOp, Option<NewToken>), Failu
 /// Changes access control, with an audit record.
 pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
     check_lengths(&change)?;
+    let (op, made) = operation(change.clone())?;
     let requester = scope.requester();
     let context = scope.context.clone();
-    if !may_set_up(&scope, &change).await? {
+    if !may_change(&scope, &op).await? {
         context.audit.authentication_failed(requester, AuthenticationMethod::AccessSetup);
         let detail = format!(
             "access control is off, and who sets it up first administers the cluster: only callers on a node's own \
@@ -154,7 +155,7 @@ pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
         );
         return Err(Failure::new(Code::Forbidden, detail));
     }
-    let answered = carry_out(scope, change.clone()).await;
+    let answered = carry_out(scope, op, made).await;
     let change = without_hashes(change);
     let token_id = match &answered {
         Ok(Reply { body: Answer::AccessChanged(made), .. }) => made.token_id.clone(),
@@ -166,17 +167,26 @@ pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
 
 /// Whether the caller may make the change where access control is off and the state refuses nothing: otherwise whoever
 /// reaches the node could be the administrator once it is on, and lock the others out.
-async fn may_set_up(scope: &CallScope, change: &AccessChange) -> Result<bool, Failure> {
-    let is_of_namespace = matches!(change, AccessChange::PutNamespace { .. } | AccessChange::DeleteNamespace { .. });
+async fn may_change(scope: &CallScope, op: &AccessOp) -> Result<bool, Failure> {
+    let is_of_namespace = matches!(op, AccessOp::PutNamespace { .. } | AccessOp::DeleteNamespace { .. });
     if is_of_namespace || scope.context.admin.access_setup_from.allows(scope.from.is_local) {
         return Ok(true);
     }
     let principals = &scope.caller.principals;
-    let may = |state: &State| {
-        let known = state.access();
-        known.is_enabled() || known.would_allow(principals, state.clock_ms(), &cluster(Rights::ADMIN))
-    };
-    Ok(scope.context.node.read(Consistency::Linearizable, may).await?.value)
+    let may = |state: &State| may_set_up(state, principals, op);
+    Ok(scope.context.node.read(Consistency::Linearizable, may).await?.value.map_err(NodeError::Refused)?)
+}
+
+/// Whether a caller on another machine may make the change, by one state: by the rights that it has there if they were
+/// enforced, whether they are or not. Access control may be off by the time at which the change is applied.
+fn may_set_up(state: &State, principals: &Principals, op: &AccessOp) -> Result<bool, Refusal> {
+    let known = state.access();
+    if known.would_allow(principals, state.clock_ms(), &cluster(Rights::ADMIN)) {
+        return Ok(true);
+    }
+    // Where it is enforced, this is the refusal; but a caller without an answer may repeat how it was enabled.
+    state.authorise(&Actor { principals: principals.clone(), ..Actor::default() }, &op.clone().into())?;
+    Ok(known.is_enabled())
 }
 
 /// Bounds what is recorded, and proposed, whoever asks for it. The state checks the rest.
@@ -224,8 +234,7 @@ fn without_hashes(change: AccessChange) -> AccessChange {
     }
 }
 
-async fn carry_out(scope: CallScope, change: AccessChange) -> Answered {
-    let (op, made) = operation(change)?;
+async fn carry_out(scope: CallScope, op: AccessOp, made: Option<NewToken>) -> Answered {
     let (context, caller) = (scope.context, scope.caller);
     let done = context.node.execute(caller, op).await?;
     let Outcome::AccessChanged = done.value else { return Err(unexpected(&done.value)) };
@@ -341,7 +350,10 @@ pub(super) async fn check(scope: CallScope, question: AccessQuestion) -> Answere
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_core::{Batch, Command, Identity, NodeId, Origin, Term};
+
     use super::*;
+    use crate::config::AdminFrom;
 
     #[test]
     fn rules_are_the_same_inside_and_outside() {
@@ -352,6 +364,39 @@ mod tests {
             assert_eq!(rule_out(&rule_in(rule.clone())), rule);
             assert_eq!(resource_in(resource).to_string(), resource.to_string());
         }
+    }
+
+    /// Access control may be disabled between the look at the state and the change, so that it is enforced at the look
+    /// is no check of the change.
+    #[test]
+    fn a_caller_on_another_machine_needs_the_right_whether_it_is_enforced_or_not() {
+        let mut state = State::new();
+        let mut sequence = 0;
+        let mut apply = |state: &mut State, who: &Principals, op: AccessOp| {
+            sequence += 1;
+            let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
+            let actor = Actor { principals: who.clone(), ..Actor::default() };
+            let command = Command::Do { actor, op: op.into() };
+            state.apply(Term(1), &Batch::consecutive(origin, 1, vec![command])).remove(0).reply.unwrap();
+        };
+        let hash = hash_of_token("lk_first");
+        let enable = |hash: &str| AccessOp::Enable { first: Some(hash.into()) };
+        let (nobody, mut admin) = (Principals::default(), Principals::default());
+        admin.identities.push(Identity { scheme: access::TOKEN.into(), id: hash.as_str().into() });
+        let grant = AccessOp::Grant { principal: ANYONE.into(), role: "admin".into() };
+        for op in [enable(&hash), grant.clone()] {
+            assert_eq!(may_set_up(&state, &nobody, &op), Ok(false), "{op:?}");
+        }
+        apply(&mut state, &nobody, enable(&hash));
+        for op in [enable(&hash_of_token("lk_other")), grant.clone(), AccessOp::Disable] {
+            assert!(may_set_up(&state, &nobody, &op).is_err(), "{op:?}");
+            assert_eq!(may_set_up(&state, &admin, &op), Ok(true), "{op:?}");
+        }
+        assert_eq!(may_set_up(&state, &nobody, &enable(&hash)), Ok(true), "the answer was lost");
+        apply(&mut state, &admin, AccessOp::Disable);
+        assert_eq!(may_set_up(&state, &nobody, &enable(&hash)), Ok(false));
+        assert_eq!(may_set_up(&state, &admin, &grant), Ok(true));
+        assert!(AdminFrom::Local.allows(true) && !AdminFrom::Local.allows(false) && AdminFrom::Anywhere.allows(false));
     }
 
     #[test]

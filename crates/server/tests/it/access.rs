@@ -73,12 +73,18 @@ pub(crate) async fn principal(node: &Running, admin: &str, name: &str, rules: Va
 }
 
 /// An address of this machine from which a client looks to a node at 127.0.0.1 as one on another machine does. `None`
-/// where there are loopback addresses only.
+/// where there are loopback addresses only, which CI must not have: the tests that need another one check nothing then.
 fn elsewhere() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Sends nothing: the system chooses the address from which it would.
-    socket.connect("198.51.100.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|own| !own.is_loopback())
+    let chosen = || {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        // Sends nothing: the system chooses the address from which it would.
+        socket.connect("198.51.100.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|own| !own.is_loopback())
+    };
+    let found = chosen();
+    let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(found.is_some() || !is_ci, "this machine has loopback addresses only; CI needs another one");
+    found
 }
 
 #[tokio::test]
@@ -125,7 +131,8 @@ async fn while_it_is_off_only_the_nodes_own_machine_sets_it_up() {
 async fn the_configuration_may_let_it_be_set_up_from_anywhere() {
     let mut cluster = Cluster::start_with(1, |config| config.admin.access_setup_from = AdminFrom::Anywhere).await;
     let node = &mut cluster.nodes[0];
-    node.call_from(elsewhere());
+    let Some(elsewhere) = elsewhere() else { return };
+    node.call_from(Some(elsewhere));
     enable(node).await;
 }
 
