@@ -193,11 +193,7 @@ impl Drop for RequestGuard {
 pub(crate) fn after_entry(error: NodeError) -> NodeError {
     match error {
         NodeError::NoLeader { .. } | NodeError::Overloaded { .. } | NodeError::ShuttingDown => {
-            NodeError::UnknownOutcome(
-                "the request stands in the queue and is cancelled as soon as possible; a retry with the same request \
-                 id is safe"
-                    .into(),
-            )
+            NodeError::UnknownOutcome("the request stands in the queue and is cancelled as soon as possible".into())
         }
         other => other,
     }

@@ -10,7 +10,7 @@ use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
     FencingToken, IfHolding, LockMode, LockName, LockOp, Reply as Outcome, RequestId, RequestKey, State, Zxid,
 };
-use lockkeeper_node::{Caller, Credential, Grant, Node};
+use lockkeeper_node::{Caller, Credential, Grant, Node, NodeError};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -232,13 +232,9 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
             (false, None) => context.node.acquire(owner.caller.clone(), request).await,
         }
     };
-    let answer = answer.map_err(|error| {
-        Failure::from(error).with(|problem| {
-            if problem.code == Code::UnknownOutcome && owner.made.is_none() {
-                let _ = write!(problem.detail, ", which is {}", Uuid::from_u128(wanted.uuid.0));
-            }
-        })
-    })?;
+    // One that was drawn for this call says nothing to the caller, who cannot ask for the request again.
+    let id_of_caller = owner.caller.request.as_ref().map(|_| Uuid::from_u128(wanted.uuid.0));
+    let answer = answer.map_err(|error| failed(error, id_of_caller))?;
     let zxid = answer.zxid;
     match answer.value {
         lockkeeper_node::Acquired::Held(grant) => {
@@ -253,13 +249,27 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
             Err(busy(&context, &owner.caller.principals, &lock, &ask, (&holders, waiting_ahead + 1)).await.at(zxid))
         }
         lockkeeper_node::Acquired::Gone => {
-            let detail = format!(
-                "request {} for lock {} was withdrawn, released or broken; acquire again with a new request id",
-                Uuid::from_u128(wanted.uuid.0),
-                wanted.lock
-            );
+            let (id, again) = match id_of_caller {
+                Some(id) => (format!("request {id}"), "acquire again with a new request id"),
+                None => ("the request".into(), "acquire again"),
+            };
+            let detail = format!("{id} for lock {} was withdrawn, released or broken; {again}", wanted.lock);
             Err(Failure::new(Code::NotQueued, detail).at(zxid))
         }
+    }
+}
+
+/// Names the request only by an id of the caller's own.
+fn failed(error: NodeError, id_of_caller: Option<Uuid>) -> Failure {
+    match (error, id_of_caller) {
+        (NodeError::UnknownOutcome(why), None) => {
+            let remedy = "it may or may not have been executed; see who holds the lock before you acquire it again";
+            Failure::new(Code::UnknownOutcome, format!("{why}; {remedy}"))
+        }
+        (error @ NodeError::UnknownOutcome(_), Some(id)) => Failure::from(error).with(|problem| {
+            let _ = write!(problem.detail, ", which is {id}");
+        }),
+        (error, _) => error.into(),
     }
 }
 
@@ -305,7 +315,7 @@ async fn held(
                 state.session(session).map(|s| s.timeout_ms)
             });
             let timeout_ms = read.await?.value;
-            timeout_ms.ok_or(lockkeeper_node::NodeError::Refused(lockkeeper_core::Refusal::SessionExpired(session)))?
+            timeout_ms.ok_or(NodeError::Refused(lockkeeper_core::Refusal::SessionExpired(session)))?
         }
     };
     let credential = owner.made.as_mut().map(|made| {
@@ -372,5 +382,22 @@ pub(super) async fn downgrade(scope: CallScope, name: String, Token { token }: T
             Ok(Reply::ok(done.zxid, Answer::Downgraded(body)))
         }
         other => Err(unexpected(&other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_names_an_id_of_the_caller_and_no_other() {
+        let unknown = || NodeError::UnknownOutcome("it was sent".into());
+        let id = draw().0;
+        let own = failed(unknown(), Some(Uuid::from_u128(id))).problem().detail.clone();
+        assert!(own.ends_with(&format!("the same Lockkeeper-Request-Id, which is {}", Uuid::from_u128(id))), "{own}");
+        let without = failed(unknown(), None);
+        assert_eq!(without.code(), Code::UnknownOutcome);
+        assert!(!without.problem().detail.contains("Request-Id"), "{}", without.problem().detail);
+        assert_eq!(failed(NodeError::ShuttingDown, None).code(), Code::ShuttingDown);
     }
 }

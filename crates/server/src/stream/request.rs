@@ -318,7 +318,8 @@ async fn withdrawn(given_up: oneshot::Receiver<Undecided>) -> Failure {
         }
         Ok(Ok(Undecided)) | Err(_) => Failure::new(
             Code::UnknownOutcome,
-            "cancelled, but it is unknown whether the request has left the queue; retry with the same request id",
+            "cancelled, but it is unknown whether the request has left the queue; if it had a request id, repeat it \
+             under that",
         ),
     }
 }
