@@ -68,16 +68,20 @@ pub enum Error {
 /// Says of each endpoint why it could not serve. Endpoints with one cause, which a cluster without a majority has, are
 /// named together.
 fn unreachable(tried: &[Tried]) -> String {
-    if !tried.iter().any(|tried| tried.code == Some(Code::NoLeader)) {
+    let cause = |tried: &Tried| match tried.code {
+        Some(Code::NoLeader) => Some(("has no leader", "have no leader")),
+        // It led, or knew who did. As nothing was done, the request was one that leaves nothing behind.
+        Some(Code::UnknownOutcome) => Some(("waits for a majority", "wait for a majority")),
+        None if tried.why.contains("Connection refused") => Some(("refuses connections", "refuse connections")),
+        _ => None,
+    };
+    let lacks_majority = |tried: &Tried| matches!(tried.code, Some(Code::NoLeader | Code::UnknownOutcome));
+    if !tried.iter().any(lacks_majority) {
         return format!("no endpoint could serve: {}", list(tried));
     }
     let mut parts: Vec<(Option<(&str, &str)>, Vec<String>)> = Vec::new();
     for tried in tried {
-        let cause = match tried.code {
-            Some(Code::NoLeader) => Some(("has no leader", "have no leader")),
-            None if tried.why.contains("Connection refused") => Some(("refuses connections", "refuse connections")),
-            _ => None,
-        };
+        let cause = cause(tried);
         let address = tried.endpoint.split_once("://").map_or(tried.endpoint.as_str(), |(_, address)| address);
         match parts.iter_mut().find(|(known, _)| cause.is_some() && *known == cause) {
             Some((_, addresses)) => addresses.push(address.to_owned()),

@@ -153,6 +153,15 @@ impl Attempts {
         self.note_answer(endpoint, why, None);
     }
 
+    /// The same of an endpoint that did not answer. Later attempts have less time, so that an earlier cause says more.
+    fn note_unanswered(&mut self, endpoint: &Endpoint, why: String) {
+        if self.tried.iter().any(|tried| tried.endpoint == endpoint.to_string()) {
+            self.in_this_round += 1;
+        } else {
+            self.note(endpoint, why);
+        }
+    }
+
     /// The same of an endpoint that answered with this code.
     fn note_answer(&mut self, endpoint: &Endpoint, why: String, code: Option<Code>) {
         self.in_this_round += 1;
@@ -367,7 +376,7 @@ impl<'a> RetryLoop<'a> {
                 if self.changes() {
                     self.attempts.outcome_unknown = Some(format!("{endpoint}: {why}"));
                 }
-                self.attempts.note(&endpoint, why);
+                self.attempts.note_unanswered(&endpoint, why);
                 NextStep::MoveOn { index, retry_after: None }
             }
             AttemptOutcome::Unanswered(why) => NextStep::Done(Err(Error::UnknownOutcome(format!("{endpoint}: {why}")))),
