@@ -94,15 +94,15 @@ pub(super) async fn close(scope: CallScope, id: u64) -> Answered {
 /// Shows a session. Needs no secret and shows none.
 pub(super) async fn show(scope: CallScope, id: u64, query: ReadQuery) -> Answered {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
-    let (session, of) = (SessionId(id), node.clone());
+    let session = SessionId(id);
     let read = node
         .read(level(query.consistency), move |state: &State| {
             may_see(&principals, state, session)?;
-            Ok(state.session(session).map(|found| view(&of, &principals, state, (session, found))))
+            Ok(state.session(session).map(|found| view(&principals, state, (session, found))))
         })
         .await?;
     match read.value.map_err(NodeError::Refused)? {
-        Some(session) => Ok(Reply::ok(read.zxid, Answer::Session(session))),
+        Some(session) => Ok(Reply::ok(read.zxid, Answer::Session(with_silence(node, session)))),
         None => {
             let detail = format!("there is no session {id}: it has expired, was closed, or never was");
             Err(Failure::new(Code::NotFound, detail).at(read.zxid))
@@ -119,23 +119,17 @@ fn may_see(principals: &Principals, state: &State, id: SessionId) -> Result<(), 
     state.check_right(principals, &Need::of(Resource::Sessions, "", Rights::READ))
 }
 
-/// The view of a session, without names in directories that the caller may not list.
-fn view(
-    node: &Node,
-    principals: &Principals,
-    state: &State,
-    (id, session): (SessionId, &lockkeeper_core::Session),
-) -> Session {
+/// The view of a session, without names in directories that the caller may not list, and without its last sign of life.
+fn view(principals: &Principals, state: &State, (id, session): (SessionId, &lockkeeper_core::Session)) -> Session {
     let ephemerals = session.ephemerals();
-    let silent_ms = node.session_silence(id).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
     Session {
         session_id: id.0,
         timeout_ms: session.timeout_ms,
         principal: state.principal_of_session(session),
         label: session.label.to_string(),
         opened_ms: session.opened_ms,
-        silent_ms,
-        remaining_ms: silent_ms.map(|silent_ms| u64::from(session.timeout_ms).saturating_sub(silent_ms)),
+        silent_ms: None,
+        remaining_ms: None,
         ephemeral_count: ephemerals.len() as u64,
         ephemerals: ephemerals
             .take(EPHEMERALS_SHOWN)
@@ -145,19 +139,25 @@ fn view(
     }
 }
 
+/// Adds the last sign of life, which is no part of the state: outside of the state's lock, because that of the signs is
+/// held for long where all of them are copied.
+fn with_silence(node: &Node, session: Session) -> Session {
+    let silence = node.session_silence(SessionId(session.session_id));
+    let silent_ms = silence.map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
+    let remaining_ms = silent_ms.map(|silent_ms| u64::from(session.timeout_ms).saturating_sub(silent_ms));
+    Session { silent_ms, remaining_ms, ..session }
+}
+
 /// Lists sessions in the order in which they were opened.
 pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let limit = page_limit(page.limit)?;
-    let (after, of) = (page.after.map(SessionId), node.clone());
+    let after = page.after.map(SessionId);
     let read = node
         .read(level(page.consistency), move |state: &State| {
             state.check_right(&principals, &Need::of(Resource::Sessions, "", Rights::READ))?;
-            let mut found: Vec<Session> = state
-                .sessions_after(after)
-                .take(limit + 1)
-                .map(|session| view(&of, &principals, state, session))
-                .collect();
+            let mut found: Vec<Session> =
+                state.sessions_after(after).take(limit + 1).map(|session| view(&principals, state, session)).collect();
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.session_id);
@@ -165,5 +165,6 @@ pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
         })
         .await?;
     let (sessions, next) = read.value.map_err(NodeError::Refused)?;
+    let sessions = sessions.into_iter().map(|session| with_silence(node, session)).collect();
     Ok(Reply::ok(read.zxid, Answer::Sessions(Sessions { sessions, next, zxid: read.zxid.0 })))
 }
