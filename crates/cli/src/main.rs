@@ -219,7 +219,7 @@ mod tests {
             ("semaphore s --permits 2 ./render", Some("semaphore s --permits 2 -- ./render")),
             ("gate invoices/1 ./send 1", Some("gate invoices/1 -- ./send 1")),
             ("lock x", None),
-            ("lock x -- ", None),
+            ("lock x --", None),
             ("lock x --shred", None),
             ("semaphore s -- true", None),
         ] {
