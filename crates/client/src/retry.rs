@@ -434,3 +434,20 @@ impl<'a> RetryLoop<'a> {
 fn jitter() -> f64 {
     rand::rng().random_range(0.5..1.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last attempts of a call's patience are too short for an answer.
+    #[test]
+    fn an_attempt_without_an_answer_takes_no_cause_away() {
+        let (mut attempts, endpoint) = (Attempts::default(), Endpoint::parse("a:7001").unwrap());
+        attempts.note_unanswered(&endpoint, "no answer within 900 ms".into());
+        attempts.note_answer(&endpoint, "it has none".into(), Some(Code::NoLeader));
+        attempts.note_unanswered(&endpoint, "no answer within 3 ms".into());
+        assert_eq!(attempts.in_this_round, 3);
+        let error = attempts.into_error();
+        assert_eq!(error.to_string(), "no majority: a:7001 has no leader");
+    }
+}

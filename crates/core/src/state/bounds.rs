@@ -35,6 +35,9 @@ pub(crate) enum Adds {
     Lock,
 }
 
+/// What a gate grows by at most when it is finished: its result, and numbers of its record.
+pub(crate) const LARGEST_RESULT: u64 = MAX_GATE_RESULT_BYTES as u64 + 32;
+
 /// Refuses to add to a state that holds so much already, remembered replies aside.
 fn check_room(rules: &Rules, bytes: u64, added: u64, adds: Adds) -> Result<(), Refusal> {
     let limit = rules.max_state_bytes;
@@ -83,10 +86,9 @@ impl State {
         if !matches!(self.gate(key), Ok(None)) {
             return Ok(());
         }
-        let largest = MAX_GATE_RESULT_BYTES as u64;
-        let to_come = largest.saturating_mul(self.tree.pending_gates as u64);
+        let to_come = LARGEST_RESULT.saturating_mul(self.tree.pending_gates as u64);
         let bytes = self.tree.bytes.saturating_add(self.session_bytes).saturating_add(to_come);
-        check_room(rules, bytes, largest, Adds::Lock)
+        check_room(rules, bytes, LARGEST_RESULT, Adds::Lock)
     }
 }
 

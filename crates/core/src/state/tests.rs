@@ -1,5 +1,6 @@
 //! Tests that are too large for the golden scripts: bounds, wrap-arounds, and that nothing is copied.
 
+use super::bounds::LARGEST_RESULT;
 use super::*;
 use crate::limits::*;
 use crate::*;
@@ -307,7 +308,6 @@ fn a_gate_is_begun_only_with_room_for_its_result_and_then_finished_in_any_case()
     let mut bench = Bench::new();
     let key = |name| GateKey::parse(name).unwrap();
     let begin = |name| GateOp::Begin { key: key(name), fingerprint: "f".into(), pending_ms: 1_000, label: "".into() };
-    let largest = MAX_GATE_RESULT_BYTES as u64;
     let begun = |bench: &mut Bench, name| match bench.ask(begin(name)) {
         Ok(Reply::Gate(GateStanding::Proceed { token, .. })) => token,
         other => panic!("{other:?}"),
@@ -315,7 +315,7 @@ fn a_gate_is_begun_only_with_room_for_its_result_and_then_finished_in_any_case()
     let a = begun(&mut bench, "a");
     let taken = bench.state.tree.bytes + bench.state.session_bytes;
     // Room for the result of `a`, and nearly for one more.
-    bench.rules.max_state_bytes = (taken + 2 * largest) * 10 / 11 - 1;
+    bench.rules.max_state_bytes = (taken + 2 * LARGEST_RESULT) * 10 / 11 - 1;
     let room = |bench: &Bench, name| bench.state.check_room_for_result(&bench.rules, &key(name));
     assert!(matches!(room(&bench, "b"), Err(Refusal::StateFull { .. })), "{:?}", room(&bench, "b"));
     assert_eq!(room(&bench, "a"), Ok(()), "it is asked for again");
