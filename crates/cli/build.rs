@@ -1,4 +1,4 @@
-//! Hands the commit and the features of the build to `lockkeeper version`.
+//! Hands the commit of the build to `lockkeeper version`.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,11 +13,6 @@ fn main() {
     if let Some(log) = git("--git-path logs/HEAD").filter(|log| of_checkout && Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
-    let mut features: Vec<&str> = Vec::new();
-    for (variable, feature) in [("CARGO_FEATURE_JWT", "jwt"), ("CARGO_FEATURE_OTLP", "otlp")] {
-        features.extend(std::env::var_os(variable).map(|_| feature));
-    }
-    println!("cargo::rustc-env=LOCKKEEPER_FEATURES={}", features.join(" "));
 }
 
 /// What `git rev-parse` prints.

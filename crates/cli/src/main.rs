@@ -77,7 +77,10 @@ fn run() -> ExitCode {
 /// Runs what another lockkeeper has started.
 fn internal(command: Internal) -> ExitCode {
     let (name, result) = match command {
-        Internal::Exec(exec) => (exec.of.clone(), Err(supervise::helpers::exec(&exec))),
+        Internal::Exec(exec) => {
+            failure::set_json(exec.json);
+            (exec.of.clone(), Err(supervise::helpers::exec(&exec)))
+        }
         Internal::Guard { group } => ("__guard".into(), supervise::helpers::guard(group)),
         Internal::Locks { prefix } => ("__locks".into(), commands::complete_locks(&prefix)),
     };

@@ -53,6 +53,14 @@ pub mod telemetry;
 mod tls;
 mod zookeeper;
 
+/// The optional parts that this build has.
+pub const FEATURES: &[&str] = match (cfg!(feature = "jwt"), cfg!(feature = "otlp")) {
+    (true, true) => &["jwt", "otlp"],
+    (true, false) => &["jwt"],
+    (false, true) => &["otlp"],
+    (false, false) => &[],
+};
+
 pub use config::{Config, ConfigError};
 pub use error::ServeError;
 pub use http::limits::OpenFiles;

@@ -43,7 +43,8 @@ pub(crate) fn laid_out(width: usize) -> Command {
 fn lay_out(command: &mut Command, width: usize) {
     // The same in errors and manual pages as in help: without the options that were given, and with the `--`.
     let usage = command.render_usage().to_string();
-    let usage = usage.trim_start_matches("Usage:").trim().to_owned();
+    let usage = filled(&format!("Usage: {}", usage.trim_start_matches("Usage:").trim()), "Usage: ".len(), width);
+    let usage = usage.trim_start_matches("Usage: ").to_owned();
     let (short, long) = [command.get_after_help(), command.get_after_long_help()]
         .map(|text| text.map(|text| reflowed(&text.to_string(), width)))
         .into();

@@ -67,9 +67,9 @@ pub(crate) fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let profile = if cfg!(debug_assertions) { "test" } else { "release" };
         let mutants = if cfg!(mutants) { "MUTANT BUILD, " } else { "" };
-        let features = match env!("LOCKKEEPER_FEATURES") {
-            "" => String::new(),
-            features => format!(", features {features}"),
+        let features = match lockkeeper_server::FEATURES {
+            [] => String::new(),
+            features => format!(", features {}", features.join(" ")),
         };
         format!("{} ({mutants}commit {COMMIT}, {profile} build{features})", env!("CARGO_PKG_VERSION"))
     });
@@ -622,6 +622,9 @@ pub(crate) struct Exec {
     /// Ask for the terminal's foreground before CMD starts
     #[arg(long)]
     pub(crate) foreground: bool,
+    /// Report a failure as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Program and arguments to execute
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,

@@ -55,7 +55,7 @@ fn bad_arguments_are_refused_with_their_cause() {
     let directory = tempfile::tempdir().unwrap();
     assert!(certs(directory.path(), &["init", "--cluster", "orders"]).status.success());
     for (arguments, cause) in [
-        (&["init", "--cluster", "a b", "--force"][..], "--cluster \"a b\""),
+        (&["init", "--cluster", "a b", "--force"][..], r#"--cluster \"a b\""#),
         (&["client", "--name", "../x"], "--name"),
         (&["client", "--name", &"x".repeat(65)], "1 to 64"),
         (&["client", "--name", "a", "--cluster", "other"], "is that of cluster orders"),

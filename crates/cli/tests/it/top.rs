@@ -98,8 +98,9 @@ fn the_screen_fits_the_terminal_and_is_given_back() {
     assert!(lines.len() <= 8 && lines.iter().all(|line| line.chars().count() <= COLUMNS), "{lines:?}");
 }
 
-/// What a command that succeeds shows on a terminal of 80 columns. `key` is pressed once something is shown.
-fn on_a_terminal(mut command: Command, key: &[u8]) -> String {
+/// What a command that succeeds shows on a terminal of 80 columns. `key` is pressed once the command says what it
+/// is for.
+fn on_a_terminal(mut command: Command, mut key: &[u8]) -> String {
     let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = openpty(Some(&size), None).unwrap();
     let (input, modes) = (terminal.slave.try_clone().unwrap(), tcgetattr(&terminal.slave).unwrap());
@@ -110,10 +111,10 @@ fn on_a_terminal(mut command: Command, key: &[u8]) -> String {
     let mut master = File::from(terminal.master);
     let (mut shown, mut piece) = (Vec::new(), [0; 4096]);
     while let Ok(read @ 1..) = master.read(&mut piece) {
-        if shown.is_empty() {
-            master.write_all(key).unwrap();
-        }
         shown.extend(&piece[..read]);
+        if String::from_utf8_lossy(&shown).contains("leave") {
+            master.write_all(std::mem::take(&mut key)).unwrap();
+        }
     }
     assert_eq!(child.code(), Some(0));
     assert_eq!(tcgetattr(&master).unwrap().local_flags, modes.local_flags, "the terminal is as it was");
