@@ -1,4 +1,4 @@
-//! The table of results for each mutant, for people and for the README.
+//! The table of results for each mutant, for people.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -132,7 +132,7 @@ impl Table {
         )
     }
 
-    /// For the README.
+    /// As Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text =

@@ -1,4 +1,4 @@
-//! The table of every workload under every nemesis: as a page, as Markdown for the README, and as data.
+//! The table of every workload under every nemesis: as a page, as Markdown, and as data.
 
 use std::fmt::Write as _;
 use std::io;
@@ -178,7 +178,7 @@ impl Matrix {
         reasons
     }
 
-    /// The table for a README.
+    /// The table as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!(
             "Commit {}, {}; {} nodes, {} backend, kernel {}; seed {}.\n\n{}.\n\nA cell: operations carried out / \
