@@ -74,27 +74,24 @@ fn the_calls_are_the_operations_of_the_api() {
     for operation in elsewhere {
         operations.remove(operation).unwrap();
     }
-    let mut documented = BTreeMap::new();
-    for line in PAGE.lines().skip_while(|line| *line != "### Calls").take_while(|line| *line != "### `cancel`") {
-        let [_, call, parameters, operation, _] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
-            continue;
-        };
-        let Some(operation) = operation.strip_prefix('`') else { continue };
-        let operation = operation.trim_end_matches('`');
-        let words = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
-        let name: String = words(call).pop_first().unwrap();
-        let in_camel_case = name.split('_').enumerate().map(|(at, word)| match at {
-            0 => word.to_owned(),
-            _ => word[..1].to_uppercase() + &word[1..],
-        });
-        assert_eq!(in_camel_case.collect::<String>(), operation);
-        // An unknown call and an unknown field are told apart by the names that serde expects instead.
-        let error = serde_json::from_value::<Call>(json!({ &name: { "surprise": 1 } })).unwrap_err().to_string();
-        let expected: BTreeSet<String> = words(&error).into_iter().filter(|word| word != "surprise").collect();
-        assert_eq!(expected, words(parameters), "{name}: {error}");
-        documented.insert(operation.to_owned(), words(parameters));
+    // An unknown call and an unknown parameter are refused with the names that serde expects instead.
+    let expected = |call: Value| -> BTreeSet<String> {
+        let error = serde_json::from_value::<Call>(call).unwrap_err().to_string();
+        error.split('`').skip(1).step_by(2).filter(|word| *word != "surprise").map(str::to_owned).collect()
+    };
+    let mut calls = BTreeMap::new();
+    for name in expected(json!({ "surprise": {} })) {
+        let operation: String = name
+            .split('_')
+            .enumerate()
+            .map(|(at, word)| match at {
+                0 => word.to_owned(),
+                _ => word[..1].to_uppercase() + &word[1..],
+            })
+            .collect();
+        calls.insert(operation, expected(json!({ &name: { "surprise": 1 } })));
     }
-    assert_eq!(documented, operations);
+    assert_eq!(calls, operations);
 }
 
 /// The names of the fields, without those inside bodies and problems.
