@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockkeeper_api::Code;
-use lockkeeper_api::text::printable;
+use lockkeeper_api::text::{is_obeyed, printable};
 use lockkeeper_client::{AccessTokenError, EndpointError, Error, SPEAKS_TLS, TlsError};
 use nix::sys::signal::Signal;
 use serde::Serialize;
@@ -125,7 +125,7 @@ impl Failure {
             return;
         }
         match wants_json() {
-            true => print_error(&self.problem().to_string()),
+            true => print_error_json(&self.problem()),
             false => print_error(&format!("lockkeeper {command}: {}", self.message)),
         }
     }
@@ -160,6 +160,21 @@ pub(crate) fn print_error(line: &str) {
     status_line::erase();
     // The line may contain untrusted text, such as a server's error.
     let _ = writeln!(std::io::stderr(), "{}", printable(&line));
+}
+
+/// Prints a document as one line on standard error. JSON has no escapes but its own.
+pub(crate) fn print_error_json(document: &Value) {
+    print_error(&printable_json(document));
+}
+
+/// The document, with characters that a terminal obeys as JSON escapes them.
+fn printable_json(document: &Value) -> String {
+    let mut text = String::new();
+    for c in document.to_string().chars() {
+        // All of them are in the basic multilingual plane.
+        if is_obeyed(c) { text.push_str(&format!("\\u{:04x}", u32::from(c))) } else { text.push(c) }
+    }
+    text
 }
 
 /// The text of an error without the endpoints that were tried, for a line that names the endpoint.
@@ -260,6 +275,14 @@ mod tests {
     use lockkeeper_api::Problem;
 
     use super::*;
+
+    #[test]
+    fn a_document_with_characters_that_a_terminal_obeys_is_json() {
+        let document = json!({ "label": "pay\u{202e}42\u{7f}\n\u{200d}ü" });
+        let text = printable_json(&document);
+        assert_eq!(text, "{\"label\":\"pay\\u202e42\\u007f\\n\u{200d}ü\"}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), document);
+    }
 
     #[test]
     fn a_failure_is_a_problem_document_with_a_code_for_programs() {

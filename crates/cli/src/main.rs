@@ -137,18 +137,27 @@ fn with_dashes(words: &[String], error: &clap::Error) -> Option<String> {
         ContextValue::Strings(texts) => Some(texts.clone()),
         _ => None,
     };
+    // Only `lock` takes several names, and so CMD for some of them.
+    let second_name = |words: &[String]| {
+        let matches = Args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+        matches.subcommand_matches("lock")?.get_many::<String>("names")?.nth(1).cloned()
+    };
     let invalid = context(ContextKind::InvalidArg)?;
     let command = match error.kind() {
         _ if words.iter().any(|word| word == "--") => return None,
-        ErrorKind::UnknownArgument => invalid.into_iter().find(|word| !word.starts_with('-'))?,
+        ErrorKind::UnknownArgument => match invalid.into_iter().next()? {
+            option if option.starts_with('-') => {
+                second_name(words.split(|word| word.starts_with(&option)).next().unwrap_or_default())?
+            }
+            word => word,
+        },
         ErrorKind::MissingRequiredArgument if invalid.iter().any(|missing| missing.starts_with("<CMD>")) => {
-            // Only `lock` takes several names, and so CMD for some of them.
-            let matches = Args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
-            matches.subcommand_matches("lock")?.get_many::<String>("names")?.nth(1)?.clone()
+            second_name(words)?
         }
         _ => return None,
     };
-    let at = words.iter().rposition(|word| *word == command)?;
+    // Behind the program, its command and one name.
+    let at = words.iter().skip(3).position(|word| *word == command)? + 3;
     let (before, after) = words.split_at(at);
     let program = ["lockkeeper".to_owned()];
     let before = program.iter().chain(before.iter().skip(1)).map(String::as_str);
@@ -221,6 +230,9 @@ mod tests {
             ("lock x --wait 5s sleep 10", Some("lock x --wait 5s -- sleep 10")),
             ("semaphore s --permits 2 ./render", Some("semaphore s --permits 2 -- ./render")),
             ("gate invoices/1 ./send 1", Some("gate invoices/1 -- ./send 1")),
+            ("lock x rsync -a src dst", Some("lock x -- rsync -a src dst")),
+            ("lock echo echo hi", Some("lock echo -- echo hi")),
+            ("lock x sh run sh", Some("lock x -- sh run sh")),
             ("lock x", None),
             ("lock x --", None),
             ("lock x --shred", None),

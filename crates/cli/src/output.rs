@@ -72,7 +72,7 @@ pub(crate) fn count(number: impl TryInto<u64>, thing: &str) -> String {
 /// Prints a table. On a terminal its long cells are wrapped, so that it fits.
 pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
     let mut table = table.clone();
-    if let Some((width, _)) = terminal_size::terminal_size() {
+    if let Some((width, _)) = terminal_size::terminal_size_of(io::stdout()) {
         fit(&mut table, width.0);
     }
     print_line(&table_lines(&table))

@@ -101,8 +101,10 @@ impl Rights {
     pub const FORCE: Self = Self(8);
     /// To change members and access control.
     pub const ADMIN: Self = Self(16);
-    /// To take a backup. Feature level 3. Whoever has [`ADMIN`](Self::ADMIN) may do that too.
+    /// To take a backup. Feature level 3.
     pub const BACKUP: Self = Self(32);
+    /// Each of them is enough to take a backup.
+    pub const TO_BACK_UP: Self = Self::ADMIN.and(Self::BACKUP);
     /// Every right of the first administrator: what there was before [`BACKUP`](Self::BACKUP), at every level.
     pub const ALL: Self = Self(31);
     /// Every right that there is.

@@ -131,6 +131,10 @@ impl Engine {
     /// for a long count: each of these commands counts a piece on every replica, and sets no limit that needs it.
     async fn count_in_pieces(&self, actor: &Actor, op: Op) -> Result<Op, NodeError> {
         let Op::Access(AccessOp::PutNamespace { name, owner, limits, mut version }) = op else { return Ok(op) };
+        // A repetition of the request must be the same command, and each piece raises the version.
+        if actor.request.is_some() && version.is_some() {
+            return Ok(AccessOp::PutNamespace { name, owner, limits, version }.into());
+        }
         while limits.need_counts() && self.replica.state_now().has_much_to_count(&name) {
             let (name, owner, limits) = (name.clone(), owner.clone(), limits.without_counts());
             let op = AccessOp::PutNamespace { name, owner, limits, version }.into();

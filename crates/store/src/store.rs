@@ -104,7 +104,7 @@ impl Store {
             watchdog,
             // A purge that a crash interrupted goes on.
             purging: opened.purged.map(|purged| (purged.index, sled::IVec::from(&part_key(0, 0)))),
-            purge_owed: 0,
+            purge_backlog: 0,
             committed_at: Instant::now(),
             committed: opened.committed,
             buffer: Vec::new(),

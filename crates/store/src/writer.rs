@@ -25,7 +25,7 @@ use crate::watchdog::Watchdog;
 /// Keys that the lazy purge removes before it looks at the queue again, at most a quarter of what is removed without a
 /// barrier. After a batch it removes twice the keys that the batch wrote, if that is more, as far as no command waits.
 const PURGE_STEP: u64 = 4;
-/// Keys, of at most 4 KiB, that a purge may owe to the commands that waited. What it owes beyond that is removed before
+/// Keys, of at most 4 KiB, by which a purge may be behind for the commands that waited. Its backlog beyond that is removed before
 /// the next batch: a purge that never had its turn under a steady load would fill the disk.
 const PURGE_BEHIND: u64 = 4096;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
@@ -44,7 +44,7 @@ pub(crate) struct Writer {
     /// Upper index and next key of a purge under way.
     pub(crate) purging: Option<(u64, sled::IVec)>,
     /// Keys that the purge should have removed after the batches so far.
-    pub(crate) purge_owed: u64,
+    pub(crate) purge_backlog: u64,
     pub(crate) committed_at: Instant,
     pub(crate) committed: Option<Bytes>,
     pub(crate) buffer: Vec<u8>,
@@ -114,8 +114,8 @@ impl Writer {
             (command.done)(told.clone());
         }
         self.watchdog.begin();
-        self.purge_owed += PURGE_STEP.max(2 * result?);
-        let purged = self.purge_some(self.purge_owed);
+        self.purge_backlog += PURGE_STEP.max(2 * result?);
+        let purged = self.purge_some(self.purge_backlog);
         self.watchdog.end();
         purged
     }
@@ -247,19 +247,19 @@ impl Writer {
         for _ in 0..limit.div_ceil(PURGE_STEP) {
             let Some((upto, from)) = self.purging.take() else { break };
             let next = self.log.purge_some(&from, upto, PURGE_STEP as usize, &self.barrier)?;
-            self.purge_owed = self.purge_owed.saturating_sub(PURGE_STEP);
+            self.purge_backlog = self.purge_backlog.saturating_sub(PURGE_STEP);
             if next.is_none() {
                 let mut state = self.shared.state.lock();
                 // Unless more is to be purged by now.
                 state.purging = state.purging.filter(|wanted| *wanted != upto);
             }
             self.purging = next.map(|key| (upto, key));
-            if self.purge_owed <= PURGE_BEHIND && self.barrier.is_half_due() && self.shared.has_waiting() {
+            if self.purge_backlog <= PURGE_BEHIND && self.barrier.is_half_due() && self.shared.has_waiting() {
                 break;
             }
         }
         if self.purging.is_none() {
-            self.purge_owed = 0;
+            self.purge_backlog = 0;
         }
         Ok(())
     }

@@ -97,7 +97,7 @@ async fn try_out_on(net: Arc<dyn FaultNet>, names: &[&str], nodes: u64, clients:
     let mut rng = StdRng::seed_from_u64(7);
     for nemesis in &mut nemeses {
         if let Some(lacks) = nemesis.lacks(&test_bed) {
-            eprintln!("{}: skipped: {lacks:?}", nemesis.name());
+            skip(&format!("{}: {lacks:?}", nemesis.name()));
             continue;
         }
         let writing = write_all_the_while(&test_bed);

@@ -348,6 +348,9 @@ impl Cluster {
         print_line("\nTo use them, in another terminal:")?;
         if !common.asks_at(&endpoints) {
             print_line(&format!("  export LOCKKEEPER_ENDPOINTS={}", endpoints.join(",")))?;
+            if !zookeeper.is_empty() {
+                print_line(&format!("  export ZOOKEEPER={}", zookeeper.join(",")))?;
+            }
         }
         print_line("  lockkeeper status")?;
         print_line("  lockkeeper lock demo -- sh -c 'echo token $LOCKKEEPER_TOKEN; sleep 10' &")?;

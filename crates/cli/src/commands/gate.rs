@@ -112,7 +112,7 @@ impl Hold for Gate {
     }
 
     async fn waiting(&self, session: &Session) -> Option<Waiting> {
-        let gate = session.client().gate(&self.key).await.ok()?.gate;
+        let gate = session.client().gate_stale(&self.key).await.ok()?.gate;
         Some(Waiting { holder: holder_of(gate), ..Waiting::unknown(self.key.clone()) })
     }
 

@@ -1,8 +1,8 @@
 //! Says on standard error what a command waits for, and who keeps it waiting: after a second, when the holder changes,
 //! and otherwise rarely. On a terminal it is one line that is kept up to date, and cleared at the end.
 //!
-//! The look-ups must cost the cluster little and never disturb the wait: they are answered by one replica, they come
-//! more rarely the longer the queue is, and their errors are ignored.
+//! The look-ups must cost the cluster little and never disturb the wait: they come more rarely the longer the queue is,
+//! and their errors are ignored. Those of queues and gates are answered by one replica.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Hold;
 use crate::args::HoldArgs;
-use crate::failure::{print_error, wants_json};
+use crate::failure::{print_error, print_error_json, wants_json};
 use crate::output::{escaped, now_ms, seconds_since, until};
 use crate::status_line::StatusLine;
 
@@ -100,6 +100,10 @@ impl Waiting {
     }
 
     fn pause(&self) -> Duration {
+        if self.place.is_none() {
+            // Outside of a queue nobody knows how many wait.
+            return BETWEEN_CHANGES;
+        }
         let waiters = u32::try_from(self.waiters).unwrap_or(u32::MAX);
         PAUSE.saturating_add(PAUSE_PER_WAITER.saturating_mul(waiters)).min(BETWEEN_REPEATS)
     }
@@ -159,8 +163,10 @@ pub(super) async fn report(args: &HoldArgs, hold: &impl Hold, session: &Session)
             if wants_json() || !line.draw(&text) {
                 line.clear();
                 if lines.is_due(&waiting, Instant::now()) {
-                    let json = wants_json().then(|| json!({ "waiting": waiting }).to_string());
-                    print_error(&json.unwrap_or(text));
+                    match wants_json() {
+                        true => print_error_json(&json!({ "waiting": waiting })),
+                        false => print_error(&text),
+                    }
                 }
             }
             let left = look_again_at.saturating_duration_since(Instant::now());

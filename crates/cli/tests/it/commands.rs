@@ -163,6 +163,14 @@ fn completions_have_the_names_of_locks_and_no_internal_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = String::from_utf8(lockkeeper().args(["completions", shell]).output().unwrap().stdout).unwrap();
         assert!(!script.contains("__exec") && !script.contains("__guard"), "{shell}");
+        if shell == "zsh" {
+            // clap's own function is renamed, and called by the one that is registered.
+            for part in
+                ["_lockkeeper_line() {", "    _lockkeeper_line \"$@\"", "    compadd -a names", "\n_lockkeeper() {"]
+            {
+                assert_eq!(script.matches(part).count(), 1, "{part}");
+            }
+        }
     }
     let complete = r#"
         complete_line() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()

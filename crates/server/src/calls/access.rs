@@ -335,7 +335,11 @@ pub(super) async fn check(scope: CallScope, question: AccessQuestion) -> Answere
                 }
                 None => known.principals_of(&who, state.clock_ms()).map(|principal| principal.into_owned()).collect(),
             };
-            let need = Need::of(resource_in(question.resource), &question.name, rights_in(&[question.right]));
+            let rights = match question.right {
+                Right::Backup => Rights::TO_BACK_UP,
+                right => rights_in(&[right]),
+            };
+            let need = Need::of(resource_in(question.resource), &question.name, rights);
             let rule = about.iter().map(String::as_str).chain([ANYONE]).find_map(|one| known.rule_for(one, &need));
             let is_super = question.principal.is_none() && who.is_super();
             Ok(AccessAnswer {

@@ -41,7 +41,7 @@ const RETRY_AFTER_MS: u64 = 2_000;
 
 /// Either of these rights.
 fn need() -> Need<'static> {
-    Need::of(Resource::Cluster, "", Rights::ADMIN.and(Rights::BACKUP))
+    Need::of(Resource::Cluster, "", Rights::TO_BACK_UP)
 }
 
 /// Takes a backup: everything that was acknowledged before the call, at one zxid. `lockkeeper snapshot` reads it. A

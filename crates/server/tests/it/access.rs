@@ -7,6 +7,7 @@ use lockkeeper_api::Code;
 use lockkeeper_api::access::{Access, AccessAnswer, AccessChanged, WhoAmI};
 use lockkeeper_api::locks::{Lock, Locks};
 use lockkeeper_api::sessions::{SessionOpened, Sessions};
+use lockkeeper_checkers::skip::skip;
 use lockkeeper_server::config::AdminFrom;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -73,7 +74,7 @@ pub(crate) async fn principal(node: &Running, admin: &str, name: &str, rules: Va
 }
 
 /// An address of this machine from which a client looks to a node at 127.0.0.1 as one on another machine does. `None`
-/// where there are loopback addresses only, which CI must not have: the tests that need another one check nothing then.
+/// where there are loopback addresses only; the test is skipped then.
 fn elsewhere() -> Option<IpAddr> {
     let chosen = || {
         let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
@@ -82,8 +83,9 @@ fn elsewhere() -> Option<IpAddr> {
         socket.local_addr().ok().map(|address| address.ip()).filter(|own| !own.is_loopback())
     };
     let found = chosen();
-    let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-    assert!(found.is_some() || !is_ci, "this machine has loopback addresses only; CI needs another one");
+    if found.is_none() {
+        skip("an address that is no loopback address");
+    }
     found
 }
 
@@ -228,6 +230,7 @@ async fn a_right_is_for_its_names_alone() {
     let admin = with(&node, &admin);
     assert!(ask(&admin, "resource=locks&name=orders&right=acquire&principal=orders").await.allowed);
     assert!(ask(&admin, "resource=cluster&right=admin").await.allowed);
+    assert!(ask(&admin, "resource=cluster&right=backup").await.allowed, "as an administrator takes backups");
 }
 
 #[tokio::test]
