@@ -1,8 +1,10 @@
 //! `--json`: lists are objects, and failures are problem documents with a code for programs.
 
+use std::process::Output;
+
 use serde_json::Value;
 
-use crate::support::{Dev, Killed, complaint, eventually, json};
+use crate::support::{Dev, Killed, complaint, eventually, json, lockkeeper};
 
 #[test]
 fn lists_are_objects_and_failures_are_problem_documents() {
@@ -62,8 +64,7 @@ fn failures_have_codes(dev: &Dev) {
     let gate = ["gate", "g", "--fingerprint", "f", "--label", "the worker", "--"];
     let _worker = Killed(dev.command(&[&gate[..], &["sleep", "100"]].concat()).spawn().unwrap());
     eventually("the gate is begun", || !json(&dev.run(&["--json", "gates", "list"]))["gates"][0].is_null());
-    let failed = |arguments: &[&str]| -> Value {
-        let output = dev.run(&[&["--json"], arguments].concat());
+    let problem_of = |output: Output| -> Value {
         assert!(output.stdout.is_empty(), "{output:?}");
         let problem: Value = serde_json::from_str(&complaint(&output)).unwrap_or_else(|e| panic!("{e}: {output:?}"));
         assert_eq!(problem["exit_code"].as_i64(), output.status.code().map(i64::from), "{problem}");
@@ -72,6 +73,7 @@ fn failures_have_codes(dev: &Dev) {
         }
         problem
     };
+    let failed = |arguments: &[&str]| problem_of(dev.run(&[&["--json"], arguments].concat()));
     for (arguments, exit_code, code) in [
         (&["get", "/none"][..], 1, "no_node"),
         (&["unlock", "held", "--force", "--token", "1"], 1, "not_held"),
@@ -84,11 +86,13 @@ fn failures_have_codes(dev: &Dev) {
         (&["lock", "a", "--", "/"], 126, "not_executable"),
         (&["semaphore", "held", "--permits", "2", "--", "true"], 125, "lock_mismatch"),
         (&["gate", "g", "--fingerprint", "other", "--", "true"], 118, "gate_mismatch"),
-        (&["--endpoints", "http://127.0.0.1:1", "--patience", "100ms", "locks"], 122, "unreachable"),
     ] {
         let problem = failed(arguments);
         assert_eq!((&problem["code"], &problem["exit_code"]), (&code.into(), &exit_code.into()), "{arguments:?}");
     }
+    let nowhere = ["--json", "--endpoints", "http://127.0.0.1:1", "--patience", "100ms", "locks"];
+    let problem = problem_of(lockkeeper().args(nowhere).output().unwrap());
+    assert_eq!((&problem["code"], &problem["exit_code"]), (&"unreachable".into(), &122.into()));
     let busy = failed(&["lock", "held", "--wait", "0", "--", "true"]);
     assert_eq!((&busy["code"], &busy["exit_code"], &busy["place"]), (&"lock_busy".into(), &120.into(), &1.into()));
     assert_eq!(busy["holders"][0]["label"], "the holder");

@@ -470,7 +470,7 @@ fn what_is_not_there_and_what_cannot_be_is_refused() {
         ("", vec![]),
         ("with space", vec![]),
         ("r", vec![rule(Resource::Locks, "a", Rights::default())]),
-        ("r", vec![rule(Resource::Locks, "a", Rights(32))]),
+        ("r", vec![rule(Resource::Locks, "a", Rights(64))]),
         ("r", vec![rule(Resource::Locks, "/a", Rights::READ)]),
         ("r", vec![rule(Resource::Nodes, "a", Rights::READ)]),
         ("r", vec![rule(Resource::Cluster, "a", Rights::READ)]),
