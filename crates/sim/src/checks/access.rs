@@ -23,7 +23,7 @@ pub struct AccessControl {
     /// Principals by the hashes of their tokens.
     tokens: BTreeMap<String, String>,
     grants: BTreeSet<(String, String)>,
-    /// The tokens of sessions that were opened with one.
+    /// The tokens of sessions that belong to the principal of one.
     sessions: BTreeMap<u64, String>,
     /// Sessions whose token was withdrawn, and when.
     condemned: BTreeMap<u64, u64>,
@@ -62,6 +62,8 @@ impl AccessControl {
                 if self.is_enforced && token.as_ref().is_some_and(|token| !self.tokens.contains_key(token)) {
                     return Err(format!("a session was opened at {zxid} with a token that does not count"));
                 }
+                // A session is its principal's if that has a role, and otherwise anyone's.
+                let token = token.filter(|token| self.tokens.get(token).is_some_and(|known| self.has_role(known)));
                 for event in &change.outcome.events {
                     if let (Event::SessionOpened { session, .. }, Some(token)) = (event, &token) {
                         self.sessions.insert(session.0, token.clone());
