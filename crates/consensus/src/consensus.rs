@@ -21,7 +21,7 @@ use crate::log::codec;
 use crate::log::compaction::{LogCompactor, LogLimits};
 use crate::log::log_store::LogStore;
 use crate::majority_watch::MajorityWatch;
-use crate::membership::{MemberChange, MembershipChanges};
+use crate::membership::MembershipChanges;
 use crate::peer::announced_levels::AnnouncedLevels;
 use crate::peer::call_order::CallOrder;
 use crate::peer::claim_exchange::ClaimExchange;
@@ -37,7 +37,7 @@ use crate::raft_node::{RaftNode, Tasks};
 use crate::read_index::{Coalescer, ReadRounds, WAITING_CALLERS, leader_round, read_round};
 use crate::snapshot_receive::SnapshotReceiver;
 use crate::state_machine::{Raft, StateMachineAdapter};
-use crate::status::{ConsensusStatus, Leadership, MemberAddresses, MemberRole, Members, ReadIndex};
+use crate::status::{ConsensusStatus, Leadership, MemberAddresses, MemberChange, MemberRole, Members, ReadIndex};
 use crate::status_publisher::{StatusPublisher, status_of};
 
 /// What consensus is made of.

@@ -1,5 +1,7 @@
 //! Errors, by caller. Every text says what happened; the variant says what the caller may conclude.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 
 use crate::status::MemberRole;
@@ -128,4 +130,14 @@ impl ServeError {
     pub(crate) fn new(code: &str, detail: impl Into<String>) -> ServeError {
         ServeError { code: code.to_owned(), detail: detail.into() }
     }
+
+    /// The body of the call cannot be read.
+    pub(crate) fn malformed(error: io::Error) -> ServeError {
+        ServeError::new("malformed", error.to_string())
+    }
+}
+
+/// Bytes that a program of this version did not write.
+pub(crate) fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("unreadable {what}: written by another version, or damaged"))
 }

@@ -23,8 +23,8 @@ use crate::config::Config;
 use crate::log::codec;
 use crate::peer::directory_claim::{Acknowledged, KnownPeer};
 use crate::peer::peer_auth::write_peers;
-use crate::peer::validation::{MAX_FIRST_TERM, MAX_INDEX};
-use crate::raft_types::{Membership, SnapshotMeta, StoredMembership, Vote, log_id_of};
+use crate::peer::validation::MAX_FIRST_TERM;
+use crate::raft_types::{MAX_INDEX, Membership, SnapshotMeta, StoredMembership, Vote, log_id_of};
 use crate::state_machine::encode_meta;
 
 const WRITE_BYTES: usize = 256 * 1024;

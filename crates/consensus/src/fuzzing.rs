@@ -5,12 +5,10 @@ use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest, VoteRequest, VoteResponse};
 use openraft::vote::{RaftLeaderId, RaftVote};
 
-use crate::peer::announced_levels;
-use crate::peer::directory_claim::DirectoryClaim;
+use crate::peer::directory_claim::{ClaimReply, DirectoryClaim};
 use crate::peer::validation::{Validator, check_clocks};
 use crate::peer::wire::{
-    self, AppendReply, ClaimReply, Command, LivenessCheck, MembersReply, PieceReply, ProposeReply, ReadIndexReply,
-    TransferReply,
+    self, AppendReply, Command, LivenessCheck, MembersReply, PieceReply, ProposeReply, ReadIndexReply, TransferReply,
 };
 use crate::raft_types::{LogId, TypeConfig, Vote};
 use crate::state_machine::decode_meta;
@@ -49,8 +47,8 @@ pub fn decode_any(bytes: &[u8]) {
         10 => drop(wire::decode::<MembersReply>(body)),
         11 => drop(wire::decode::<TransferReply>(body)),
         12 => drop(wire::decode::<ReadIndexReply>(body)),
-        13 => drop(announced_levels::decode::<ClaimReply>(body)),
-        16 => drop(announced_levels::decode::<DirectoryClaim>(body).is_ok_and(|(claim, _)| claim.is_well_formed())),
+        13 => drop(wire::decode_announced::<ClaimReply>(body)),
+        16 => drop(wire::decode_announced::<DirectoryClaim>(body).is_ok_and(|(claim, _)| claim.is_well_formed())),
         14 => drop(crate::log::codec::decode_vote(body)),
         _ => drop(crate::log::codec::decode_committed(body)),
     }

@@ -70,7 +70,6 @@ pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError}
 pub use founding::{Founding, FoundingError, replay_log, stored_term};
 pub use lockkeeper_store::LogPosition;
 pub use log::codec::{proposal_of, record_of_proposal};
-pub use membership::MemberChange;
 pub use peer::call_frame::PEER_PROTOCOL;
 pub use peer::call_server::serve_calls;
 pub use peer::directory_claim::{
@@ -87,4 +86,6 @@ pub use peer::peer_connection::{HEADER_CODE, PEER_PATH};
 pub use peer::transport::{PeerKind, Transport, TransportError};
 pub use read_index::{Coalescer, JoinError};
 pub use runtime::seed_this_thread;
-pub use status::{ConsensusStatus, Follower, Leadership, MemberAddresses, MemberRole, Members, ReadIndex};
+pub use status::{
+    ConsensusStatus, Follower, Leadership, MemberAddresses, MemberChange, MemberRole, Members, ReadIndex,
+};

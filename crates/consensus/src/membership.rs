@@ -8,7 +8,6 @@ use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::Precondition;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -23,7 +22,7 @@ use crate::peer::wire::{self, Command, FirstMembersReply, MembersReply};
 use crate::raft_node::RaftNode;
 use crate::raft_types::{LogId, StoredMembership, TypeConfig};
 use crate::read_index::ReadRounds;
-use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberEntry, MemberRole, Members};
+use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberChange, MemberEntry, MemberRole, Members};
 use crate::status_publisher::{CAUGHT_UP_ENTRIES, is_caught_up, members_of, status_of};
 
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,31 +31,6 @@ const PROMOTE_PATIENCE: Duration = Duration::from_secs(3);
 const PROMOTE_POLL: Duration = Duration::from_millis(20);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
-
-/// A change of the membership.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MemberChange {
-    /// Adds a node that does not vote. Of a member that is there already with this peer address, sets where clients
-    /// reach it.
-    Add {
-        /// Its id.
-        node: u64,
-        /// Where it is reached.
-        addresses: MemberAddresses,
-        /// Without a role, a new node becomes an ordinary member, and a known one keeps its role.
-        role: Option<MemberRole>,
-    },
-    /// Makes a learner a voter.
-    Promote {
-        /// Its id.
-        node: u64,
-    },
-    /// Removes a member.
-    Remove {
-        /// Its id.
-        node: u64,
-    },
-}
 
 /// Makes changes of the membership.
 pub(crate) struct MembershipChanges {

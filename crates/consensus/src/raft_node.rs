@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ForwardReason, ForwardToLeader};
-use openraft::vote::RaftLeaderId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -17,7 +15,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::error::BarrierError;
-use crate::peer::validation::Validator;
 use crate::raft_types::TypeConfig;
 use crate::state_machine::Raft;
 use crate::status::{Leadership, Members};
@@ -116,14 +113,6 @@ impl RaftNode {
 
     pub(crate) fn leads(&self) -> Leadership {
         *self.leadership.borrow()
-    }
-
-    /// Checks of a peer's message against this node's present state.
-    pub(crate) fn validator(&self) -> Validator {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let term = metrics.vote.leader_id().term();
-        Validator { node: self.config.node, term, fresh: term == 0 && metrics.last_log_index.is_none() }
     }
 
     pub(crate) fn is_going_down(&self) -> bool {

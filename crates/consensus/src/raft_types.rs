@@ -55,6 +55,9 @@ pub(crate) type Membership = openraft::Membership<u64, crate::status::MemberEntr
 pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
 pub(crate) type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<TypeConfig>;
 
+/// The highest index: a million entries a second for nine years.
+pub(crate) const MAX_INDEX: u64 = 1 << 48;
+
 pub(crate) fn position_of(id: &LogId) -> LogPosition {
     LogPosition { term: id.committed_leader_id().term, index: id.index() }
 }

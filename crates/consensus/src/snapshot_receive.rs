@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::application::StateMachine;
 use crate::blocking::{Blocking, blocking};
 use crate::error::ServeError;
+use crate::peer::validation::Validator;
 use crate::peer::wire::{PieceHead, PieceReply};
 use crate::raft_node::RaftNode;
 use crate::raft_types::Vote;
@@ -63,7 +64,7 @@ impl SnapshotReceiver {
             return Ok(PieceReply::HigherVote { vote: own });
         }
         let meta = decode_meta(&head.meta).map_err(implausible)?;
-        self.node.validator().check_snapshot(&head.vote, &meta, committed).map_err(implausible)?;
+        Validator::of(&self.node).check_snapshot(&head.vote, &meta, committed).map_err(implausible)?;
         let mut slot = self.incoming.lock().await;
         if head.offset == 0 {
             let snapshots = self.snapshots.clone();

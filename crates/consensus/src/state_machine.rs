@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::application::{Committed, Restored, SnapshotEncoder, StateMachine};
 use crate::blocking::{Blocking, blocking, blocking_in_background};
-use crate::log::codec::invalid;
+use crate::error::invalid;
 use crate::raft_types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, position_of};
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, StateMachineAdapter>;

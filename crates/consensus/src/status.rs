@@ -112,6 +112,31 @@ impl Members {
     }
 }
 
+/// A change of the membership.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberChange {
+    /// Adds a node that does not vote. Of a member that is there already with this peer address, sets where clients
+    /// reach it.
+    Add {
+        /// Its id.
+        node: u64,
+        /// Where it is reached.
+        addresses: MemberAddresses,
+        /// Without a role, a new node becomes an ordinary member, and a known one keeps its role.
+        role: Option<MemberRole>,
+    },
+    /// Makes a learner a voter.
+    Promote {
+        /// Its id.
+        node: u64,
+    },
+    /// Removes a member.
+    Remove {
+        /// Its id.
+        node: u64,
+    },
+}
+
 /// A point up to which reads are linearizable once it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadIndex {

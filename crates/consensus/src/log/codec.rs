@@ -10,6 +10,7 @@ use openraft::entry::RaftEntry;
 use openraft::vote::{RaftLeaderId, RaftVote};
 
 use crate::application::Committed;
+use crate::error::invalid;
 use crate::raft_types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, position_of};
 
 const KIND_BLANK: u8 = 0;
@@ -18,10 +19,6 @@ const KIND_NORMAL: u8 = 1;
 const KIND_MEMBERSHIP: u8 = 4;
 const FORMAT_VOTE: u8 = 1;
 const FORMAT_COMMITTED: u8 = 1;
-
-pub(crate) fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("unreadable {what}: written by another version, or damaged"))
-}
 
 /// The record of an entry: a kind byte; then nothing, or the clock and the payload, or the membership.
 pub(crate) fn record_of(entry: &Entry) -> io::Result<Record> {

@@ -15,8 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc::Receiver;
 use tokio_util::codec::{Decoder, FramedRead};
 
-use crate::error::ServeError;
-use crate::log::codec::invalid;
+use crate::error::{ServeError, invalid};
 use crate::peer::transport::PeerKind;
 
 /// The protocol that a connection is upgraded to; it names the version of these frames.

@@ -13,14 +13,12 @@ use crate::application::StateMachine;
 use crate::blocking::{Blocking, blocking};
 use crate::bootstrap::bootstrap_when_ready;
 use crate::error::ServeError;
-use crate::peer::announced_levels;
-use crate::peer::directory_claim::DirectoryClaim;
+use crate::peer::directory_claim::{ClaimReply, DirectoryClaim};
 use crate::peer::peer_auth::PeerCaller;
 use crate::peer::peers::Peers;
 use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, MALFORMED, Wanted};
-use crate::peer::rpc_handler::malformed;
 use crate::peer::transport::{PeerKind, TransportError};
-use crate::peer::wire::ClaimReply;
+use crate::peer::wire;
 use crate::raft_node::RaftNode;
 use crate::raft_types::LogId;
 
@@ -91,12 +89,12 @@ impl ClaimExchange {
                 now.notified().await;
                 continue;
             }
-            let outcome = match self.peers.levels.encode(&guard.claim) {
+            let outcome = match wire::encode_announced(&guard.claim, self.peers.levels.own) {
                 Ok(body) => self.peers.call(peer, PeerKind::Admission, body, CLAIM_DEADLINE).await,
                 Err(error) => Err(TransportError::Unreachable(error.to_string())),
             };
             let outcome = outcome.and_then(|body| {
-                announced_levels::decode(&body).map_err(|error| TransportError::Garbled(error.to_string()))
+                wire::decode_announced(&body).map_err(|error| TransportError::Garbled(error.to_string()))
             });
             let judged = {
                 let peers = self.peers.clone();
@@ -138,7 +136,7 @@ impl ClaimExchange {
         let formed = self.node.raft.is_initialized().await.unwrap_or(true);
         let role = self.node.config.role;
         let reply = ClaimReply { claim: guard.claim.clone(), formed, role, voters: self.voters() };
-        self.peers.levels.encode(&reply).map_err(malformed)
+        wire::encode_announced(&reply, self.peers.levels.own).map_err(ServeError::malformed)
     }
 
     /// Saves now and then what peers have acknowledged.

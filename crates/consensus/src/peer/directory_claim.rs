@@ -12,7 +12,8 @@ use std::io;
 use lockkeeper_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
-use crate::peer::validation::MAX_INDEX;
+use crate::raft_types::MAX_INDEX;
+use crate::status::MemberRole;
 
 /// The peer's directory id is not the one it was first seen with.
 pub const CODE_DIRECTORY_CHANGED: &str = "directory_changed";
@@ -106,6 +107,19 @@ pub(crate) struct DirectoryClaim {
     pub(crate) directory: u128,
     /// The latest starts of the directory, oldest first; the last is the present one.
     pub(crate) starts: Vec<Start>,
+}
+
+/// The answer to a claim that is in order.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ClaimReply {
+    /// The answering node's own.
+    pub(crate) claim: DirectoryClaim,
+    /// True when it is part of a formed cluster.
+    pub(crate) formed: bool,
+    /// Its role by its own configuration: a cluster is not formed with a front node among its founders.
+    pub(crate) role: MemberRole,
+    /// The voters that it knows of, and the log index of that membership.
+    pub(crate) voters: Option<(u64, Vec<u64>)>,
 }
 
 fn no(node: u64, code: &'static str, why: &str) -> Result<(), PeerRejection> {

@@ -20,10 +20,11 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::application::FatalHook;
 use crate::error::ServeError;
-use crate::peer::directory_claim::{Acknowledged, DirectoryClaim, KnownPeer, PeerMemory, PeerRejection, StartId};
+use crate::peer::directory_claim::{
+    Acknowledged, ClaimReply, DirectoryClaim, KnownPeer, PeerMemory, PeerRejection, StartId,
+};
 use crate::peer::peer_auth::PeerCaller;
 use crate::peer::transport::TransportError;
-use crate::peer::wire::ClaimReply;
 use crate::status::MemberRole;
 
 /// The receiver is not admitted itself yet.

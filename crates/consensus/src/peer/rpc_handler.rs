@@ -1,7 +1,6 @@
 //! Answers to peers' calls. [`crate::PeerAuth`] has authenticated the caller; a `ServeError` says that the call was not
 //! acted on.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,33 +19,29 @@ use crate::error::{BarrierError, ChangeError, ProposeError, ServeError};
 use crate::failure_detector::hold;
 use crate::leader_transfer::LeaderTransfer;
 use crate::log::log_store::LogStore;
-use crate::membership::{MemberChange, MembershipChanges};
-use crate::peer::announced_levels;
+use crate::membership::MembershipChanges;
 use crate::peer::call_order::{CallOrder, in_turn};
 use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::Acknowledged;
 use crate::peer::peer_auth::PeerCaller;
 use crate::peer::peers::Peers;
 use crate::peer::transport::{CODE_GOING_DOWN, PeerKind};
-use crate::peer::validation::{MAX_INDEX, check_clock};
+use crate::peer::validation::{Validator, check_clock};
 use crate::peer::wire::{
     self, Append, AppendReply, Command, KnownMembers, LivenessCheck, MembersReply, ProposeReply, ReadIndexReply,
     TransferReply,
 };
 use crate::propose::Proposer;
 use crate::raft_node::RaftNode;
-use crate::raft_types::{Entry, TypeConfig, Vote};
+use crate::raft_types::{Entry, MAX_INDEX, TypeConfig, Vote};
 use crate::read_index::ReadRounds;
 use crate::snapshot_receive::SnapshotReceiver;
+use crate::status::MemberChange;
 
 /// A stop waits no longer than this for peers' messages that are being acted on.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 type Answer = Result<Bytes, ServeError>;
-
-pub(crate) fn malformed(error: io::Error) -> ServeError {
-    ServeError::new("malformed", error.to_string())
-}
 
 fn stopped(error: RaftError<TypeConfig>) -> ServeError {
     ServeError::new("stopped", format!("consensus has stopped on this node: {error}"))
@@ -57,7 +52,7 @@ fn going_down() -> ServeError {
 }
 
 fn answer<T: Serialize>(value: &T) -> Answer {
-    wire::encode(value).map_err(malformed)
+    wire::encode(value).map_err(ServeError::malformed)
 }
 
 /// A vote must name the node that sends it, both in a leader's and in a candidate's calls.
@@ -126,7 +121,7 @@ impl RpcHandler {
         }
         match kind {
             PeerKind::Admission => {
-                let claim = announced_levels::decode(&body).map_err(malformed)?;
+                let claim = wire::decode_announced(&body).map_err(ServeError::malformed)?;
                 self.claims.answer_claim(caller, claim).await
             }
             // A node that joins exchanges no claims before it knows its peers. What it gets here are addresses.
@@ -144,14 +139,14 @@ impl RpcHandler {
                 answer(&self.node.raft.pre_vote(request).await.map_err(stopped)?)
             }
             PeerKind::Snapshot => {
-                let (head, piece) = wire::decode_piece(body).map_err(malformed)?;
+                let (head, piece) = wire::decode_piece(body).map_err(ServeError::malformed)?;
                 check_sender(&head.vote, from)?;
                 answer(&self.snapshots.receive_piece(head, piece).await?)
             }
             PeerKind::TransferLeader => {
-                let request: TransferLeaderRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
+                let request: TransferLeaderRequest<TypeConfig> = wire::decode(&body).map_err(ServeError::malformed)?;
                 check_sender(request.from_leader(), from)?;
-                self.node.validator().check_transfer(&request).map_err(implausible)?;
+                Validator::of(&self.node).check_transfer(&request).map_err(implausible)?;
                 if self.node.is_going_down() {
                     return Err(going_down());
                 }
@@ -159,10 +154,10 @@ impl RpcHandler {
             }
             PeerKind::ReadIndex => answer(&self.read_index().await),
             PeerKind::LivenessCheck => {
-                let check: LivenessCheck = wire::decode(&body).map_err(malformed)?;
+                let check: LivenessCheck = wire::decode(&body).map_err(ServeError::malformed)?;
                 answer(&hold(&self.node, check).await.ok_or_else(going_down)?)
             }
-            PeerKind::Propose => self.command(caller, wire::decode(&body).map_err(malformed)?).await,
+            PeerKind::Propose => self.command(caller, wire::decode(&body).map_err(ServeError::malformed)?).await,
             PeerKind::Service => self
                 .service
                 .serve(from, body)
@@ -173,9 +168,10 @@ impl RpcHandler {
 
     async fn append(&self, caller: PeerCaller, body: Bytes) -> Answer {
         let (arrived, from) = (Instant::now(), caller.node);
-        let Append { mut request, clock_ms, durable, ticket } = wire::decode_append(body).map_err(malformed)?;
+        let Append { mut request, clock_ms, durable, ticket } =
+            wire::decode_append(body).map_err(ServeError::malformed)?;
         check_sender(&request.vote, from)?;
-        self.node.validator().check_append(&mut request).map_err(implausible)?;
+        Validator::of(&self.node).check_append(&mut request).map_err(implausible)?;
         check_clock(clock_ms).map_err(implausible)?;
         for entry in &request.entries {
             if let EntryPayload::Normal(stamped) = &entry.payload {
@@ -205,9 +201,9 @@ impl RpcHandler {
     }
 
     fn vote_request(&self, from: u64, body: &[u8]) -> Result<VoteRequest<TypeConfig>, ServeError> {
-        let request: VoteRequest<TypeConfig> = wire::decode(body).map_err(malformed)?;
+        let request: VoteRequest<TypeConfig> = wire::decode(body).map_err(ServeError::malformed)?;
         check_sender(&request.vote, from)?;
-        self.node.validator().check_vote_request(&request).map_err(implausible)?;
+        Validator::of(&self.node).check_vote_request(&request).map_err(implausible)?;
         Ok(request)
     }
 

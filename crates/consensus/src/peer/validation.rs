@@ -7,12 +7,14 @@
 //! within these bounds; keeping strangers from the peer port is another layer's task.
 
 use openraft::EntryPayload;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::entry::RaftEntry;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
 use openraft::vote::{RaftLeaderId, RaftVote};
 
 use crate::application::{ClockReport, MAX_CLOCK_MS};
-use crate::raft_types::{Entry, LogId, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
+use crate::raft_node::RaftNode;
+use crate::raft_types::{Entry, LogId, MAX_INDEX, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
 use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberRole};
 
 /// The most by which one message may raise a node's term. Terms rise by one for each election, so such a gap takes ten
@@ -20,9 +22,6 @@ use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberRole};
 pub(crate) const MAX_TERM_STEP: u64 = 1 << 32;
 /// The highest term that a node without vote and log accepts: a node that joins late does not know the cluster's term.
 pub(crate) const MAX_FIRST_TERM: u64 = 1 << 62;
-/// The highest index: a million entries a second for nine years.
-pub(crate) const MAX_INDEX: u64 = 1 << 48;
-
 /// Why a message is refused, in words for people.
 pub(crate) type Checked<T = ()> = Result<T, String>;
 
@@ -38,6 +37,14 @@ pub(crate) struct Validator {
 }
 
 impl Validator {
+    /// As this node stands now.
+    pub(crate) fn of(node: &RaftNode) -> Validator {
+        let metrics = node.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let term = metrics.vote.leader_id().term();
+        Validator { node: node.config.node, term, fresh: term == 0 && metrics.last_log_index.is_none() }
+    }
+
     fn max_term(&self) -> u64 {
         if self.fresh { MAX_FIRST_TERM } else { self.term.saturating_add(MAX_TERM_STEP).min(u64::MAX - 1) }
     }

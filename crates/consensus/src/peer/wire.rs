@@ -11,14 +11,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::application::ClockReport;
-use crate::error::{BarrierError, ChangeError, ProposeError};
-use crate::log::codec::{self, invalid};
-use crate::membership::MemberChange;
+use crate::error::{BarrierError, ChangeError, ProposeError, invalid};
+use crate::log::codec;
+use crate::peer::announced_levels::FIRST_LEVEL;
 use crate::peer::call_order::Ticket;
-use crate::peer::directory_claim::DirectoryClaim;
-use crate::peer::validation::MAX_INDEX;
-use crate::raft_types::{LogId, TypeConfig, Vote};
-use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberRole, Members};
+use crate::raft_types::{LogId, MAX_INDEX, TypeConfig, Vote};
+use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberChange, MemberRole, Members};
 
 /// First byte of every body: the version of what follows.
 const VERSION: u8 = 4;
@@ -36,12 +34,22 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> io::Result<T> {
     }
 }
 
-/// As [`decode`], with what follows the message.
-pub(crate) fn decode_head<T: DeserializeOwned>(body: &[u8]) -> io::Result<(T, &[u8])> {
-    match body.split_first() {
-        Some((&VERSION, rest)) => postcard::take_from_bytes(rest).map_err(|_| invalid("peer message")),
-        _ => Err(invalid("peer message")),
+/// A claim or an answer to one, with the sender's feature level behind it.
+pub(crate) fn encode_announced<T: Serialize>(message: &T, level: u32) -> io::Result<Bytes> {
+    encode(&(message, level))
+}
+
+/// A claim or an answer to one, and the level that its sender announces.
+pub(crate) fn decode_announced<T: DeserializeOwned>(body: &[u8]) -> io::Result<(T, u32)> {
+    let (message, rest) = match body.split_first() {
+        Some((&VERSION, rest)) => postcard::take_from_bytes(rest).map_err(|_| invalid("peer message"))?,
+        _ => return Err(invalid("peer message")),
+    };
+    if rest.is_empty() {
+        return Ok((message, FIRST_LEVEL));
     }
+    let level = postcard::from_bytes(rest).ok().filter(|level| *level >= FIRST_LEVEL);
+    Ok((message, level.ok_or_else(|| invalid("feature level"))?))
 }
 
 /// Head of an append; the entries follow as (term, index, length, record payload).
@@ -214,19 +222,6 @@ pub(crate) enum LivenessCheck {
     Probe,
 }
 
-/// The answer to a claim that is in order.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct ClaimReply {
-    /// The answering node's own.
-    pub(crate) claim: DirectoryClaim,
-    /// True when it is part of a formed cluster.
-    pub(crate) formed: bool,
-    /// Its role by its own configuration: a cluster is not formed with a front node among its founders.
-    pub(crate) role: MemberRole,
-    /// The voters that it knows of, and the log index of that membership.
-    pub(crate) voters: Option<(u64, Vec<u64>)>,
-}
-
 /// One piece of a snapshot; the piece's bytes follow the head.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PieceHead {
@@ -262,4 +257,21 @@ pub(crate) fn decode_piece(mut body: Bytes) -> io::Result<(PieceHead, Bytes)> {
     }
     let head = decode(&body.split_to(head_bytes))?;
     Ok((head, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_read_behind_a_message_and_ignored_by_programs_that_know_of_none() {
+        let message = (7_u64, String::from("claim"));
+        let announced = encode_announced(&message, 300).unwrap();
+        assert_eq!(decode_announced::<(u64, String)>(&announced).unwrap(), (message.clone(), 300));
+        assert_eq!(decode::<(u64, String)>(&announced).unwrap(), message);
+        let without = encode(&message).unwrap();
+        assert_eq!(decode_announced::<(u64, String)>(&without).unwrap(), (message, FIRST_LEVEL));
+        assert!(decode_announced::<(u64, String)>(&[&without[..], &[0]].concat()).is_err(), "there is no level 0");
+        assert!(decode_announced::<(u64, String)>(&[&without[..], &[0x80]].concat()).is_err(), "cut off");
+    }
 }
