@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admission::guard::RollbackGuard;
 use crate::config::Config;
-use crate::peer::rollback_guard::RollbackGuard;
-use crate::raft_node::RaftNode;
+use crate::raft::node::RaftNode;
 use crate::status::{MemberAddresses, MemberEntry};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -18,12 +18,12 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::TransferLeaderRequest;
 use openraft::vote::RaftLeaderId;
 
+use crate::calls::peers::Peers;
+use crate::calls::wire::{self, LivenessCheck};
 use crate::leader_probe::{ProbeTimes, ProbingEnd, is_dead, probe_until_silent, run_until_answered};
-use crate::peer::peers::Peers;
-use crate::peer::transport::PeerKind;
-use crate::peer::wire::{self, LivenessCheck};
-use crate::raft_node::RaftNode;
+use crate::raft::node::RaftNode;
 use crate::status::Leadership;
+use crate::transport::PeerKind;
 
 /// The leader holds a call open this long at most.
 const HOLD: Duration = Duration::from_secs(20);

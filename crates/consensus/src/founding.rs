@@ -7,7 +7,7 @@
 //!
 //! Members of the old cluster must not mix with the new one, even under the same name and ids. So each founder knows
 //! the directory ids of the others beforehand, and turns away a node that comes with another directory
-//! ([`crate::peer::peer_auth`]).
+//! ([`crate::admission::auth`]).
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -18,14 +18,14 @@ use openraft::vote::{RaftLeaderId, RaftVote};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
+use crate::admission::auth::write_peers;
+use crate::admission::claim::{Acknowledged, KnownPeer};
 use crate::bootstrap::founders;
+use crate::calls::validation::MAX_FIRST_TERM;
 use crate::config::Config;
-use crate::log::codec;
-use crate::peer::directory_claim::{Acknowledged, KnownPeer};
-use crate::peer::peer_auth::write_peers;
-use crate::peer::validation::MAX_FIRST_TERM;
-use crate::raft_types::{MAX_INDEX, Membership, SnapshotMeta, StoredMembership, Vote, log_id_of};
-use crate::state_machine::encode_meta;
+use crate::raft::log::codec;
+use crate::raft::state_machine::encode_meta;
+use crate::raft::types::{MAX_INDEX, Membership, SnapshotMeta, StoredMembership, Vote, log_id_of};
 
 const WRITE_BYTES: usize = 256 * 1024;
 

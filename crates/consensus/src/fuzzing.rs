@@ -5,13 +5,13 @@ use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest, VoteRequest, VoteResponse};
 use openraft::vote::{RaftLeaderId, RaftVote};
 
-use crate::peer::directory_claim::{ClaimReply, DirectoryClaim};
-use crate::peer::validation::{Validator, check_clocks};
-use crate::peer::wire::{
+use crate::admission::claim::{ClaimReply, DirectoryClaim};
+use crate::calls::validation::{Validator, check_clocks};
+use crate::calls::wire::{
     self, AppendReply, Command, LivenessCheck, MembersReply, PieceReply, ProposeReply, ReadIndexReply, TransferReply,
 };
-use crate::raft_types::{LogId, TypeConfig, Vote};
-use crate::state_machine::decode_meta;
+use crate::raft::state_machine::decode_meta;
+use crate::raft::types::{LogId, TypeConfig, Vote};
 
 #[path = "fuzzing_seeds.rs"]
 mod inputs;
@@ -49,8 +49,8 @@ pub fn decode_any(bytes: &[u8]) {
         12 => drop(wire::decode::<ReadIndexReply>(body)),
         13 => drop(wire::decode_announced::<ClaimReply>(body)),
         16 => drop(wire::decode_announced::<DirectoryClaim>(body).is_ok_and(|(claim, _)| claim.is_well_formed())),
-        14 => drop(crate::log::codec::decode_vote(body)),
-        _ => drop(crate::log::codec::decode_committed(body)),
+        14 => drop(crate::raft::log::codec::decode_vote(body)),
+        _ => drop(crate::raft::log::codec::decode_committed(body)),
     }
 }
 

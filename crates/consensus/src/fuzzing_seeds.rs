@@ -9,10 +9,10 @@ use openraft::EntryPayload;
 use openraft::raft::AppendEntriesResponse;
 
 use super::*;
+use crate::admission::claim::{Start, StartId};
 use crate::application::ClockReport;
-use crate::peer::directory_claim::{Start, StartId};
-use crate::peer::wire::PieceHead;
-use crate::raft_types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
+use crate::calls::wire::PieceHead;
+use crate::raft::types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
 use crate::status::{MemberAddresses, MemberEntry, MemberRole};
 
 pub(super) fn id(term: u64, index: u64) -> LogId {
@@ -55,9 +55,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let candidate = Vote::from_leader_id(RaftLeaderId::new(4, 2), false);
     let leader = Vote::from_leader_id(RaftLeaderId::new(4, 2), true);
     let meta =
-        crate::raft_types::SnapshotMeta { last_log_id: Some(id(3, 9)), last_membership: StoredMembership::default() };
-    let head =
-        PieceHead { vote: leader, meta: crate::state_machine::encode_meta(&meta).unwrap(), offset: 0, last: true };
+        crate::raft::types::SnapshotMeta { last_log_id: Some(id(3, 9)), last_membership: StoredMembership::default() };
+    let head = PieceHead {
+        vote: leader,
+        meta: crate::raft::state_machine::encode_meta(&meta).unwrap(),
+        offset: 0,
+        last: true,
+    };
     let bodies = [
         append_body(),
         wire::encode(&VoteRequest::<TypeConfig>::new(candidate, Some(id(3, 9)))).unwrap(),
@@ -84,8 +88,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             voters: Some((3, vec![1, 2])),
         })
         .unwrap(),
-        crate::log::codec::encode_vote(&candidate),
-        crate::log::codec::encode_committed(Some(&id(3, 9))),
+        crate::raft::log::codec::encode_vote(&candidate),
+        crate::raft::log::codec::encode_committed(Some(&id(3, 9))),
     ];
     bodies.iter().zip(0_u8..).map(|(body, choice)| [&[choice], &body[..]].concat()).collect()
 }

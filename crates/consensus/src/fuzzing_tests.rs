@@ -64,7 +64,7 @@ fn true_messages_are_taken() {
 
 #[test]
 fn terms_rise_by_a_step_and_a_node_that_knows_nothing_takes_more() {
-    let step = crate::peer::validation::MAX_TERM_STEP;
+    let step = crate::calls::validation::MAX_TERM_STEP;
     let check =
         |known: Validator, term| known.check_leader(&Vote::from_leader_id(RaftLeaderId::new(term, 2), true)).is_ok();
     let known = Validator { node: 1, term: 7, fresh: false };

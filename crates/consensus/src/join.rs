@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::peer::peer_auth::CODE_UNKNOWN_NODE;
-use crate::peer::peers::Peers;
-use crate::peer::transport::TransportError;
-use crate::peer::wire::KnownMembers;
-use crate::raft_node::RaftNode;
+use crate::admission::auth::CODE_UNKNOWN_NODE;
+use crate::calls::peers::Peers;
+use crate::calls::wire::KnownMembers;
+use crate::raft::node::RaftNode;
+use crate::transport::TransportError;
 
 const ASK_EVERY: Duration = Duration::from_millis(250);
 /// Once members are known, the leader sends the log. Who they are may change meanwhile.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
+use crate::calls::peers::Peers;
+use crate::calls::wire::{self, LivenessCheck};
 use crate::config::Config;
-use crate::peer::peers::Peers;
-use crate::peer::transport::{CODE_GOING_DOWN, PeerKind, TransportError};
-use crate::peer::wire::{self, LivenessCheck};
+use crate::transport::{CODE_GOING_DOWN, PeerKind, TransportError};
 
 /// How long a node that seems to be gone has for an answer.
 const PROBE_DEADLINE: Duration = Duration::from_millis(150);

@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::*;
-use crate::peer::announced_levels::AnnouncedLevels;
-use crate::peer::directory_claim::{DirectoryClaim, Start, StartId};
-use crate::peer::peer_auth::{PeerBook, PeerIdentity};
-use crate::peer::rollback_guard::RollbackGuard;
-use crate::peer::transport::Transport;
+use crate::admission::auth::{PeerBook, PeerIdentity};
+use crate::admission::claim::{DirectoryClaim, Start, StartId};
+use crate::admission::guard::RollbackGuard;
+use crate::admission::levels::AnnouncedLevels;
+use crate::transport::Transport;
 
 const LEADER: u64 = 2;
 

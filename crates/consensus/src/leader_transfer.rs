@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::calls::peers::Peers;
+use crate::calls::wire::{Command, TransferReply};
 use crate::error::ChangeError;
 use crate::leader_probe::is_staying;
 use crate::membership::forward;
-use crate::peer::peers::Peers;
-use crate::peer::wire::{Command, TransferReply};
-use crate::raft_node::RaftNode;
+use crate::raft::node::RaftNode;
 use crate::status::Leadership;
 use crate::status_publisher::status_of;
 

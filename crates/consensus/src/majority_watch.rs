@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::peer::transport::TransportError;
-use crate::raft_node::Obstacle;
+use crate::raft::node::Obstacle;
 use crate::status::Members;
+use crate::transport::TransportError;
 
 /// Between two log lines that say the same.
 const SAY_EVERY: Duration = Duration::from_secs(60);

@@ -11,19 +11,19 @@ use openraft::raft::Precondition;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use crate::admission::auth::{CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY};
+use crate::admission::claim::CODE_DIRECTORY_CHANGED;
+use crate::admission::levels::FIRST_LEVEL;
 use crate::application::StateMachine;
+use crate::calls::peers::Peers;
+use crate::calls::wire::{self, Command, FirstMembersReply, MembersReply};
 use crate::error::{BarrierError, ChangeError};
-use crate::peer::announced_levels::FIRST_LEVEL;
-use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
-use crate::peer::peer_auth::{CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY};
-use crate::peer::peers::Peers;
-use crate::peer::transport::{PeerKind, TransportError};
-use crate::peer::wire::{self, Command, FirstMembersReply, MembersReply};
-use crate::raft_node::RaftNode;
-use crate::raft_types::{LogId, StoredMembership, TypeConfig};
+use crate::raft::node::RaftNode;
+use crate::raft::types::{LogId, StoredMembership, TypeConfig};
 use crate::read_index::ReadRounds;
 use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberChange, MemberEntry, MemberRole, Members};
 use crate::status_publisher::{CAUGHT_UP_ENTRIES, is_caught_up, members_of, status_of};
+use crate::transport::{PeerKind, TransportError};
 
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a promotion waits for a learner to catch up: well within the time of a change.

@@ -5,7 +5,7 @@
 //! promoted to one: the node refuses to run. Only a committed membership counts. One that is merely in the log may be
 //! replaced, and a node that ended because of it would never receive the replacement.
 
-use crate::raft_types::{LogId, StoredMembership};
+use crate::raft::types::{LogId, StoredMembership};
 use crate::status::MemberRole;
 
 /// Why this node must not run, if the membership, applied up to `applied`, contradicts its configuration.
@@ -41,7 +41,7 @@ mod tests {
     use lockkeeper_store::LogPosition;
 
     use super::*;
-    use crate::raft_types::{Membership, log_id_of};
+    use crate::raft::types::{Membership, log_id_of};
     use crate::status::MemberEntry;
 
     fn at(index: u64) -> LogId {

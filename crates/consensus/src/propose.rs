@@ -13,15 +13,15 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::application::{StateMachine, Timekeeper};
+use crate::calls::peers::Peers;
+use crate::calls::validation;
+use crate::calls::wire::{self, Command, ProposeReply};
+use crate::connection::order::{Ticket, Tickets};
 use crate::error::ProposeError;
-use crate::peer::call_order::{Ticket, Tickets};
-use crate::peer::peers::Peers;
-use crate::peer::transport::PeerKind;
-use crate::peer::validation;
-use crate::peer::wire::{self, Command, ProposeReply};
-use crate::raft_node::RaftNode;
-use crate::raft_types::{Stamped, position_of};
+use crate::raft::node::RaftNode;
+use crate::raft::types::{Stamped, position_of};
 use crate::status_publisher::status_of;
+use crate::transport::PeerKind;
 
 /// Takes proposals of this node and, while it leads, of its peers.
 pub(crate) struct Proposer {

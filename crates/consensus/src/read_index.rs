@@ -11,15 +11,15 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::calls::peers::Peers;
+use crate::calls::validation;
+use crate::calls::wire::{self, ReadIndexReply};
 use crate::error::BarrierError;
-use crate::peer::peers::Peers;
-use crate::peer::transport::{PeerKind, TransportError};
-use crate::peer::validation;
-use crate::peer::wire::{self, ReadIndexReply};
-use crate::raft_node::RaftNode;
-use crate::raft_types::position_of;
-use crate::state_machine::Raft;
+use crate::raft::node::RaftNode;
+use crate::raft::state_machine::Raft;
+use crate::raft::types::position_of;
 use crate::status::ReadIndex;
+use crate::transport::{PeerKind, TransportError};
 
 /// Most callers waiting for the next round; further callers wait for room.
 pub(crate) const WAITING_CALLERS: usize = 16 * 1024;

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::application::FatalHook;
 use crate::application::Timekeeper;
+use crate::calls::peers::Peers;
 use crate::majority_watch::{MajorityWatch, VoterView};
 use crate::own_role;
-use crate::peer::peers::Peers;
-use crate::raft_node::RaftNode;
-use crate::raft_types::{LogId, StoredMembership, position_of};
-use crate::state_machine::Raft;
+use crate::raft::node::RaftNode;
+use crate::raft::state_machine::Raft;
+use crate::raft::types::{LogId, StoredMembership, position_of};
 use crate::status::{ConsensusStatus, Follower, Leadership, MemberRole, Members};
 
 /// A member that lags by more entries delays commits as a voter, and everything as the leader.
