@@ -13,7 +13,6 @@ use crate::calls::wire::{
 use crate::raft::state_machine::decode_meta;
 use crate::raft::types::{LogId, TypeConfig, Vote};
 
-#[path = "fuzzing_seeds.rs"]
 mod inputs;
 
 pub use inputs::seeds;
@@ -78,5 +77,4 @@ fn append_answer(known: &Validator, own: Vote, body: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "fuzzing_tests.rs"]
 mod tests;
