@@ -307,4 +307,12 @@ mod tests {
         assert_eq!(decode_meta(MetaKind::Vote, &value).unwrap(), (9, &b"ballot"[..]));
         assert!(decode_meta(MetaKind::Purged, &value).is_err());
     }
+
+    #[test]
+    fn the_check_of_system_calls_knows_records_and_votes_by_their_first_bytes() {
+        use lockkeeper_checkers::sync_trace;
+
+        assert_eq!((sync_trace::PART_MAGIC, sync_trace::META_MAGIC), (PART_MAGIC, META_MAGIC));
+        assert_eq!(sync_trace::VOTE_KIND, MetaKind::Vote as u8);
+    }
 }

@@ -8,7 +8,7 @@
 //!
 //! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it; both behind
 //! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`Preparation`]
-//! makes a directory from a backup; [`trace`] checks a system-call trace of a running process against the promise.
+//! makes a directory from a backup.
 
 mod ack_watermark;
 mod codec;
@@ -27,7 +27,6 @@ mod storage;
 mod store;
 mod tail_cache;
 mod term_starts;
-pub mod trace;
 mod types;
 mod watchdog;
 mod writer;

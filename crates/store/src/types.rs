@@ -129,7 +129,8 @@ pub struct Options {
     pub flush_every_ms: u64,
     /// sled's segment size, a power of two; fixed when the directory is created. Small only in tests.
     pub segment_bytes: usize,
-    /// Write `ack …` marks to /dev/null just before the callbacks, for a system-call trace (see [`crate::trace`]).
+    /// Write `ack …` marks to /dev/null just before the callbacks, for a system-call trace (see
+    /// `lockkeeper_checkers::sync_trace`).
     pub trace_marks: bool,
     /// Where the figure for free space comes from.
     pub free_space: FreeSpace,

@@ -1,7 +1,7 @@
 //! P4 against power loss: three nodes run under `strace`, and the order of their system calls is checked.
 //!
 //! For each acknowledged append and vote, on each node, a data sync of the log's file began after its last byte was
-//! written, and ended before anyone was told (`lockkeeper_store::trace` has the rules). Then the same with the
+//! written, and ended before anyone was told (`lockkeeper_checkers::sync_trace` has the rules). Then the same with the
 //! test-only switch that leaves the sync out, which the check must catch: a check that cannot fail shows nothing.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::cluster::{Member, Role};
 use lockkeeper_api::nodes::Create;
 use lockkeeper_api::{Code, Data};
-use lockkeeper_store::trace::{self, Report};
+use lockkeeper_checkers::sync_trace::{self, Report};
 use nix::sys::signal::Signal;
 
 use super::Context;
@@ -93,7 +93,7 @@ async fn traced_run(context: &Context, name: &str, seconds: u64, flush_only: boo
         let file = cluster.directory(id).join("trace");
         let bytes = finished_trace(&file).await?;
         let text = String::from_utf8_lossy(&bytes);
-        reports.push((id, trace::check(text.lines())));
+        reports.push((id, sync_trace::check(text.lines())));
     }
     Ok(Traced { reports, told })
 }

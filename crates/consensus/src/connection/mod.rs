@@ -1,5 +1,5 @@
-//! Connections between two nodes: the frames of calls and answers, both ends, and the order of calls. Nothing here reads a
-//! body.
+//! Connections between two nodes: the frames of calls and answers, both ends, and the order of calls. Nothing here
+//! reads a body.
 
 pub(crate) mod frame;
 pub(crate) mod framed_transport;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use futures::executor::block_on;
 use lockkeeper_checkers::skip::skip;
-use lockkeeper_store::{Barrier, LogPosition, Options, Store, trace};
+use lockkeeper_checkers::sync_trace;
+use lockkeeper_store::{Barrier, LogPosition, Options, Store};
 
 use crate::common::{append, identity, options, record, sized_record, wait};
 
@@ -102,7 +103,7 @@ fn every_acknowledged_append_and_vote_was_synced_after_its_last_write() {
     let dir = tempfile::tempdir().unwrap();
     let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &[]);
     assert_eq!(code, Some(0), "{printed}");
-    let report = trace::check(trace.lines());
+    let report = sync_trace::check(trace.lines());
     println!("full barrier: {report}");
     assert!(report.holds(), "{report}");
     assert_eq!((report.appends, report.records, report.votes), (200, 400, 20));
@@ -116,7 +117,7 @@ fn the_check_reports_the_bare_flush_as_broken() {
     let dir = tempfile::tempdir().unwrap();
     let (code, trace, printed) = traced(dir.path(), AT_WORK, true, &[]);
     assert_eq!(code, Some(0), "{printed}");
-    let report = trace::check(trace.lines());
+    let report = sync_trace::check(trace.lines());
     println!("flush only: {} of {} acknowledged without a sync", report.violations, report.appends + report.votes);
     assert!(!report.holds());
     assert_eq!((report.appends, report.votes), (200, 20));
@@ -137,7 +138,7 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
     let after = trace.split_once("EIO").expect("the fault was injected").1;
     assert!(!after.contains("\"ack "), "acknowledged after a failed sync");
     assert!(!after.contains("fdatasync("), "synced again after a failed sync");
-    let report = trace::check(trace.lines());
+    let report = sync_trace::check(trace.lines());
     assert!(report.holds(), "what was acknowledged before: {report}");
 }
 
@@ -152,7 +153,7 @@ fn at_most_one_segment_is_begun_between_two_syncs() {
     // Only where it writes counts here.
     let (code, trace, printed) = traced(dir.path(), "trace::purging_process", false, &["-s", "32"]);
     assert_eq!(code, Some(0), "{printed}");
-    let report = trace::check(trace.lines());
+    let report = sync_trace::check(trace.lines());
     println!("{report}; at most {} segments not synced", report.most_unsynced_segments);
     assert!(report.writes > 100, "{report}");
     assert_eq!(report.most_unsynced_segments, 2);

@@ -1,7 +1,7 @@
 //! Checks a system-call trace of a running store: was every acknowledged append and vote synced *after* its bytes were
 //! written and *before* it was acknowledged?
 //!
-//! How to take the trace (one per process), with [`crate::Options::trace_marks`] on:
+//! How to take the trace (one per process), with the store's option `trace_marks` on:
 //! ```text
 //! strace -f -y -s 1048576 -e trace=pwrite64,fdatasync,fsync,write -o FILE COMMAND
 //! ```
@@ -23,6 +23,12 @@ const DATA_FILE: &str = "/log/sled/db";
 const MARK_FILE: &str = "/dev/null";
 /// Violations listed; the rest are counted.
 const LISTED: usize = 20;
+/// First bytes of a part of a record.
+pub const PART_MAGIC: [u8; 4] = *b"LKr1";
+/// First bytes of a mark or vote, and the byte behind them that says that it is a vote.
+pub const META_MAGIC: [u8; 4] = *b"LKm1";
+/// See [`META_MAGIC`].
+pub const VOTE_KIND: u8 = 3;
 /// sled's segments, as directories have them by default.
 const SEGMENT_BYTES: u64 = 512 * 1024;
 
@@ -119,7 +125,7 @@ impl Checker {
             }
         } else if let Some(call) = parse_call(rest) {
             if let Call::Mark(mark) = &call {
-                // Told from the moment the mark begins.
+                // Acknowledged from the moment the mark begins.
                 self.acknowledged(now, mark);
             } else if rest.ends_with("<unfinished ...>") {
                 self.open.insert(thread.to_owned(), (now, call));
@@ -263,9 +269,9 @@ fn items(data: &[u8]) -> Vec<(Item, u64, u16)> {
         let number =
             |from: usize| head[from..from + 8].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
         let short = |from: usize| u16::from_le_bytes([head[from], head[from + 1]]);
-        if head.starts_with(&crate::codec::PART_MAGIC) {
+        if head.starts_with(&PART_MAGIC) {
             found.push((Item::Part { index: number(8), part: short(4) }, number(16), short(6)));
-        } else if head.starts_with(&crate::codec::META_MAGIC) && head[4] == crate::codec::MetaKind::Vote as u8 {
+        } else if head.starts_with(&META_MAGIC) && head[4] == VOTE_KIND {
             found.push((Item::Vote { sequence: number(8) }, 0, 1));
         }
     }
