@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use crate::codec::{decode_position, encode_position};
 use crate::error::OpenError;
 use crate::permissions::create_private_file;
-use crate::types::LogPosition;
+use crate::position::LogPosition;
 
 /// Records after which a slot is synced.
 pub(crate) const SYNC_RECORDS: u64 = 4096;

@@ -5,7 +5,8 @@
 
 use bytes::Bytes;
 
-use crate::types::{Identity, LogPosition, Record};
+use crate::position::LogPosition;
+use crate::types::{Identity, Record};
 
 /// First bytes of a part; the last one is the version.
 pub(crate) const PART_MAGIC: [u8; 4] = *b"LKr1";

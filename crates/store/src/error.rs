@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::types::LogPosition;
+use crate::position::LogPosition;
 
 /// What an operator does with a damaged directory. A voter that lost acknowledged data may not vote again under its old
 /// id.

@@ -18,6 +18,7 @@ mod fsync;
 mod log_state;
 mod open;
 mod permissions;
+mod position;
 mod preparation;
 mod queue;
 mod scan;
@@ -33,8 +34,9 @@ mod writer;
 
 pub use error::{FatalError, OpenError, SnapshotError, StoreError, remedy};
 pub use permissions::create_private_file;
+pub use position::LogPosition;
 pub use preparation::{Preparation, PreparationError};
 pub use snapshots::{Finished, Snapshot, SnapshotReader, SnapshotStore, SnapshotWriter};
 pub use storage::{LogStorage, SnapshotSink, SnapshotStorage};
 pub use store::Store;
-pub use types::{Barrier, Bounds, Done, FatalHook, FreeSpace, Identity, LogPosition, Opened, Options, Record};
+pub use types::{Barrier, Bounds, Done, FatalHook, FreeSpace, Identity, Opened, Options, Record};

@@ -10,11 +10,12 @@ use tokio::sync::Notify;
 
 use crate::directory::DirectoryLock;
 use crate::error::{FatalError, StoreError};
+use crate::position::LogPosition;
 use crate::queue::{Command, Queue};
 use crate::sled_log::SledLog;
 use crate::tail_cache::TailCache;
 use crate::term_starts::TermStarts;
-use crate::types::{LogPosition, Options, Record};
+use crate::types::{Options, Record};
 use crate::watchdog::Failure;
 
 /// What callers and the writer share.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::types::{Done, LogPosition, Record};
+use crate::position::LogPosition;
+use crate::types::{Done, Record};
 
 /// One thing to make durable.
 pub(crate) enum Work {

@@ -12,8 +12,9 @@ use std::path::Path;
 use crate::ack_watermark::AckWatermark;
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::OpenError;
+use crate::position::LogPosition;
 use crate::sled_log::SledLog;
-use crate::types::{Identity, LogPosition, Record};
+use crate::types::{Identity, Record};
 
 /// The meta values as found.
 pub(crate) struct Meta {
@@ -148,9 +149,7 @@ pub(crate) fn sled_refusal(file: &Path, error: &sled::Error) -> OpenError {
 /// Errors of the operating system. sled reports data that it cannot parse as `Other` and `InvalidData`, which is
 /// damage.
 fn is_system_error(error: &io::Error) -> bool {
-    use io::ErrorKind as Kind;
-    matches!(
-        error.kind(),
-        Kind::PermissionDenied | Kind::NotFound | Kind::StorageFull | Kind::ReadOnlyFilesystem | Kind::OutOfMemory
-    )
+    use io::ErrorKind::{NotFound, OutOfMemory, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+
+    matches!(error.kind(), PermissionDenied | NotFound | StorageFull | ReadOnlyFilesystem | OutOfMemory)
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::FatalError;
 use crate::fsync::DataBarrier;
-use crate::types::{LogPosition, Record};
+use crate::position::LogPosition;
+use crate::types::Record;
 
 /// Keys collected at a time when a run of records is removed.
 const REMOVE_CHUNK: usize = 1024;

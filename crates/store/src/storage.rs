@@ -11,9 +11,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::error::{SnapshotError, StoreError};
+use crate::position::LogPosition;
 use crate::snapshots::{Finished, Snapshot, SnapshotStore, SnapshotWriter};
 use crate::store::Store;
-use crate::types::{Bounds, Done, LogPosition, Record};
+use crate::types::{Bounds, Done, Record};
 
 /// The log, the vote and the committed mark of one node. See the methods of [`Store`] for what each promises.
 ///

@@ -22,9 +22,10 @@ use crate::error::{FatalError, OpenError, StoreError};
 use crate::fsync::Marks;
 use crate::log_state::{StoreShared, VisibleState, check_size};
 use crate::open::Ready;
+use crate::position::LogPosition;
 use crate::queue::{Command, Queue, Work};
 use crate::term_starts::TermStarts;
-use crate::types::{Bounds, Done, Identity, LogPosition, Opened, Options, Record};
+use crate::types::{Bounds, Done, Identity, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
 use crate::writer::Writer;
 

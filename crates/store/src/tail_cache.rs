@@ -99,7 +99,7 @@ fn cost(record: &Record) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::LogPosition;
+    use crate::position::LogPosition;
 
     fn record(index: u64) -> Record {
         Record { position: LogPosition { term: 1, index }, payload: vec![0; 100].into() }
@@ -107,18 +107,18 @@ mod tests {
 
     #[test]
     fn only_inserted_records_are_evicted() {
-        let mut recent = TailCache::new(0);
+        let mut tail = TailCache::new(0);
         for index in 5..10 {
-            recent.push(record(index), index);
+            tail.push(record(index), index);
         }
-        assert_eq!(recent.first_index(), Some(5));
-        recent.mark_inserted(7);
-        assert_eq!(recent.first_index(), Some(8));
-        assert!(recent.get(7).is_none());
-        assert_eq!(recent.get(9), Some(&record(9)));
-        recent.truncate(9);
-        assert!(recent.get(9).is_none());
-        recent.purge(9);
-        assert_eq!((recent.first_index(), recent.bytes), (None, 0));
+        assert_eq!(tail.first_index(), Some(5));
+        tail.mark_inserted(7);
+        assert_eq!(tail.first_index(), Some(8));
+        assert!(tail.get(7).is_none());
+        assert_eq!(tail.get(9), Some(&record(9)));
+        tail.truncate(9);
+        assert!(tail.get(9).is_none());
+        tail.purge(9);
+        assert_eq!((tail.first_index(), tail.bytes), (None, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! The term of every record, in memory: the first position of each term. Few, since a term changes with a leader.
 
-use crate::types::LogPosition;
+use crate::position::LogPosition;
 
 /// Ascending in both index and term. Says nothing of where the log begins or ends.
 #[derive(Default)]

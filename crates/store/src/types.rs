@@ -1,6 +1,5 @@
 //! The values of the crate's interface.
 
-use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,34 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::{FatalError, StoreError};
-
-/// Where a record stands in the Raft log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LogPosition {
-    /// Term of the leader that created the record.
-    pub term: u64,
-    /// Place in the log; contiguous.
-    pub index: u64,
-}
-
-impl Ord for LogPosition {
-    /// By index, then by term: of two positions the later one covers more of the log.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.index, self.term).cmp(&(other.index, other.term))
-    }
-}
-
-impl PartialOrd for LogPosition {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl fmt::Display for LogPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "index {} of term {}", self.index, self.term)
-    }
-}
+use crate::position::LogPosition;
 
 /// One entry of the Raft log. The payload means nothing to this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]

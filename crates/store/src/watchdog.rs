@@ -64,7 +64,7 @@ struct WatchedWork {
 #[derive(Default)]
 struct WatchedState {
     /// Nothing when idle.
-    work: Option<WatchedWrite>,
+    work: Option<WorkUnderWay>,
     ended: bool,
 }
 
@@ -103,7 +103,7 @@ impl Watchdog {
 
     /// Work begins now.
     pub(crate) fn begin(&self) {
-        self.shared.state.lock().work = Some(WatchedWrite::new(self.shared.base.elapsed()));
+        self.shared.state.lock().work = Some(WorkUnderWay::new(self.shared.base.elapsed()));
     }
 
     /// To call when a part of the work is done: there is more time for the rest.
@@ -124,14 +124,14 @@ impl Watchdog {
 }
 
 /// The work under way. Times are those since `base`.
-struct WatchedWrite {
+struct WorkUnderWay {
     /// When it began, or later, by the time that does not count.
     since: Duration,
     /// Late looks that excused it.
     excused: u32,
 }
 
-impl WatchedWrite {
+impl WorkUnderWay {
     fn new(now: Duration) -> Self {
         Self { since: now, excused: 0 }
     }
@@ -174,7 +174,7 @@ impl Looks {
         Self { limit, last: now }
     }
 
-    fn look(&mut self, now: Duration, work: Option<&mut WatchedWrite>) -> Look {
+    fn look(&mut self, now: Duration, work: Option<&mut WorkUnderWay>) -> Look {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last, now));
         let Some(work) = work else { return Look::Fine };
         let is_excused = gap > 2 * look_every(self.limit) && work.excused < EXCUSED_LOOKS;
@@ -227,7 +227,7 @@ mod tests {
     /// the process does not run for a while. Parts of the work are done each so often, if at all.
     fn stuck_at_look_with_parts(pauses: &[(u32, Duration)], part_every: Option<Duration>) -> Option<u32> {
         let began = Duration::from_secs(1);
-        let (mut looks, mut work) = (Looks::new(LIMIT, began), WatchedWrite::new(began));
+        let (mut looks, mut work) = (Looks::new(LIMIT, began), WorkUnderWay::new(began));
         let mut now = began;
         let mut next_part = part_every.map(|every| began + every);
         (1..100).find(|look| {
@@ -276,7 +276,7 @@ mod tests {
         let stuck_at = stuck_at_look_with_parts(&late, Some(Duration::from_millis(720)));
         assert_eq!(stuck_at, Some(11), "and every look is late");
         // What was done in no time saves no time for the rest.
-        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WatchedWrite::new(Duration::ZERO));
+        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WorkUnderWay::new(Duration::ZERO));
         (0..80).for_each(|_| work.part_done(EVERY, EVERY));
         assert!((1..=9_u32).all(|look| looks.look(look * EVERY, Some(&mut work)) == Look::Fine));
         assert_eq!(looks.look(10 * EVERY, Some(&mut work)), Look::Stuck);
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_part_that_ends_right_after_a_pause_keeps_what_the_pause_excuses() {
-        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WatchedWrite::new(Duration::ZERO));
+        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WorkUnderWay::new(Duration::ZERO));
         work.part_done(FROZEN, EVERY);
         assert_eq!(looks.look(FROZEN, Some(&mut work)), Look::Excused { gap: FROZEN });
         assert_eq!(looks.look(FROZEN + EVERY, Some(&mut work)), Look::Fine);
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_pause_before_the_work_excuses_nothing() {
         let at = Duration::from_millis;
-        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WatchedWrite::new(at(12_000)));
+        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WorkUnderWay::new(at(12_000)));
         let mut is_stuck = |now| looks.look(at(now), Some(&mut work)) == Look::Stuck;
         assert!(!is_stuck(12_010), "began after the pause, 10 ms ago");
         assert!((1..=8).all(|look| !is_stuck(12_010 + look * 100)));

@@ -18,8 +18,8 @@ use crate::error::{FatalError, StoreError};
 use crate::fsync::{DataBarrier, Marks, io_failure};
 use crate::log_state::StoreShared;
 use crate::open::panic_text;
+use crate::position::LogPosition;
 use crate::queue::{Command, Work};
-use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
 /// Keys that the lazy purge removes before it looks at the queue again, at most a quarter of what is removed without a

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use super::{Finished, Snapshot, SnapshotDirectory};
 use crate::error::SnapshotError;
 use crate::permissions::create_private_file;
-use crate::types::LogPosition;
+use crate::position::LogPosition;
 
 const HEAD: [u8; 8] = *b"LKsnap01";
 const TAIL: [u8; 8] = *b"LKsnapEn";

@@ -19,7 +19,8 @@ use parking_lot::Mutex;
 
 use crate::directory::{self, Layout};
 use crate::error::SnapshotError;
-use crate::types::{Bounds, FreeSpace, LogPosition, Options};
+use crate::position::LogPosition;
+use crate::types::{Bounds, FreeSpace, Options};
 
 pub use file::{SnapshotReader, SnapshotWriter};
 
