@@ -49,7 +49,7 @@ impl Timekeeper for WallTime {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
     }
 
-    fn tell(&self) -> u64 {
+    fn reading_to_send(&self) -> u64 {
         0
     }
 

@@ -133,7 +133,7 @@ pub trait Timekeeper: Send + Sync + 'static {
     fn lead(&self) -> u64;
 
     /// On the leader: the reading that it sends with each append; 0 while it does not know yet.
-    fn tell(&self) -> u64;
+    fn reading_to_send(&self) -> u64;
 
     /// On a follower: the leader that it follows sent this reading, so long ago.
     fn follow(&self, leader_ms: u64, ago: Duration);

@@ -16,7 +16,7 @@ use crate::status::{MemberAddresses, MemberEntry};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often a node finds out for whom it waits.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// In how many of these times, and from which on, it also says so in its log.
 const LOG_EVERY: u32 = 50;
 const LOG_FIRST: u32 = 5;
@@ -31,7 +31,7 @@ pub(crate) async fn bootstrap_when_ready(node: Arc<RaftNode>, guard: Arc<Rollbac
     let mut members = node.members.clone();
     tokio::select! {
         _ = members.wait_for(|members| !members.voters.is_empty()) => {}
-        _ = futures::future::join(form_when_ready(&node, &guard), tell(&node, &guard)) => {}
+        _ = futures::future::join(form_when_ready(&node, &guard), report(&node, &guard)) => {}
     }
     node.not_formed.set(None);
 }
@@ -49,14 +49,14 @@ async fn form_when_ready(node: &RaftNode, guard: &RollbackGuard) {
     }
 }
 
-async fn tell(node: &RaftNode, guard: &RollbackGuard) {
+async fn report(node: &RaftNode, guard: &RollbackGuard) {
     for look in 0_u32.. {
         let why = waits_for(&node.config, guard);
         if look % LOG_EVERY == LOG_FIRST {
             tracing::warn!("{why}");
         }
         node.not_formed.set(Some(why));
-        tokio::time::sleep(TELL_EVERY).await;
+        tokio::time::sleep(REPORT_EVERY).await;
     }
 }
 

@@ -116,7 +116,8 @@ impl ClaimExchange {
     pub(crate) async fn answer_claim(
         &self,
         caller: PeerCaller,
-        (claim, level): (DirectoryClaim, u32),
+        claim: DirectoryClaim,
+        level: u32,
     ) -> Result<Bytes, ServeError> {
         let guard = &self.peers.guard;
         if !claim.is_well_formed() || claim.start() != caller.start {

@@ -88,15 +88,15 @@ impl Consensus {
         config.validate().map_err(StartError::Config)?;
         let raft_config = Arc::new(raft_config(&config)?);
         let (applied_sender, applied) = watch::channel(0);
-        let replica = {
-            let (machine, snapshots, for_replica) = (machine.clone(), snapshots.clone(), place.clone());
-            let restore = move || StateMachineAdapter::restore(machine, snapshots, for_replica, applied_sender);
+        let adapter = {
+            let (machine, snapshots, for_adapter) = (machine.clone(), snapshots.clone(), place.clone());
+            let restore = move || StateMachineAdapter::restore(machine, snapshots, for_adapter, applied_sender);
             blocking(&*place, restore).await.map_err(|error| StartError::Stored(error.to_string()))?
         };
         let fresh = opened.vote.is_none() && opened.last.is_none() && snapshots.latest().is_none();
         let claim = claim(&opened, parts.boot, &*snapshots, &*memory)?;
         let configured = config.peers.keys().copied().collect();
-        let (guard, wanted) = RollbackGuard::new((config.node, claim), memory, fatal.clone(), configured, fresh);
+        let (guard, wanted) = RollbackGuard::new(config.node, claim, memory, fatal.clone(), configured, fresh);
         let peers = Peers::new(config.node, transport, guard, AnnouncedLevels::new(config.feature_level));
         let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
         let log = {
@@ -109,7 +109,7 @@ impl Consensus {
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);
         let tasks = Tasks::default();
         let network = Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), log.durable());
-        let raft = Raft::new(config.node, raft_config, network, log.clone(), replica)
+        let raft = Raft::new(config.node, raft_config, network, log.clone(), adapter)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
 
@@ -137,7 +137,8 @@ impl Consensus {
             blocking: place.clone(),
         });
         let publisher = StatusPublisher {
-            own: (node.config.node, node.config.role),
+            node: node.config.node,
+            role: node.config.role,
             majority: MajorityWatch::new(&node.config, node.no_majority.clone()),
             raft: raft.clone(),
             peers: peers.clone(),

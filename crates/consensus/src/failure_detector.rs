@@ -96,12 +96,12 @@ impl LeaderFailure {
 /// The follower's side; runs as long as the node.
 pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
     let mut leadership = node.leadership.clone();
-    let mut told = None;
+    let mut logged = None;
     loop {
         let now = *leadership.borrow_and_update();
         match now.leader {
             Some(leader) if !now.leading && leader != node.config.node => tokio::select! {
-                () = watch_leader(&node, &peers, now, leader, &mut told) => {}
+                () = watch_leader(&node, &peers, now, leader, &mut logged) => {}
                 changed = leadership.changed() => if changed.is_err() { return },
             },
             _ => {
@@ -113,8 +113,8 @@ pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
     }
 }
 
-/// One call to one leader. Returns when it should be made again. `told` is the leadership whose end was logged last.
-async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
+/// One call to one leader. Returns when it should be made again. `logged` is the leadership whose end was logged last.
+async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, logged: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
     let fast_path = node.config.fast_path;
     let failure = tokio::select! {
@@ -131,7 +131,7 @@ async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u
     };
     let pause = match failure {
         Some(failure) => {
-            let news = told.replace(now) != Some(now);
+            let news = logged.replace(now) != Some(now);
             let rounds = elect_without(node, now, leader, failure, news);
             let answers_again = match failure {
                 // An answer would be that of a new process, which does not lead.
@@ -143,7 +143,7 @@ async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u
             };
             if answers_again {
                 tracing::info!(leader, term = now.term, "the leader answers again; no further pre-votes are asked for");
-                *told = None;
+                *logged = None;
                 REOPEN
             } else {
                 LOOK_AGAIN

@@ -20,14 +20,14 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 /// Once members are known, the leader sends the log. Who they are may change meanwhile.
 const ASK_AGAIN_EVERY: Duration = Duration::from_secs(2);
 /// Rounds between two log lines that say why this node has not joined.
-const SAY_EVERY: u32 = 120;
+const LOG_EVERY: u32 = 120;
 
 /// Asks for the members until this node has the membership.
 pub(crate) async fn find_members(node: Arc<RaftNode>, peers: Peers) {
     let mut members = node.members.clone();
     for round in 0_u32.. {
         let asked = async {
-            let found = ask_all(&node, &peers, round % SAY_EVERY == 0).await;
+            let found = ask_all(&node, &peers, round % LOG_EVERY == 0).await;
             tokio::time::sleep(if found { ASK_AGAIN_EVERY } else { ASK_EVERY }).await;
         };
         tokio::select! {

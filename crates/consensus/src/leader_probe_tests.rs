@@ -75,7 +75,7 @@ impl ProbedPair {
         let identity = PeerIdentity { cluster: "test".into(), node: 1, directory: 7, start };
         let book = PeerBook::open(directory.path(), identity, &BTreeMap::new()).unwrap();
         let claim = DirectoryClaim { directory: 7, starts: vec![Start { id: start, term: 0, last: 0 }] };
-        let (guard, _) = RollbackGuard::new((1, claim), book, Arc::new(|_: String| ()), (1..=3).collect(), true);
+        let (guard, _) = RollbackGuard::new(1, claim, book, Arc::new(|_: String| ()), (1..=3).collect(), true);
         let leader = Arc::new(ScriptedLeader {
             steps: Mutex::new(steps.iter().cloned().collect()),
             probes: AtomicUsize::default(),

@@ -17,7 +17,7 @@ use crate::status::Members;
 use crate::transport::TransportError;
 
 /// Between two log lines that say the same.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// A look that comes later than this after the one before it shows that the process was stopped meanwhile.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
@@ -44,17 +44,17 @@ enum News {
 pub(crate) struct MajorityWatch {
     node: u64,
     /// Longest election timeout: a loss that is over before then is an election, or the pause of this process.
-    patience: Duration,
+    grace: Duration,
     obstacle: Obstacle,
     looked: Option<Instant>,
     lost_since: Option<Instant>,
-    said: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 impl MajorityWatch {
     pub(crate) fn new(config: &Config, obstacle: Obstacle) -> MajorityWatch {
-        let patience = Duration::from_millis(config.election_timeout_max_ms);
-        MajorityWatch { node: config.node, patience, obstacle, looked: None, lost_since: None, said: None }
+        let grace = Duration::from_millis(config.election_timeout_max_ms);
+        MajorityWatch { node: config.node, grace, obstacle, looked: None, lost_since: None, logged: None }
     }
 
     /// Looks at the voters, often. Whether this node leads and is not known to be without a majority.
@@ -74,21 +74,21 @@ impl MajorityWatch {
         let Some(why) = self.lost(view) else {
             self.obstacle.set(None);
             let since = self.lost_since.take();
-            return self.said.take().zip(since).map(|(_, since)| News::Back { after: now - since });
+            return self.logged.take().zip(since).map(|(_, since)| News::Back { after: now - since });
         };
-        if has_paused && self.said.is_none() {
+        if has_paused && self.logged.is_none() {
             // Nobody could answer a process that did not run.
             self.lost_since = None;
         }
         let since = *self.lost_since.get_or_insert(now);
-        if now - since < self.patience {
+        if now - since < self.grace {
             return None;
         }
         self.obstacle.set(Some(why.clone()));
-        if self.said.is_some_and(|at| now - at < SAY_EVERY) {
+        if self.logged.is_some_and(|at| now - at < LOG_EVERY) {
             return None;
         }
-        self.said = Some(now);
+        self.logged = Some(now);
         Some(News::Lost(why))
     }
 
@@ -96,7 +96,7 @@ impl MajorityWatch {
     fn lost(&self, view: &VoterView) -> Option<String> {
         let answers = |voter: u64| match view.leading {
             _ if voter == self.node => true,
-            true => view.silent_for.get(&voter).is_some_and(|silent| *silent < self.patience),
+            true => view.silent_for.get(&voter).is_some_and(|silent| *silent < self.grace),
             false => !view.failures.contains_key(&voter),
         };
         let is_led = !view.leading && view.leader.is_some_and(answers);
@@ -126,12 +126,12 @@ mod tests {
     use super::*;
     use crate::status::MemberAddresses;
 
-    const PATIENCE: Duration = Duration::from_millis(600);
+    const GRACE: Duration = Duration::from_millis(600);
     const TICK: Duration = Duration::from_millis(250);
 
     fn watch(node: u64) -> MajorityWatch {
         let config = Config::new("c", node, BTreeMap::new());
-        assert_eq!(Duration::from_millis(config.election_timeout_max_ms), PATIENCE);
+        assert_eq!(Duration::from_millis(config.election_timeout_max_ms), GRACE);
         MajorityWatch::new(&config, Obstacle::default())
     }
 
@@ -150,31 +150,31 @@ mod tests {
         }
     }
 
-    /// Looks at the same until the end of `span`; all that is said.
-    fn said(watch: &mut MajorityWatch, view: &VoterView, now: &mut Instant, span: Duration) -> Vec<News> {
+    /// Looks at the same until the end of `span`; all that is new.
+    fn news(watch: &mut MajorityWatch, view: &VoterView, now: &mut Instant, span: Duration) -> Vec<News> {
         let end = *now + span;
-        let mut said = Vec::new();
+        let mut news = Vec::new();
         while *now < end {
             *now += TICK;
-            said.extend(watch.judge(view, *now));
+            news.extend(watch.judge(view, *now));
         }
-        said
+        news
     }
 
     #[test]
     fn a_leader_that_nobody_answers_says_so_once_and_then_rarely_and_when_it_is_over() {
         let (mut watch, mut now) = (watch(1), Instant::now());
         let healthy = leads(&[(2, 50), (3, 9_000)], &[(3, TransportError::Refused)]);
-        assert_eq!(said(&mut watch, &healthy, &mut now, SAY_EVERY), [], "one of three may be away");
+        assert_eq!(news(&mut watch, &healthy, &mut now, LOG_EVERY), [], "one of three may be away");
         let alone = leads(&[(2, 5_000), (3, 9_000)], &[(2, TransportError::Refused), (3, TransportError::Refused)]);
-        assert_eq!(said(&mut watch, &alone, &mut now, PATIENCE), [], "an election takes as long");
+        assert_eq!(news(&mut watch, &alone, &mut now, GRACE), [], "an election takes as long");
         assert_eq!(watch.obstacle.get(), None);
         let why = "no majority: nodes 2, 3 do not answer (connection refused)".to_owned();
-        assert_eq!(said(&mut watch, &alone, &mut now, SAY_EVERY), [News::Lost(why.clone())]);
+        assert_eq!(news(&mut watch, &alone, &mut now, LOG_EVERY), [News::Lost(why.clone())]);
         assert_eq!(watch.obstacle.get(), Some(why.clone()));
-        assert_eq!(said(&mut watch, &alone, &mut now, SAY_EVERY), [News::Lost(why)]);
-        let [News::Back { after }] = said(&mut watch, &healthy, &mut now, SAY_EVERY)[..] else { panic!() };
-        assert!(after > SAY_EVERY && after < 3 * SAY_EVERY, "{after:?}");
+        assert_eq!(news(&mut watch, &alone, &mut now, LOG_EVERY), [News::Lost(why)]);
+        let [News::Back { after }] = news(&mut watch, &healthy, &mut now, LOG_EVERY)[..] else { panic!() };
+        assert!(after > LOG_EVERY && after < 3 * LOG_EVERY, "{after:?}");
         assert_eq!(watch.obstacle.get(), None);
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let healthy = leads(&[(2, 50), (3, 50)], &[]);
         let alone = leads(&[(2, 5_000), (3, 5_000)], &[]);
         assert!(watch.look(&healthy, now) && watch.look(&alone, now));
-        assert!(said(&mut watch, &alone, &mut now, PATIENCE * 2).len() == 1 && !watch.look(&alone, now));
+        assert!(news(&mut watch, &alone, &mut now, GRACE * 2).len() == 1 && !watch.look(&alone, now));
         assert!(watch.look(&healthy, now));
         assert!(!watch.look(&view(Some(2), false), now), "a follower");
     }
@@ -193,9 +193,9 @@ mod tests {
     fn each_cause_is_named_with_its_nodes() {
         let (mut watch, mut now) = (watch(1), Instant::now());
         let alone = leads(&[(3, 9_000)], &[(2, TransportError::Unreachable("no route".into()))]);
-        let said = said(&mut watch, &alone, &mut now, PATIENCE * 2);
+        let news = news(&mut watch, &alone, &mut now, GRACE * 2);
         let why = "no majority: node 3 does not answer (no answer), node 2 does not answer (unreachable: no route)";
-        assert_eq!(said, [News::Lost(why.into())]);
+        assert_eq!(news, [News::Lost(why.into())]);
     }
 
     #[test]
@@ -206,12 +206,12 @@ mod tests {
             ..view(leader, false)
         };
         for fine in [of(Some(1), &[]), of(Some(1), &[3]), of(Some(1), &[1]), of(None, &[1]), of(None, &[])] {
-            let said = said(&mut watch(2), &fine, &mut now, SAY_EVERY);
-            assert_eq!(said, [], "{:?} {:?}", fine.leader, fine.failures);
+            let news = news(&mut watch(2), &fine, &mut now, LOG_EVERY);
+            assert_eq!(news, [], "{:?} {:?}", fine.leader, fine.failures);
         }
         for alone in [of(Some(1), &[1, 3]), of(None, &[1, 3])] {
             let why = "no majority: nodes 1, 3 do not answer (timed out)".to_owned();
-            assert_eq!(said(&mut watch(2), &alone, &mut now, PATIENCE * 2), [News::Lost(why)]);
+            assert_eq!(news(&mut watch(2), &alone, &mut now, GRACE * 2), [News::Lost(why)]);
         }
     }
 
@@ -219,9 +219,9 @@ mod tests {
     fn a_process_that_was_stopped_does_not_take_its_pause_for_a_loss() {
         let (mut watch, mut now) = (watch(1), Instant::now());
         let silent = leads(&[(2, 700), (3, 700)], &[]);
-        assert_eq!(said(&mut watch, &silent, &mut now, TICK), []);
+        assert_eq!(news(&mut watch, &silent, &mut now, TICK), []);
         now += Duration::from_secs(12);
-        assert_eq!(said(&mut watch, &silent, &mut now, TICK), []);
-        assert_eq!(said(&mut watch, &leads(&[(2, 1), (3, 1)], &[]), &mut now, SAY_EVERY), []);
+        assert_eq!(news(&mut watch, &silent, &mut now, TICK), []);
+        assert_eq!(news(&mut watch, &leads(&[(2, 1), (3, 1)], &[]), &mut now, LOG_EVERY), []);
     }
 }

@@ -27,7 +27,7 @@ use crate::transport::{PeerKind, TransportError};
 
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a promotion waits for a learner to catch up: well within the time of a change.
-const PROMOTE_PATIENCE: Duration = Duration::from_secs(3);
+const PROMOTE_WAIT: Duration = Duration::from_secs(3);
 const PROMOTE_POLL: Duration = Duration::from_millis(20);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
@@ -273,7 +273,7 @@ impl MembershipChanges {
             let last = status.last_log.unwrap_or(0);
             match status.followers.get(&node).and_then(|known| known.matched) {
                 Some(index) if is_caught_up(index, last) && self.has_recorded_start(node) => break,
-                _ if began.elapsed() < PROMOTE_PATIENCE => tokio::time::sleep(PROMOTE_POLL).await,
+                _ if began.elapsed() < PROMOTE_WAIT => tokio::time::sleep(PROMOTE_POLL).await,
                 matched => return Err(ChangeError::Refused(too_early(node, matched, last))),
             }
         }

@@ -10,7 +10,8 @@ use crate::status::MemberRole;
 
 /// Why this node must not run, if the membership, applied up to `applied`, contradicts its configuration.
 pub(crate) fn contradiction(
-    (node, configured): (u64, MemberRole),
+    node: u64,
+    configured: MemberRole,
     membership: &StoredMembership,
     applied: Option<&LogId>,
 ) -> Option<String> {
@@ -54,7 +55,7 @@ mod tests {
         let nodes = BTreeMap::from([(1, MemberEntry::from("a:1")), (4, front)]);
         let membership = Membership::new(vec![BTreeSet::from([1])], nodes).unwrap();
         let membership = StoredMembership::new(Some(at(7)), membership);
-        let judged = |own, applied: u64| contradiction(own, &membership, Some(&at(applied)));
+        let judged = |(node, role), applied: u64| contradiction(node, role, &membership, Some(&at(applied)));
         for agreed in [(1, MemberRole::Member), (4, MemberRole::Front), (9, MemberRole::Front)] {
             assert_eq!(judged(agreed, 7), None);
         }
@@ -63,6 +64,6 @@ mod tests {
         let as_front = judged((1, MemberRole::Front), 8).unwrap();
         assert!(as_front.contains("cluster.role = \"front\" contradicts") && as_front.contains("an ordinary member"));
         assert_eq!(judged((1, MemberRole::Front), 6), None, "the membership may yet be replaced");
-        assert_eq!(contradiction((1, MemberRole::Front), &membership, None), None);
+        assert_eq!(contradiction(1, MemberRole::Front, &membership, None), None);
     }
 }

@@ -41,7 +41,7 @@ use crate::transport::{CODE_GOING_DOWN, PeerKind};
 /// A stop waits no longer than this for peers' messages that are being acted on.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-type Answer = Result<Bytes, ServeError>;
+type CallResult = Result<Bytes, ServeError>;
 
 fn stopped(error: RaftError<TypeConfig>) -> ServeError {
     ServeError::new("stopped", format!("consensus has stopped on this node: {error}"))
@@ -51,17 +51,17 @@ fn going_down() -> ServeError {
     ServeError::new(CODE_GOING_DOWN, "this node is going down")
 }
 
-fn answer<T: Serialize>(value: &T) -> Answer {
+fn answer<T: Serialize>(value: &T) -> CallResult {
     wire::encode(value).map_err(ServeError::malformed)
 }
 
 /// A vote must name the node that sends it, both in a leader's and in a candidate's calls.
 fn check_sender(vote: &Vote, from: u64) -> Result<(), ServeError> {
-    let speaker = *vote.leader_id().node_id();
-    if speaker == from {
+    let named = *vote.leader_id().node_id();
+    if named == from {
         return Ok(());
     }
-    Err(ServeError::new("bad_identity", format!("node {from} speaks in the name of node {speaker}")))
+    Err(ServeError::new("bad_identity", format!("node {from} speaks in the name of node {named}")))
 }
 
 /// A message that no node sends which follows the protocol; see [`crate::calls::validation`].
@@ -97,7 +97,7 @@ impl RpcHandler {
     }
 
     /// Dispatches a call.
-    pub(crate) async fn serve(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Answer {
+    pub(crate) async fn serve(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> CallResult {
         let answer = self.dispatch(caller, kind, body).await;
         if let Err(refused) = &answer
             && matches!(refused.code.as_str(), "implausible" | "malformed" | "too_large" | "bad_identity")
@@ -107,7 +107,7 @@ impl RpcHandler {
         answer
     }
 
-    async fn dispatch(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Answer {
+    async fn dispatch(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> CallResult {
         let from = caller.node;
         if body.len() > kind.max_body_bytes() {
             return Err(ServeError::new("too_large", format!("{} bytes exceed the bound of {kind}", body.len())));
@@ -121,8 +121,8 @@ impl RpcHandler {
         }
         match kind {
             PeerKind::Admission => {
-                let claim = wire::decode_announced(&body).map_err(ServeError::malformed)?;
-                self.claims.answer_claim(caller, claim).await
+                let (claim, level) = wire::decode_announced(&body).map_err(ServeError::malformed)?;
+                self.claims.answer_claim(caller, claim, level).await
             }
             // A node that joins exchanges no claims before it knows its peers. What it gets here are addresses.
             PeerKind::Members => answer(&KnownMembers::of(self.node.config.node, &self.node.members.borrow())),
@@ -166,7 +166,7 @@ impl RpcHandler {
         }
     }
 
-    async fn append(&self, caller: PeerCaller, body: Bytes) -> Answer {
+    async fn append(&self, caller: PeerCaller, body: Bytes) -> CallResult {
         let (arrived, from) = (Instant::now(), caller.node);
         let Append { mut request, clock_ms, durable, ticket } =
             wire::decode_append(body).map_err(ServeError::malformed)?;
@@ -215,7 +215,7 @@ impl RpcHandler {
     }
 
     /// A command of a peer that takes this node for the leader. It is never forwarded again.
-    async fn command(&self, caller: PeerCaller, command: Command) -> Answer {
+    async fn command(&self, caller: PeerCaller, command: Command) -> CallResult {
         let leading = self.node.leads().leading;
         let closing = self.node.is_closing();
         match command {
@@ -248,7 +248,7 @@ impl RpcHandler {
         }
     }
 
-    async fn change_members(&self, change: MemberChange, if_version: Option<u64>) -> Answer {
+    async fn change_members(&self, change: MemberChange, if_version: Option<u64>) -> CallResult {
         let reply: MembersReply = if self.node.is_closing() || !self.node.leads().leading {
             Err(ChangeError::NoLeader)
         } else {

@@ -28,8 +28,9 @@ pub(crate) const CAUGHT_UP_ENTRIES: u64 = 1_000;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct StatusPublisher {
-    /// This node, and its role by its configuration.
-    pub(crate) own: (u64, MemberRole),
+    pub(crate) node: u64,
+    /// By its configuration.
+    pub(crate) role: MemberRole,
     pub(crate) majority: MajorityWatch,
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
@@ -68,12 +69,12 @@ impl StatusPublisher {
 
     fn look_for_majority(&mut self) {
         let metrics = self.raft.metrics().borrow_watched().clone();
-        let heard = metrics.heartbeat.unwrap_or_default();
+        let heartbeats = metrics.heartbeat.unwrap_or_default();
         let view = VoterView {
             members: members_of(&metrics.membership_config),
             leader: metrics.current_leader,
             leading: metrics.state == ServerState::Leader,
-            silent_for: heard.iter().filter_map(|(id, at)| Some((*id, at.as_ref()?.elapsed()))).collect(),
+            silent_for: heartbeats.iter().filter_map(|(id, at)| Some((*id, at.as_ref()?.elapsed()))).collect(),
             failures: self.peers.failures(),
         };
         let leads = self.majority.look(&view, Instant::now());
@@ -83,7 +84,7 @@ impl StatusPublisher {
     fn contradiction(&self) -> Option<String> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        own_role::contradiction(self.own, &metrics.membership_config, metrics.last_applied.as_ref())
+        own_role::contradiction(self.node, self.role, &metrics.membership_config, metrics.last_applied.as_ref())
     }
 
     fn publish(&self) {
@@ -153,10 +154,10 @@ pub(crate) fn status_of(node: &RaftNode, peers: &Peers) -> ConsensusStatus {
     let turned_away = peers.guard.turned_away();
     let metrics = node.raft.metrics().borrow_watched().clone();
     let last = metrics.last_log_index.unwrap_or(0);
-    let heard = metrics.heartbeat.unwrap_or_default();
+    let heartbeats = metrics.heartbeat.unwrap_or_default();
     let follower = |id: &u64, matched: &Option<LogId>| {
         let matched = matched.as_ref().map(LogId::index);
-        let silent = heard.get(id).and_then(Option::as_ref).map(|at| at.elapsed());
+        let silent = heartbeats.get(id).and_then(Option::as_ref).map(|at| at.elapsed());
         Follower {
             matched,
             answered_ms_ago: silent.map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),

@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn an_intact_directory_agrees_with_every_memory_of_it() {
         let history = [start(1, 11, 0, 0), start(2, 12, 3, 100), start(4, 14, 5, 90)];
-        let told = claim(&history);
+        let claimed = claim(&history);
         // In the second start it acknowledged up to 120 of term 3, of which term 5 replaced some; start 3 ended before
         // it was noted.
         for memory in [
@@ -261,15 +261,15 @@ mod tests {
             known(3, 13, 5, 90),
             known(4, 14, 5, 400),
         ] {
-            assert_eq!(code(&told, &memory), None, "{memory:?}");
+            assert_eq!(code(&claimed, &memory), None, "{memory:?}");
         }
     }
 
     #[test]
     fn an_older_start_is_refused() {
-        let told = claim(&[start(1, 11, 0, 0), start(2, 22, 3, 100)]);
-        assert_eq!(code(&told, &known(3, 13, 0, 0)), Some(CODE_ROLLED_BACK));
-        assert!(told.agrees_with_replicated(3, 2).is_ok() && told.agrees_with_replicated(3, 3).is_err());
+        let claimed = claim(&[start(1, 11, 0, 0), start(2, 22, 3, 100)]);
+        assert_eq!(code(&claimed, &known(3, 13, 0, 0)), Some(CODE_ROLLED_BACK));
+        assert!(claimed.agrees_with_replicated(3, 2).is_ok() && claimed.agrees_with_replicated(3, 3).is_err());
     }
 
     #[test]
@@ -294,9 +294,9 @@ mod tests {
 
     #[test]
     fn another_directory_is_refused() {
-        let mut told = claim(&[start(9, 9, 9, 9)]);
-        told.directory = 8;
-        assert_eq!(code(&told, &known(1, 11, 0, 0)), Some(CODE_DIRECTORY_CHANGED));
+        let mut claimed = claim(&[start(9, 9, 9, 9)]);
+        claimed.directory = 8;
+        assert_eq!(code(&claimed, &known(1, 11, 0, 0)), Some(CODE_DIRECTORY_CHANGED));
         assert!(condemns(CODE_CLONED) && condemns(CODE_ROLLED_BACK) && !condemns("unknown_node"));
     }
 

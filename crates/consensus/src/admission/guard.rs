@@ -93,7 +93,8 @@ pub(crate) struct RollbackGuard {
 
 impl RollbackGuard {
     pub(crate) fn new(
-        (node, claim): (u64, DirectoryClaim),
+        node: u64,
+        claim: DirectoryClaim,
         memory: Arc<dyn PeerMemory>,
         fatal: FatalHook,
         configured: BTreeSet<u64>,

@@ -28,7 +28,7 @@ fn guard(directory: &std::path::Path) -> (Arc<RollbackGuard>, Arc<PeerBook>, Lin
         let lines = lines.clone();
         Arc::new(move |line| lines.lock().push(line))
     };
-    let (guard, _) = RollbackGuard::new((1, claim(3)), book.clone(), fatal, (1..=3).collect(), true);
+    let (guard, _) = RollbackGuard::new(1, claim(3), book.clone(), fatal, (1..=3).collect(), true);
     (guard, book, lines)
 }
 
@@ -134,7 +134,7 @@ fn a_joining_node_with_a_vote_is_admitted_by_a_majority_of_the_voters_that_it_wa
     let directory = tempfile::tempdir().unwrap();
     let identity = PeerIdentity { cluster: "test".into(), node: 4, directory: 7, start: claim(3).start() };
     let book = PeerBook::open(directory.path(), identity, &BTreeMap::new()).unwrap();
-    let (guard, _) = RollbackGuard::new((4, claim(3)), book, Arc::new(|_| {}), BTreeSet::new(), false);
+    let (guard, _) = RollbackGuard::new(4, claim(3), book, Arc::new(|_| {}), BTreeSet::new(), false);
     guard.admit_if_due();
     assert!(guard.not_admitted_because().is_some(), "no list of peers is no majority");
     guard.learn_voters(Some((0, vec![1, 2, 3])));

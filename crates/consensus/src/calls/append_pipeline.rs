@@ -190,7 +190,7 @@ mod tests {
         input: mpsc::UnboundedSender<AppendEntriesRequest<TypeConfig>>,
         /// Of the appends that were begun, in their order.
         answers: mpsc::UnboundedReceiver<oneshot::Sender<AppendOutcome>>,
-        told: futures::stream::BoxStream<'static, AppendItem>,
+        answered: futures::stream::BoxStream<'static, AppendItem>,
     }
 
     fn stage() -> Stage {
@@ -203,7 +203,7 @@ mod tests {
                 .map(|outcome| outcome.unwrap_or(Err(RPCError::Unreachable(Unreachable::from_string("lost")))))
                 .boxed()
         };
-        Stage { input, answers, told: AppendPipeline::new(requests, send).boxed() }
+        Stage { input, answers, answered: AppendPipeline::new(requests, send).boxed() }
     }
 
     impl Stage {
@@ -220,8 +220,8 @@ mod tests {
         }
 
         /// What openraft is told now, if anything.
-        fn told(&mut self) -> Option<AppendItem> {
-            self.told.next().now_or_never().flatten()
+        fn answered(&mut self) -> Option<AppendItem> {
+            self.answered.next().now_or_never().flatten()
         }
 
         /// The next append that was begun.
@@ -238,17 +238,17 @@ mod tests {
     fn a_few_appends_are_in_flight_and_answered_in_order() {
         let mut stage = stage();
         (1..=6).for_each(|index| stage.append(index - 1, index));
-        assert!(stage.told().is_none());
+        assert!(stage.answered().is_none());
         let mut begun: Vec<_> = std::iter::from_fn(|| stage.begun()).collect();
         assert_eq!(begun.len(), MAX_IN_FLIGHT);
         let first = begun.remove(0);
         for answer in begun {
             answer.send(Ok(AppendEntriesResponse::Success)).unwrap();
         }
-        assert!(stage.told().is_none(), "the first is not answered");
+        assert!(stage.answered().is_none(), "the first is not answered");
         first.send(Ok(AppendEntriesResponse::Success)).unwrap();
-        assert_eq!((1..=4).map(|_| matching(stage.told())).collect::<Vec<_>>(), [1, 2, 3, 4]);
-        assert!(stage.told().is_none());
+        assert_eq!((1..=4).map(|_| matching(stage.answered())).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert!(stage.answered().is_none());
         assert_eq!(std::iter::from_fn(|| stage.begun()).count(), 2, "the others follow");
     }
 
@@ -262,12 +262,12 @@ mod tests {
         for index in 1..=2 {
             stage.append_all(index - 1, vec![entry(index)]);
         }
-        assert!(stage.told().is_none());
+        assert!(stage.answered().is_none());
         let first = stage.begun().unwrap();
         assert!(stage.begun().is_none());
         first.send(Ok(AppendEntriesResponse::Success)).unwrap();
-        assert_eq!(matching(stage.told()), 1);
-        assert!(stage.told().is_none() && stage.begun().is_some());
+        assert_eq!(matching(stage.answered()), 1);
+        assert!(stage.answered().is_none() && stage.begun().is_some());
     }
 
     /// The commit notice went out long after the entries: were the old answer credited with its time, it would confirm
@@ -282,19 +282,19 @@ mod tests {
             let mut stage = stage();
             stage.append(0, 5);
             stage.append(5, 5);
-            assert!(stage.told().is_none());
+            assert!(stage.answered().is_none());
             let (entries, notice) = (stage.begun().unwrap(), stage.begun().unwrap());
             entries.send(Ok(AppendEntriesResponse::Success)).unwrap();
-            assert!(stage.told().is_none(), "the notice is not answered");
+            assert!(stage.answered().is_none(), "the notice is not answered");
             stage.append(5, 6);
-            assert!(stage.told().is_none(), "with more in flight neither");
+            assert!(stage.answered().is_none(), "with more in flight neither");
             notice.send(later).unwrap();
-            let told = stage.told().map(|item| match item {
+            let answered = stage.answered().map(|item| match item {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(StreamAppendError::HigherVote(vote))) => Err(Some(vote)),
                 _ => Err(None),
             });
-            assert_eq!(told, Some(expected));
+            assert_eq!(answered, Some(expected));
         }
     }
 
@@ -311,22 +311,22 @@ mod tests {
         let mut stage = stage();
         stage.append(0, 5);
         stage.append(5, 6);
-        assert!(stage.told().is_none());
+        assert!(stage.answered().is_none());
         stage.begun().unwrap().send(Ok(AppendEntriesResponse::Success)).unwrap();
-        assert_eq!(matching(stage.told()), 5);
-        assert!(stage.told().is_none());
+        assert_eq!(matching(stage.answered()), 5);
+        assert!(stage.answered().is_none());
     }
 
     #[test]
     fn an_append_taken_later_is_held_for_as_well() {
         let mut stage = stage();
         stage.append(0, 5);
-        assert!(stage.told().is_none());
+        assert!(stage.answered().is_none());
         stage.begun().unwrap().send(Ok(AppendEntriesResponse::Success)).unwrap();
         stage.append(5, 5);
-        assert!(stage.told().is_none(), "the notice was taken in the poll that would have told the answer");
+        assert!(stage.answered().is_none(), "the notice was taken in the poll that would have told the answer");
         stage.begun().unwrap().send(Ok(AppendEntriesResponse::Success)).unwrap();
-        assert_eq!((matching(stage.told()), matching(stage.told())), (5, 5));
+        assert_eq!((matching(stage.answered()), matching(stage.answered())), (5, 5));
     }
 
     /// openraft takes a conflict at an acknowledged entry for lost data, and panics.
@@ -335,22 +335,22 @@ mod tests {
         let mut stage = stage();
         stage.append(0, 5);
         stage.append(5, 6);
-        assert!(stage.told().is_none());
+        assert!(stage.answered().is_none());
         let (first, second) = (stage.begun().unwrap(), stage.begun().unwrap());
         second.send(Ok(AppendEntriesResponse::Conflict)).unwrap();
         first.send(Ok(AppendEntriesResponse::Success)).unwrap();
-        assert_eq!(matching(stage.told()), 5);
-        assert!(matches!(stage.told(), Some(Err(RPCError::Unreachable(_)))));
-        assert!(stage.told.next().now_or_never().is_some_and(|end| end.is_none()), "the stream ends");
+        assert_eq!(matching(stage.answered()), 5);
+        assert!(matches!(stage.answered(), Some(Err(RPCError::Unreachable(_)))));
+        assert!(stage.answered.next().now_or_never().is_some_and(|end| end.is_none()), "the stream ends");
     }
 
     #[test]
     fn a_conflict_of_the_first_append_is_told() {
         let mut stage = stage();
         stage.append(4, 5);
-        assert!(stage.told().is_none());
+        assert!(stage.answered().is_none());
         stage.begun().unwrap().send(Ok(AppendEntriesResponse::Conflict)).unwrap();
-        assert!(matches!(stage.told(), Some(Ok(Err(StreamAppendError::Conflict(at)))) if at == id(4)));
-        assert!(stage.told.next().now_or_never().is_some_and(|end| end.is_none()), "the stream ends");
+        assert!(matches!(stage.answered(), Some(Ok(Err(StreamAppendError::Conflict(at)))) if at == id(4)));
+        assert!(stage.answered.next().now_or_never().is_some_and(|end| end.is_none()), "the stream ends");
     }
 }

@@ -147,7 +147,7 @@ impl PeerClient {
     ) -> impl Future<Output = AppendOutcome> + Send + 'static {
         let client = self.clone();
         let durable = self.network.durable.load(Ordering::Acquire);
-        let body = wire::encode_append(&rpc, self.network.time.tell(), durable, ticket);
+        let body = wire::encode_append(&rpc, self.network.time.reading_to_send(), durable, ticket);
         // As of now: a later append may be acknowledged before this one is answered.
         let matched = self.network.matched(self.target, &rpc.vote);
         async move { client.sent_append(rpc, body, deadline, matched).await }

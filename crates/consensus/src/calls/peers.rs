@@ -8,8 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::admission::claim::CODE_DIRECTORY_CHANGED;
-use crate::admission::claim::condemns;
+use crate::admission::claim::{CODE_DIRECTORY_CHANGED, condemns};
 use crate::admission::guard::{CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED, RollbackGuard};
 use crate::admission::levels::AnnouncedLevels;
 use crate::calls::wire::{self, KnownMembers};

@@ -22,6 +22,7 @@ use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberRole};
 pub(crate) const MAX_TERM_STEP: u64 = 1 << 32;
 /// The highest term that a node without vote and log accepts: a node that joins late does not know the cluster's term.
 pub(crate) const MAX_FIRST_TERM: u64 = 1 << 62;
+
 /// Why a message is refused, in words for people.
 pub(crate) type Checked<T = ()> = Result<T, String>;
 
@@ -205,8 +206,8 @@ fn committed_by(request: &AppendEntriesRequest<TypeConfig>, last: Option<LogId>)
     if committed.index() > last.index() {
         return if committed >= last { Ok(Some(last)) } else { Err(contradiction(&committed, &last)) };
     }
-    let told = request.entries.iter().map(Entry::log_id).chain(request.prev_log_id);
-    let fits = told.into_iter().all(|id| match committed.index().cmp(&id.index()) {
+    let sent = request.entries.iter().map(Entry::log_id).chain(request.prev_log_id);
+    let fits = sent.into_iter().all(|id| match committed.index().cmp(&id.index()) {
         std::cmp::Ordering::Less => committed < id,
         std::cmp::Ordering::Equal => committed == id,
         std::cmp::Ordering::Greater => committed > id,

@@ -173,7 +173,7 @@ impl FramedTransport {
             return Ok(connection.clone());
         }
         let client = self.clients.to(to).map_err(|error| unreachable(error.to_string()))?;
-        let connection = PeerConnection::open((&client, self.clients.scheme()), self.book.identity(), target);
+        let connection = PeerConnection::open(&client, self.clients.scheme(), self.book.identity(), target);
         let connection = Arc::new(connection);
         connections.insert((to, channel), connection.clone());
         Ok(connection)
@@ -195,7 +195,7 @@ impl Transport for FramedTransport {
     ) -> Result<Bytes, TransportError> {
         let client = self.clients.to_any().map_err(|error| TransportError::Unreachable(error.to_string()))?;
         let target = PeerTarget::at(address);
-        let connection = PeerConnection::open((&client, self.clients.scheme()), self.book.identity(), target);
+        let connection = PeerConnection::open(&client, self.clients.scheme(), self.book.identity(), target);
         connection.call(kind, body, deadline).await
     }
 

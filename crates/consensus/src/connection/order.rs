@@ -97,7 +97,7 @@ impl CallSequence {
 
 /// Where the calls of one kind from one peer stand.
 #[derive(Debug)]
-struct Line {
+struct Progress {
     calls: CallSequence,
     /// The number whose turn it is.
     next: u64,
@@ -106,7 +106,7 @@ struct Line {
 
 /// See the module's text. Of the receiver.
 #[derive(Debug, Default)]
-pub(crate) struct CallOrder(Mutex<BTreeMap<(u64, PeerKind), Line>>);
+pub(crate) struct CallOrder(Mutex<BTreeMap<(u64, PeerKind), Progress>>);
 
 /// The turn of a call; the next one has its turn when this is dropped.
 #[derive(Debug)]
@@ -119,13 +119,13 @@ pub(crate) struct Turn<'order> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut lines = self.order.0.lock();
-        if let Some(line) = lines.get_mut(&self.key)
-            && line.calls == self.calls
-            && line.next == self.number
+        let mut all = self.order.0.lock();
+        if let Some(progress) = all.get_mut(&self.key)
+            && progress.calls == self.calls
+            && progress.next == self.number
         {
-            line.next = line.next.saturating_add(1);
-            line.moved.notify_waiters();
+            progress.next = progress.next.saturating_add(1);
+            progress.moved.notify_waiters();
         }
     }
 }
@@ -150,24 +150,24 @@ impl CallOrder {
     }
 
     /// Completes when one more of the calls before this one has begun; `None` if there is none that matters. Later
-    /// calls of the caller reset the line. Earlier ones never do: two waiting calls would reset it in turns forever.
+    /// calls of the caller reset it. Earlier ones never do: two waiting calls would reset it in turns forever.
     fn earlier_calls(&self, key: (u64, PeerKind), calls: CallSequence, number: u64) -> Option<OwnedNotified> {
-        let mut lines = self.0.lock();
-        let new = || Line { calls, next: 0, moved: Arc::default() };
-        let line = lines.entry(key).or_insert_with(new);
-        if calls.is_later_than(line.calls) {
-            std::mem::replace(line, new()).moved.notify_waiters();
+        let mut all = self.0.lock();
+        let new = || Progress { calls, next: 0, moved: Arc::default() };
+        let progress = all.entry(key).or_insert_with(new);
+        if calls.is_later_than(progress.calls) {
+            std::mem::replace(progress, new()).moved.notify_waiters();
         }
-        let is_due = line.calls != calls || line.next >= number;
-        // Made under the lock under which the line moves, so that it misses no move.
-        (!is_due).then(|| line.moved.clone().notified_owned())
+        let is_due = progress.calls != calls || progress.next >= number;
+        // Made under the lock under which it moves, so that it misses no move.
+        (!is_due).then(|| progress.moved.clone().notified_owned())
     }
 
     fn skip_to(&self, key: (u64, PeerKind), calls: CallSequence, number: u64) {
-        if let Some(line) = self.0.lock().get_mut(&key)
-            && line.calls == calls
+        if let Some(progress) = self.0.lock().get_mut(&key)
+            && progress.calls == calls
         {
-            line.next = line.next.max(number);
+            progress.next = progress.next.max(number);
         }
     }
 }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_of_an_earlier_start_neither_waits_nor_displaces_the_line() {
+    async fn a_call_of_an_earlier_start_neither_waits_nor_displaces_the_later_ones() {
         let order = CallOrder::default();
         let wait =
             |start, number| Box::pin(order.turn(caller(start), PeerKind::Append, Ticket { sequence: 0, number }));

@@ -101,7 +101,7 @@ impl Drop for ForgetOnDrop<'_> {
 
 impl PeerConnection {
     /// A connection that is being made, in a task of its own.
-    pub(crate) fn open((http, scheme): (&Client, &str), own: &PeerIdentity, target: PeerTarget) -> PeerConnection {
+    pub(crate) fn open(http: &Client, scheme: &str, own: &PeerIdentity, target: PeerTarget) -> PeerConnection {
         let (queue, queued) = channel(MAX_QUEUED);
         let calls = Arc::<Mutex<Calls>>::default();
         let scheme = if target.address.contains("://") { String::new() } else { format!("{scheme}://") };

@@ -156,12 +156,12 @@ impl RaftNode {
         since: Instant,
     ) -> bool {
         let leads = self.leads();
-        let patience = Duration::from_millis(self.config.election_timeout_max_ms);
+        let longest = Duration::from_millis(self.config.election_timeout_max_ms);
         let worth_it = refused.reason == ForwardReason::LeaseExpired
             && leads.leading
             && leads.term == term
             && !self.is_closing()
-            && since.elapsed() < patience;
+            && since.elapsed() < longest;
         if worth_it {
             tokio::time::sleep(LEASE_PAUSE).await;
         }

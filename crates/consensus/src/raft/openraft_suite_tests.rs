@@ -59,7 +59,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachineAdapter, Guard> for StoreFac
         let identity = Identity { cluster: "suite".into(), node: 1, directory: 1 };
         let (store, _) = Store::open(dir.path(), &identity, options.clone()).unwrap();
         let snapshots = SnapshotStore::open(dir.path(), store.bounds(), &options).unwrap();
-        let replica = StateMachineAdapter::restore(
+        let adapter = StateMachineAdapter::restore(
             Arc::new(Nothing),
             Arc::new(snapshots),
             Arc::new(BlockingPool),
@@ -69,7 +69,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachineAdapter, Guard> for StoreFac
         Ok((
             Guard { store: Some(store.clone()), _dir: dir },
             LogStore::new(Arc::new(store), 0, Arc::new(BlockingPool), Arc::new(|_| {})).unwrap(),
-            replica,
+            adapter,
         ))
     }
 }

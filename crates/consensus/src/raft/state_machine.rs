@@ -107,13 +107,13 @@ impl StateMachineAdapter {
         applied: watch::Sender<u64>,
     ) -> io::Result<StateMachineAdapter> {
         let (last_applied, membership) = (None, StoredMembership::default());
-        let mut replica = StateMachineAdapter { machine, snapshots, blocking, last_applied, membership, applied };
-        if let Some(snapshot) = replica.snapshots.latest() {
+        let mut adapter = StateMachineAdapter { machine, snapshots, blocking, last_applied, membership, applied };
+        if let Some(snapshot) = adapter.snapshots.latest() {
             let meta = decode_meta(&snapshot.meta)?;
-            restore_machine(&replica.machine, &*replica.snapshots, &snapshot)?;
-            replica.adopt(meta);
+            restore_machine(&adapter.machine, &*adapter.snapshots, &snapshot)?;
+            adapter.adopt(meta);
         }
-        Ok(replica)
+        Ok(adapter)
     }
 
     fn adopt(&mut self, meta: SnapshotMeta) {

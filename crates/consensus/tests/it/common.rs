@@ -144,7 +144,7 @@ impl Timekeeper for WallTime {
         clock_ms()
     }
 
-    fn tell(&self) -> u64 {
+    fn reading_to_send(&self) -> u64 {
         0
     }
 

@@ -98,7 +98,7 @@ impl Timekeeper for Time {
         self.replicated.lock().lead(self.wall_ms(), self.now_ms()).min(MAX_CLOCK_MS)
     }
 
-    fn tell(&self) -> u64 {
+    fn reading_to_send(&self) -> u64 {
         self.replicated.lock().tell(self.wall_ms(), self.now_ms()).min(MAX_CLOCK_MS)
     }
 

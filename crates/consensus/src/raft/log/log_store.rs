@@ -134,14 +134,14 @@ impl LogStore {
         }
         // An index of 0 counts as nothing applied.
         let repeated = |entry: &&Entry| (1..=applied).contains(&entry.log_id.index());
-        let told = request.entries.iter().filter(repeated).map(codec::record_of).collect::<io::Result<Vec<_>>>()?;
-        let (Some(first), Some(last)) = (told.first(), told.last()) else { return Ok(()) };
+        let sent = request.entries.iter().filter(repeated).map(codec::record_of).collect::<io::Result<Vec<_>>>()?;
+        let (Some(first), Some(last)) = (sent.first(), sent.last()) else { return Ok(()) };
         // What is purged is left out, and can no longer be compared.
         let held = self.records(first.position.index..last.position.index + 1, usize::MAX).await?;
-        let missing = held.first().map_or(told.len() as u64, |held| held.position.index - first.position.index);
-        for (told, held) in told.iter().skip(missing as usize).zip(held) {
-            if *told != held {
-                return self.stop_for(&contradiction(told.position, held.position));
+        let missing = held.first().map_or(sent.len() as u64, |held| held.position.index - first.position.index);
+        for (sent, held) in sent.iter().skip(missing as usize).zip(held) {
+            if *sent != held {
+                return self.stop_for(&contradiction(sent.position, held.position));
             }
         }
         Ok(())
@@ -185,12 +185,12 @@ impl LogStore {
     }
 }
 
-fn contradiction(told: LogPosition, held: LogPosition) -> String {
+fn contradiction(sent: LogPosition, held: LogPosition) -> String {
     let other =
-        if told == held { "another entry of that term".to_owned() } else { format!("one of term {}", held.term) };
+        if sent == held { "another entry of that term".to_owned() } else { format!("one of term {}", held.term) };
     format!(
         "the leader names an entry of term {} at index {}, and this node has applied {other} there",
-        told.term, told.index
+        sent.term, sent.index
     )
 }
 
@@ -429,17 +429,17 @@ mod tests {
     #[tokio::test]
     async fn the_log_is_not_cut_below_what_is_applied() {
         let (_directory, mut log) = store_with(&[1, 1, 1, 1]).await;
-        let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
-        let hook = told.clone();
+        let failures = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let hook = failures.clone();
         log.fatal = Arc::new(move |why| hook.lock().push(why));
         let at = |index| Some(log_id_of(LogPosition { term: 1, index }));
         log.save_committed(at(1)).await.unwrap();
         log.truncate_after(at(2)).await.unwrap();
         log.truncate_after(at(1)).await.unwrap();
-        assert!(told.lock().is_empty());
+        assert!(failures.lock().is_empty());
         assert!(log.truncate_after(at(0)).await.is_err());
-        let told = told.lock();
-        assert!(told.len() == 1 && told[0].contains("applied it up to index 1"), "{told:?}");
+        let failures = failures.lock();
+        assert!(failures.len() == 1 && failures[0].contains("applied it up to index 1"), "{failures:?}");
         assert_eq!(log.store.bounds().last.map(|last| last.index), Some(1), "nothing was cut");
     }
 
@@ -478,11 +478,11 @@ mod tests {
             (append(5, Some((3, 2)), vec![written]), true),
             (append(5, None, vec![blank(1, 0), blank(2, 1)]), true),
         ] {
-            let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
-            let hook = told.clone();
+            let failures = Arc::new(parking_lot::Mutex::new(Vec::new()));
+            let hook = failures.clone();
             log.fatal = Arc::new(move |why| hook.lock().push(why));
             assert_eq!(log.check_append(&request).await.is_err(), stops, "{request:?}");
-            assert_eq!(told.lock().len(), usize::from(stops), "{request:?}");
+            assert_eq!(failures.lock().len(), usize::from(stops), "{request:?}");
         }
     }
 
