@@ -11,12 +11,11 @@ use super::transaction::Transaction;
 use super::{Applied, State};
 use crate::acl::Principals;
 use crate::command::{Actor, Batch, Command, GateOp, Op, Origin};
-use crate::event::{Event, SessionEnd};
 use crate::feature::FeatureLevel;
-use crate::ids::{NodeId, SessionId, Term, Zxid};
+use crate::ids::{NodeId, Term};
 use crate::limits::{
-    MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_EXPIRED_EPHEMERALS, MAX_IDENTITIES, MAX_LABEL_BYTES,
-    MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS_BEFORE,
+    MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_IDENTITIES, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES,
+    MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS_BEFORE,
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -76,20 +75,20 @@ impl State {
     fn apply_command(&mut self, entry_term: Term, rules: &Rules, command: &Command) -> Outcome {
         match command {
             Command::OpenSession { secret_hash, timeout_ms, label } => {
-                self.open_session((&Principals::default(), false), rules, (*secret_hash, *timeout_ms, label))
+                let (who, proves_later) = (&Principals::default(), false);
+                let (secret_hash, timeout_ms) = (*secret_hash, *timeout_ms);
+                self.open_session(rules, &Opening { who, proves_later, secret_hash, timeout_ms, label })
             }
-            Command::OpenSessionAs { principals, proves_later, secret_hash, timeout_ms, label } => {
-                self.open_session((principals, *proves_later), rules, (*secret_hash, *timeout_ms, label))
+            Command::OpenSessionAs { principals: who, proves_later, secret_hash, timeout_ms, label } => {
+                let (proves_later, secret_hash, timeout_ms) = (*proves_later, *secret_hash, *timeout_ms);
+                self.open_session(rules, &Opening { who, proves_later, secret_hash, timeout_ms, label })
             }
             Command::EndUnauthorised { sessions } => self.end_unauthorised(sessions),
             Command::RecordTokenUses { tokens } => match self.refuse_bulk(tokens.len()) {
                 Some(refused) => refused,
                 None => self.transact(|t| Ok(t.record_token_uses(tokens))),
             },
-            Command::CloseSession { session } => self.transact(|t| {
-                t.end_session(*session, SessionEnd::Closed)?;
-                Ok(Reply::SessionClosed)
-            }),
+            Command::CloseSession { session } => self.close_session(*session),
             Command::ExpireSessions { term, seen, sessions } => {
                 self.expire(entry_term == *term || mutant!(ExpireByDeposedLeader), *seen, sessions)
             }
@@ -109,77 +108,13 @@ impl State {
     }
 
     /// Opens a session for a caller, who may prove who it is only afterwards.
-    fn open_session(
-        &mut self,
-        (principals, proves_later): (&Principals, bool),
-        rules: &Rules,
-        (secret_hash, timeout_ms, label): ([u8; 32], u32, &Arc<str>),
-    ) -> Outcome {
-        let may_open = if proves_later { Ok(()) } else { self.access.check_role(principals, self.clock_ms) };
-        if let Err(refusal) = check_principals(principals).and(may_open) {
+    fn open_session(&mut self, rules: &Rules, opening: &Opening<'_>) -> Outcome {
+        let may_open = if opening.proves_later { Ok(()) } else { self.access.check_role(opening.who, self.clock_ms) };
+        if let Err(refusal) = check_principals(opening.who).and(may_open) {
             return self.refused(refusal);
         }
-        let owner = self.tree.namespaces.owner_of_session(&self.access, principals, self.clock_ms);
-        self.transact_as(None, rules, |t| open_session(t, (secret_hash, owner), timeout_ms, label))
-    }
-
-    /// Ends the sessions that have lost the right to be there, each in its own transaction.
-    fn end_unauthorised(&mut self, candidates: &[SessionId]) -> Outcome {
-        if let Some(refused) = self.refuse_bulk(candidates.len()) {
-            return refused;
-        }
-        self.end_each(candidates, |state, session| {
-            let owns_nothing = session.ephemerals.is_empty();
-            !state.access.session_may_live(session.identity.as_ref(), owns_nothing, state.clock_ms)
-        })
-    }
-
-    /// Expires the silent sessions that are still there, each in its own transaction.
-    fn expire(&mut self, term_is_current: bool, seen: Zxid, silent: &[SessionId]) -> Outcome {
-        if let Some(refused) = self.refuse_bulk(silent.len()) {
-            return refused;
-        }
-        self.end_each(silent, |_, session| term_is_current && session.acted <= seen)
-    }
-
-    /// Expires those of these sessions that are there and are to end, each in its own transaction.
-    fn end_each(&mut self, candidates: &[SessionId], to_end: impl Fn(&Self, &Session) -> bool) -> Outcome {
-        let mut ended = Vec::new();
-        let mut events = Vec::new();
-        let mut removed = 0;
-        for &session in candidates {
-            let Some(known) = self.sessions.get(&session).filter(|known| to_end(self, known)) else { continue };
-            removed += known.ephemerals.len();
-            if removed > MAX_EXPIRED_EPHEMERALS && !ended.is_empty() {
-                // Other commands wait for this entry, so the rest is left to the next.
-                break;
-            }
-            if mutant!(EphemeralsOneByOne) {
-                events.extend(self.remove_one_by_one(session));
-            }
-            let outcome = self.transact(|t| {
-                t.end_session(session, SessionEnd::Expired)?;
-                Ok(Reply::SessionClosed)
-            });
-            if outcome.reply.is_ok() {
-                ended.push(session);
-                events.extend(outcome.events);
-            }
-        }
-        let changed = !ended.is_empty();
-        Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), changed, events }
-    }
-
-    /// What the mutant EphemeralsOneByOne does before a session ends.
-    fn remove_one_by_one(&mut self, session: SessionId) -> Vec<Event> {
-        let Some(session) = self.sessions.get(&session).cloned() else { return Vec::new() };
-        let remove = |path| {
-            self.transact(|t| {
-                t.remove(path);
-                Ok(Reply::Deleted)
-            })
-        };
-        session.ephemerals().map(remove).flat_map(|outcome| outcome.events).collect()
+        let owner = self.tree.namespaces.owner_of_session(&self.access, opening.who, self.clock_ms);
+        self.transact_as(None, rules, |t| open_session(t, opening, owner))
     }
 
     /// Removes the candidates whose time has come, each in its own transaction.
@@ -204,7 +139,7 @@ impl State {
         Outcome { zxid: self.zxid, reply: Ok(Reply::Reaped(reaped)), changed, events }
     }
 
-    fn refuse_bulk(&self, count: usize) -> Option<Outcome> {
+    pub(super) fn refuse_bulk(&self, count: usize) -> Option<Outcome> {
         (count > MAX_BULK).then(|| self.refused(bad(format!("at most {MAX_BULK} at a time, these are {count}"))))
     }
 
@@ -252,9 +187,9 @@ impl State {
                 "a request acknowledges at most {MAX_REMEMBERED_REPLIES} earlier ones, this one {count}"
             )));
         }
-        let asked = fingerprint(op);
+        let wanted = fingerprint(op);
         if let Some(known) = self.sessions.get(&id).and_then(|s| s.memory.answers.get(&key.id)) {
-            if known.fingerprint != asked {
+            if known.fingerprint != wanted {
                 return self.refused(Refusal::RequestMismatch);
             }
             // The first answer with its own zxid: a client that continues from that zxid misses nothing that has
@@ -262,9 +197,9 @@ impl State {
             return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
         let outcome = self.act(actor, rules, op);
-        let only_tells = matches!(op, Op::Gate(GateOp::Begin { .. }) | Op::Rate(_));
-        let standing = only_tells && outcome.reply.is_ok() && !outcome.changed;
-        if standing || outcome.reply.as_ref().is_err_and(is_for_now) {
+        let is_query = matches!(op, Op::Gate(GateOp::Begin { .. }) | Op::Rate(_));
+        let is_standing = is_query && outcome.reply.is_ok() && !outcome.changed;
+        if is_standing || outcome.reply.as_ref().is_err_and(is_for_now) {
             // Nothing was done that a retry could do twice. A stored result is too large to be kept for each caller,
             // and a client that was refused for lack of room may retry under the same id.
             return outcome;
@@ -273,11 +208,10 @@ impl State {
             let memory = &mut Arc::make_mut(session).memory;
             let bytes_before = memory.bytes();
             memory.forget(&key.acknowledged);
-            let answer = (outcome.zxid, outcome.reply.clone());
-            // What becomes of a request for a lock is also in its queue. Only this answer tells of a re-entry.
-            let is_reentry = matches!(answer.1, Ok(Reply::Reentered { .. }));
+            // The fate of a request for a lock is also in its queue; only this answer shows a re-entry.
+            let is_reentry = matches!(outcome.reply, Ok(Reply::Reentered { .. }));
             let of_lock = !is_reentry && matches!(op, Op::Lock(op) if op.acquires());
-            memory.remember(key.id, of_lock, asked, answer);
+            memory.remember(key.id, of_lock, wanted, outcome.zxid, outcome.reply.clone());
             self.remembered_bytes = self.remembered_bytes + memory.bytes() - bytes_before;
         }
         outcome
@@ -323,25 +257,34 @@ fn is_next(last: Option<Origin>, batch: &Batch) -> bool {
         && (batch.follows == last.unwrap_or(0) || mutant!(ApplyOutOfSequence))
 }
 
+/// The arguments with which a session is opened.
+struct Opening<'a> {
+    who: &'a Principals,
+    /// The caller proves who it is only after it has opened the session.
+    proves_later: bool,
+    secret_hash: [u8; 32],
+    timeout_ms: u32,
+    label: &'a Arc<str>,
+}
+
 fn open_session(
     transaction: &mut Transaction<'_>,
-    (secret_hash, owner): ([u8; 32], Option<SessionOwner>),
-    timeout_ms: u32,
-    label: &Arc<str>,
+    opening: &Opening<'_>,
+    owner: Option<SessionOwner>,
 ) -> Result<Reply, Refusal> {
-    check_label(label)?;
+    check_label(opening.label)?;
     let shortest_ms = match transaction.level >= FeatureLevel::SHORT_SESSIONS {
         true => MIN_SESSION_TIMEOUT_MS,
         // As the programs decided that wrote the log until then.
         false => MIN_SESSION_TIMEOUT_MS_BEFORE,
     };
-    let timeout_ms = timeout_ms.clamp(shortest_ms, MAX_SESSION_TIMEOUT_MS);
+    let timeout_ms = opening.timeout_ms.clamp(shortest_ms, MAX_SESSION_TIMEOUT_MS);
     let opened_ms = transaction.clock_ms;
     let (identity, namespace) = owner.map_or((None, None), |owner| (Some(owner.identity), owner.namespace));
     let session = Session {
         timeout_ms,
-        label: label.clone(),
-        secret_hash,
+        label: opening.label.clone(),
+        secret_hash: opening.secret_hash,
         opened_ms,
         acted: transaction.zxid,
         attachment: transaction.zxid,

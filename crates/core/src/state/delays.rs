@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::read::Standing;
 use super::session::Session;
+use super::standing::Standing;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::command::NodeKind;

@@ -53,7 +53,7 @@ impl State {
     pub fn gates(&self, prefix: &str, after: Option<&GateKey>, limit: usize) -> GatePage {
         let after = after.map(GateKey::as_str);
         let summary = |path, node| self.gate_summary(path, node);
-        let (gates, last) = self.tree.page(GATES_ROOT, (prefix, after), limit, summary);
+        let (gates, last) = self.tree.page(GATES_ROOT, prefix, after, limit, summary);
         GatePage { gates, next: last.and_then(key_of) }
     }
 
@@ -175,7 +175,7 @@ impl Transaction<'_> {
         {
             return Err(bad(format!("a gate keeps its result from 1 to {MAX_GATE_KEEP_MS} ms, not {keep_ms}")));
         }
-        if self.is_finished_alike(key, (token, result), keep)? {
+        if self.is_finished_alike(key, token, result, keep)? {
             // A retry: without a session there are no remembered replies.
             return Ok(Reply::GateSettled);
         }
@@ -238,7 +238,8 @@ impl Transaction<'_> {
     fn is_finished_alike(
         &self,
         key: &GateKey,
-        (token, result): (FencingToken, &Arc<[u8]>),
+        token: FencingToken,
+        result: &Arc<[u8]>,
         keep: Keep,
     ) -> Result<bool, Refusal> {
         let kept = self.tree.gate(key)?.filter(|(_, record)| record.until_ms > self.clock_ms);

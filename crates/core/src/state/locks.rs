@@ -11,9 +11,9 @@ use super::apply::{bad, check_label};
 use super::bounds::Adds;
 use super::lock_queue::Newcomer;
 use super::ops::{Maker, check_sequence, next_version};
-use super::read::Standing;
 use super::session::Session;
 use super::size;
+use super::standing::Standing;
 use super::transaction::Transaction;
 use super::tree::{Holds, Node, Tree};
 use lockkeeper_mutants::mutant;
@@ -298,6 +298,9 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// The answer to a request that is in its queues. Here it gets its **fencing token**: the zxid of the transaction
+    /// in which [`enter`](Self::enter) created its nodes. A queue is in the order of the log, so each later grant of a
+    /// lock has a larger token (promise P1), and a request keeps its token while it waits and holds.
     fn queued(&self, paths: Vec<NodePath>) -> Result<Reply, Refusal> {
         let first = paths.first().ok_or_else(|| bad("a request names at least one lock"))?;
         let token = self.node(first)?.czxid.into();
@@ -376,7 +379,7 @@ impl Transaction<'_> {
             (node.mzxid, node.mtime_ms) = (zxid, clock_ms);
             version = node.version;
         });
-        self.tell_data_changed(path);
+        self.publish_data_changed(path);
         version
     }
 

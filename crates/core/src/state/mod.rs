@@ -18,15 +18,17 @@ mod new_cluster;
 mod ops;
 mod owned_nodes;
 mod rates;
-mod read;
 mod session;
+mod session_end;
 pub(crate) mod size;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod token_uses;
 mod transaction;
 mod tree;
 mod validate;
+mod views;
 
 use std::sync::Arc;
 
@@ -40,10 +42,11 @@ use crate::reply::Outcome;
 pub use access::{Access, Role, Token};
 pub use new_cluster::{SEQUENCE_GAP, ZXID_GAP, ZxidsUsedUp};
 pub use rates::{RatePage, RateView};
-pub use read::{LockRequest, LockSummary, LockView, NodeView, Standing};
 pub(crate) use session::Remembered;
 pub use session::Session;
+pub use standing::Standing;
 pub(crate) use tree::{Holds, Node, Tree};
+pub use views::{LockRequest, LockSummary, LockView, NodeView};
 
 /// Everything that is replicated. `Clone` is O(1).
 #[derive(Clone, Debug, PartialEq)]

@@ -15,10 +15,8 @@ use lockkeeper_mutants::mutant;
 use thiserror::Error;
 
 use super::State;
-use crate::event::SessionEnd;
-use crate::ids::{SessionId, Zxid};
+use crate::ids::Zxid;
 use crate::path::NodePath;
-use crate::reply::Reply;
 
 /// How far zxids move, and with them fencing tokens and session ids: as much as an old cluster counts in 500 days at
 /// 100,000 changes a second.
@@ -73,25 +71,6 @@ impl State {
             });
         }
         Ok(self)
-    }
-
-    /// Ends all sessions in one transaction. Who holds is determined before any request goes, so that nobody gets a
-    /// lock delay who never held.
-    fn end_all_sessions(&mut self) {
-        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
-        self.transact(|t| {
-            let held: Vec<_> = sessions
-                .iter()
-                .filter_map(|id| t.sessions.get(id).map(|session| (*id, t.to_be_delayed(session))))
-                .collect();
-            for session in &sessions {
-                t.end_session(*session, SessionEnd::Closed)?;
-            }
-            for (session, held) in held {
-                held.iter().for_each(|held| t.delay(session, held));
-            }
-            Ok(Reply::SessionClosed)
-        });
     }
 }
 

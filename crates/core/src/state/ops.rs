@@ -211,7 +211,7 @@ impl Transaction<'_> {
             node.mzxid = zxid;
             node.mtime_ms = clock_ms;
         });
-        self.tell_data_changed(path);
+        self.publish_data_changed(path);
         Ok(Reply::DataSet(self.node(path)?.stat()))
     }
 

@@ -63,7 +63,7 @@ impl State {
     /// [`MAX_NODES_PER_PAGE`](crate::limits::MAX_NODES_PER_PAGE) nodes.
     pub fn rates<'a>(&'a self, prefix: &str, after: Option<&str>, limit: usize) -> RatePage<'a> {
         let view = |path, node| Some((path, RateName::of_node(path)?, self.view_of(bucket_in(node)?)?));
-        let (rates, last) = self.tree.page(RATES_ROOT, (prefix, after), limit, view);
+        let (rates, last) = self.tree.page(RATES_ROOT, prefix, after, limit, view);
         RatePage { rates, next: last.and_then(RateName::of_node) }
     }
 
@@ -178,7 +178,7 @@ impl Transaction<'_> {
             node.mzxid = zxid;
             node.mtime_ms = clock_ms;
         });
-        self.tell_data_changed(path);
+        self.publish_data_changed(path);
         Ok(())
     }
 

@@ -117,13 +117,7 @@ impl Memory {
     }
 
     /// Remembers a new answer, and forgets the oldest when that makes too many.
-    pub(crate) fn remember(
-        &mut self,
-        id: RequestId,
-        of_lock: bool,
-        fingerprint: [u8; 32],
-        (zxid, answer): (Zxid, Answer),
-    ) {
+    pub(crate) fn remember(&mut self, id: RequestId, of_lock: bool, fingerprint: [u8; 32], zxid: Zxid, answer: Answer) {
         // Ages only need to be in order: one more than the youngest will do, and a snapshot needs no counter.
         let age = self.of_kind(of_lock).next_back().map_or(0, |((_, age), _)| age + 1);
         self.restore(id, Remembered { of_lock, age, fingerprint, zxid, answer });

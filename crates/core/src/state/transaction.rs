@@ -15,7 +15,7 @@ use super::tree::{Node, Tree};
 use crate::access::{Need, Rights};
 use crate::acl::{AclEntry, Permissions};
 use crate::command::Actor;
-use crate::event::{Event, NodeEventKind, SessionEnd};
+use crate::event::{Event, NodeEventKind};
 use crate::feature::FeatureLevel;
 use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
@@ -104,20 +104,20 @@ impl Transaction<'_> {
         })
     }
 
-    fn tell(&mut self, kind: NodeEventKind, path: &NodePath, acl: Arc<[AclEntry]>) {
+    fn publish(&mut self, kind: NodeEventKind, path: &NodePath, acl: Arc<[AclEntry]>) {
         self.events.push(Event::Node { zxid: self.zxid, kind, path: path.clone(), acl });
     }
 
     /// The same for an existing node.
-    fn tell_of(&mut self, kind: NodeEventKind, path: &NodePath) {
+    fn publish_of(&mut self, kind: NodeEventKind, path: &NodePath) {
         if let Some(acl) = self.tree.get(path).map(|node| node.acl.clone()) {
-            self.tell(kind, path, acl);
+            self.publish(kind, path, acl);
         }
     }
 
-    fn tell_parent(&mut self, path: &NodePath) {
+    fn publish_parent(&mut self, path: &NodePath) {
         if let Some(parent) = path.parent() {
-            self.tell_of(NodeEventKind::ChildrenChanged, &parent);
+            self.publish_of(NodeEventKind::ChildrenChanged, &parent);
         }
     }
 
@@ -133,8 +133,8 @@ impl Transaction<'_> {
         }
         let acl = node.acl.clone();
         self.tree.attach(path, node, self.zxid);
-        self.tell(NodeEventKind::Created, path, acl);
-        self.tell_parent(path);
+        self.publish(NodeEventKind::Created, path, acl);
+        self.publish_parent(path);
     }
 
     /// The access control list of a node that the service creates: that of its directory. The root's list is for
@@ -155,8 +155,8 @@ impl Transaction<'_> {
                 session.ephemerals.remove(path);
             });
         }
-        self.tell(NodeEventKind::Deleted, path, node.acl.clone());
-        self.tell_parent(path);
+        self.publish(NodeEventKind::Deleted, path, node.acl.clone());
+        self.publish_parent(path);
     }
 
     /// Deletes everything that an ended session owned. The nodes of one directory are deleted together, and the
@@ -168,7 +168,7 @@ impl Transaction<'_> {
     /// one that has not), while each watch fires now. The events, half of the remaining work, would come at this
     /// point all the same (promise P6). With `limits.ephemerals_per_session` at 10,000 there is too little to gain:
     /// see `benches/endings.rs` for the time.
-    fn remove_all(&mut self, session: &Session) {
+    pub(super) fn remove_all(&mut self, session: &Session) {
         let left = if mutant!(LeaveNodesOfLargeSessions) { 1_000 } else { usize::MAX };
         let owned: Vec<&NodePath> = session.ephemerals.iter().take(left).collect();
         // If each is in a directory of its own, there are two of each.
@@ -176,9 +176,9 @@ impl Transaction<'_> {
         for siblings in owned.chunk_by(|a, b| a.directory() == b.directory()) {
             let Some(gone) = self.tree.detach_siblings(siblings, self.zxid, self.clock_ms) else { continue };
             for (path, node) in siblings.iter().zip(gone.nodes) {
-                self.tell(NodeEventKind::Deleted, path, node.acl.clone());
+                self.publish(NodeEventKind::Deleted, path, node.acl.clone());
             }
-            self.tell(NodeEventKind::ChildrenChanged, &gone.directory, gone.acl);
+            self.publish(NodeEventKind::ChildrenChanged, &gone.directory, gone.acl);
         }
     }
 
@@ -194,9 +194,9 @@ impl Transaction<'_> {
         }
         let acl = node.acl.clone();
         self.tree.attach(to, Arc::unwrap_or_clone(node), self.zxid);
-        self.tell(NodeEventKind::Deleted, from, acl.clone());
-        self.tell(NodeEventKind::Created, to, acl);
-        self.tell_parent(to);
+        self.publish(NodeEventKind::Deleted, from, acl.clone());
+        self.publish(NodeEventKind::Created, to, acl);
+        self.publish_parent(to);
     }
 
     /// Changes a node in place.
@@ -206,8 +206,8 @@ impl Transaction<'_> {
     }
 
     /// Adds the event of changed data.
-    pub(crate) fn tell_data_changed(&mut self, path: &NodePath) {
-        self.tell_of(NodeEventKind::DataChanged, path);
+    pub(crate) fn publish_data_changed(&mut self, path: &NodePath) {
+        self.publish_of(NodeEventKind::DataChanged, path);
     }
 
     fn change_session(&mut self, id: SessionId, change: impl FnOnce(&mut Session)) {
@@ -238,25 +238,6 @@ impl Transaction<'_> {
         });
         self.events.push(Event::SessionAttached { zxid: attachment, session: id });
         Ok(Reply::SessionAttached { attachment, timeout_ms })
-    }
-
-    /// Ends a session and deletes everything it owned. The deletions come before the event of the end (promise P6).
-    pub(crate) fn end_session(&mut self, id: SessionId, cause: SessionEnd) -> Result<(), Refusal> {
-        let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
-        self.changed = true;
-        *self.session_bytes -= size::of_session(&session);
-        *self.remembered_bytes -= session.memory.bytes();
-        let delayed = match cause {
-            SessionEnd::Expired if !mutant!(NoLockDelay) => self.to_be_delayed(&session),
-            SessionEnd::Expired | SessionEnd::Closed => Vec::new(),
-        };
-        self.remove_all(&session);
-        self.tree.namespaces.remove_session(session.namespace.as_deref(), id);
-        for held in delayed {
-            self.delay(id, &held);
-        }
-        self.events.push(Event::SessionEnded { zxid: self.zxid, session: id, cause });
-        Ok(())
     }
 
     /// Saves the state for a rollback. O(1).

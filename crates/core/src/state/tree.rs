@@ -219,7 +219,8 @@ impl Tree {
     pub(crate) fn page<'a, T>(
         &'a self,
         root: &str,
-        (prefix, after): (&str, Option<&str>),
+        prefix: &str,
+        after: Option<&str>,
         limit: usize,
         item: impl Fn(&'a NodePath, &'a Node) -> Option<T>,
     ) -> (Vec<T>, Option<&'a NodePath>) {

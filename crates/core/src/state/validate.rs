@@ -32,7 +32,7 @@ macro_rules! ensure {
 
 /// What the nodes add up to.
 #[derive(Default)]
-struct Counted<'a> {
+struct Census<'a> {
     bytes: u64,
     children: usize,
     ephemerals: usize,
@@ -40,7 +40,7 @@ struct Counted<'a> {
     deadlines: Vec<(u64, &'a NodePath)>,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> Census<'a> {
     fn add(&mut self, path: &'a NodePath, node: &Node) {
         self.bytes += size::of_node(path, node);
         self.children += node.children().len();
@@ -81,7 +81,7 @@ impl State {
 
     /// Looks at each node once: a start with a million nodes waits for it.
     fn validate_nodes(&self) -> Result<(), String> {
-        let mut counted = Counted::default();
+        let mut counted = Census::default();
         let mut queues = self.tree.queues.iter();
         // Siblings mostly come one after the other.
         let mut last: Option<(&str, &Node)> = None;
@@ -110,8 +110,8 @@ impl State {
         self.validate_counts(counted)
     }
 
-    fn validate_counts(&self, counted: Counted<'_>) -> Result<(), String> {
-        let Counted { bytes, children, ephemerals, pending_gates: pending, mut deadlines } = counted;
+    fn validate_counts(&self, counted: Census<'_>) -> Result<(), String> {
+        let Census { bytes, children, ephemerals, pending_gates: pending, mut deadlines } = counted;
         let tree = &self.tree;
         let bytes = bytes + tree.holds.keys().map(size::of_holds).sum::<u64>();
         ensure!(bytes == tree.bytes, "its nodes take {bytes} bytes, not {}", tree.bytes);

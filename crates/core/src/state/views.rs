@@ -1,19 +1,21 @@
-//! Reads of a state. Nothing here changes the state, and no answer about one node or request scans others.
+//! Views of a state for its readers. Nothing here changes the state, and no answer about one node or request scans
+//! others.
 
 use std::ops::Bound;
 
 use super::State;
-use super::lock_queue::{Blocker, Place, Queue, place_of};
+use super::lock_queue::{Place, Queue, place_of};
 use super::locks::request_of;
 use super::session::Session;
-use super::tree::{Node, Tree};
+use super::standing::{Standing, standing_of};
+use super::tree::Tree;
 use crate::access::without_hash;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::data::NodeData;
 use crate::feature::FeatureLevel;
 use crate::ids::{ClusterUid, FencingToken, RequestId, SessionId, Zxid};
-use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name, parse_request};
+use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name};
 use crate::namespace::namespace_of;
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
@@ -30,24 +32,6 @@ pub struct NodeView<'a> {
     pub acl: &'a [AclEntry],
     /// Its kind.
     pub kind: NodeKind,
-}
-
-/// Where a lock request stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It holds.
-    Holds {
-        /// With this token.
-        token: FencingToken,
-    },
-    /// It waits.
-    Waits {
-        /// The node that it waits for. It need not be looked at again before that node goes. For a permit this is the
-        /// directory: the request waits for any holder there.
-        blocker: NodePath,
-    },
-    /// There is no such request (any more).
-    Gone,
 }
 
 /// A request in a lock's queue.
@@ -136,23 +120,6 @@ impl State {
 }
 
 impl Tree {
-    fn queue_of(&self, path: &NodePath) -> Option<(NodePath, &Queue)> {
-        let directory = path.parent()?;
-        let queue = self.get(&directory)?.queue();
-        Some((directory, queue))
-    }
-
-    /// Where a request stands. O(log n).
-    pub(crate) fn standing(&self, path: &NodePath) -> Standing {
-        let (Some((directory, queue)), Some((place, mode))) = (self.queue_of(path), place_of(path)) else {
-            return Standing::Gone;
-        };
-        match self.get(path) {
-            Some(node) if queue.contains(&place) => standing_of(node, &directory, queue.blocker(&place, mode)),
-            _ => Standing::Gone,
-        }
-    }
-
     fn waiting_since_ms(&self, queue: &Queue) -> Option<u64> {
         let (_, path) = queue.first_waiter()?;
         Some(self.get(path)?.ctime_ms)
@@ -176,14 +143,6 @@ impl Tree {
             holds: self.holds(&path),
             path,
         })
-    }
-}
-
-fn standing_of(node: &Node, directory: &NodePath, blocker: Option<Blocker<'_>>) -> Standing {
-    match blocker {
-        None => Standing::Holds { token: node.czxid.into() },
-        Some(Blocker::AnyHolder) => Standing::Waits { blocker: directory.clone() },
-        Some(Blocker::Request((_, blocker))) => Standing::Waits { blocker: blocker.clone() },
     }
 }
 
@@ -235,7 +194,7 @@ impl State {
         self.sessions.get(&id).map(|session| &**session)
     }
 
-    /// Who a lock request or a gate is from, for people: its own label, or else the one of its session.
+    /// Who a lock request or a gate is from, for display: its own label, or else the one of its session.
     pub fn label_or_session(&self, label: &str, session: Option<SessionId>) -> String {
         let Some(id) = session.filter(|_| label.is_empty()) else { return label.to_owned() };
         match self.session(id) {
@@ -293,11 +252,6 @@ impl State {
         Some(LockView { tree: &self.tree, directory, queue })
     }
 
-    /// Where a lock request stands. O(log n).
-    pub fn standing(&self, path: &NodePath) -> Standing {
-        self.tree.standing(path)
-    }
-
     /// How many requests in the queue of a lock's directory hold alone when they hold, the holder included if it does.
     /// O(log n).
     pub fn exclusive_requests(&self, directory: &NodePath) -> usize {
@@ -307,23 +261,6 @@ impl State {
     /// How often a session holds a lock by this request: once, or more often by re-entry.
     pub fn holds(&self, request: &NodePath) -> u32 {
         self.tree.holds(request)
-    }
-
-    /// Whether a lock request that was just deleted had held: no request stands before its place, or fewer than there
-    /// are permits. A kept place takes the very place of its request: then nothing was freed.
-    pub fn held_to_the_end(&self, gone: &NodePath) -> bool {
-        let Some((sequence, mode)) = parse_request(gone.name()) else { return false };
-        let Some(directory) = gone.parent().filter(|directory| LockName::of_directory(directory).is_some()) else {
-            return false;
-        };
-        let Some(directory) = self.tree.get(&directory) else { return true };
-        let room = usize::from(mode.permits().unwrap_or(1));
-        directory.queue().iter().take(room).take_while(|((place, _), _)| *place <= sequence).count() < room
-    }
-
-    /// Whether a lock is held with this token (Chubby's `CheckSequencer`).
-    pub fn verify(&self, lock: &LockName, token: FencingToken) -> bool {
-        self.tree.holder(&lock.directory(), token).is_some()
     }
 
     /// The request that a session has made under this uuid, waiting or holding.
