@@ -20,18 +20,19 @@ use crate::config::NodeConfig;
 use crate::error::{Bound, NodeError};
 use crate::feature_level;
 use crate::leader_limit::shortened;
-use crate::log::inflight::Done;
 use crate::log::proposer::Proposer;
 use crate::log::read_barrier::ReadBarrier;
+use crate::observers::watches::{WatchRefused, WatchSpec, WatchStream};
 use crate::rates::Rates;
 use crate::replica::Replica;
+use crate::replica::inflight::Done;
 use crate::replication::Replication;
 use crate::request::{At, Caller, Consistency};
 use crate::sessions::keepalive::Keepalives;
+use crate::sessions::keepalive_guard::KeepaliveGuard;
 use crate::sessions::leader_tasks::{LeaderTasks, PeerServiceSlot};
 use crate::sessions::session_events::SessionEvents;
 use crate::token_uses::TokenUses;
-use crate::watches::{WatchRefused, WatchSpec, WatchStream};
 
 /// The pause between attempts to have the state name this start.
 const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
@@ -81,7 +82,7 @@ impl Engine {
         start_bookmarks(&config, replica.clone());
         start_clock_watch(replica.clone());
         let origin = Origin { node: NodeId(config.consensus.node), incarnation, sequence: 0 };
-        start_announcement((origin, config.rules), replica.clone(), replication.clone());
+        start_announcement(origin, config.rules, replica.clone(), replication.clone());
         let barrier = ReadBarrier::new(&config, replica.clone(), replication.clone());
         let caught_up_ms = Arc::new(AtomicU64::new(NEVER));
         start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone());
@@ -198,9 +199,7 @@ impl Engine {
 
     /// Keeps the session alive from here while the guard lives.
     pub(crate) fn delegate_keepalive(&self, session: SessionId, timeout_ms: u32) -> KeepaliveGuard {
-        let now_ms = self.replica.now_ms();
-        self.replica.sessions.with(|records| records.delegated.begin_wait(session, timeout_ms, now_ms));
-        KeepaliveGuard { replica: self.replica.clone(), session }
+        KeepaliveGuard::begin(&self.replica, session, timeout_ms)
     }
 
     /// Reads the state.
@@ -259,7 +258,7 @@ impl Engine {
             if state.zxid() >= zxid {
                 return Ok(state.clone());
             }
-            self.replica.copies.ask(zxid).ok_or(NodeError::overloaded(Bound::Copies))?
+            self.replica.copies.request(zxid).ok_or(NodeError::overloaded(Bound::Copies))?
         };
         let deadline = self.replica.clock.now() + limit;
         let copied = tokio::select! {
@@ -307,18 +306,9 @@ pub(crate) fn reply_of(done: Done) -> Result<At<Reply>, NodeError> {
     Ok(At { value: reply?, zxid })
 }
 
-/// This node keeps the session alive while this guard lives.
-#[must_use]
-pub(crate) struct KeepaliveGuard {
-    replica: Arc<Replica>,
-    session: SessionId,
-}
-
-impl Drop for KeepaliveGuard {
-    fn drop(&mut self) {
-        let now_ms = self.replica.now_ms();
-        self.replica.sessions.with(|records| records.delegated.end_wait(self.session, now_ms));
-    }
+/// A reply of the wrong kind, which is a defect of this program.
+pub(crate) fn unexpected(reply: &Reply) -> NodeError {
+    NodeError::Fatal(format!("the state gave an answer of the wrong kind: {reply:?}"))
 }
 
 /// The replica has not been up to date since it started.
@@ -362,7 +352,7 @@ fn start_clock_watch(replica: Arc<Replica>) {
 }
 
 /// Has the replicated state name this start, so that a replica that was away, or is new, knows it too.
-fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, replication: Arc<dyn Replication>) {
+fn start_announcement(origin: Origin, rules: Rules, replica: Arc<Replica>, replication: Arc<dyn Replication>) {
     let vital = replica.clone();
     let mut leadership = replication.leadership();
     let announcing = async move {
@@ -384,12 +374,12 @@ fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, r
 fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>) {
     let every = Duration::from_millis(config.bookmark_every_ms);
     let vital = replica.clone();
-    let telling = async move {
+    let publishing = async move {
         loop {
             replica.clock.sleep_until(replica.clock.now() + every).await;
             let state = replica.state();
             replica.watches.bookmark(state.zxid());
         }
     };
-    vital.tasks.spawn_vital("telling of bookmarks", telling);
+    vital.tasks.spawn_vital("publication of bookmarks", publishing);
 }

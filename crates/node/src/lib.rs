@@ -3,65 +3,38 @@
 //!
 //! | folder | what happens there |
 //! |---|---|
-//! | `replica` | committed entries are applied, and what they changed is delivered |
-//! | `log` | commands are queued, batched, proposed and answered; linearizable reads wait for the log |
+//! | `observers` | tables are kept in step with the state: watches, waiting requests, the lives of sessions |
+//! | `replica` | committed entries are applied, and what they changed is delivered to the observers |
+//! | `log` | commands are queued, batched and proposed; linearizable reads wait for the log |
+//! | `sessions` | sessions are kept alive and expired |
 //! | `locks` | requests for locks wait, are granted and are cancelled |
-//! | `sessions` | sessions are opened, kept alive and expired |
-//! | `watches` | watches fire, and are resumed from the history |
+//! | `calls` | the other calls: operations in order, the life of a session, permits of a rate limit |
 //! | `time` | the clocks |
 //!
-//! `engine` puts the parts together; [`Node`] is what the frontends see.
+//! A folder uses those above it in this table, and `time`. `engine` puts the parts up to `sessions` together; `locks`
+//! and `calls` are what it does for callers; [`Node`] is what the frontends see.
 
 mod backoff;
+mod calls;
 mod config;
 mod engine;
 mod error;
 mod feature_level;
 mod leader_limit;
-/// The lock service: requests that wait for a lock at this node, and those that are cancelled.
-mod locks {
-    pub(crate) mod acquire;
-    pub(crate) mod cancellation;
-    pub(crate) mod entry_delay;
-    pub(crate) mod presence;
-    pub(crate) mod wait_span;
-    pub(crate) mod waiters;
-}
-/// Commands on their way into the log: queued, sent as batches, answered in the order of the log; and reads that wait
-/// for it.
-mod log {
-    pub(crate) mod batch_sender;
-    pub(crate) mod in_order;
-    pub(crate) mod inflight;
-    pub(crate) mod proposer;
-    pub(crate) mod queue;
-    pub(crate) mod read_barrier;
-}
+mod locks;
+mod log;
 mod node;
+mod observers;
 mod rates;
 mod replica;
 mod replication;
 mod request;
-/// Sessions: opening, keeping alive, expiring, and the events that a session's connection subscribes to.
-mod sessions {
-    pub(crate) mod delegated_keepalive;
-    pub(crate) mod expiry;
-    pub(crate) mod keepalive;
-    pub(crate) mod leader_tasks;
-    pub(crate) mod lifecycle;
-    pub(crate) mod liveness;
-    pub(crate) mod liveness_replication;
-    pub(crate) mod records;
-    pub(crate) mod session_events;
-    pub(crate) mod tracker;
-    pub(crate) mod unauthorised;
-}
+mod sessions;
 mod status;
 mod tasks;
 mod time;
 mod token_uses;
 mod traces;
-mod watches;
 
 #[doc(hidden)]
 pub mod fuzzing {
@@ -70,7 +43,7 @@ pub mod fuzzing {
 
     use lockkeeper_core::Batch;
 
-    use crate::sessions::keepalive::{KeepaliveAnswer, SessionMessage};
+    use crate::sessions::messages::{KeepaliveAnswer, SessionMessage};
 
     /// Reads bytes as a message of another node: the first byte chooses the layer, the rest is the message. The message
     /// is accepted or refused; reading it must never panic.
@@ -90,23 +63,25 @@ pub mod fuzzing {
     }
 }
 
+pub use calls::in_order::OrderedReply;
 pub use config::NodeConfig;
 pub use error::{Bound, NodeError};
 pub use leader_limit::{within_leader_limit, within_same_leader_limit};
 pub use locks::cancellation::Undecided;
-pub use locks::presence::Presence;
-pub use log::in_order::OrderedReply;
 pub use log::queue::network_of;
 pub use node::{Node, Parts};
+pub use observers::Observer;
+pub use observers::session_event_table::SessionEvent;
+pub use observers::watches::history::WatchEvent;
+pub use observers::watches::{WatchItem, WatchSpec, WatchStream};
 pub use rates::{PermitsTaken, TakePermits};
-pub use replica::Observer;
+pub use replica::{ForcedDeletion, ForcedDeletionHook};
 pub use request::{
-    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, ForcedDeletion,
-    ForcedDeletionHook, Grant, HolderInfo, KeepaliveAck, OpenedSession,
+    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
+    OpenedSession,
 };
-pub use sessions::session_events::{SessionEvent, SessionEvents};
+pub use sessions::presence::Presence;
+pub use sessions::session_events::SessionEvents;
 pub use status::NodeStatus;
 pub use time::clock::{Clock, SystemClock};
 pub use traces::{MAX_LINKS, TraceSink, TraceSpan, TraceValue};
-pub use watches::history::WatchEvent;
-pub use watches::{WatchItem, WatchSpec, WatchStream};

@@ -15,23 +15,23 @@ use rand::RngCore;
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::calls::in_order::OrderedReply;
 use crate::config::NodeConfig;
 use crate::engine::Engine;
 use crate::error::NodeError;
 use crate::locks::cancellation::Undecided;
-use crate::log::in_order::OrderedReply;
+use crate::observers::Observer;
+use crate::observers::watches::{WatchSpec, WatchStream};
 use crate::rates::{PermitsTaken, TakePermits};
-use crate::replica::{Observer, Replica};
+use crate::replica::{ForcedDeletionHook, Replica};
 use crate::request::{
-    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, ForcedDeletionHook, KeepaliveAck,
-    OpenedSession,
+    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
 };
 use crate::sessions::leader_tasks::PeerServiceSlot;
 use crate::sessions::session_events::SessionEvents;
 use crate::status::{NodeStatus, not_ready_because};
 use crate::time::clock::Clock;
 use crate::traces::{TraceSink, Traces};
-use crate::watches::{WatchSpec, WatchStream};
 
 /// Longest time for a majority to confirm that it is in touch with this node.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
@@ -113,7 +113,7 @@ impl Node {
     /// # Errors
     /// See [`NodeError`].
     pub async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
-        self.engine.open_session((Principals::default(), false), timeout_ms, label).await
+        self.engine.open_session(Principals::default(), false, timeout_ms, label).await
     }
 
     /// Opens a session that belongs to the caller's principal. `proves_later` lets in a caller that has proved nothing,
@@ -128,7 +128,7 @@ impl Node {
         timeout_ms: u32,
         label: &str,
     ) -> Result<At<OpenedSession>, NodeError> {
-        self.engine.open_session((principals, proves_later), timeout_ms, label).await
+        self.engine.open_session(principals, proves_later, timeout_ms, label).await
     }
 
     /// Keeps a session alive: once this returns, the session is not expired before its timeout has passed since the
@@ -181,14 +181,14 @@ impl Node {
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub async fn take_permits(&self, caller: Caller, ask: TakePermits) -> Result<At<PermitsTaken>, NodeError> {
-        self.engine.take_permits(caller, ask).await
+    pub async fn take_permits(&self, caller: Caller, permits: TakePermits) -> Result<At<PermitsTaken>, NodeError> {
+        self.engine.take_permits(caller, permits).await
     }
 
-    /// Submits an operation and returns at once. `tell` gets its answer in the order of the log: after the events of
-    /// the commands before it and before those of the commands after it. Operations submitted one after the other
-    /// enter the log in that order. `tell` is called under the state's lock; it must not wait, and must not call the
-    /// node. It is not called if this function returns an error.
+    /// Submits an operation and returns at once. `on_reply` gets its answer in the order of the log: after the events
+    /// of the commands before it and before those of the commands after it. Operations submitted one after the other
+    /// enter the log in that order. `on_reply` is called under the state's lock; it must not wait, and must not call
+    /// the node. It is not called if this function returns an error.
     ///
     /// A request behind many others in the queue of a lock may wait a few milliseconds for another command; see
     /// [`propose_delayed`](Self::propose_delayed). Reads the state, whose lock the caller must not hold.
@@ -199,9 +199,9 @@ impl Node {
         &self,
         actor: Actor,
         op: Op,
-        tell: impl FnOnce(OrderedReply) + Send + 'static,
+        on_reply: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
-        self.engine.submit(actor, op, tell)
+        self.engine.submit(actor, op, on_reply)
     }
 
     /// Whether an operation finds no room in the state as this replica has it, which may be behind.
@@ -230,9 +230,9 @@ impl Node {
     pub fn submit_close(
         &self,
         session: SessionId,
-        tell: impl FnOnce(OrderedReply) + Send + 'static,
+        on_reply: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
-        self.engine.submit_close(session, tell)
+        self.engine.submit_close(session, on_reply)
     }
 
     /// Attaches a session to the caller, who has its secret: operations over an earlier attachment are refused from
@@ -401,7 +401,7 @@ impl Node {
     }
 
     /// What a session has left if it stays silent: by the leader's record, or at another node since the last sign of
-    /// life that was acknowledged through it. `None` if this node cannot tell.
+    /// life that was acknowledged through it. `None` if this node does not know.
     pub fn session_remaining(&self, session: SessionId) -> Option<Duration> {
         self.engine.session_remaining_ms(session).map(Duration::from_millis)
     }
@@ -412,7 +412,7 @@ impl Node {
     }
 
     /// For how long nothing has been heard of a session: by the leader's record, or at another node by what the leader
-    /// has replicated to it. `None` if this node cannot tell.
+    /// has replicated to it. `None` if this node does not know.
     pub fn session_silence(&self, session: SessionId) -> Option<Duration> {
         self.engine.session_silent_ms(session).map(Duration::from_millis)
     }

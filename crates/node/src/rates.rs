@@ -9,17 +9,15 @@
 //! This module must never hand out a permit that the state has not given it, nor one whose lease may be over.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::limits::MAX_TAKES_TOGETHER;
 use lockkeeper_core::rate::LEASE_MS;
-use lockkeeper_core::{Op, Principals, Rate, RateName, RateOp, Refusal, Reply, TraceContext, Zxid};
+use lockkeeper_core::{Principals, Rate, RateName, Refusal, Reply, TraceContext, Zxid};
 use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::engine::Engine;
 use crate::error::{Bound, NodeError};
 use crate::request::{At, Caller};
 use crate::time::clock::whole_ms;
@@ -66,7 +64,7 @@ pub(crate) struct Rates {
 
 /// What this node knows about one rate limit.
 #[derive(Debug, Default)]
-struct Known {
+pub(crate) struct Known {
     /// The rate to which the rest belongs.
     rate: Option<Rate>,
     /// Leased permits, and until when they may be handed out.
@@ -78,7 +76,7 @@ struct Known {
     /// Permits handed out since the last command was sent.
     handed_out: u32,
     sent_at: Option<Duration>,
-    is_in_flight: bool,
+    pub(crate) is_in_flight: bool,
     waiting: VecDeque<Waiting>,
 }
 
@@ -94,15 +92,15 @@ struct Refused {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    ask: TakePermits,
-    principals: Principals,
-    trace: Option<TraceContext>,
+pub(crate) struct Waiting {
+    pub(crate) taking: TakePermits,
+    pub(crate) principals: Principals,
+    pub(crate) trace: Option<TraceContext>,
     answer: oneshot::Sender<Result<At<PermitsTaken>, NodeError>>,
 }
 
 /// What becomes of a request.
-enum Step {
+pub(crate) enum Taken {
     Answered(At<PermitsTaken>),
     /// The answer comes with the next command; the flag says whether the caller has it sent.
     Later(oneshot::Receiver<Result<At<PermitsTaken>, NodeError>>, bool),
@@ -110,18 +108,18 @@ enum Step {
 
 impl Known {
     /// Answers from memory, if that is possible.
-    fn answer(&mut self, ask: &TakePermits, now: Duration) -> Option<At<PermitsTaken>> {
-        if self.rate != Some(ask.rate) || ask.reconfigure {
+    fn answer(&mut self, taking: &TakePermits, now: Duration) -> Option<At<PermitsTaken>> {
+        if self.rate != Some(taking.rate) || taking.reconfigure {
             return None;
         }
-        if ask.permits <= self.leased && now < self.leased_until {
+        if taking.permits <= self.leased && now < self.leased_until {
             if !mutant!(HandOutLeaseAgain) {
-                self.leased -= ask.permits;
+                self.leased -= taking.permits;
             }
-            return Some(self.grant(ask.permits, self.leased));
+            return Some(self.grant(taking.permits, self.leased));
         }
         let refused = self.refused.filter(|refused| now < refused.known_until)?;
-        (refused.permits <= ask.permits).then(|| self.refuse(refused.until - now))
+        (refused.permits <= taking.permits).then(|| self.refuse(refused.until - now))
     }
 
     fn grant(&mut self, permits: u32, also_left: u32) -> At<PermitsTaken> {
@@ -137,15 +135,16 @@ impl Known {
         At { value: PermitsTaken { granted: false, available: self.available, retry_after_ms }, zxid: self.zxid }
     }
 
-    /// Takes the requests of the next command: the first ones, as far as they ask alike.
-    fn next_batch(&mut self) -> Vec<Waiting> {
+    /// Takes the requests of the next command: the first ones, as far as they are alike.
+    pub(crate) fn next_batch(&mut self) -> Vec<Waiting> {
         let mut batch: Vec<Waiting> = Vec::new();
         while let Some(next) = self.waiting.pop_front() {
             if next.answer.is_closed() {
                 continue;
             }
-            let is_alike =
-                |first: &Waiting| (first.ask.rate, first.ask.reconfigure) == (next.ask.rate, next.ask.reconfigure);
+            let is_alike = |first: &Waiting| {
+                (first.taking.rate, first.taking.reconfigure) == (next.taking.rate, next.taking.reconfigure)
+            };
             if batch.len() == MAX_TAKES_TOGETHER || !batch.first().is_none_or(is_alike) {
                 self.waiting.push_front(next);
                 break;
@@ -156,7 +155,7 @@ impl Known {
     }
 
     /// How many permits to lease ahead: as many as were handed out since the last command, if that is not long ago.
-    fn ahead(&mut self, rate: Rate, now: Duration) -> u32 {
+    pub(crate) fn ahead(&mut self, rate: Rate, now: Duration) -> u32 {
         let is_recent = self.sent_at.is_some_and(|sent_at| now - sent_at < HAND_OUT);
         let is_known = self.rate == Some(rate);
         self.sent_at = Some(now);
@@ -181,93 +180,51 @@ impl Known {
 }
 
 impl Rates {
-    fn ask(&self, ask: TakePermits, caller: Caller, now: Duration) -> Result<Step, NodeError> {
+    pub(crate) fn enqueue(&self, taking: TakePermits, caller: Caller, now: Duration) -> Result<Taken, NodeError> {
         let mut names = self.names.lock();
-        if names.len() >= MAX_NAMES && !names.contains_key(&ask.name) {
+        if names.len() >= MAX_NAMES && !names.contains_key(&taking.name) {
             names.retain(|_, known| known.is_of_use(now));
             if names.len() >= MAX_NAMES {
                 names.retain(|_, known| known.is_in_flight);
             }
         }
-        let known = names.entry(ask.name.clone()).or_default();
-        if let Some(answer) = known.answer(&ask, now) {
-            return Ok(Step::Answered(answer));
+        let known = names.entry(taking.name.clone()).or_default();
+        if let Some(answer) = known.answer(&taking, now) {
+            return Ok(Taken::Answered(answer));
         }
         if known.waiting.len() >= MAX_WAITING {
             return Err(NodeError::overloaded(Bound::QueuedChanges));
         }
         let (answer, receiver) = oneshot::channel();
         let Caller { principals, trace, .. } = caller;
-        known.waiting.push_back(Waiting { ask, principals, trace, answer });
+        known.waiting.push_back(Waiting { taking, principals, trace, answer });
         let is_first = !std::mem::replace(&mut known.is_in_flight, true);
-        Ok(Step::Later(receiver, is_first))
+        Ok(Taken::Later(receiver, is_first))
     }
 
-    fn with<T>(&self, name: &RateName, change: impl FnOnce(&mut Known) -> T) -> T {
+    pub(crate) fn with<T>(&self, name: &RateName, change: impl FnOnce(&mut Known) -> T) -> T {
         change(self.names.lock().entry(name.clone()).or_default())
-    }
-}
-
-impl Engine {
-    /// Takes permits, or says when they will be there.
-    pub(crate) async fn take_permits(
-        self: &Arc<Self>,
-        caller: Caller,
-        ask: TakePermits,
-    ) -> Result<At<PermitsTaken>, NodeError> {
-        self.refuse_when_closing()?;
-        check(&ask)?;
-        self.rights_are_current().await?;
-        let who = &caller.principals;
-        self.refuse_early(|engine| engine.replica.state().check_taking(who, &ask.name)).await?;
-        let name = ask.name.clone();
-        let (receiver, is_first) = match self.rates.ask(ask, caller, self.replica.clock.now())? {
-            Step::Answered(answer) => return Ok(answer),
-            Step::Later(receiver, is_first) => (receiver, is_first),
-        };
-        if is_first {
-            // In a task of its own: others wait for it even if this caller goes.
-            let engine = self.clone();
-            self.replica.tasks.spawn(async move { engine.send_takes(&name).await });
-        }
-        receiver.await.unwrap_or_else(|_| Err(NodeError::UnknownOutcome("this node has stopped".into())))
-    }
-
-    /// Sends commands for those who wait for permits of this name, one after the other, until nobody does.
-    async fn send_takes(self: Arc<Self>, name: &RateName) {
-        loop {
-            let now = self.replica.clock.now();
-            let taken = self.rates.with(name, |known| {
-                let batch = known.next_batch();
-                known.is_in_flight = !batch.is_empty();
-                let rate = batch.first()?.ask.rate;
-                let ahead = known.ahead(rate, now).min(rate.longest_lease());
-                Some((batch, ahead))
-            });
-            let Some((batch, ahead)) = taken else { return };
-            let Some(first) = batch.first() else { return };
-            let (rate, reconfigure) = (first.ask.rate, first.ask.reconfigure);
-            let permits = batch.iter().map(|waiting| waiting.ask.permits).collect();
-            let op = RateOp::Take { name: name.clone(), rate, permits, ahead, reconfigure };
-            let caller = Caller { principals: first.principals.clone(), trace: first.trace, ..Caller::default() };
-            let done = self.execute(caller, Op::from(op)).await;
-            self.rates.with(name, |known| known.settle(rate, now, batch, done));
-        }
     }
 }
 
 impl Known {
     /// Answers the requests of a command.
-    fn settle(&mut self, rate: Rate, sent_at: Duration, batch: Vec<Waiting>, done: Result<At<Reply>, NodeError>) {
+    pub(crate) fn settle(
+        &mut self,
+        rate: Rate,
+        sent_at: Duration,
+        batch: Vec<Waiting>,
+        done: Result<At<Reply>, NodeError>,
+    ) {
         let mut batch = VecDeque::from(batch);
         match done {
             Ok(At { value: Reply::PermitsTaken { granted, leased, available, wait_ms }, zxid }) => {
                 self.learn(rate, sent_at, leased, available, zxid);
                 for waiting in batch.drain(..(granted as usize).min(batch.len())) {
-                    let answer = self.grant(waiting.ask.permits, leased);
+                    let answer = self.grant(waiting.taking.permits, leased);
                     let _ = waiting.answer.send(Ok(answer));
                 }
-                if let Some(permits) = batch.front().map(|waiting| waiting.ask.permits) {
+                if let Some(permits) = batch.front().map(|waiting| waiting.taking.permits) {
                     let wait = Duration::from_millis(wait_ms);
                     let known_until = sent_at + wait.min(LONGEST_REFUSAL);
                     self.refused = Some(Refused { permits, until: sent_at + wait, known_until });
@@ -293,7 +250,7 @@ impl Known {
     fn refuse_or_keep(&mut self, batch: VecDeque<Waiting>, permits: u32, wait: Duration) {
         let mut kept = VecDeque::new();
         for waiting in batch {
-            if waiting.ask.permits < permits {
+            if waiting.taking.permits < permits {
                 kept.push_back(waiting);
             } else {
                 let _ = waiting.answer.send(Ok(self.refuse(wait)));
@@ -316,16 +273,6 @@ fn answer_all(batch: VecDeque<Waiting>, error: &NodeError) {
 
 fn is_of_the_caller(error: &NodeError) -> bool {
     matches!(error, NodeError::Refused(Refusal::NoAuth { .. } | Refusal::Forbidden(_) | Refusal::Unauthenticated(_)))
-}
-
-fn check(ask: &TakePermits) -> Result<(), Refusal> {
-    ask.rate.check().map_err(|why| Refusal::BadArguments(why.into()))?;
-    if !(1..=ask.rate.limit).contains(&ask.permits) {
-        let (limit, permits) = (ask.rate.limit, ask.permits);
-        let why = format!("a request takes from 1 to {limit} permits, the limit, not {permits}");
-        return Err(Refusal::BadArguments(why.into()));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

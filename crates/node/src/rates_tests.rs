@@ -6,38 +6,38 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn ask(permits: u32) -> TakePermits {
+fn taking(permits: u32) -> TakePermits {
     TakePermits { name: RateName::parse("a").unwrap(), rate: RATE, permits, reconfigure: false }
 }
 
 type Answers = oneshot::Receiver<Result<At<PermitsTaken>, NodeError>>;
 
 /// A request that waits for the next command.
-fn wait(rates: &Rates, ask: TakePermits, at: u64) -> (Answers, bool) {
-    match rates.ask(ask, Caller::default(), ms(at)).unwrap() {
-        Step::Later(receiver, is_first) => (receiver, is_first),
-        Step::Answered(answer) => panic!("answered from memory: {answer:?}"),
+fn wait(rates: &Rates, taking: TakePermits, at: u64) -> (Answers, bool) {
+    match rates.enqueue(taking, Caller::default(), ms(at)).unwrap() {
+        Taken::Later(receiver, is_first) => (receiver, is_first),
+        Taken::Answered(answer) => panic!("answered from memory: {answer:?}"),
     }
 }
 
-fn from_memory(rates: &Rates, ask: TakePermits, at: u64) -> PermitsTaken {
-    match rates.ask(ask, Caller::default(), ms(at)).unwrap() {
-        Step::Answered(answer) => answer.value,
-        Step::Later(..) => panic!("not answered from memory"),
+fn from_memory(rates: &Rates, taking: TakePermits, at: u64) -> PermitsTaken {
+    match rates.enqueue(taking, Caller::default(), ms(at)).unwrap() {
+        Taken::Answered(answer) => answer.value,
+        Taken::Later(..) => panic!("not answered from memory"),
     }
 }
 
 fn sent(rates: &Rates, at: u64) -> (Vec<u32>, u32, Vec<Waiting>) {
-    rates.with(&ask(1).name, |known| {
+    rates.with(&taking(1).name, |known| {
         let batch = known.next_batch();
         let ahead = known.ahead(RATE, ms(at));
-        (batch.iter().map(|waiting| waiting.ask.permits).collect(), ahead, batch)
+        (batch.iter().map(|waiting| waiting.taking.permits).collect(), ahead, batch)
     })
 }
 
 fn settle(rates: &Rates, at: u64, batch: Vec<Waiting>, (granted, leased, wait_ms): (u32, u32, u64)) {
     let value = Reply::PermitsTaken { granted, leased, available: 7, wait_ms };
-    rates.with(&ask(1).name, |known| known.settle(RATE, ms(at), batch, Ok(At { value, zxid: Zxid(3) })));
+    rates.with(&taking(1).name, |known| known.settle(RATE, ms(at), batch, Ok(At { value, zxid: Zxid(3) })));
 }
 
 fn answer(mut answers: Answers) -> PermitsTaken {
@@ -47,11 +47,11 @@ fn answer(mut answers: Answers) -> PermitsTaken {
 #[test]
 fn requests_that_come_meanwhile_share_a_command_and_a_busy_name_leases() {
     let rates = Rates::default();
-    let (first, is_first) = wait(&rates, ask(1), 0);
+    let (first, is_first) = wait(&rates, taking(1), 0);
     assert!(is_first);
     let (permits, ahead, batch) = sent(&rates, 0);
     assert_eq!((permits, ahead), (vec![1], 0));
-    let others = [2, 3].map(|permits| wait(&rates, ask(permits), 1));
+    let others = [2, 3].map(|permits| wait(&rates, taking(permits), 1));
     assert!(others.iter().all(|(_, is_first)| !is_first));
     settle(&rates, 0, batch, (1, 0, 0));
     assert!(answer(first).granted);
@@ -61,12 +61,12 @@ fn requests_that_come_meanwhile_share_a_command_and_a_busy_name_leases() {
     assert!(others.into_iter().all(|(receiver, _)| answer(receiver).granted));
     // A lease is handed out until it is used up, or its time is over.
     for left in [6, 2] {
-        let taken = from_memory(&rates, ask(4), 200);
+        let taken = from_memory(&rates, taking(4), 200);
         assert_eq!(taken, PermitsTaken { granted: true, available: 7 + left, retry_after_ms: 0 });
     }
-    let (_, _) = wait(&rates, ask(4), 200);
-    assert!(from_memory(&rates, ask(1), 234).granted);
-    let (_, is_first) = wait(&rates, ask(1), 235);
+    let (_, _) = wait(&rates, taking(4), 200);
+    assert!(from_memory(&rates, taking(1), 234).granted);
+    let (_, is_first) = wait(&rates, taking(1), 235);
     assert!(!is_first);
     let (permits, ahead, _) = sent(&rates, 235);
     assert_eq!((permits, ahead), (vec![], 0), "those whose callers have gone are dropped, and that was long ago");
@@ -75,7 +75,7 @@ fn requests_that_come_meanwhile_share_a_command_and_a_busy_name_leases() {
 #[test]
 fn a_refusal_counts_for_all_that_want_as_many() {
     let rates = Rates::default();
-    let waiting = [5, 50, 60, 5].map(|permits| wait(&rates, ask(permits), 0).0);
+    let waiting = [5, 50, 60, 5].map(|permits| wait(&rates, taking(permits), 0).0);
     let (permits, _, batch) = sent(&rates, 0);
     assert_eq!(permits, [5, 50, 60, 5]);
     settle(&rates, 0, batch, (1, 0, 40));
@@ -87,7 +87,7 @@ fn a_refusal_counts_for_all_that_want_as_many() {
     // The smaller one behind them has another try.
     let (permits, _, batch) = sent(&rates, 1);
     assert_eq!(permits, [5]);
-    assert_eq!(from_memory(&rates, ask(50), 10).retry_after_ms, 31);
+    assert_eq!(from_memory(&rates, taking(50), 10).retry_after_ms, 31);
     settle(&rates, 1, batch, (1, 0, 0));
     assert!(answer(fourth).granted);
 }
@@ -95,40 +95,40 @@ fn a_refusal_counts_for_all_that_want_as_many() {
 #[test]
 fn a_refusal_is_not_remembered_for_long() {
     let rates = Rates::default();
-    let refused = wait(&rates, ask(5), 0).0;
+    let refused = wait(&rates, taking(5), 0).0;
     let (_, _, batch) = sent(&rates, 0);
     settle(&rates, 0, batch, (0, 0, 60_000));
     assert_eq!(answer(refused).retry_after_ms, 60_001);
-    assert_eq!(from_memory(&rates, ask(5), 999).retry_after_ms, 59_002);
+    assert_eq!(from_memory(&rates, taking(5), 999).retry_after_ms, 59_002);
     // The bucket may have been deleted.
-    let (_, _) = wait(&rates, ask(5), 1_000);
+    let (_, _) = wait(&rates, taking(5), 1_000);
 }
 
 #[test]
-fn another_rate_is_asked_for_by_itself() {
+fn another_rate_has_a_command_of_its_own() {
     let rates = Rates::default();
-    let other = TakePermits { rate: Rate { limit: 5, per_ms: 1 }, ..ask(1) };
-    let _waiting = [ask(1), other.clone(), ask(1)].map(|ask| wait(&rates, ask, 0).0);
+    let other = TakePermits { rate: Rate { limit: 5, per_ms: 1 }, ..taking(1) };
+    let _waiting = [taking(1), other.clone(), taking(1)].map(|taking| wait(&rates, taking, 0).0);
     let (permits, _, batch) = sent(&rates, 0);
     assert_eq!(permits, [1]);
     settle(&rates, 0, batch, (1, 100, 0));
     let (_, _) = wait(&rates, other, 1);
-    let (_, _) = wait(&rates, TakePermits { reconfigure: true, ..ask(1) }, 1);
-    assert!(from_memory(&rates, ask(1), 1).granted);
+    let (_, _) = wait(&rates, TakePermits { reconfigure: true, ..taking(1) }, 1);
+    assert!(from_memory(&rates, taking(1), 1).granted);
 }
 
 #[test]
 fn a_refused_right_is_that_of_the_first_alone() {
     let rates = Rates::default();
-    let [mut first, mut second] = [1, 2].map(|permits| wait(&rates, ask(permits), 0).0);
+    let [mut first, mut second] = [1, 2].map(|permits| wait(&rates, taking(permits), 0).0);
     let (_, _, batch) = sent(&rates, 0);
     let refused = NodeError::Refused(Refusal::Forbidden("no".into()));
-    rates.with(&ask(1).name, |known| known.settle(RATE, ms(0), batch, Err(refused.clone())));
+    rates.with(&taking(1).name, |known| known.settle(RATE, ms(0), batch, Err(refused.clone())));
     assert_eq!(first.try_recv(), Ok(Err(refused)));
     assert!(second.try_recv().is_err(), "it waits for the next command");
     let (permits, _, batch) = sent(&rates, 0);
     assert_eq!(permits, [2]);
-    rates.with(&ask(1).name, |known| known.settle(RATE, ms(0), batch, Err(NodeError::ShuttingDown)));
+    rates.with(&taking(1).name, |known| known.settle(RATE, ms(0), batch, Err(NodeError::ShuttingDown)));
     assert_eq!(second.try_recv(), Ok(Err(NodeError::ShuttingDown)));
 }
 
@@ -137,7 +137,7 @@ fn names_are_forgotten() {
     let rates = Rates::default();
     for number in 0..2 * MAX_NAMES {
         let name = RateName::parse(&number.to_string()).unwrap();
-        let (_, _) = wait(&rates, TakePermits { name: name.clone(), ..ask(1) }, 0);
+        let (_, _) = wait(&rates, TakePermits { name: name.clone(), ..taking(1) }, 0);
         rates.with(&name, |known| {
             known.is_in_flight = false;
             known.refused = Some(Refused { permits: 1, until: ms(1_000_000), known_until: ms(1_000_000) });

@@ -4,11 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::{
-    Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, State,
-    TraceContext, Zxid,
+    Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, TraceContext, Zxid,
 };
 
-use crate::locks::presence::Presence;
+use crate::sessions::presence::Presence;
 
 /// An answer, and the point in the replicated order at which it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,29 +163,6 @@ pub enum Acquired {
     /// The request, a retried one, has been withdrawn, released or released by force since.
     Gone,
 }
-
-/// A lock request or a gate that an operation on nodes deleted although another session owned it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForcedDeletion {
-    /// When.
-    pub zxid: Zxid,
-    /// The lock; `None` for a gate.
-    pub lock: Option<LockName>,
-    /// The deleted node.
-    pub path: NodePath,
-    /// Its fencing token.
-    pub token: FencingToken,
-    /// The session that deleted it, if it was done on behalf of one.
-    pub session: Option<SessionId>,
-    /// The request id of the deletion.
-    pub request_id: Option<RequestId>,
-    /// Who deleted it.
-    pub principals: Principals,
-}
-
-/// Called for each forced deletion, with the state after its batch. It is called under the state's lock: it must not
-/// wait, and must not call the node.
-pub type ForcedDeletionHook = Box<dyn Fn(ForcedDeletion, &State) + Send + Sync>;
 
 /// The result of a forced release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

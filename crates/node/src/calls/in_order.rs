@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use lockkeeper_core::{Actor, Command, Op, Refusal, Reply, SessionId, State, Zxid};
 
-use crate::engine::{Engine, reply_of};
+use crate::engine::{Engine, reply_of, unexpected};
 use crate::error::NodeError;
 use crate::locks::entry_delay::entry_delay;
-use crate::log::inflight::Done;
+use crate::replica::inflight::Done;
 use crate::request::{At, Attached, Credential};
-use crate::sessions::lifecycle::unexpected;
 
 /// The state's answer, refusals included, and the zxid at which it is true; or why there is none.
 pub type OrderedReply = Result<At<Result<Reply, Refusal>>, NodeError>;
@@ -21,29 +20,29 @@ impl Engine {
         &self,
         actor: Actor,
         op: Op,
-        tell: impl FnOnce(OrderedReply) + Send + 'static,
+        on_reply: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
         let delay = entry_delay(&actor, &op, || self.replica.state());
-        self.submit_command(Command::Do { actor, op }, delay, tell)
+        self.submit_command(Command::Do { actor, op }, delay, on_reply)
     }
 
     pub(crate) fn submit_close(
         &self,
         session: SessionId,
-        tell: impl FnOnce(OrderedReply) + Send + 'static,
+        on_reply: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
-        self.submit_command(Command::CloseSession { session }, None, tell)
+        self.submit_command(Command::CloseSession { session }, None, on_reply)
     }
 
     fn submit_command(
         &self,
         command: Command,
         delay: Option<Duration>,
-        tell: impl FnOnce(OrderedReply) + Send + 'static,
+        on_reply: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.refuse_when_closing()?;
         let answer = |done: Done| At { zxid: done.outcome.zxid, value: done.outcome.reply };
-        self.proposer.submit_in_order(command, delay, move |completion| tell(completion.map(answer))).map(drop)
+        self.proposer.submit_in_order(command, delay, move |completion| on_reply(completion.map(answer))).map(drop)
     }
 
     /// Attaches a session to the caller, who has its secret: operations over an earlier attachment are refused from

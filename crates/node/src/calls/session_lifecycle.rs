@@ -9,7 +9,7 @@ use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::engine::{Engine, reply_of};
+use crate::engine::{Engine, reply_of, unexpected};
 use crate::error::{Bound, NodeError};
 use crate::request::{At, Credential, KeepaliveAck, OpenedSession};
 use crate::sessions::keepalive::KeepaliveOutcome;
@@ -25,7 +25,8 @@ fn gathers_for(left_ms: u64, timeout_ms: u32) -> Duration {
 impl Engine {
     pub(crate) async fn open_session(
         &self,
-        (principals, proves_later): (Principals, bool),
+        principals: Principals,
+        proves_later: bool,
         timeout_ms: u32,
         label: &str,
     ) -> Result<At<OpenedSession>, NodeError> {
@@ -88,14 +89,14 @@ impl Engine {
         timeout_ms.into_iter().for_each(|timeout_ms| self.replica.sessions.touch(session, timeout_ms));
         let left_ms = self.acknowledged_remaining_ms(session).filter(|_| may_gather);
         let gathers = left_ms.zip(timeout_ms).map_or(Duration::ZERO, |(left_ms, of_ms)| gathers_for(left_ms, of_ms));
-        let heard = self.keepalives.ask(session, now + gathers)?;
-        let heard = tokio::select! {
+        let answer = self.keepalives.request(session, now + gathers)?;
+        let outcome = tokio::select! {
             biased;
-            heard = heard => heard.map_err(|_| NodeError::ShuttingDown)?,
+            outcome = answer => outcome.map_err(|_| NodeError::ShuttingDown)?,
             () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
             () = self.replica.clock.sleep_until(deadline) => return Err(NodeError::no_leader()),
         };
-        match heard {
+        match outcome {
             KeepaliveOutcome::Alive { timeout_ms, zxid } => Ok(At { value: KeepaliveAck { timeout_ms }, zxid }),
             KeepaliveOutcome::Gone { zxid } => {
                 // A caller that learns of the end here finds the removal applied here (promise P6).
@@ -129,11 +130,11 @@ impl Engine {
     pub(crate) fn session_silent_ms(&self, session: SessionId) -> Option<u64> {
         let now_ms = self.replica.now_ms();
         let leadership = *self.replication.leadership().borrow();
-        let heard_ms = self.replica.sessions.with(|records| match records.leader_of(leadership.term) {
-            Some(leader) if leadership.leading => leader.tracker.heard_ms(session),
-            _ => records.liveness.last_heard_ms(session),
+        let alive_ms = self.replica.sessions.with(|records| match records.leader_of(leadership.term) {
+            Some(leader) if leadership.leading => leader.tracker.alive_ms(session),
+            _ => records.liveness.last_alive_ms(session),
         })?;
-        Some(now_ms.saturating_sub(heard_ms))
+        Some(now_ms.saturating_sub(alive_ms))
     }
 
     /// What a session has left since its last sign of life that the leader acknowledged through this node. The cluster
@@ -147,11 +148,6 @@ impl Engine {
 
 fn hash_of(secret: &[u8; 16]) -> [u8; 32] {
     Sha256::digest(secret).into()
-}
-
-/// A reply of the wrong kind, which is a defect of this program.
-pub(crate) fn unexpected(reply: &Reply) -> NodeError {
-    NodeError::Fatal(format!("the state gave an answer of the wrong kind: {reply:?}"))
 }
 
 #[cfg(test)]

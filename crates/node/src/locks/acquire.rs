@@ -18,15 +18,14 @@ use lockkeeper_core::{
 use lockkeeper_mutants::mutant;
 use tokio::sync::oneshot;
 
-use crate::engine::{Engine, reply_of};
+use crate::engine::{Engine, reply_of, unexpected};
 use crate::error::{Bound, NodeError};
 use crate::locks::cancellation::{RequestGuard, Undecided, after_entry};
 use crate::locks::entry_delay::{MIN_WAIT_TO_DELAY, entry_delay};
-use crate::locks::presence::PresenceGuard;
 use crate::locks::wait_span::{RequestsAhead, WaitSpan};
-use crate::locks::waiters::WaiterGuard;
+use crate::observers::waiters::WaiterGuard;
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
-use crate::sessions::lifecycle::unexpected;
+use crate::sessions::presence::PresenceGuard;
 
 /// Most holders that a refusal names.
 const MAX_HOLDERS_NAMED: usize = 32;
@@ -40,10 +39,10 @@ struct QueuedRequest {
     session: SessionId,
     paths: Arc<[NodePath]>,
     token: FencingToken,
-    /// Whether its caller has chosen its id, and so can ask for it again at another node.
+    /// Whether its caller has chosen its id, and so can repeat it at another node.
     is_repeatable: bool,
     /// When it was made: a sign of life of its session.
-    asked_ms: u64,
+    requested_ms: u64,
     trace: Option<TraceContext>,
 }
 
@@ -63,7 +62,7 @@ impl Engine {
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         caller: Caller,
-        ask: Acquire,
+        wanted: Acquire,
         on_cancelled: Option<oneshot::Sender<Undecided>>,
     ) -> Result<At<Acquired>, NodeError> {
         self.refuse_when_closing()?;
@@ -71,13 +70,13 @@ impl Engine {
         let timeout_ms = self.authorise(&credential).await?;
         let kept = caller.presence.keep(self.delegate_keepalive(credential.session, timeout_ms));
         let began = self.replica.clock.now();
-        let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
+        let wait = wanted.wait.min(Duration::from_millis(self.config.max_wait_ms));
         let permit =
             self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded(Bound::LockRequests))?;
-        let mut guard = RequestGuard::new(self, permit, credential.session, ask.locks.clone(), on_cancelled);
+        let mut guard = RequestGuard::new(self, permit, credential.session, wanted.locks.clone(), on_cancelled);
         let (trace, actor) = (caller.trace, caller.into_actor());
-        let acquired = self.enter_and_wait(&mut guard, (credential.session, actor, trace), &ask, began + wait).await;
-        if is_settled(&acquired, &ask) {
+        let acquired = self.enter_and_wait(&mut guard, credential.session, actor, trace, &wanted, began + wait).await;
+        if is_settled(&acquired, &wanted) {
             guard.disarm();
         }
         drop::<PresenceGuard>(kept);
@@ -91,14 +90,16 @@ impl Engine {
     async fn enter_and_wait(
         self: &Arc<Self>,
         guard: &mut RequestGuard,
-        (session, actor, trace): (SessionId, Actor, Option<TraceContext>),
-        ask: &Acquire,
+        session: SessionId,
+        actor: Actor,
+        trace: Option<TraceContext>,
+        wanted: &Acquire,
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
-        let asked_ms = self.replica.now_ms();
-        let (locks, is_repeatable) = (ask.locks.clone(), actor.request.is_some());
-        let queued = |paths, token| QueuedRequest { locks, session, paths, token, is_repeatable, asked_ms, trace };
-        let op = operation(ask)?.into();
+        let requested_ms = self.replica.now_ms();
+        let (locks, is_repeatable) = (wanted.locks.clone(), actor.request.is_some());
+        let queued = |paths, token| QueuedRequest { locks, session, paths, token, is_repeatable, requested_ms, trace };
+        let op = operation(wanted)?.into();
         self.refuse_above_level(&op).await?;
         self.refuse_when_full(&actor, &op).await?;
         let waits = until.saturating_sub(self.replica.clock.now()) >= MIN_WAIT_TO_DELAY;
@@ -241,7 +242,7 @@ impl Engine {
     }
 
     fn held(&self, queued: &QueuedRequest, zxid: Zxid) -> At<Acquired> {
-        let remaining_ms = self.remaining_since(queued.session, queued.asked_ms);
+        let remaining_ms = self.remaining_since(queued.session, queued.requested_ms);
         let holds = queued.paths.iter().map(|path| self.replica.state().holds(path)).max().unwrap_or(1);
         let grant = Grant { paths: queued.paths.to_vec(), token: queued.token, holds, remaining_ms };
         At { value: Acquired::Held(grant), zxid }
@@ -254,11 +255,11 @@ impl Engine {
 
     /// What the session has left, counted from this request or the last sign of life that the leader acknowledged,
     /// whichever is later.
-    fn remaining_since(&self, session: SessionId, asked_ms: u64) -> u64 {
+    fn remaining_since(&self, session: SessionId, requested_ms: u64) -> u64 {
         let timeout_ms = self.replica.state().session(session).map_or(0, |session| u64::from(session.timeout_ms));
         let acknowledged_ms =
             self.replica.sessions.with(|records| records.delegated.acknowledged_ms(session)).unwrap_or(0);
-        asked_ms.max(acknowledged_ms).saturating_add(timeout_ms).saturating_sub(self.replica.now_ms())
+        requested_ms.max(acknowledged_ms).saturating_add(timeout_ms).saturating_sub(self.replica.now_ms())
     }
 
     /// Why a request is gone: its session has ended, or only the request left the queue.
@@ -299,7 +300,7 @@ impl Engine {
         }
     }
 
-    /// This node shuts down. A request that its caller can ask for again keeps its place for the call at another node.
+    /// This node shuts down. A request that its caller can repeat keeps its place for the call at another node.
     /// Any other one would be granted to nobody, and leaves the queues.
     async fn leave_waiting(
         self: &Arc<Self>,
@@ -340,11 +341,11 @@ impl Engine {
     }
 }
 
-fn operation(ask: &Acquire) -> Result<LockOp, NodeError> {
-    let (delay_ms, uuid, label) = (ask.delay_ms, ask.uuid, Arc::from(ask.label.as_str()));
-    match (ask.reentrant, &ask.locks[..]) {
-        (false, locks) => Ok(LockOp::Acquire { locks: locks.to_vec(), mode: ask.mode, delay_ms, uuid, label }),
-        (true, [lock]) if ask.mode == LockMode::Exclusive => {
+fn operation(wanted: &Acquire) -> Result<LockOp, NodeError> {
+    let (delay_ms, uuid, label) = (wanted.delay_ms, wanted.uuid, Arc::from(wanted.label.as_str()));
+    match (wanted.reentrant, &wanted.locks[..]) {
+        (false, locks) => Ok(LockOp::Acquire { locks: locks.to_vec(), mode: wanted.mode, delay_ms, uuid, label }),
+        (true, [lock]) if wanted.mode == LockMode::Exclusive => {
             Ok(LockOp::AcquireReentrant { lock: lock.clone(), delay_ms, uuid, label })
         }
         (true, _) => Err(Refusal::BadArguments("only one lock in mode exclusive can be re-entered".into()).into()),
@@ -362,10 +363,10 @@ fn outcome_of(acquired: &Result<At<Acquired>, NodeError>) -> &'static str {
 }
 
 /// Whether there is nothing left to cancel.
-fn is_settled(acquired: &Result<At<Acquired>, NodeError>, ask: &Acquire) -> bool {
+fn is_settled(acquired: &Result<At<Acquired>, NodeError>, wanted: &Acquire) -> bool {
     match acquired {
         // One of several locks was released by force: the rest is still to be withdrawn.
-        Ok(At { value: Acquired::Gone, .. }) => ask.locks.len() == 1,
+        Ok(At { value: Acquired::Gone, .. }) => wanted.locks.len() == 1,
         // A node that shuts down says so before a request enters, or once it has left.
         Ok(_) | Err(NodeError::Refused(_) | NodeError::ShuttingDown) => true,
         Err(_) => false,

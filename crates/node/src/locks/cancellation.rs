@@ -23,11 +23,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::backoff::Backoff;
-use crate::engine::Engine;
+use crate::engine::{Engine, unexpected};
 use crate::error::NodeError;
-use crate::log::inflight::{Completion, Done};
 use crate::log::proposer::Submission;
-use crate::sessions::lifecycle::unexpected;
+use crate::replica::inflight::{Completion, Done};
 
 /// How far a request has come, as far as cancelling it is concerned.
 #[derive(Debug, Default)]

@@ -70,8 +70,8 @@ mod tests {
         let mut delays = Vec::new();
         let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
         let actor = Actor::of(SessionId(1));
-        let ask = |uuid| Command::Do { actor: actor.clone(), op: acquire(uuid) };
-        for (sequence, command) in (1..).zip(std::iter::once(open).chain((0..100).map(ask))) {
+        let request = |uuid| Command::Do { actor: actor.clone(), op: acquire(uuid) };
+        for (sequence, command) in (1..).zip(std::iter::once(open).chain((0..100).map(request))) {
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
             assert!(
                 state.apply(Term(1), &Batch::consecutive(origin, 1, vec![command])).iter().all(|done| done.changed)

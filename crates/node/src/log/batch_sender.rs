@@ -26,9 +26,9 @@ use tokio::sync::watch;
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
-use crate::log::inflight::{Pending, ProposalSpan};
 use crate::log::queue::{CommandQueue, is_large};
 use crate::replica::Replica;
+use crate::replica::inflight::{Pending, ProposalSpan};
 use crate::replication::Replication;
 
 /// An attempt that has no answer yet: the batch's sequence, and the answer to come.

@@ -15,9 +15,9 @@ use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::leader_limit::shortened;
 use crate::log::batch_sender::BatchSender;
-use crate::log::inflight::{Answer, Completion, Pending, Stage};
 use crate::log::queue::{CommandQueue, MAX_BATCH_NODES};
 use crate::replica::Replica;
+use crate::replica::inflight::{Answer, Completion, Pending, Stage};
 use crate::replication::Replication;
 
 /// Hands commands to the task that proposes them.
@@ -98,16 +98,16 @@ impl Proposer {
         Ok(Submission { stage, reply })
     }
 
-    /// Submits a command whose outcome is passed to `tell` in the order of the log; an error may be passed earlier than
-    /// the outcome of a command before it. Commands submitted one after the other enter the log in that order. Never
-    /// waits; on an error `tell` is not called.
+    /// Submits a command whose outcome is passed to `on_completion` in the order of the log; an error may be passed
+    /// earlier than the outcome of a command before it. Commands submitted one after the other enter the log in that
+    /// order. Never waits; on an error `on_completion` is not called.
     pub(crate) fn submit_in_order(
         &self,
         command: Command,
         delay: Option<Duration>,
-        tell: impl FnOnce(Completion) + Send + 'static,
+        on_completion: impl FnOnce(Completion) + Send + 'static,
     ) -> Result<Stage, NodeError> {
-        self.hand_over(command, Answer::InOrder(Box::new(tell)), None, delay)
+        self.hand_over(command, Answer::InOrder(Box::new(on_completion)), None, delay)
     }
 
     fn hand_over(

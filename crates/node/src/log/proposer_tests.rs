@@ -167,7 +167,7 @@ async fn a_batch_whose_fate_is_open_is_sent_again_and_counts_once() {
 }
 
 #[tokio::test]
-async fn what_was_never_sent_is_said_to_have_been_never_sent() {
+async fn what_was_never_sent_is_reported_as_never_sent() {
     let (order, proposer) =
         stage(vec![], || Script::Refused(ProposeError::NoLeader), |config| config.request_timeout_ms = 50);
     assert_eq!(proposer.propose(make(true)).await.err(), Some(NodeError::no_leader()));
@@ -179,7 +179,7 @@ async fn what_was_never_sent_is_said_to_have_been_never_sent() {
 }
 
 #[tokio::test]
-async fn a_caller_that_gives_up_on_a_sent_batch_is_told_that_nobody_knows() {
+async fn a_caller_that_gives_up_on_a_sent_batch_learns_that_nobody_knows() {
     let (order, proposer) = stage(
         vec![Script::Refused(ProposeError::NoLeader), Script::Vanishes],
         || Script::Hangs,
@@ -196,13 +196,13 @@ async fn a_caller_that_gives_up_on_a_sent_batch_is_told_that_nobody_knows() {
 }
 
 #[tokio::test]
-async fn another_leader_is_asked_at_once_when_the_first_says_nothing() {
+async fn another_leader_is_tried_at_once_when_the_first_does_not_answer() {
     let (order, proposer) = stage(vec![Script::Hangs], || Script::Commits, |_| {});
     let mut submission = proposer.submit(make(false)).expect("taken");
     until(|| order.attempts.lock().len() == 1).await;
     order.leadership.send_modify(|leadership| *leadership = Leadership { term: 2, leader: Some(3), leading: false });
     assert!(submission.outcome().await.is_ok());
-    assert!(matches!(submission.outcome().await, Err(NodeError::UnknownOutcome(_))), "it is told once");
+    assert!(matches!(submission.outcome().await, Err(NodeError::UnknownOutcome(_))), "it is reported once");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::error::{Bound, NodeError};
-use crate::log::inflight::Pending;
+use crate::replica::inflight::Pending;
 use crate::time::clock::Clock;
 
 /// The key of the round robin: commands of one flow keep their order.

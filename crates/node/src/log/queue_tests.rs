@@ -3,7 +3,7 @@ use lockkeeper_core::acl::Principals;
 use lockkeeper_core::{FencingToken, LockOp, NodeOp, NodePath};
 
 use super::*;
-use crate::log::inflight::{Answer, Stage};
+use crate::replica::inflight::{Answer, Stage};
 use crate::time::clock::ManualClock;
 
 fn queue_of(max_commands: usize, max_bytes: usize) -> CommandQueue {
@@ -78,7 +78,7 @@ async fn an_address_takes_its_turn_however_many_sessions_another_has() {
 }
 
 #[tokio::test]
-async fn a_session_closes_behind_what_it_asked_for() {
+async fn a_session_closes_behind_its_own_requests() {
     let queue = queue_of(100, 1_000_000);
     queue.push(pending(actor(1, [10, 0, 0, 1]), write(0))).unwrap();
     let close = Command::CloseSession { session: SessionId(1) };
@@ -237,7 +237,7 @@ async fn large_commands_go_in_batches_of_their_own_and_by_turns_with_small_ones(
     let queue = of_sizes(&[(1, -1), (2, 1)]);
     assert_eq!(taken_of(&queue, true).await, [(2, 1)]);
     queue.push(pending(actor(2, [10, 0, 0, 2]), write(2))).unwrap();
-    assert_eq!(taken_of(&queue, true).await, [(1, -1)], "its turn comes, whatever else is asked for");
+    assert_eq!(taken_of(&queue, true).await, [(1, -1)], "its turn comes, whatever else is requested");
     assert_eq!(taken_of(&queue, true).await, [(2, 2)]);
 }
 

@@ -1,4 +1,4 @@
-//! A session's subscription to the loss of its locks and to its own end.
+//! The subscriptions of sessions to the loss of their locks and to their own end.
 //!
 //! Events are delivered under the state's lock, like those of watches: before an answer can reveal a loss, its event
 //! is on its way. Delivery never waits for a subscriber. Each lock and each session gives one event, so a queue is
@@ -12,17 +12,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
-use lockkeeper_core::{
-    Event, FencingToken, LockName, LockRequest, NodeEventKind, NodePath, SessionId, Standing, State, Zxid,
-};
-use parking_lot::Mutex;
+use lockkeeper_core::{Event, FencingToken, LockName, NodeEventKind, NodePath, SessionId, Standing, State, Zxid};
+use parking_lot::{Mutex, MutexGuard};
 
-use crate::replica::{Observer, Replica, unlink};
+use crate::observers::{Observer, unlink};
 
 /// An event of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// The node of a lock that was [watched](SessionEvents::watch_lock) was deleted.
+    /// The node of a lock that was [watched](crate::SessionEvents::watch_lock) was deleted.
     LockGone {
         /// The node, by the name under which it was watched.
         path: NodePath,
@@ -36,8 +34,9 @@ pub enum SessionEvent {
     },
 }
 
+/// The events of one subscriber that it has not taken yet.
 #[derive(Debug, Default)]
-struct EventQueue {
+pub(crate) struct EventQueue {
     events: Mutex<VecDeque<SessionEvent>>,
     waker: AtomicWaker,
 }
@@ -46,6 +45,16 @@ impl EventQueue {
     fn push(&self, event: SessionEvent) {
         self.events.lock().push_back(event);
         self.waker.wake();
+    }
+
+    /// The next event, in the replicated order.
+    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<SessionEvent> {
+        if let Some(event) = self.events.lock().pop_front() {
+            return Poll::Ready(event);
+        }
+        self.waker.register(context.waker());
+        // An event may have come between the two.
+        self.events.lock().pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -67,7 +76,7 @@ struct Subscriber {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-struct SessionEventTable {
+pub(crate) struct SessionEventTable {
     subscribers: BTreeMap<u64, Subscriber>,
     /// For the present name of a node: who watches it, and by which name.
     at: HashMap<NodePath, Vec<(u64, NodePath)>>,
@@ -76,7 +85,7 @@ struct SessionEventTable {
 }
 
 impl SessionEventTable {
-    fn add(&mut self, session: SessionId) -> (u64, Arc<EventQueue>) {
+    pub(crate) fn add(&mut self, session: SessionId) -> (u64, Arc<EventQueue>) {
         let id = self.next_id;
         self.next_id += 1;
         let queue = Arc::new(EventQueue::default());
@@ -86,7 +95,7 @@ impl SessionEventTable {
     }
 
     /// Watches a lock under this name, whatever its node is called now; delivers the loss at once if it is lost.
-    fn watch_lock(&mut self, id: u64, state: &State, path: NodePath, token: FencingToken) {
+    pub(crate) fn watch_lock(&mut self, id: u64, state: &State, path: NodePath, token: FencingToken) {
         let Some(subscriber) = self.subscribers.get_mut(&id) else { return };
         if subscriber.watched.contains_key(&path) {
             return;
@@ -100,13 +109,13 @@ impl SessionEventTable {
         }
     }
 
-    fn unwatch_lock(&mut self, id: u64, path: &NodePath) {
+    pub(crate) fn unwatch_lock(&mut self, id: u64, path: &NodePath) {
         if let Some(watched) = self.subscribers.get_mut(&id).and_then(|subscriber| subscriber.watched.remove(path)) {
             unlink(&mut self.at, &watched.at, &(id, path.clone()));
         }
     }
 
-    fn remove(&mut self, id: u64) {
+    pub(crate) fn remove(&mut self, id: u64) {
         let Some(subscriber) = self.subscribers.remove(&id) else { return };
         unlink(&mut self.of, &subscriber.session, &id);
         self.unlink_kept(id, subscriber.watched);
@@ -166,6 +175,12 @@ fn now_at(state: &State, session: SessionId, path: &NodePath, token: FencingToke
 #[derive(Debug, Default)]
 pub(crate) struct SessionEventRegistry(Mutex<SessionEventTable>);
 
+impl SessionEventRegistry {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SessionEventTable> {
+        self.0.lock()
+    }
+}
+
 impl Observer for SessionEventRegistry {
     fn deliver(&self, state: &State, events: &[Event]) {
         let mut table = self.0.lock();
@@ -180,63 +195,6 @@ impl Observer for SessionEventRegistry {
 
     fn skipped(&self, state: &State) {
         self.0.lock().recheck_all(state);
-    }
-}
-
-/// A subscription on behalf of a session. Dropping it ends it.
-pub struct SessionEvents {
-    id: u64,
-    held: Vec<LockRequest>,
-    replica: Arc<Replica>,
-    queue: Arc<EventQueue>,
-}
-
-impl std::fmt::Debug for SessionEvents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SessionEvents").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl SessionEvents {
-    /// Subscribes to the session's end and to the loss of the locks it holds. The caller has the state locked.
-    pub(crate) fn subscribe(replica: &Arc<Replica>, state: &State, session: SessionId) -> Self {
-        let mut table = replica.session_events.0.lock();
-        let (id, queue) = table.add(session);
-        let held: Vec<LockRequest> = state.held_by(session).collect();
-        held.iter().for_each(|request| table.watch_lock(id, state, request.path.clone(), request.token));
-        Self { id, held, replica: replica.clone(), queue }
-    }
-
-    /// The locks that the session held at the start of the subscription; their losses are delivered.
-    pub fn take_held(&mut self) -> Vec<LockRequest> {
-        std::mem::take(&mut self.held)
-    }
-
-    /// Watches for the loss of a lock that was granted. If it is lost already, the event comes at once.
-    pub fn watch_lock(&self, path: NodePath, token: FencingToken) {
-        let state = self.replica.state();
-        self.replica.session_events.0.lock().watch_lock(self.id, &state, path, token);
-    }
-
-    /// Stops watching for the loss of a lock, because it is being released.
-    pub fn unwatch_lock(&self, path: &NodePath) {
-        self.replica.session_events.0.lock().unwatch_lock(self.id, path);
-    }
-
-    /// The next event, in the replicated order.
-    pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<SessionEvent> {
-        if let Some(event) = self.queue.events.lock().pop_front() {
-            return Poll::Ready(event);
-        }
-        self.queue.waker.register(context.waker());
-        // An event may have come between the two.
-        self.queue.events.lock().pop_front().map_or(Poll::Pending, Poll::Ready)
-    }
-}
-
-impl Drop for SessionEvents {
-    fn drop(&mut self) {
-        self.replica.session_events.0.lock().remove(self.id);
     }
 }
 
@@ -289,7 +247,7 @@ mod tests {
         }
     }
 
-    fn told(queue: &EventQueue) -> Vec<SessionEvent> {
+    fn delivered(queue: &EventQueue) -> Vec<SessionEvent> {
         queue.events.lock().drain(..).collect()
     }
 
@@ -298,25 +256,25 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_once_to_those_who_keep_the_lock() {
+    fn a_loss_is_delivered_once_to_those_who_watch_the_lock() {
         let (mut held, mut table) = (Held::default(), SessionEventTable::default());
         let (one, two) = (held.open(), held.open());
         let ((a, a_token), (b, b_token)) = (held.lock(one, "a"), held.lock(two, "b"));
-        let ((id_one, hears_one), (id_two, hears_two)) = (table.add(one), table.add(two));
+        let ((id_one, queue_one), (id_two, queue_two)) = (table.add(one), table.add(two));
         table.watch_lock(id_one, &held.state, a.clone(), a_token);
         table.watch_lock(id_one, &held.state, a.clone(), a_token);
         table.watch_lock(id_two, &held.state, b.clone(), b_token);
         held.release(one, "a", a_token);
         table.node_deleted(&held.state, &a, Zxid(7));
         table.node_deleted(&held.state, &a, Zxid(8));
-        assert_eq!(told(&hears_one), [SessionEvent::LockGone { path: a.clone(), zxid: Zxid(7) }]);
+        assert_eq!(delivered(&queue_one), [SessionEvent::LockGone { path: a.clone(), zxid: Zxid(7) }]);
         table.unwatch_lock(id_two, &b);
         held.release(two, "b", b_token);
         table.node_deleted(&held.state, &b, Zxid(9));
-        assert_eq!(told(&hears_two), []);
+        assert_eq!(delivered(&queue_two), []);
         table.watch_lock(id_one, &held.state, a.clone(), a_token);
         assert_eq!(
-            told(&hears_one),
+            delivered(&queue_one),
             [SessionEvent::LockGone { path: a, zxid: held.state.zxid() }],
             "lost before it was watched"
         );
@@ -326,28 +284,28 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_session_is_told_to_all_its_listeners_and_nothing_is_left_behind() {
+    fn the_end_of_a_session_is_delivered_to_all_its_subscribers_and_nothing_is_left_behind() {
         let (mut held, mut table) = (Held::default(), SessionEventTable::default());
         let session = held.open();
         let (a, token) = held.lock(session, "a");
-        let (one, hears_one) = table.add(session);
-        let (_, hears_two) = table.add(session);
+        let (one, queue_one) = table.add(session);
+        let (_, queue_two) = table.add(session);
         table.watch_lock(one, &held.state, a.clone(), token);
         held.apply(Command::CloseSession { session });
         table.session_ended(session, Zxid(3));
         table.node_deleted(&held.state, &a, Zxid(3));
-        for hears in [hears_one, hears_two] {
-            assert_eq!(told(&hears), [SessionEvent::SessionEnded { zxid: Zxid(3) }]);
+        for queue in [queue_one, queue_two] {
+            assert_eq!(delivered(&queue), [SessionEvent::SessionEnded { zxid: Zxid(3) }]);
         }
         table.watch_lock(one, &held.state, a, token);
         assert!(is_empty(&table));
     }
 
     #[test]
-    fn a_downgrade_is_no_loss_and_the_loss_after_it_is_told_by_the_name_that_is_known() {
+    fn a_downgrade_is_no_loss_and_the_loss_after_it_has_the_name_that_is_known() {
         let (mut held, mut table) = (Held::default(), SessionEventTable::default());
         let session = held.open();
-        let (id, hears) = table.add(session);
+        let (id, queue) = table.add(session);
         for jumps in [false, true] {
             let (writer, token) = held.lock(session, "a");
             table.watch_lock(id, &held.state, writer.clone(), token);
@@ -357,20 +315,20 @@ mod tests {
                 false => table.node_deleted(state, gone, state.zxid()),
             };
             follow(&held.state, &writer);
-            assert_eq!(told(&hears), []);
+            assert_eq!(delivered(&queue), []);
             held.release(session, "a", token);
             follow(&held.state, &reader);
-            assert_eq!(told(&hears), [SessionEvent::LockGone { path: writer, zxid: held.state.zxid() }]);
+            assert_eq!(delivered(&queue), [SessionEvent::LockGone { path: writer, zxid: held.state.zxid() }]);
         }
         // A release under the known name is no loss either, nor is a downgrade before the lock was watched.
         let (writer, token) = held.lock(session, "a");
         let reader = held.downgrade(session, "a", token);
         table.watch_lock(id, &held.state, writer.clone(), token);
-        assert_eq!(told(&hears), []);
+        assert_eq!(delivered(&queue), []);
         table.unwatch_lock(id, &writer);
         held.release(session, "a", token);
         table.node_deleted(&held.state, &reader, held.state.zxid());
-        assert_eq!(told(&hears), []);
+        assert_eq!(delivered(&queue), []);
         table.remove(id);
         assert!(is_empty(&table));
     }
@@ -380,10 +338,10 @@ mod tests {
         let (mut held, mut table) = (Held::default(), SessionEventTable::default());
         let session = held.open();
         let (a, token) = held.lock(session, "a");
-        let (one, hears) = table.add(session);
+        let (one, queue) = table.add(session);
         table.watch_lock(one, &held.state, a, token);
         table.recheck_all(&State::new());
-        assert_eq!(told(&hears), [SessionEvent::SessionEnded { zxid: Zxid(0) }]);
+        assert_eq!(delivered(&queue), [SessionEvent::SessionEnded { zxid: Zxid(0) }]);
         assert!(table.at.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //! directory, and a freed permit wakes only the first of them.
 //!
 //! Pure: the standing of a request is taken from the state after the batch that is being applied. A waiter must never
-//! be told that its request holds unless that state says so.
+//! be woken as a holder unless its request holds in that state.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::replica::{Observer, unlink};
+use crate::observers::{Observer, unlink};
 
 /// Why a waiter is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_goes_in_the_same_batch_is_never_told_that_it_holds() {
+    fn one_who_goes_in_the_same_batch_is_never_woken_as_a_holder() {
         let mut table = WaiterTable::default();
         let (_, mut b) = table.add(one("/b"), 0, path("/a"));
         let (_, mut c) = table.add(one("/c"), 0, path("/b"));
@@ -332,7 +332,7 @@ mod tests {
         let mut table = WaiterTable::default();
         let mut readers: Vec<_> = (0..3).map(|n| table.add(one(&format!("/r{n}")), 0, path("/w")).1).collect();
         assert_eq!(table.node_deleted(&path("/w"), |_| Standing::Holds { token: Default::default() }), 3);
-        assert!(readers.iter_mut().all(|told| told.try_recv() == Ok(Wakeup::Holds)));
+        assert!(readers.iter_mut().all(|wakeup| wakeup.try_recv() == Ok(Wakeup::Holds)));
     }
 
     /// A semaphore of two, with the requests that stand there, in order.
@@ -352,8 +352,8 @@ mod tests {
     fn a_freed_permit_wakes_the_foremost_and_nobody_else() {
         let mut table = WaiterTable::default();
         // Registered in any order.
-        let told: Vec<_> = [5, 3, 4, 2].map(|n| table.add(permit(n), 0, path("/s")).1).into();
-        let [mut five, mut three, mut four, mut two] = told.try_into().expect("four");
+        let wakeups: Vec<_> = [5, 3, 4, 2].map(|n| table.add(permit(n), 0, path("/s")).1).into();
+        let [mut five, mut three, mut four, mut two] = wakeups.try_into().expect("four");
         assert_eq!(table.node_deleted(&permit(1)[0], semaphore(&[0, 2, 3, 4, 5])), 1);
         assert_eq!(two.try_recv(), Ok(Wakeup::Holds));
         // A waiter that dies wakes no other, wherever it stood.

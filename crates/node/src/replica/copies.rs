@@ -29,7 +29,7 @@ impl Default for Copies {
 impl Copies {
     /// Asks for a copy of the first state with at least this zxid; `None` if too many wait. The caller holds the
     /// state's lock and has seen that the state is not that far.
-    pub(crate) fn ask(&self, zxid: Zxid) -> Option<oneshot::Receiver<State>> {
+    pub(crate) fn request(&self, zxid: Zxid) -> Option<oneshot::Receiver<State>> {
         let mut waiting = self.waiting.lock();
         // Of callers that have given up.
         waiting.retain(|(_, copy)| !copy.is_closed());
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_copy_is_of_the_first_state_that_is_far_enough() {
         let copies = Copies::default();
-        let (mut third, mut fifth) = (copies.ask(Zxid(3)).unwrap(), copies.ask(Zxid(5)).unwrap());
+        let (mut third, mut fifth) = (copies.request(Zxid(3)).unwrap(), copies.request(Zxid(5)).unwrap());
         copies.give(&state_at(2));
         assert!(third.try_recv().is_err());
         copies.give(&state_at(4));
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn who_gives_up_takes_no_place() {
         let copies = Copies::default();
-        let waiting: Vec<_> = (0..MOST).map(|_| copies.ask(Zxid(9)).unwrap()).collect();
-        assert!(copies.ask(Zxid(9)).is_none());
+        let waiting: Vec<_> = (0..MOST).map(|_| copies.request(Zxid(9)).unwrap()).collect();
+        assert!(copies.request(Zxid(9)).is_none());
         drop(waiting);
-        assert!(copies.ask(Zxid(9)).is_some());
+        assert!(copies.request(Zxid(9)).is_some());
     }
 }

@@ -74,7 +74,7 @@ impl Answer {
     pub(crate) fn send(self, completion: Completion) {
         match self {
             Self::Awaited(reply) => drop(reply.send(completion)),
-            Self::InOrder(tell) => tell(completion),
+            Self::InOrder(deliver) => deliver(completion),
         }
     }
 }
@@ -206,16 +206,16 @@ impl Inflight {
 
     /// The batch of this origin is in the log and was not applied, because it does not follow the last one.
     pub(crate) fn note_not_applied(&self, origin: Origin) {
-        self.ask_again_if(|batch| batch.origin == origin);
+        self.send_again_if(|batch| batch.origin == origin);
     }
 
     /// This replica skipped ahead by a snapshot. What is still in flight may have been in the log that it skipped.
     pub(crate) fn note_skipped(&self) {
-        self.ask_again_if(|_| true);
+        self.send_again_if(|_| true);
     }
 
     /// Has the batches sent again if one of them is meant.
-    fn ask_again_if(&self, is_one: impl Fn(&InflightBatch) -> bool) {
+    fn send_again_if(&self, is_one: impl Fn(&InflightBatch) -> bool) {
         if self.batches.lock().iter().any(is_one) {
             self.send_again.store(true, Ordering::SeqCst);
             self.progress.notify_one();

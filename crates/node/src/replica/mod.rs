@@ -9,12 +9,12 @@
 //! waits.
 
 pub(crate) mod copies;
+mod forced_deletion;
+pub(crate) mod inflight;
 mod slow_apply;
 mod state_size;
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -32,31 +32,22 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use crate::config::NodeConfig;
-use crate::locks::waiters::Waiters;
-use crate::log::inflight::{Completions, Done, Inflight};
+use crate::observers::Observer;
+use crate::observers::records::SessionRecords;
+use crate::observers::session_event_table::SessionEventRegistry;
+use crate::observers::waiters::Waiters;
+use crate::observers::watches::Watches;
+use crate::observers::watches::history::History;
 use crate::replica::copies::Copies;
+use crate::replica::inflight::{Completions, Done, Inflight};
 use crate::replica::slow_apply::SlowApply;
 use crate::replica::state_size::StateSize;
-use crate::request::{ForcedDeletion, ForcedDeletionHook};
-use crate::sessions::records::SessionRecords;
-use crate::sessions::session_events::SessionEventRegistry;
 use crate::tasks::{FatalHook, Tasks};
 use crate::time::Time;
 use crate::time::clock::Clock;
 use crate::traces::{TraceSpan, Traces};
-use crate::watches::Watches;
-use crate::watches::history::History;
 
-/// Follows what happens to the replica. Called under the state's lock, in the order of the log, before anybody can read
-/// what the call is about. An observer must not wait, and must not call the node.
-pub trait Observer: Send + Sync {
-    /// One command caused these events; `state` is the state after the command's batch. The answer to the command comes
-    /// after this call.
-    fn deliver(&self, state: &State, events: &[Event]);
-
-    /// The replica skipped ahead to `state` by a snapshot: what happened on the way is not delivered.
-    fn skipped(&self, state: &State);
-}
+pub use forced_deletion::{ForcedDeletion, ForcedDeletionHook};
 
 /// See the module's text.
 pub(crate) struct Replica {
@@ -194,7 +185,7 @@ impl Replica {
     /// hole, which a snapshot would keep; nobody would notice, because these locks are not poisoned by a panic.
     fn step<T>(&self, what: impl FnOnce() -> String, step: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
-            self.tasks.fail(format!("{}: {}; start again, and report this", what(), said_by(&*panic)));
+            self.tasks.fail(format!("{}: {}; start again, and report this", what(), message_of(&*panic)));
             resume_unwind(panic)
         })
     }
@@ -478,9 +469,9 @@ const MAX_STARTS: u64 = 1 << 24;
 const MAX_UNSEEN_BATCHES: u64 = 1 << 40;
 
 /// The message of a panic, in one line.
-fn said_by(panic: &(dyn Any + Send)) -> String {
-    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    said.unwrap_or("a panic without a word").split_whitespace().collect::<Vec<_>>().join(" ")
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    message.unwrap_or("a panic without a word").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Counts the locks that were given up, by release or otherwise. Only the node that proposed the batch counts them, so
@@ -510,16 +501,6 @@ fn request_gone(event: &Event) -> Option<&NodePath> {
     parse_request(path.name()).map(|_| path)
 }
 
-/// Removes one value under a key, and the key with its last value.
-pub(crate) fn unlink<K: Hash + Eq, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
-    if let Some(values) = index.get_mut(key) {
-        values.retain(|other| other != value);
-        if values.is_empty() {
-            index.remove(key);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -543,9 +524,9 @@ mod tests {
     fn replica_with(clock: Arc<dyn Clock>) -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
         let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned())]);
         let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
-        let (told, heard) = mpsc::unbounded_channel();
-        let fatal = Arc::new(move |why| told.send(why).unwrap());
-        (Replica::new(&config, 1, clock, fatal), heard)
+        let (failures, reported) = mpsc::unbounded_channel();
+        let fatal = Arc::new(move |why| failures.send(why).unwrap());
+        (Replica::new(&config, 1, clock, fatal), reported)
     }
 
     fn traced_replica(repeated: u64) -> (Arc<Replica>, Recorder) {
@@ -616,14 +597,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_entry_that_cannot_be_read_ends_the_applying() {
-        let (replica, mut heard) = replica();
+        let (replica, mut reported) = replica();
         let position = LogPosition { term: 1, index: 7 };
         let entry = Committed { position, clock_ms: 1, payload: Bytes::from_static(b"\xff") };
         assert!(
             catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry]))).is_err(),
             "later entries must not be applied"
         );
-        assert!(heard.recv().await.unwrap().contains("cannot be read"));
+        assert!(reported.recv().await.unwrap().contains("cannot be read"));
     }
 
     /// Panics when it is read for the last time.
@@ -644,7 +625,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_while_applying_ends_the_node_and_the_applying() {
         for looks in [1, 2] {
-            let (replica, mut heard) = replica_with(Arc::new(Mine(AtomicU32::new(looks))));
+            let (replica, mut reported) = replica_with(Arc::new(Mine(AtomicU32::new(looks))));
             let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
             let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
             let payload = Batch::consecutive(origin, 1, vec![open]).encode().into();
@@ -652,10 +633,10 @@ mod tests {
             let entry = Committed { position, clock_ms: 1, payload };
             let applied = catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry.clone(), entry])));
             assert!(applied.is_err(), "later entries must not be applied");
-            let told = heard.try_recv().unwrap();
-            assert!(told.contains(&position.to_string()) && told.contains("an injected defect"), "{told}");
-            assert_eq!(told.lines().count(), 1, "{told}");
-            assert!(heard.try_recv().is_err(), "it is told once");
+            let message = reported.try_recv().unwrap();
+            assert!(message.contains(&position.to_string()) && message.contains("an injected defect"), "{message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+            assert!(reported.try_recv().is_err(), "it is reported once");
         }
     }
 }

@@ -11,14 +11,12 @@ use lockkeeper_core::limits::{MAX_BULK, MAX_EXPIRED_EPHEMERALS};
 use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
 use lockkeeper_mutants::mutant;
 
-use crate::log::inflight::Done;
 use crate::log::proposer::Proposer;
+use crate::observers::records::LeaderRecord;
+use crate::observers::records::tracker::SessionTracker;
+use crate::replica::inflight::Done;
 use crate::sessions::leader_tasks::LeaderTasks;
-use crate::sessions::records::LeaderRecord;
-use crate::sessions::tracker::SessionTracker;
 
-/// Longest time that a sign of life takes from the node that heard it to the leader, beside waiting for a tick.
-pub(super) const ON_THE_WAY_MS: u64 = 150;
 /// For how long a new leader expires nobody if a member's process is gone: its clients turn to other nodes.
 const MISSING_GRACE_MS: u64 = 300;
 /// The same if a member does not answer but may run: sessions that it heard of lately must not end because it is slow.
@@ -78,7 +76,7 @@ impl LeaderTasks {
             let began = |session| collected.whole.then(|| liveness.get(session)).flatten().unwrap_or(now_ms);
             let sessions = state.sessions().map(|(id, session)| (id, session.timeout_ms, began(id)));
             let mut tracker = SessionTracker::restart(sessions, self.grace_ms);
-            tracker.all_heard().into_iter().for_each(|(session, heard_ms)| liveness.note(session, heard_ms));
+            tracker.all_alive_ms().into_iter().for_each(|(session, alive_ms)| liveness.note(session, alive_ms));
             liveness.lead(&collected.voters);
             if collected.some_silent {
                 tracker.stalled(SILENT_GRACE_MS, now_ms);
@@ -149,14 +147,14 @@ impl LeaderTasks {
         self.replica.sessions.with(|records| {
             let tracker = &mut records.leader_of(term)?.tracker;
             let named = tracker.take_silent(now_ms, MAX_BULK);
-            let (mut silent, heard): (Vec<_>, Vec<_>) =
+            let (mut silent, active): (Vec<_>, Vec<_>) =
                 named.into_iter().partition(|session| tracker.is_silent(*session, now_ms));
             if silent.is_empty() {
-                return Some((heard, Zxid(0)));
+                return Some((active, Zxid(0)));
             }
             let later = silent.split_off(one_entry(&silent, owned));
             tracker.propose_again(later);
-            tracker.propose_again(heard);
+            tracker.propose_again(active);
             Some((silent, state.zxid()))
         })
     }

@@ -13,79 +13,17 @@ use bytes::Bytes;
 use lockkeeper_consensus::Leadership;
 use lockkeeper_core::{SessionId, Zxid};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
 use crate::error::{Bound, NodeError};
+use crate::observers::records::Records;
+use crate::observers::records::liveness::age_ms;
 use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::sessions::leader_tasks::LeaderTasks;
-use crate::sessions::liveness::{Ages, age_ms};
-use crate::sessions::liveness_replication::{MAX_VOTERS, TableCall};
-use crate::sessions::records::Records;
-
-/// A message between nodes about sessions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum SessionMessage {
-    /// To the leader, which answers with a [`KeepaliveAnswer`].
-    Keepalives(KeepaliveGroup),
-    /// From the leader, answered with a [`TableAnswer`](crate::sessions::liveness_replication::TableAnswer).
-    Table(TableCall),
-}
-
-impl SessionMessage {
-    /// Checks the sizes in a message from a peer.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let (Self::Keepalives(KeepaliveGroup { ages }) | Self::Table(TableCall::Accept { ages, .. })) = self else {
-            return self.check_voters();
-        };
-        match ages.len() {
-            ..=MAX_GROUP => self.check_voters(),
-            count => Err(format!("a message has at most {MAX_GROUP} sessions; this one has {count}")),
-        }
-    }
-
-    fn check_voters(&self) -> Result<(), String> {
-        match self {
-            Self::Table(call) if call.voters().len() > MAX_VOTERS => {
-                Err(format!("a cluster has at most {MAX_VOTERS} voters; this message names {}", call.voters().len()))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Signs of life that a node reports to the leader.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeepaliveGroup {
-    /// In the order of the sessions.
-    pub(crate) ages: Ages,
-}
-
-/// The leader's answer to a group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeepaliveAnswer {
-    /// The zxid of the leader's replica.
-    pub(crate) zxid: Zxid,
-    /// One for each session of the group.
-    pub(crate) verdicts: Vec<Verdict>,
-}
-
-/// The leader's verdict on one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Verdict {
-    /// It will not be expired before this timeout has passed since the node heard from it.
-    Alive(u32),
-    /// Its expiry has been proposed; nothing is certain until that is decided.
-    Expiring,
-    /// It does not exist, or no longer.
-    Gone,
-}
-
-/// Most sessions in one group.
-pub(crate) const MAX_GROUP: usize = 16_384;
+use crate::sessions::messages::{KeepaliveAnswer, KeepaliveGroup, MAX_GROUP, SessionMessage, Verdict};
 
 /// The outcome of one keepalive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +46,7 @@ struct PendingKeepalive {
 /// The keepalives that wait for the next group, and when it is to be sent, by the clock.
 #[derive(Default)]
 struct NextGroup {
-    asks: Vec<PendingKeepalive>,
+    pending: Vec<PendingKeepalive>,
     send_by: Duration,
 }
 
@@ -144,24 +82,24 @@ impl Keepalives {
     }
 
     /// Puts a keepalive into the next group, which is sent by then, a time of the clock.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &self,
         session: SessionId,
         send_by: Duration,
     ) -> Result<oneshot::Receiver<KeepaliveOutcome>, NodeError> {
-        let (reply, heard) = oneshot::channel();
+        let (reply, outcome) = oneshot::channel();
         let mut next = self.next.lock();
-        if next.asks.len() >= self.max_waiting {
+        if next.pending.len() >= self.max_waiting {
             return Err(NodeError::overloaded(Bound::Keepalives));
         }
-        let is_sooner = next.asks.is_empty() || send_by < next.send_by;
-        next.asks.push(PendingKeepalive { session, reply });
+        let is_sooner = next.pending.is_empty() || send_by < next.send_by;
+        next.pending.push(PendingKeepalive { session, reply });
         if is_sooner {
             next.send_by = send_by;
             drop(next);
             self.arrived.notify_one();
         }
-        Ok(heard)
+        Ok(outcome)
     }
 
     /// Sends the next group now.
@@ -173,7 +111,7 @@ impl Keepalives {
     /// When the next group is to be sent; `None` while it is empty.
     fn send_by(&self) -> Option<Duration> {
         let next = self.next.lock();
-        (!next.asks.is_empty()).then_some(next.send_by)
+        (!next.pending.is_empty()).then_some(next.send_by)
     }
 }
 
@@ -211,11 +149,11 @@ impl KeepaliveSender {
                 }
                 continue;
             }
-            let asks = self.take_asks();
-            if asks.is_empty() && self.due.is_empty() {
+            let pending = self.take_pending();
+            if pending.is_empty() && self.due.is_empty() {
                 continue;
             }
-            match self.deliver(asks).await {
+            match self.deliver(pending).await {
                 Delivery::Done => backoff.reset(),
                 Delivery::Failed => drop(backoff.wait().await),
                 // Ask again when the expiry may have been applied, not at once.
@@ -242,58 +180,59 @@ impl KeepaliveSender {
 
     /// When each session of the next group was last heard of: now, if its caller waits here. Sessions that have ended
     /// are left out.
-    fn next_group(&self, asks: &[PendingKeepalive], now_ms: u64) -> BTreeMap<SessionId, u64> {
-        let mut heard: BTreeMap<SessionId, u64> = self.replica.sessions.with(|Records { delegated, .. }| {
-            self.due.iter().filter_map(|session| Some((*session, delegated.heard_ms(*session, now_ms)?))).collect()
+    fn next_group(&self, pending: &[PendingKeepalive], now_ms: u64) -> BTreeMap<SessionId, u64> {
+        let mut alive_at: BTreeMap<SessionId, u64> = self.replica.sessions.with(|Records { delegated, .. }| {
+            self.due.iter().filter_map(|session| Some((*session, delegated.alive_ms(*session, now_ms)?))).collect()
         });
-        heard.extend(asks.iter().map(|ask| (ask.session, now_ms)));
-        heard
+        alive_at.extend(pending.iter().map(|keepalive| (keepalive.session, now_ms)));
+        alive_at
     }
 
-    fn take_asks(&self) -> Vec<PendingKeepalive> {
-        let asks = &mut self.keepalives.next.lock().asks;
-        asks.retain(|ask| !ask.reply.is_closed());
-        let count = asks.len().min(MAX_GROUP);
-        asks.drain(..count).collect()
+    fn take_pending(&self) -> Vec<PendingKeepalive> {
+        let pending = &mut self.keepalives.next.lock().pending;
+        pending.retain(|keepalive| !keepalive.reply.is_closed());
+        let count = pending.len().min(MAX_GROUP);
+        pending.drain(..count).collect()
     }
 
     /// They are sent again at once.
-    fn put_back(&self, mut asks: Vec<PendingKeepalive>) {
+    fn put_back(&self, mut pending: Vec<PendingKeepalive>) {
         let mut next = self.keepalives.next.lock();
-        asks.append(&mut next.asks);
-        *next = NextGroup { asks, send_by: Duration::ZERO };
+        pending.append(&mut next.pending);
+        *next = NextGroup { pending, send_by: Duration::ZERO };
     }
 
-    async fn deliver(&mut self, asks: Vec<PendingKeepalive>) -> Delivery {
+    async fn deliver(&mut self, pending: Vec<PendingKeepalive>) -> Delivery {
         let sent_ms = self.replica.now_ms();
-        let heard = self.next_group(&asks, sent_ms);
-        let group =
-            KeepaliveGroup { ages: heard.iter().map(|(session, at_ms)| (*session, age_ms(*at_ms, sent_ms))).collect() };
+        let alive_at = self.next_group(&pending, sent_ms);
+        let group = KeepaliveGroup {
+            ages: alive_at.iter().map(|(session, at_ms)| (*session, age_ms(*at_ms, sent_ms))).collect(),
+        };
         let Some(answer) = self.send(&group).await.filter(|answer| answer.verdicts.len() == group.ages.len()) else {
-            self.put_back(asks);
+            self.put_back(pending);
             return Delivery::Failed;
         };
         self.due.clear();
         self.replica.sessions.with(|Records { delegated, .. }| {
-            for ((session, heard_ms), verdict) in heard.iter().zip(&answer.verdicts) {
+            for ((session, alive_ms), verdict) in alive_at.iter().zip(&answer.verdicts) {
                 if let Verdict::Alive(_) = verdict {
-                    delegated.acknowledged(*session, *heard_ms);
+                    delegated.acknowledged(*session, *alive_ms);
                 }
             }
         });
         let mut undecided = Vec::new();
-        for ask in asks {
-            let Ok(at) = group.ages.binary_search_by_key(&ask.session, |(session, _)| *session) else { continue };
+        for keepalive in pending {
+            let Ok(at) = group.ages.binary_search_by_key(&keepalive.session, |(session, _)| *session) else { continue };
             let outcome = match answer.verdicts[at] {
                 Verdict::Alive(timeout_ms) => KeepaliveOutcome::Alive { timeout_ms, zxid: answer.zxid },
                 Verdict::Gone => KeepaliveOutcome::Gone { zxid: answer.zxid },
                 Verdict::Expiring => {
-                    undecided.push(ask);
+                    undecided.push(keepalive);
                     continue;
                 }
             };
             // The caller may have gone.
-            let _ = ask.reply.send(outcome);
+            let _ = keepalive.reply.send(outcome);
         }
         if undecided.is_empty() {
             return Delivery::Done;
@@ -313,7 +252,7 @@ impl KeepaliveSender {
         let call = self.replication.call_service(leader, body, self.group_timeout);
         let answer = tokio::select! {
             answer = call => answer,
-            // That leader's answer may never come; the next one is asked.
+            // That leader's answer may never come; the next one gets the group.
             Ok(()) = self.leadership.changed() => return None,
         };
         match answer {

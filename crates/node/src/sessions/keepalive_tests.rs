@@ -72,7 +72,7 @@ async fn keepalives_gather_until_the_first_of_them_is_due() {
     };
 
     let now = clock.now();
-    let (one, two) = (keepalives.ask(ONE, now + ms(30)).unwrap(), keepalives.ask(TWO, now + ms(20)).unwrap());
+    let (one, two) = (keepalives.request(ONE, now + ms(30)).unwrap(), keepalives.request(TWO, now + ms(20)).unwrap());
     settle().await;
     clock.advance(19);
     settle().await;
@@ -85,16 +85,16 @@ async fn keepalives_gather_until_the_first_of_them_is_due() {
     }
 
     let now = clock.now();
-    drop(keepalives.ask(SessionId(3), now + ms(30)).unwrap());
-    let _kept = keepalives.ask(ONE, now + ms(30)).unwrap();
+    drop(keepalives.request(SessionId(3), now + ms(30)).unwrap());
+    let _kept = keepalives.request(ONE, now + ms(30)).unwrap();
     settle().await;
-    let _urgent = keepalives.ask(TWO, now).unwrap();
+    let _urgent = keepalives.request(TWO, now).unwrap();
     settle().await;
     assert_eq!(sent.try_recv(), Ok(vec![ONE, TWO]), "one that is urgent takes those along whose callers wait");
     settle().await;
     assert!(sent.try_recv().is_err());
 
-    let _patient = keepalives.ask(ONE, clock.now() + ms(30)).unwrap();
+    let _patient = keepalives.request(ONE, clock.now() + ms(30)).unwrap();
     keepalives.send_now();
     settle().await;
     assert_eq!(sent.try_recv(), Ok(vec![ONE]));

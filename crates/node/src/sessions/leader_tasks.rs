@@ -18,14 +18,16 @@ use tokio::sync::watch;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::log::proposer::Proposer;
+use crate::observers::records::LeaderRecord;
+use crate::observers::records::liveness::Ages;
+use crate::observers::records::tracker::Liveness;
 use crate::replica::Replica;
 use crate::replication::Replication;
-use crate::sessions::expiry::ON_THE_WAY_MS;
-use crate::sessions::keepalive::{KeepaliveAnswer, KeepaliveGroup, MAX_GROUP, SessionMessage, Verdict};
-use crate::sessions::liveness::Ages;
 use crate::sessions::liveness_replication::LivenessReplication;
-use crate::sessions::records::LeaderRecord;
-use crate::sessions::tracker::Liveness;
+use crate::sessions::messages::{KeepaliveAnswer, KeepaliveGroup, MAX_GROUP, SessionMessage, Verdict};
+
+/// Longest time that a sign of life takes from the node that heard it to the leader, beside waiting for a tick.
+const ON_THE_WAY_MS: u64 = 150;
 
 /// See the module's text.
 pub(crate) struct LeaderTasks {
@@ -112,9 +114,9 @@ impl LeaderTasks {
             for (session, age_ms) in ages {
                 let age_ms = if mutant!(CountSignsFromArrival) { 0 } else { u64::from(*age_ms) };
                 // The time on the way is not counted, so this is never before the sign was given.
-                let heard_ms = now_ms.saturating_sub(age_ms);
-                leader.tracker.heard(*session, heard_ms);
-                leader.note_unreplicated(*session, heard_ms);
+                let alive_ms = now_ms.saturating_sub(age_ms);
+                leader.tracker.note_alive(*session, alive_ms);
+                leader.note_unreplicated(*session, alive_ms);
             }
             Some(leader.term)
         })
@@ -201,9 +203,9 @@ impl PeerService for PeerServiceSlot {
         message.check().map_err(|why| refuse("bad_message", why))?;
         let answer = match message {
             SessionMessage::Keepalives(group) => {
-                let heard =
+                let answer =
                     tasks.acknowledge(&group).await.map_err(|error| refuse("not_leading", error.to_string()))?;
-                postcard::to_stdvec(&heard)
+                postcard::to_stdvec(&answer)
             }
             SessionMessage::Table(call) => postcard::to_stdvec(&tasks.liveness.answer_to(from, call)),
         };

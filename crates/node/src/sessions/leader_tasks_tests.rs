@@ -6,9 +6,9 @@ use lockkeeper_core::{Actor, Batch, NodeId, Origin, Term, Zxid};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::observers::records::tracker::SessionTracker;
 use crate::sessions::expiry::one_entry;
-use crate::sessions::liveness_replication::{TableAnswer, TableCall};
-use crate::sessions::tracker::SessionTracker;
+use crate::sessions::messages::{TableAnswer, TableCall};
 use crate::time::clock::ManualClock;
 
 /// The answer of a quorum, and what happens before it comes.
@@ -86,7 +86,7 @@ fn stage() -> Fixture {
 }
 
 impl Fixture {
-    async fn ask(&self) -> Option<Verdict> {
+    async fn keepalive(&self) -> Option<Verdict> {
         self.mention(0).await
     }
 
@@ -108,14 +108,14 @@ impl Fixture {
 #[tokio::test]
 async fn nothing_is_acknowledged_before_a_quorum_has_confirmed_the_term() {
     let stage = stage();
-    assert_eq!(stage.ask().await, None, "no record yet");
+    assert_eq!(stage.keepalive().await, None, "no record yet");
     *stage.quorum.says.lock() = Err(BarrierError::NoQuorum);
     assert_eq!(stage.tasks.start_term().await, None);
     *stage.quorum.says.lock() = Ok(4);
     assert_eq!(stage.tasks.start_term().await, None, "that is another term");
     *stage.quorum.says.lock() = Ok(3);
     assert_eq!(stage.tasks.start_term().await, Some(3));
-    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Alive(1_000)));
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_deposed_leader_acknowledges_nothing() {
     stage.tasks.start_term().await.expect("leads");
     for word in [Err(BarrierError::NoLeader), Err(BarrierError::NoQuorum), Ok(5)] {
         *stage.quorum.says.lock() = word;
-        assert_eq!(stage.ask().await, None);
+        assert_eq!(stage.keepalive().await, None);
     }
 }
 
@@ -136,7 +136,7 @@ async fn an_acknowledgement_counts_from_when_it_was_heard_and_never_crosses_an_e
     // The quorum takes its time: the session lives a full timeout from the arrival, not from the answer.
     let clock = stage.clock.clone();
     *stage.quorum.meanwhile.lock() = Some(Box::new(move || clock.advance(1_000)));
-    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Alive(1_000)));
     assert!(stage.silent().is_empty());
     // Here it takes longer than the timeout, and the session is named before the answer.
     let (clock, replica) = (stage.clock.clone(), stage.replica.clone());
@@ -145,8 +145,8 @@ async fn an_acknowledgement_counts_from_when_it_was_heard_and_never_crosses_an_e
         let named = with_tracker(&replica, |tracker, now_ms| tracker.take_silent(now_ms, 10));
         assert_eq!(named, [MINE]);
     }));
-    assert_eq!(stage.ask().await, Some(Verdict::Expiring));
-    assert_eq!(stage.ask().await, Some(Verdict::Expiring), "once named, nobody promises it anything");
+    assert_eq!(stage.keepalive().await, Some(Verdict::Expiring));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Expiring), "once named, nobody promises it anything");
 }
 
 /// Another node served a read and reports it half a timeout later: the session dies by the time of the read.
@@ -173,12 +173,12 @@ async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
     assert_eq!(stage.tasks.start_term().await, None);
     stage.quorum.leadership.send_modify(|leadership| leadership.leading = true);
     assert_eq!(stage.tasks.start_term().await, Some(3));
-    assert_eq!(stage.ask().await, Some(Verdict::Expiring));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Expiring));
     // In a new term that proposal has no effect, and the timer begins at the latest sign of life.
     *stage.quorum.says.lock() = Ok(4);
     stage.quorum.leadership.send_modify(|leadership| leadership.term = 4);
     assert_eq!(stage.tasks.start_term().await, Some(4));
-    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Alive(1_000)));
     stage.pass(1_000);
     assert!(stage.silent().is_empty());
 }
@@ -217,15 +217,15 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     let (named, seen) = stage.tasks.take_silent(3).expect("leads");
     assert_eq!(named, [MINE]);
     stage.apply_acquire(2);
-    assert_eq!(stage.ask().await, Some(Verdict::Expiring), "not before it is decided");
+    assert_eq!(stage.keepalive().await, Some(Verdict::Expiring), "not before it is decided");
     stage.apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
     assert_eq!(stage.spared(&named), 1);
-    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Alive(1_000)));
     // The next silence counts anew.
     stage.pass(SILENT);
     let (named, seen) = stage.tasks.take_silent(3).expect("leads");
     stage.apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: named });
-    assert_eq!(stage.ask().await, Some(Verdict::Gone));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Gone));
 }
 
 /// The same, but the session is proposed only afterwards: its group was too large, or its expiry was not decided.
@@ -242,14 +242,14 @@ async fn a_grant_that_comes_before_the_expiry_is_proposed_again_keeps_the_sessio
     assert_eq!(again, [MINE]);
     stage.apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: again.clone() });
     assert_eq!(stage.spared(&again), 1);
-    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Alive(1_000)));
     // Proposed again without a sign of life in between, it ends.
     stage.pass(SILENT);
     let (named, _) = stage.tasks.take_silent(3).expect("leads");
     with_tracker(&stage.replica, |tracker, _| tracker.propose_again(named));
     let (again, seen) = stage.tasks.take_silent(3).expect("leads");
     stage.apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: again });
-    assert_eq!(stage.ask().await, Some(Verdict::Gone));
+    assert_eq!(stage.keepalive().await, Some(Verdict::Gone));
 }
 
 #[tokio::test]
@@ -260,8 +260,7 @@ async fn the_peer_service_checks_what_comes_in() {
     assert_eq!(code(slot.serve(2, Bytes::new()).await), "not_ready");
     let _ = slot.0.set(stage.tasks.clone());
     assert_eq!(code(slot.serve(2, Bytes::from_static(&[0xff; 11])).await), "bad_message");
-    let many =
-        SessionMessage::Keepalives(KeepaliveGroup { ages: vec![(MINE, 0); crate::sessions::keepalive::MAX_GROUP + 1] });
+    let many = SessionMessage::Keepalives(KeepaliveGroup { ages: vec![(MINE, 0); MAX_GROUP + 1] });
     let many = Bytes::from(postcard::to_stdvec(&many).expect("encoded"));
     assert_eq!(code(slot.serve(2, many).await), "bad_message");
     let group = Bytes::from(

@@ -16,71 +16,23 @@ use bytes::Bytes;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{BarrierError, TransportError};
-use lockkeeper_core::{SessionId, Zxid};
+use lockkeeper_core::SessionId;
 use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use crate::config::NodeConfig;
+use crate::observers::records::liveness::{Ages, Fenced, LivenessTable, age_ms};
+use crate::observers::records::tracker::Liveness;
+use crate::observers::records::{LeaderRecord, Records};
 use crate::replica::Replica;
 use crate::replication::Replication;
-use crate::sessions::keepalive::{MAX_GROUP, SessionMessage};
-use crate::sessions::liveness::{Ages, Fenced, LivenessTable, age_ms};
-use crate::sessions::records::{LeaderRecord, Records};
-use crate::sessions::tracker::Liveness;
+use crate::sessions::messages::{MAX_GROUP, SessionMessage, TableAnswer, TableCall};
 
-/// A leader's call to another node's table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum TableCall {
-    /// Accept these signs of life.
-    Accept { term: u64, voters: Vec<u64>, ages: Ages },
-    /// The whole table follows, once the node has applied this zxid.
-    Begin { term: u64, number: u64, zxid: Zxid },
-    /// The whole table has been sent to the node in this incarnation.
-    Finish { term: u64, number: u64, incarnation: u64, voters: Vec<u64> },
-    /// Send the sessions after this one. From then on the node accepts nothing of a lower term.
-    Collect { term: u64, voters: Vec<u64>, after: Option<SessionId> },
-}
-
-impl TableCall {
-    fn term(&self) -> u64 {
-        let (Self::Accept { term, .. }
-        | Self::Begin { term, .. }
-        | Self::Finish { term, .. }
-        | Self::Collect { term, .. }) = self;
-        *term
-    }
-
-    pub(crate) fn voters(&self) -> &[u64] {
-        match self {
-            Self::Accept { voters, .. } | Self::Finish { voters, .. } | Self::Collect { voters, .. } => voters,
-            Self::Begin { .. } => &[],
-        }
-    }
-}
-
-/// The answer to a [`TableCall`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum TableAnswer {
-    /// Accepted; and whether the table is whole.
-    Accepted { whole: bool },
-    /// The node is ready for the whole table.
-    Ready { incarnation: u64 },
-    /// Not yet: the node does not know that term or its leader, or has not applied enough.
-    NotYet,
-    /// A later leader has called before.
-    Fenced,
-    /// Part of the table.
-    Page { whole: bool, ages: Ages, more: bool },
-}
-
-/// More voters than a cluster can have.
-pub(crate) const MAX_VOTERS: usize = 64;
 /// How long a new leader waits for the tables of the others. A node that is gone refuses at once; a node that is cut
 /// off never answers.
 const COLLECT_WITHIN: Duration = Duration::from_millis(500);
 /// The pause between two calls to a node that is not ready.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
+const CALL_AGAIN: Duration = Duration::from_millis(20);
 /// How often a node whose table is whole is asked whether it still is: it may have restarted.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// How long after its latest answer a node's table still counts as whole for the metric.
@@ -194,7 +146,7 @@ impl LivenessReplication {
                     table.fence(term)?;
                     if after.is_none() {
                         // Signs that were heard here and have not reached a leader count too.
-                        note_all(table, delegated.all_heard(now_ms));
+                        note_all(table, delegated.all_alive_ms(now_ms));
                     }
                     let (ages, more) = table.page(after, MAX_GROUP, now_ms);
                     TableAnswer::Page { whole: table.is_whole_for(&voters), ages, more }
@@ -231,7 +183,7 @@ impl LivenessReplication {
     fn put_back(&self, term: u64, news: BTreeMap<SessionId, u64>) {
         self.replica.sessions.with(|records| {
             let Some(leader) = records.leader_of(term) else { return };
-            news.into_iter().for_each(|(session, heard_ms)| leader.note_unreplicated(session, heard_ms));
+            news.into_iter().for_each(|(session, alive_ms)| leader.note_unreplicated(session, alive_ms));
             let LeaderRecord { unreplicated, tracker, .. } = leader;
             // While no majority answers, keepalives of ended sessions pile up; they are never acknowledged, so drop
             // them.
@@ -248,7 +200,7 @@ impl LivenessReplication {
     ) -> Result<u64, BarrierError> {
         let voters = self.voters();
         let now_ms = self.replica.now_ms();
-        let ages: Ages = news.iter().map(|(session, heard_ms)| (*session, age_ms(*heard_ms, now_ms))).collect();
+        let ages: Ages = news.iter().map(|(session, alive_ms)| (*session, age_ms(*alive_ms, now_ms))).collect();
         let mut accepted = BTreeSet::new();
         match self.answer(TableCall::Accept { term, voters: voters.clone(), ages: ages.clone() }) {
             TableAnswer::Accepted { .. } => drop(accepted.insert(self.node)),
@@ -355,11 +307,11 @@ impl LivenessReplication {
         let begin = TableCall::Begin { term, number, zxid };
         let TableAnswer::Ready { incarnation } = self.call(to, begin, COLLECT_WITHIN).await? else { return None };
         // Signs acknowledged after this moment reach that node beside the table.
-        let heard = self.replica.sessions.with(|records| Some(records.leader_of(term)?.tracker.all_heard()));
-        let all: Vec<(SessionId, u64)> = heard?.into_iter().collect();
+        let alive = self.replica.sessions.with(|records| Some(records.leader_of(term)?.tracker.all_alive_ms()));
+        let all: Vec<(SessionId, u64)> = alive?.into_iter().collect();
         for part in all.chunks(MAX_GROUP) {
             let now_ms = self.replica.now_ms();
-            let ages = part.iter().map(|(session, heard_ms)| (*session, age_ms(*heard_ms, now_ms))).collect();
+            let ages = part.iter().map(|(session, alive_ms)| (*session, age_ms(*alive_ms, now_ms))).collect();
             let call = TableCall::Accept { term, voters: voters.to_vec(), ages };
             let TableAnswer::Accepted { .. } = self.call(to, call, self.call_timeout).await? else { return None };
         }
@@ -421,15 +373,15 @@ impl LivenessReplication {
             match self.try_call(from, call, COLLECT_WITHIN).await {
                 Ok(TableAnswer::Page { whole, ages, more }) => {
                     let now_ms = self.replica.now_ms();
-                    let heard = ages.iter().map(|(session, age)| (*session, now_ms.saturating_sub(u64::from(*age))));
-                    self.replica.sessions.with(|records| note_all(&mut records.liveness, heard));
+                    let alive = ages.iter().map(|(session, age)| (*session, now_ms.saturating_sub(u64::from(*age))));
+                    self.replica.sessions.with(|records| note_all(&mut records.liveness, alive));
                     match ages.last().filter(|_| more) {
                         Some((last, _)) => after = Some(*last),
                         None => return (from, if whole { CollectedTable::Whole } else { CollectedTable::Incomplete }),
                     }
                 }
                 Ok(TableAnswer::NotYet) => {
-                    let again = self.replica.clock.now() + ASK_AGAIN;
+                    let again = self.replica.clock.now() + CALL_AGAIN;
                     self.replica.clock.sleep_until(again).await;
                 }
                 Err(error) if error.process_gone() => return (from, CollectedTable::Gone),
@@ -439,8 +391,8 @@ impl LivenessReplication {
     }
 }
 
-fn note_all(table: &mut LivenessTable, heard: impl Iterator<Item = (SessionId, u64)>) {
-    heard.for_each(|(session, at_ms)| table.note(session, at_ms));
+fn note_all(table: &mut LivenessTable, alive: impl Iterator<Item = (SessionId, u64)>) {
+    alive.for_each(|(session, at_ms)| table.note(session, at_ms));
 }
 
 /// Counts a call to a node as in flight.

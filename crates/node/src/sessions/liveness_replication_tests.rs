@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use lockkeeper_consensus::{
     Committed, Config, Leadership, LogPosition, Members, ProposeError, StateMachine, TransportError,
 };
-use lockkeeper_core::{Batch, Command, NodeId, Origin};
+use lockkeeper_core::{Batch, Command, NodeId, Origin, Zxid};
 use tokio::sync::watch;
 
 use super::*;
-use crate::sessions::keepalive::{KeepaliveGroup, Verdict};
 use crate::sessions::leader_tasks::LeaderTasks;
+use crate::sessions::messages::{KeepaliveGroup, Verdict};
 use crate::time::clock::ManualClock;
 
 const MINE: SessionId = SessionId(1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::engine::KeepaliveGuard;
+use crate::sessions::keepalive_guard::KeepaliveGuard;
 
 /// See the module's text. Clones are the same.
 #[derive(Clone, Default)]

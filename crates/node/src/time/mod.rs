@@ -99,7 +99,7 @@ impl Timekeeper for Time {
     }
 
     fn reading_to_send(&self) -> u64 {
-        self.replicated.lock().tell(self.wall_ms(), self.now_ms()).min(MAX_CLOCK_MS)
+        self.replicated.lock().time_to_send(self.wall_ms(), self.now_ms()).min(MAX_CLOCK_MS)
     }
 
     fn follow(&self, leader_ms: u64, ago: Duration) {

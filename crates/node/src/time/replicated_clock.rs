@@ -36,7 +36,7 @@ pub(crate) struct ReplicatedClock {
     /// A reading, and when it was taken by the monotonic clock; `None` in a cluster that has never had the time.
     seen: Option<(u64, u64)>,
     /// Since this process began, a leader has sent it the time, or it has set the time as the leader.
-    told: bool,
+    is_set: bool,
     /// The time of the latest entry applied here: the clock shows no less.
     applied_ms: u64,
     reports: BTreeMap<u64, (ClockReport, u64)>,
@@ -58,7 +58,7 @@ struct Step {
 impl ReplicatedClock {
     pub(crate) fn new(node: u64) -> Self {
         let (voters, reports) = (BTreeSet::new(), BTreeMap::new());
-        Self { node, voters, seen: None, told: false, applied_ms: 0, reports, slewed_ms: 0, stepped: None }
+        Self { node, voters, seen: None, is_set: false, applied_ms: 0, reports, slewed_ms: 0, stepped: None }
     }
 
     /// The time; zero in a cluster that has never had the time.
@@ -84,20 +84,20 @@ impl ReplicatedClock {
     /// may set the clock. If entries have that time, it comes with them.
     pub(crate) fn follow(&mut self, leader_ms: u64, now_ms: u64) -> bool {
         let most_ms = self.shows(now_ms).saturating_add(MAX_STEP_MS + FOLLOW_SLACK_MS);
-        if self.told && leader_ms > most_ms {
+        if self.is_set && leader_ms > most_ms {
             return false;
         }
         // Zero before the first entry with a clock: then there is no time to keep.
         if leader_ms > 0 {
             self.seen = Some((leader_ms.max(self.applied_ms), now_ms));
-            (self.told, self.stepped) = (true, None);
+            (self.is_set, self.stepped) = (true, None);
         }
         true
     }
 
     /// This node's report to the leader.
     pub(crate) fn report(&self, wall_ms: u64, now_ms: u64) -> ClockReport {
-        ClockReport { wall_ms, clock_ms: self.told.then(|| self.shows(now_ms)) }
+        ClockReport { wall_ms, clock_ms: self.is_set.then(|| self.shows(now_ms)) }
     }
 
     /// The report of another node to this one, the leader.
@@ -109,7 +109,7 @@ impl ReplicatedClock {
 
     /// The time that this node as the leader puts on an entry.
     pub(crate) fn lead(&mut self, wall_ms: u64, now_ms: u64) -> u64 {
-        match (self.tell(wall_ms, now_ms), self.seen) {
+        match (self.time_to_send(wall_ms, now_ms), self.seen) {
             // The first entry of all, before a majority has reported: there is no better clock.
             (_, None) => wall_ms,
             _ => self.shows(now_ms),
@@ -117,11 +117,11 @@ impl ReplicatedClock {
     }
 
     /// The time that this node as the leader sends to the others; 0 while it does not know it yet.
-    pub(crate) fn tell(&mut self, wall_ms: u64, now_ms: u64) -> u64 {
-        if !self.told {
+    pub(crate) fn time_to_send(&mut self, wall_ms: u64, now_ms: u64) -> u64 {
+        if !self.is_set {
             self.step(wall_ms, now_ms);
         }
-        if !self.told {
+        if !self.is_set {
             return 0;
         }
         self.step_again(wall_ms, now_ms);
@@ -134,16 +134,16 @@ impl ReplicatedClock {
     fn step(&mut self, wall_ms: u64, now_ms: u64) {
         let of = |report: &ClockReport| report.clock_ms.unwrap_or(report.wall_ms);
         let Some(agreed_ms) = self.agreed(wall_ms, now_ms, of) else { return };
-        let told_ms =
+        let known_ms =
             self.fresh(now_ms).filter_map(|(report, since_ms)| Some(report.clock_ms?.saturating_add(since_ms)));
-        let told_ms = told_ms.max();
+        let known_ms = known_ms.max();
         let began_ms = self.seen.map_or(agreed_ms, |_| self.shows(now_ms));
-        self.stepped = Some(Step { at_ms: now_ms, from_ms: began_ms, over: told_ms.is_some() });
+        self.stepped = Some(Step { at_ms: now_ms, from_ms: began_ms, over: known_ms.is_some() });
         self.seen = Some((began_ms, now_ms));
-        self.told = true;
+        self.is_set = true;
         self.slewed_ms = now_ms;
         // A voter that received the time knows better than any wall clock, and no node's clock may go back.
-        self.step_to(told_ms.unwrap_or(agreed_ms), now_ms);
+        self.step_to(known_ms.unwrap_or(agreed_ms), now_ms);
     }
 
     /// Late reports count too: the first two of three may be one that is right and one that is behind. Once all
@@ -157,8 +157,8 @@ impl ReplicatedClock {
         if let Some(agreed_ms) = self.agreed(wall_ms, now_ms, |report| report.wall_ms) {
             self.step_to(agreed_ms, now_ms);
         }
-        let heard = self.fresh(now_ms).count() + usize::from(self.voters.contains(&self.node));
-        if let Some(step) = self.stepped.as_mut().filter(|_| heard >= self.voters.len()) {
+        let reported = self.fresh(now_ms).count() + usize::from(self.voters.contains(&self.node));
+        if let Some(step) = self.stepped.as_mut().filter(|_| reported >= self.voters.len()) {
             step.over = true;
         }
     }

@@ -64,12 +64,12 @@ fn without_word_of_a_majority_it_goes_by_its_own_pace() {
 
 #[test]
 fn after_a_restart_of_all_it_steps_to_what_a_majority_has_reached_and_no_further_than_a_bound() {
-    let restarted = |walls: [u64; 2], told: Option<u64>| {
+    let restarted = |walls: [u64; 2], known: Option<u64>| {
         let mut clock = of_three(1);
         clock.applied(WALL, 1_000);
-        assert_eq!(clock.tell(walls[0], 2_000), 0, "nobody has said anything yet");
+        assert_eq!(clock.time_to_send(walls[0], 2_000), 0, "nobody has reported yet");
         assert_eq!(clock.lead(walls[0], 2_000), WALL + 1_000);
-        clock.reported(2, report(walls[1], told), 2_000);
+        clock.reported(2, report(walls[1], known), 2_000);
         clock.lead(walls[0], 2_000)
     };
     let week = 7 * 24 * HOUR;
@@ -107,10 +107,10 @@ fn after_a_restart_of_all_it_steps_to_what_a_majority_has_reached_and_no_further
 /// Neither its own wall clock nor that of another voter may set it behind a voter that received the time.
 #[test]
 fn a_restarted_leader_steps_to_what_the_told_ones_show() {
-    let restarted = |wall_ms, told_ms, said_ms| {
+    let restarted = |wall_ms, known_ms, reported_ms| {
         let mut clock = of_three(1);
         clock.applied(WALL, 1_000);
-        clock.reported(3, report(WALL + YEAR, Some(told_ms)), said_ms);
+        clock.reported(3, report(WALL + YEAR, Some(known_ms)), reported_ms);
         clock.reported(2, report(wall_ms, None), 20_000);
         clock.lead(wall_ms, 20_000)
     };
@@ -133,7 +133,7 @@ fn a_restarted_leader_steps_to_what_the_told_ones_show() {
 fn a_leader_that_is_impossibly_far_ahead_is_not_followed() {
     let mut clock = of_three(1);
     clock.applied(WALL, 0);
-    assert!(clock.follow(WALL + YEAR, 0), "it has not been told, and cannot judge");
+    assert!(clock.follow(WALL + YEAR, 0), "it has no time yet, and cannot judge");
     let shows = clock.shows(1_000);
     assert!(!clock.follow(1 << 48, 1_000));
     assert!(!clock.follow(shows + MAX_STEP_MS + FOLLOW_SLACK_MS + 1, 1_000));
@@ -150,10 +150,10 @@ fn a_leader_that_is_impossibly_far_ahead_is_not_followed() {
 fn a_new_cluster_begins_with_its_wall_clocks() {
     let mut clock = of_three(1);
     assert_eq!(clock.lead(WALL + YEAR, 0), WALL + YEAR, "no better clock is known");
-    assert_eq!(clock.tell(WALL + YEAR, 0), 0);
+    assert_eq!(clock.time_to_send(WALL + YEAR, 0), 0);
     clock.reported(3, report(WALL, None), 10);
     assert_eq!(clock.lead(WALL + YEAR, 20), WALL + 10);
-    assert_eq!(clock.tell(WALL + YEAR, 20), WALL + 10);
+    assert_eq!(clock.time_to_send(WALL + YEAR, 20), WALL + 10);
 }
 
 /// A cluster that was once ahead goes on at its pace, and a follower takes no time earlier than the applied one.

@@ -11,24 +11,24 @@ use crate::common::*;
 const DELAYED: &str = "lockkeeper_delayed_requests_total";
 
 /// A session, and its acquire that waits.
-type Waiter = (Credential, JoinHandle<Result<At<Acquired>, NodeError>>);
+type WaitingCall = (Credential, JoinHandle<Result<At<Acquired>, NodeError>>);
 
 /// A new session asks at node 1, and is then one of `waiters`.
-async fn wait_for(cluster: &Cluster, ask: Acquire, waiters: usize) -> Waiter {
+async fn wait_for(cluster: &Cluster, wanted: Acquire, waiters: usize) -> WaitingCall {
     let node = cluster.at(1).clone();
     let mine = session(&node, 60_000).await;
-    let task = tokio::spawn(async move { node.acquire(caller(mine), ask).await });
+    let task = tokio::spawn(async move { node.acquire(caller(mine), wanted).await });
     until("the waiter to wait", || (waiting(cluster) == waiters).then_some(())).await;
     (mine, task)
 }
 
 /// A session that holds the lock `busy`, and so many behind it, all at node 1.
-async fn crowd(cluster: &Cluster, waiters: usize) -> (Credential, Vec<Waiter>) {
+async fn crowd(cluster: &Cluster, waiters: usize) -> (Credential, Vec<WaitingCall>) {
     let holder = session(cluster.at(1), 60_000).await;
-    granted(cluster.at(1).acquire(caller(holder), ask("busy", 0)).await);
+    granted(cluster.at(1).acquire(caller(holder), acquire("busy", 0)).await);
     let mut behind = Vec::new();
     for place in 1..=waiters {
-        behind.push(wait_for(cluster, ask("busy", 60_000), place).await);
+        behind.push(wait_for(cluster, acquire("busy", 60_000), place).await);
     }
     (holder, behind)
 }
@@ -45,10 +45,10 @@ async fn patient_exclusive_requests_behind_many_are_delayed() {
     // Behind eleven: those that do not wait long, and readers.
     for wait_ms in [0, 99] {
         let mine = session(&node, 60_000).await;
-        let acquired = node.acquire(caller(mine), ask("busy", wait_ms)).await.unwrap().value;
+        let acquired = node.acquire(caller(mine), acquire("busy", wait_ms)).await.unwrap().value;
         assert!(!matches!(acquired, Acquired::Held(_)));
     }
-    let (_, reader) = wait_for(&cluster, Acquire { mode: LockMode::Shared, ..ask("busy", 60_000) }, 11).await;
+    let (_, reader) = wait_for(&cluster, Acquire { mode: LockMode::Shared, ..acquire("busy", 60_000) }, 11).await;
     assert_eq!(counters.get(DELAYED), 0);
     // A recipe's node of another family of names would be refused.
     reader.abort();
@@ -56,7 +56,7 @@ async fn patient_exclusive_requests_behind_many_are_delayed() {
         tokio::task::yield_now().await;
     }
 
-    let patient = ask("busy", 60_000);
+    let patient = acquire("busy", 60_000);
     tasks.push(wait_for(&cluster, patient.clone(), 11).await);
     assert_eq!(counters.get(DELAYED), 1);
 
@@ -73,8 +73,8 @@ async fn patient_exclusive_requests_behind_many_are_delayed() {
     let (data, acl, kind) = ([].into(), vec![AclEntry::open()], NodeKind::Ephemeral);
     let op = NodeOp::Create { path, data, kind, sequential: Sequential::Suffix, acl };
     let (done, created) = oneshot::channel();
-    let tell = move |answered| drop(done.send(answered));
-    node.submit(Actor::of(holder.session), op.into(), tell).unwrap();
+    let on_reply = move |answered| drop(done.send(answered));
+    node.submit(Actor::of(holder.session), op.into(), on_reply).unwrap();
     created.await.unwrap().unwrap().value.unwrap();
     assert_eq!(counters.get(DELAYED), 2);
     tasks.into_iter().for_each(|(_, task)| task.abort());
@@ -93,7 +93,7 @@ async fn a_delayed_request_goes_with_its_caller() {
     let (mine, before) = (session(&node, 60_000).await, node.status().zxid);
     {
         // Handed over at once, but no other task has run.
-        let mut acquiring = std::pin::pin!(node.acquire(caller(mine), ask("busy", 60_000)));
+        let mut acquiring = std::pin::pin!(node.acquire(caller(mine), acquire("busy", 60_000)));
         assert!(futures::poll!(acquiring.as_mut()).is_pending());
     }
     node.propose_delayed();

@@ -89,18 +89,18 @@ async fn watches_resume_at_another_node_without_a_gap() {
     for number in 0..10 {
         zxids.push(make(cluster.at(number % 3 + 1), &format!("/w/{number}")).await);
     }
-    let mut heard = Vec::new();
-    while heard.len() < 4 {
+    let mut received = Vec::new();
+    while received.len() < 4 {
         let WatchItem::Changes(events) = first.next().await.unwrap() else { continue };
-        heard.extend(events.iter().map(|event| event.zxid));
+        received.extend(events.iter().map(|event| event.zxid));
     }
     drop(first);
-    let mut second = cluster.at(2).watch(watch("/w", true, heard.last().copied())).await.unwrap();
-    while heard.len() < 10 {
+    let mut second = cluster.at(2).watch(watch("/w", true, received.last().copied())).await.unwrap();
+    while received.len() < 10 {
         let WatchItem::Changes(events) = second.next().await.unwrap() else { continue };
-        heard.extend(events.iter().map(|event| event.zxid));
+        received.extend(events.iter().map(|event| event.zxid));
     }
-    assert_eq!(heard, zxids);
+    assert_eq!(received, zxids);
     drop(second);
     assert_eq!(cluster.at(1).status().watches + cluster.at(2).status().watches, 0);
     cluster.finish().await;
@@ -143,9 +143,9 @@ async fn a_replica_that_skips_ahead_looks_at_everything_again() {
     let leader = cluster.leader().await;
     let [behind, other] = cluster.but(leader)[..] else { panic!("two others") };
     let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(behind), 60_000).await);
-    let grant = granted(cluster.at(other).acquire(caller(a), ask("skip", 0)).await);
+    let grant = granted(cluster.at(other).acquire(caller(a), acquire("skip", 0)).await);
     let node = cluster.at(behind).clone();
-    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), ask("skip", 60_000)).await) });
+    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), acquire("skip", 60_000)).await) });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let mut events = cluster.at(behind).watch(watch("/", true, None)).await.unwrap();
     cluster.net.cut(behind);
@@ -186,9 +186,9 @@ async fn a_hand_over_needs_no_read_round() {
     let leader = cluster.leader().await;
     let follower = cluster.but(leader)[0];
     let (a, b) = (session(cluster.at(leader), 60_000).await, session(cluster.at(follower), 60_000).await);
-    let grant = granted(cluster.at(leader).acquire(caller(a), ask("next", 0)).await);
+    let grant = granted(cluster.at(leader).acquire(caller(a), acquire("next", 0)).await);
     let node = cluster.at(follower).clone();
-    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), ask("next", 60_000)).await) });
+    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), acquire("next", 60_000)).await) });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     until("a keepalive of b", || cluster.at(follower).session_remaining(b.session)).await;
     cluster.net.answer_with(leader, PeerKind::ReadIndex, Some(Bytes::from_static(b"no read index")));
@@ -205,9 +205,9 @@ async fn a_replica_that_is_behind_grants_nothing_to_an_expired_session() {
     let leader = cluster.leader().await;
     let [behind, other] = cluster.but(leader)[..] else { panic!("two others") };
     let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(behind), 1_000).await);
-    let grant = granted(cluster.at(other).acquire(caller(a), ask("late", 0)).await);
+    let grant = granted(cluster.at(other).acquire(caller(a), acquire("late", 0)).await);
     let node = cluster.at(behind).clone();
-    let waiter = tokio::spawn(async move { node.acquire(caller(b), ask("late", 60_000)).await });
+    let waiter = tokio::spawn(async move { node.acquire(caller(b), acquire("late", 60_000)).await });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     cluster.net.cut(behind);
     release(cluster.at(other), a, "late", grant.token).await;
@@ -239,8 +239,8 @@ async fn a_node_goes_down_in_order() {
     let leader = cluster.leader().await;
     let other = cluster.but(leader)[0];
     let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(leader), 60_000).await);
-    let grant = granted(cluster.at(other).acquire(caller(a), ask("down", 0)).await);
-    let (id, wanted) = (request_id(), ask("down", 60_000));
+    let grant = granted(cluster.at(other).acquire(caller(a), acquire("down", 0)).await);
+    let (id, wanted) = (request_id(), acquire("down", 60_000));
     let (node, first) = (cluster.at(leader).clone(), wanted.clone());
     let waiter = tokio::spawn(async move { node.acquire(keyed(b, id), first).await });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
@@ -276,12 +276,12 @@ async fn requests_that_nobody_can_ask_for_again_leave_their_queues_with_the_node
         let leaving_id = if leads { leader } else { cluster.but(leader)[0] };
         let other = cluster.but(leaving_id)[0];
         let holder = session(cluster.at(other), 60_000).await;
-        let grant = granted(cluster.at(other).acquire(caller(holder), ask("down", 0)).await);
+        let grant = granted(cluster.at(other).acquire(caller(holder), acquire("down", 0)).await);
         let leaving = cluster.at(leaving_id).clone();
         let mut waiters = Vec::new();
-        for asked in [ask("down", 60_000), ask_for(&["down", "free"], 60_000), ask("down", 60_000)] {
+        for wanted in [acquire("down", 60_000), acquire_all(&["down", "free"], 60_000), acquire("down", 60_000)] {
             let (node, session) = (leaving.clone(), session(&leaving, 60_000).await);
-            waiters.push(tokio::spawn(async move { node.acquire(caller(session), asked).await }));
+            waiters.push(tokio::spawn(async move { node.acquire(caller(session), wanted).await }));
         }
         until("all to wait", || (waiting(&cluster) == 3).then_some(())).await;
         leaving.shutdown().await;

@@ -22,14 +22,14 @@ async fn wake_ups_are_as_few_as_promised() {
 async fn each_release_wakes_one_and_each_death_at_most_one(counters: &Counters) {
     let cluster = Cluster::of_three().await;
     let holder = session(cluster.at(1), 60_000).await;
-    let mut grant = granted(cluster.at(1).acquire(caller(holder), ask("herd", 0)).await);
+    let mut grant = granted(cluster.at(1).acquire(caller(holder), acquire("herd", 0)).await);
     let mut waiters = Vec::new();
     for place in 0..200_u64 {
         let node = cluster.at(place % 3 + 1).clone();
         let mine = session(&node, 60_000).await;
         let task = tokio::spawn({
             let node = node.clone();
-            async move { node.acquire(caller(mine), ask("herd", 60_000)).await }
+            async move { node.acquire(caller(mine), acquire("herd", 60_000)).await }
         });
         until("the waiter to wait", || (waiting(&cluster) == place as usize + 1).then_some(())).await;
         waiters.push((node, mine, Some(task)));
@@ -63,7 +63,7 @@ async fn each_release_wakes_one_and_each_death_at_most_one(counters: &Counters) 
     // A holder that dies releases as well.
     let node = cluster.at(2).clone();
     let last = session(&node, 60_000).await;
-    let task = tokio::spawn(async move { node.acquire(caller(last), ask("herd", 60_000)).await });
+    let task = tokio::spawn(async move { node.acquire(caller(last), acquire("herd", 60_000)).await });
     until("the last to wait", || (waiting(&cluster) == 1).then_some(())).await;
     owner.0.close_session(&owner.1).await.unwrap();
     granted(task.await.unwrap());
@@ -74,7 +74,7 @@ async fn each_release_wakes_one_and_each_death_at_most_one(counters: &Counters) 
 const PERMITS: u16 = 5;
 
 fn permit(wait_ms: u64) -> Acquire {
-    Acquire { mode: LockMode::Permit(PERMITS), ..ask("sem", wait_ms) }
+    Acquire { mode: LockMode::Permit(PERMITS), ..acquire("sem", wait_ms) }
 }
 
 /// Asks for a permit and releases it when signalled.
@@ -127,7 +127,7 @@ async fn each_freed_permit_wakes_one(counters: &Counters) {
             release(&node, mine, "sem", grant.token).await;
         }
         waiters = waiters.saturating_sub(1);
-        until("the next to be told", || (waiting(&cluster) == waiters).then_some(())).await;
+        until("the next to be woken", || (waiting(&cluster) == waiters).then_some(())).await;
         until("the release to be counted", || (counters.get(RELEASED) == freed).then_some(())).await;
         assert!(counters.get(NOTIFIED) <= freed, "more than one wake-up for a freed permit");
     }

@@ -22,10 +22,10 @@ struct RecordingObserver(Arc<Mutex<Vec<Delivered>>>);
 
 impl Observer for RecordingObserver {
     fn deliver(&self, _: &State, events: &[Event]) {
-        let mut told = self.0.lock().unwrap();
+        let mut delivered = self.0.lock().unwrap();
         for event in events {
             if let Event::Node { zxid, path, .. } = event {
-                told.push(Delivered::Event(*zxid, path.as_str().to_owned()));
+                delivered.push(Delivered::Event(*zxid, path.as_str().to_owned()));
             }
         }
     }
@@ -46,16 +46,16 @@ async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
         let (node, recording) = (cluster.at(id), RecordingObserver::default());
         let observer: Arc<dyn Observer> = Arc::new(recording.clone());
         node.observe(Arc::downgrade(&observer));
-        const ASKED: usize = 300;
+        const REQUESTS: usize = 300;
         let mut waiting = Vec::new();
-        for number in 0..ASKED {
+        for number in 0..REQUESTS {
             // Every third is refused: a refusal is answered in its turn as well.
             let op = made(&format!("/n{id}-{}", number - usize::from(number % 3 == 2)));
             let (done, wait) = oneshot::channel();
-            let told = recording.0.clone();
+            let delivered = recording.0.clone();
             node.submit(Actor::default(), op, move |answered| {
                 let at = answered.unwrap();
-                told.lock().unwrap().push(Delivered::Answer(number, at.zxid));
+                delivered.lock().unwrap().push(Delivered::Answer(number, at.zxid));
                 let _ = done.send(at.value);
             })
             .unwrap();
@@ -68,25 +68,25 @@ async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
                 other => panic!("{other:?}"),
             }
         }
-        let told = recording.0.lock().unwrap().clone();
-        let answers: Vec<usize> = told
+        let delivered = recording.0.lock().unwrap().clone();
+        let answers: Vec<usize> = delivered
             .iter()
-            .filter_map(|told| if let Delivered::Answer(number, _) = told { Some(*number) } else { None })
+            .filter_map(|delivered| if let Delivered::Answer(number, _) = delivered { Some(*number) } else { None })
             .collect();
-        assert_eq!(answers, (0..ASKED).collect::<Vec<_>>());
+        assert_eq!(answers, (0..REQUESTS).collect::<Vec<_>>());
         // Read from the front, zxids never go back: no event comes after the answer to its change.
-        let zxids: Vec<Zxid> = told
+        let zxids: Vec<Zxid> = delivered
             .iter()
-            .filter_map(|told| match told {
+            .filter_map(|delivered| match delivered {
                 Delivered::Event(zxid, _) | Delivered::Answer(_, zxid) => Some(*zxid),
                 Delivered::Jump => None,
             })
             .collect();
-        assert!(zxids.is_sorted(), "{told:?}");
-        for (at, told_of) in told.iter().enumerate() {
-            let Delivered::Answer(number, zxid) = told_of else { continue };
+        assert!(zxids.is_sorted(), "{delivered:?}");
+        for (at, delivery) in delivered.iter().enumerate() {
+            let Delivered::Answer(number, zxid) = delivery else { continue };
             let event = Delivered::Event(*zxid, format!("/n{id}-{number}"));
-            assert_eq!(told[..at].contains(&event), number % 3 != 2, "{told_of:?}");
+            assert_eq!(delivered[..at].contains(&event), number % 3 != 2, "{delivery:?}");
         }
     }
 }

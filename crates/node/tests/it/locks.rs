@@ -17,7 +17,7 @@ async fn a_lock_goes_from_node_to_node() {
     for id in [1, 2, 3, 1] {
         let node = cluster.at(id);
         let mine = session(node, 10_000).await;
-        let grant = granted(node.acquire(caller(mine), ask("a/b", 0)).await);
+        let grant = granted(node.acquire(caller(mine), acquire("a/b", 0)).await);
         assert!(grant.token > last, "tokens rise");
         assert!(grant.remaining_ms > 0 && grant.remaining_ms <= 10_000);
         last = grant.token;
@@ -26,7 +26,7 @@ async fn a_lock_goes_from_node_to_node() {
         }
         let other = cluster.at(id % 3 + 1);
         let foreign = session(other, 10_000).await;
-        match other.acquire(caller(foreign), ask("a/b", 0)).await.unwrap().value {
+        match other.acquire(caller(foreign), acquire("a/b", 0)).await.unwrap().value {
             Acquired::Busy { lock: missing, holders, ahead, .. } => {
                 assert_eq!((missing, holders.len(), ahead), (lock("a/b"), 1, 1));
                 assert_eq!((holders[0].session, holders[0].token), (Some(mine.session), grant.token));
@@ -46,7 +46,7 @@ async fn a_lock_goes_from_node_to_node() {
 async fn first_come_first_served_over_three_nodes() {
     let cluster = Cluster::of_three().await;
     let holder = session(cluster.at(1), 30_000).await;
-    let grant = granted(cluster.at(1).acquire(caller(holder), ask("queue", 0)).await);
+    let grant = granted(cluster.at(1).acquire(caller(holder), acquire("queue", 0)).await);
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for place in 0..12_u64 {
@@ -54,7 +54,7 @@ async fn first_come_first_served_over_three_nodes() {
         let mine = session(&node, 30_000).await;
         let served = served.clone();
         tasks.push(tokio::spawn(async move {
-            let grant = granted(node.acquire(caller(mine), ask("queue", 30_000)).await);
+            let grant = granted(node.acquire(caller(mine), acquire("queue", 30_000)).await);
             served.lock().await.push((place, grant.token));
             release(&node, mine, "queue", grant.token).await;
         }));
@@ -71,7 +71,7 @@ async fn first_come_first_served_over_three_nodes() {
 #[tokio::test]
 async fn readers_share_and_a_writer_waits_for_all_of_them() {
     let cluster = Cluster::of_three().await;
-    let shared = |wait_ms| Acquire { mode: LockMode::Shared, ..ask("rw", wait_ms) };
+    let shared = |wait_ms| Acquire { mode: LockMode::Shared, ..acquire("rw", wait_ms) };
     let (a, b, w) = (
         session(cluster.at(1), 30_000).await,
         session(cluster.at(2), 30_000).await,
@@ -80,7 +80,7 @@ async fn readers_share_and_a_writer_waits_for_all_of_them() {
     let first = granted(cluster.at(1).acquire(caller(a), shared(0)).await);
     let second = granted(cluster.at(2).acquire(caller(b), shared(0)).await);
     let writer = cluster.at(3).clone();
-    let writing = tokio::spawn(async move { granted(writer.acquire(caller(w), ask("rw", 30_000)).await) });
+    let writing = tokio::spawn(async move { granted(writer.acquire(caller(w), acquire("rw", 30_000)).await) });
     until("the writer to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let late = cluster.at(1).acquire(caller(a), shared(0)).await.unwrap().value;
     assert!(matches!(late, Acquired::Busy { ahead: 3, .. }), "a reader behind a writer waits: {late:?}");
@@ -100,12 +100,12 @@ async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
         session(cluster.at(2), 30_000).await,
         session(cluster.at(3), 30_000).await,
     );
-    let grant = granted(cluster.at(1).acquire(caller(a), ask("x", 0)).await);
+    let grant = granted(cluster.at(1).acquire(caller(a), acquire("x", 0)).await);
     let node = cluster.at(2).clone();
-    let abandoned = tokio::spawn(async move { node.acquire(caller(b), ask("x", 30_000)).await });
+    let abandoned = tokio::spawn(async move { node.acquire(caller(b), acquire("x", 30_000)).await });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let node = cluster.at(3).clone();
-    let patient = tokio::spawn(async move { granted(node.acquire(caller(c), ask("x", 30_000)).await) });
+    let patient = tokio::spawn(async move { granted(node.acquire(caller(c), acquire("x", 30_000)).await) });
     until("c to wait", || (waiting(&cluster) == 2).then_some(())).await;
     abandoned.abort();
     until("b to leave the queue", || (waiting(&cluster) == 1).then_some(())).await;
@@ -115,7 +115,7 @@ async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
     // In every stage: before it is sent, in flight, in the queue, holding.
     for round in 0..60_u32 {
         let node = cluster.at(u64::from(round) % 3 + 1).clone();
-        let dropped = tokio::spawn(async move { node.acquire(caller(b), ask("y", 30_000)).await });
+        let dropped = tokio::spawn(async move { node.acquire(caller(b), acquire("y", 30_000)).await });
         tokio::time::sleep(Duration::from_micros(u64::from(round) * 60)).await;
         dropped.abort();
         let undelivered = dropped.await;
@@ -124,7 +124,7 @@ async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
             release(cluster.at(1), b, "y", grant.token).await;
         }
     }
-    let last = granted(cluster.at(1).acquire(caller(a), ask("y", 20_000)).await);
+    let last = granted(cluster.at(1).acquire(caller(a), acquire("y", 20_000)).await);
     assert!(last.token > held.token);
     cluster.finish().await;
 }
@@ -135,9 +135,9 @@ async fn a_wait_that_ends_as_the_lock_comes_loses_no_grant() {
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
     let (mut held, mut busy) = (0, 0);
     for round in 0..60_u64 {
-        let grant = granted(cluster.at(1).acquire(caller(a), ask("race", 0)).await);
+        let grant = granted(cluster.at(1).acquire(caller(a), acquire("race", 0)).await);
         let node = cluster.at(round % 3 + 1).clone();
-        let waiter = tokio::spawn(async move { node.acquire(caller(b), ask("race", 20)).await });
+        let waiter = tokio::spawn(async move { node.acquire(caller(b), acquire("race", 20)).await });
         tokio::time::sleep(Duration::from_micros(14_000 + round * 150)).await;
         release(cluster.at(3), a, "race", grant.token).await;
         match waiter.await.unwrap().unwrap().value {
@@ -161,8 +161,8 @@ async fn a_wait_that_ends_as_the_lock_comes_loses_no_grant() {
 async fn a_retry_elsewhere_takes_over_from_an_abandoned_request() {
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
-    let grant = granted(cluster.at(1).acquire(caller(a), ask("r", 0)).await);
-    let (id, wanted) = (request_id(), ask("r", 30_000));
+    let grant = granted(cluster.at(1).acquire(caller(a), acquire("r", 0)).await);
+    let (id, wanted) = (request_id(), acquire("r", 30_000));
     let (node, first) = (cluster.at(2).clone(), wanted.clone());
     let first = tokio::spawn(async move { node.acquire(keyed(b, id), first).await });
     until("the first try to wait", || (waiting(&cluster) == 1).then_some(())).await;
@@ -194,8 +194,8 @@ async fn a_retry_elsewhere_takes_over_from_an_abandoned_request() {
 async fn a_late_try_takes_nothing_from_one_who_was_told() {
     let cluster = Cluster::of_three().await;
     let b = session(cluster.at(2), 30_000).await;
-    let (id, wanted) = (request_id(), ask("late", 30_000));
-    let told = granted(cluster.at(2).acquire(keyed(b, id), wanted.clone()).await);
+    let (id, wanted) = (request_id(), acquire("late", 30_000));
+    let first = granted(cluster.at(2).acquire(keyed(b, id), wanted.clone()).await);
     for round in 0..40_u64 {
         let (last_word, decided) = tokio::sync::oneshot::channel();
         let (node, again) = (cluster.at(round % 3 + 1).clone(), wanted.clone());
@@ -204,7 +204,7 @@ async fn a_late_try_takes_nothing_from_one_who_was_told() {
         late.abort();
         // Dropped once there is nothing left to cancel.
         assert!(decided.await.is_err());
-        assert!(cluster.at(1).verify(&lock("late"), told.token).await.unwrap().value, "taken away in round {round}");
+        assert!(cluster.at(1).verify(&lock("late"), first.token).await.unwrap().value, "taken away in round {round}");
     }
     cluster.finish().await;
 }
@@ -213,8 +213,8 @@ async fn a_late_try_takes_nothing_from_one_who_was_told() {
 async fn nobody_is_told_of_a_request_that_another_may_be_taking_back() {
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
-    let grant = granted(cluster.at(1).acquire(caller(a), ask("s", 0)).await);
-    let (node, wanted) = (cluster.at(3).clone(), ask("s", 30_000));
+    let grant = granted(cluster.at(1).acquire(caller(a), acquire("s", 0)).await);
+    let (node, wanted) = (cluster.at(3).clone(), acquire("s", 30_000));
     let waits = tokio::spawn(async move { node.acquire(caller(b), wanted).await });
     until("it to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let token = requests(cluster.at(3), "s").await[1].1;
@@ -234,9 +234,9 @@ async fn nobody_is_told_of_a_request_that_another_may_be_taking_back() {
 async fn force_breaks_the_right_holder_and_only_that_one() {
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
-    let grant = granted(cluster.at(1).acquire(caller(a), ask("f", 0)).await);
+    let grant = granted(cluster.at(1).acquire(caller(a), acquire("f", 0)).await);
     let node = cluster.at(2).clone();
-    let next = tokio::spawn(async move { granted(node.acquire(caller(b), ask("f", 30_000)).await) });
+    let next = tokio::spawn(async move { granted(node.acquire(caller(b), acquire("f", 30_000)).await) });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let broken = cluster.at(3).force_release(lock("f"), grant.token, Principals::default()).await.unwrap();
     assert_eq!(broken.value.holder, a.session);
@@ -252,12 +252,12 @@ async fn who_has_no_session_gets_no_lock() {
     let cluster = Cluster::start(1, |_| {}).await;
     let node = cluster.at(1);
     let mine = session(node, 30_000).await;
-    let nobody = node.acquire(Caller::default(), ask("n", 0)).await;
+    let nobody = node.acquire(Caller::default(), acquire("n", 0)).await;
     assert_eq!(nobody, Err(NodeError::Refused(Refusal::SessionRequired)));
     let wrong = lockkeeper_node::Credential { secret: [7; 16], ..mine };
-    assert_eq!(node.acquire(caller(wrong), ask("n", 0)).await, Err(NodeError::WrongSecret));
+    assert_eq!(node.acquire(caller(wrong), acquire("n", 0)).await, Err(NodeError::WrongSecret));
     node.close_session(&mine).await.unwrap();
-    let closed = node.acquire(caller(mine), ask("n", 0)).await;
+    let closed = node.acquire(caller(mine), acquire("n", 0)).await;
     assert_eq!(closed, Err(NodeError::Refused(Refusal::SessionExpired(mine.session))));
     cluster.finish().await;
 }

@@ -10,12 +10,12 @@ use tokio::task::JoinHandle;
 
 use crate::common::*;
 
-fn ask(name: &str, rate: Rate, permits: u32) -> TakePermits {
+fn request(name: &str, rate: Rate, permits: u32) -> TakePermits {
     TakePermits { name: RateName::parse(name).unwrap(), rate, permits, reconfigure: false }
 }
 
-async fn take(node: &Node, ask: TakePermits) -> Result<PermitsTaken, NodeError> {
-    node.take_permits(Caller::default(), ask).await.map(|taken| taken.value)
+async fn take(node: &Node, request: TakePermits) -> Result<PermitsTaken, NodeError> {
+    node.take_permits(Caller::default(), request).await.map(|taken| taken.value)
 }
 
 /// Waits until the cluster is at the feature level of rate limits.
@@ -24,10 +24,10 @@ async fn with_rates(cluster: &Cluster) {
     until("rate limits", || cluster.members.values().all(|member| has_them(&member.node)).then_some(())).await;
 }
 
-/// A grant: decided at some moment from `asked` to `answered`.
+/// A grant: decided at some moment from `sent` to `answered`.
 #[derive(Clone, Copy, Debug)]
 struct Granted {
-    asked: Instant,
+    sent: Instant,
     answered: Instant,
     permits: u32,
 }
@@ -43,10 +43,10 @@ fn taking(
     tokio::spawn(async move {
         let mut granted = Vec::new();
         while !stop.load(Ordering::SeqCst) {
-            let asked = Instant::now();
-            match take(&node, ask("hot", rate, permits)).await {
+            let sent = Instant::now();
+            match take(&node, request("hot", rate, permits)).await {
                 Ok(taken) if taken.granted => {
-                    granted.push(Granted { asked, answered: Instant::now(), permits });
+                    granted.push(Granted { sent, answered: Instant::now(), permits });
                     count.fetch_add(permits as usize, Ordering::SeqCst);
                 }
                 Ok(taken) => tokio::time::sleep(Duration::from_millis(taken.retry_after_ms.min(20))).await,
@@ -62,7 +62,7 @@ fn taking(
 /// In no interval were there more than the limit, and what came back meanwhile. The replicated clock may run a
 /// hundredth faster than this machine's, and a new leader's may be ahead of the old one's by the time of a message.
 fn check_bound(rate: Rate, mut granted: Vec<Granted>, changes_of_leader: u32) {
-    granted.sort_by_key(|grant| grant.asked);
+    granted.sort_by_key(|grant| grant.sent);
     let limit = f64::from(rate.limit);
     for (first, from) in granted.iter().enumerate() {
         let mut within: Vec<_> = granted[first..].iter().map(|grant| (grant.answered, grant.permits)).collect();
@@ -70,7 +70,7 @@ fn check_bound(rate: Rate, mut granted: Vec<Granted>, changes_of_leader: u32) {
         let mut permits = 0;
         for (answered, more) in within {
             permits += more;
-            let passed_ms = (answered - from.asked).as_secs_f64() * 1_010.0 + f64::from(changes_of_leader) * 50.0;
+            let passed_ms = (answered - from.sent).as_secs_f64() * 1_010.0 + f64::from(changes_of_leader) * 50.0;
             let most = limit + limit * passed_ms / rate.per_ms as f64;
             assert!(f64::from(permits) <= most + 1.0, "{permits} in {passed_ms} ms, at most {most}");
         }
@@ -117,16 +117,16 @@ async fn a_hot_name_needs_few_commands() {
     let rate = Rate { limit: 1_000_000, per_ms: 1_000 };
     let before = stale(cluster.at(1), State::zxid).await;
     for _ in 0..500 {
-        let taken = take(cluster.at(1), ask("hot", rate, 1)).await.unwrap();
+        let taken = take(cluster.at(1), request("hot", rate, 1)).await.unwrap();
         assert!(taken.granted);
     }
     let commands = stale(cluster.at(1), State::zxid).await.0 - before.0;
     assert!(commands < 250, "{commands} commands for 500 permits");
     // A refusal needs none, once it is known until when.
     let scarce = Rate { limit: 1, per_ms: 3_600_000 };
-    assert!(take(cluster.at(1), ask("scarce", scarce, 1)).await.unwrap().granted);
+    assert!(take(cluster.at(1), request("scarce", scarce, 1)).await.unwrap().granted);
     for _ in 0..100 {
-        let refused = take(cluster.at(1), ask("scarce", scarce, 1)).await.unwrap();
+        let refused = take(cluster.at(1), request("scarce", scarce, 1)).await.unwrap();
         assert!(!refused.granted && refused.retry_after_ms > 3_000_000, "{refused:?}");
     }
     cluster.finish().await;
@@ -138,13 +138,13 @@ async fn a_bucket_is_the_same_at_every_node_and_gone_when_it_is_full() {
     with_rates(&cluster).await;
     let rate = Rate { limit: 3, per_ms: 600 };
     for node in 1..=3 {
-        assert!(take(cluster.at(node), ask("a/b", rate, 1)).await.unwrap().granted);
+        assert!(take(cluster.at(node), request("a/b", rate, 1)).await.unwrap().granted);
     }
-    let refused = take(cluster.at(1), ask("a/b", rate, 1)).await.unwrap();
+    let refused = take(cluster.at(1), request("a/b", rate, 1)).await.unwrap();
     assert!(!refused.granted && (1..=201).contains(&refused.retry_after_ms), "{refused:?}");
-    let other = take(cluster.at(2), ask("a/b", Rate { limit: 4, ..rate }, 1)).await;
+    let other = take(cluster.at(2), request("a/b", Rate { limit: 4, ..rate }, 1)).await;
     assert!(matches!(other, Err(NodeError::Refused(Refusal::RateMismatch { limit: 3, .. }))), "{other:?}");
-    let bad = take(cluster.at(2), ask("a/b", rate, 4)).await;
+    let bad = take(cluster.at(2), request("a/b", rate, 4)).await;
     assert!(matches!(bad, Err(NodeError::Refused(Refusal::BadArguments(_)))), "{bad:?}");
     until("the reaper", || {
         let gone = |node: &Node| node.look(|state| state.get(&path("/rates/a/b")).is_none());

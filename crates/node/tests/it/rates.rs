@@ -27,7 +27,7 @@ async fn cycles_per_second(cluster: &Cluster, clients: u64, shared: bool) -> f64
         let name = if shared { "one".to_owned() } else { format!("own/{clients}-{client}") };
         tokio::spawn(async move {
             while !stop.load(Ordering::SeqCst) {
-                let grant = granted(node.acquire(caller(mine), ask(&name, 60_000)).await);
+                let grant = granted(node.acquire(caller(mine), acquire(&name, 60_000)).await);
                 release(&node, mine, &name, grant.token).await;
                 cycles.fetch_add(1, Ordering::SeqCst);
             }

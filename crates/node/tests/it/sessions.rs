@@ -24,7 +24,7 @@ async fn a_silent_session_goes_with_all_it_owned_at_one_point() {
     let node = cluster.at(1);
     let mine = session(node, 1_000).await;
     let opened = Instant::now();
-    let grant = granted(node.acquire(caller(mine), ask("mine", 0)).await);
+    let grant = granted(node.acquire(caller(mine), acquire("mine", 0)).await);
     for name in ["/e1", "/e2", "/e3"] {
         node.execute(caller(mine), create(name, NodeKind::Ephemeral, false)).await.unwrap();
     }
@@ -32,7 +32,7 @@ async fn a_silent_session_goes_with_all_it_owned_at_one_point() {
     let watch = WatchSpec { path: path("/"), recursive: true, from: None };
     let mut events = cluster.at(2).watch(watch).await.unwrap();
     let heir = session(cluster.at(3), 30_000).await;
-    let theirs = granted(cluster.at(3).acquire(caller(heir), ask("mine", 20_000)).await);
+    let theirs = granted(cluster.at(3).acquire(caller(heir), acquire("mine", 20_000)).await);
     assert!(last_sign.elapsed() >= Duration::from_millis(1_000), "expired early");
     assert!(opened.elapsed() < Duration::from_secs(10), "expired far too late");
     assert!(theirs.token > grant.token);
@@ -77,10 +77,10 @@ async fn kept_alive_from_any_node_and_through_the_death_of_the_leader() {
 async fn a_waiting_request_keeps_its_session_alive() {
     let cluster = Cluster::of_three().await;
     let holder = session(cluster.at(1), 30_000).await;
-    let grant = granted(cluster.at(1).acquire(caller(holder), ask("long", 0)).await);
+    let grant = granted(cluster.at(1).acquire(caller(holder), acquire("long", 0)).await);
     let waiter = session(cluster.at(2), 600).await;
     let node = cluster.at(2).clone();
-    let waiting_for_it = tokio::spawn(async move { node.acquire(caller(waiter), ask("long", 30_000)).await });
+    let waiting_for_it = tokio::spawn(async move { node.acquire(caller(waiter), acquire("long", 30_000)).await });
     // For many timeouts.
     tokio::time::sleep(Duration::from_millis(3_000)).await;
     assert!(exists(cluster.at(3), &waiter).await);
@@ -91,16 +91,16 @@ async fn a_waiting_request_keeps_its_session_alive() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_session_has_ended_is_told_that_and_nothing_else() {
+async fn a_waiter_whose_session_has_ended_learns_that_and_nothing_else() {
     let cluster = Cluster::of_three().await;
     let holder = session(cluster.at(1), 30_000).await;
-    let grant = granted(cluster.at(1).acquire(caller(holder), ask("s", 0)).await);
+    let grant = granted(cluster.at(1).acquire(caller(holder), acquire("s", 0)).await);
     let waiter = session(cluster.at(2), 30_000).await;
     let node = cluster.at(2).clone();
-    let told = tokio::spawn(async move { node.acquire(caller(waiter), ask("s", 30_000)).await });
+    let acquiring = tokio::spawn(async move { node.acquire(caller(waiter), acquire("s", 30_000)).await });
     until("the waiter to wait", || (waiting(&cluster) == 1).then_some(())).await;
     cluster.at(3).close_session(&waiter).await.unwrap();
-    assert_eq!(told.await.unwrap(), Err(NodeError::Refused(Refusal::SessionExpired(waiter.session))));
+    assert_eq!(acquiring.await.unwrap(), Err(NodeError::Refused(Refusal::SessionExpired(waiter.session))));
     release(cluster.at(1), holder, "s", grant.token).await;
     cluster.finish().await;
 }

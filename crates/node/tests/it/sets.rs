@@ -22,15 +22,16 @@ async fn standing(node: &Node, names: &[&str]) -> usize {
 async fn a_set_is_had_whole_or_not_at_all() {
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
-    let m = granted(cluster.at(1).acquire(caller(a), ask("m", 0)).await);
-    let busy = cluster.at(2).acquire(caller(b), ask_for(&["l", "m", "n"], 0)).await.unwrap().value;
+    let m = granted(cluster.at(1).acquire(caller(a), acquire("m", 0)).await);
+    let busy = cluster.at(2).acquire(caller(b), acquire_all(&["l", "m", "n"], 0)).await.unwrap().value;
     let Acquired::Busy { lock: missing, holders, ahead, .. } = busy else { panic!("{busy:?}") };
     assert_eq!((missing, holders[0].token, ahead), (lock("m"), m.token, 1), "the lock that is missing is named");
     assert_eq!(standing(cluster.at(3), &["l", "m", "n"]).await, 1, "it left every queue");
 
-    let n = granted(cluster.at(1).acquire(caller(a), ask("n", 0)).await);
+    let n = granted(cluster.at(1).acquire(caller(a), acquire("n", 0)).await);
     let node = cluster.at(2).clone();
-    let set = tokio::spawn(async move { granted(node.acquire(caller(b), ask_for(&["l", "m", "n"], 30_000)).await) });
+    let set =
+        tokio::spawn(async move { granted(node.acquire(caller(b), acquire_all(&["l", "m", "n"], 30_000)).await) });
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
     release(cluster.at(1), a, "m", m.token).await;
     until("it to wait for the next", || (waiting(&cluster) == 1).then_some(())).await;
@@ -54,12 +55,12 @@ async fn a_set_whose_caller_goes_leaves_every_queue() {
         session(cluster.at(2), 30_000).await,
         session(cluster.at(3), 30_000).await,
     );
-    let m = granted(cluster.at(1).acquire(caller(a), ask("m", 0)).await);
+    let m = granted(cluster.at(1).acquire(caller(a), acquire("m", 0)).await);
     let node = cluster.at(2).clone();
-    let abandoned = tokio::spawn(async move { node.acquire(caller(b), ask_for(&["l", "m"], 30_000)).await });
+    let abandoned = tokio::spawn(async move { node.acquire(caller(b), acquire_all(&["l", "m"], 30_000)).await });
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let node = cluster.at(3).clone();
-    let next = tokio::spawn(async move { granted(node.acquire(caller(c), ask("l", 30_000)).await) });
+    let next = tokio::spawn(async move { granted(node.acquire(caller(c), acquire("l", 30_000)).await) });
     until("c to wait behind it", || (waiting(&cluster) == 2).then_some(())).await;
     abandoned.abort();
     // Though the set's request held `l`.
@@ -70,7 +71,7 @@ async fn a_set_whose_caller_goes_leaves_every_queue() {
     // In every stage: before it is sent, in flight, in the queues, holding.
     for round in 0..30_u32 {
         let node = cluster.at(u64::from(round) % 3 + 1).clone();
-        let dropped = tokio::spawn(async move { node.acquire(caller(b), ask_for(&["l", "m", "n"], 30_000)).await });
+        let dropped = tokio::spawn(async move { node.acquire(caller(b), acquire_all(&["l", "m", "n"], 30_000)).await });
         tokio::time::sleep(Duration::from_micros(u64::from(round) * 120)).await;
         dropped.abort();
         if let Ok(Ok(delivered)) = dropped.await {
@@ -78,7 +79,7 @@ async fn a_set_whose_caller_goes_leaves_every_queue() {
             release_all(cluster.at(1), b, &["l", "m", "n"], grant.token).await;
         }
     }
-    let last = granted(cluster.at(1).acquire(caller(a), ask_for(&["l", "m", "n"], 20_000)).await);
+    let last = granted(cluster.at(1).acquire(caller(a), acquire_all(&["l", "m", "n"], 20_000)).await);
     release_all(cluster.at(1), a, &["l", "m", "n"], last.token).await;
     cluster.finish().await;
 }
@@ -87,9 +88,9 @@ async fn a_set_whose_caller_goes_leaves_every_queue() {
 async fn a_set_that_is_broken_by_force_while_it_waits_is_gone_at_once_and_whole() {
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
-    let m = granted(cluster.at(1).acquire(caller(a), ask("m", 0)).await);
+    let m = granted(cluster.at(1).acquire(caller(a), acquire("m", 0)).await);
     let node = cluster.at(2).clone();
-    let set = tokio::spawn(async move { node.acquire(caller(b), ask_for(&["l", "m"], 30_000)).await });
+    let set = tokio::spawn(async move { node.acquire(caller(b), acquire_all(&["l", "m"], 30_000)).await });
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let token = requests(cluster.at(2), "l").await[0].1;
     cluster.at(3).force_release(lock("l"), token, Principals::default()).await.unwrap();
@@ -110,8 +111,8 @@ async fn until_standing(node: &Node, names: &[&str], count: usize) {
 async fn a_retried_set_finds_all_of_its_nodes() {
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
-    let m = granted(cluster.at(1).acquire(caller(a), ask("m", 0)).await);
-    let (id, wanted) = (request_id(), ask_for(&["l", "m"], 30_000));
+    let m = granted(cluster.at(1).acquire(caller(a), acquire("m", 0)).await);
+    let (id, wanted) = (request_id(), acquire_all(&["l", "m"], 30_000));
     let mut tries = Vec::new();
     for (number, node) in [2, 3].into_iter().enumerate() {
         let (node, wanted) = (cluster.at(node).clone(), wanted.clone());
@@ -138,20 +139,20 @@ async fn a_retried_set_finds_all_of_its_nodes() {
 /// asks again.
 async fn a_retry_of_a_broken_set(with_memory: bool) {
     let mut cluster = Cluster::of_three().await;
-    let asked_at = cluster.but(cluster.leader().await)[0];
-    let others = cluster.but(asked_at);
+    let first_node = cluster.but(cluster.leader().await)[0];
+    let others = cluster.but(first_node);
     let (a, b, c) = (
         session(cluster.at(others[0]), 60_000).await,
         session(cluster.at(others[1]), 60_000).await,
         session(cluster.at(others[1]), 60_000).await,
     );
-    let l = granted(cluster.at(others[0]).acquire(caller(a), ask("l", 0)).await);
-    let (id, wanted) = (request_id(), ask_for(&["l", "m"], 30_000));
+    let l = granted(cluster.at(others[0]).acquire(caller(a), acquire("l", 0)).await);
+    let (id, wanted) = (request_id(), acquire_all(&["l", "m"], 30_000));
     let who = || if with_memory { keyed(b, id) } else { caller(b) };
-    let (node, first, by) = (cluster.at(asked_at).clone(), wanted.clone(), who());
+    let (node, first, by) = (cluster.at(first_node).clone(), wanted.clone(), who());
     let set = tokio::spawn(async move { node.acquire(by, first).await });
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let killed = cluster.kill(asked_at);
+    let killed = cluster.kill(first_node);
     set.abort();
     cluster.leader().await;
     let token = requests(cluster.at(others[0]), "m").await[0].1;
@@ -165,7 +166,7 @@ async fn a_retry_of_a_broken_set(with_memory: bool) {
     }
     assert_eq!(requests(cluster.at(others[1]), "l").await, [(a.session, l.token)], "by the answer the rest has gone");
     release(cluster.at(others[0]), a, "l", l.token).await;
-    granted(cluster.at(others[0]).acquire(caller(c), ask_for(&["l", "m"], 0)).await);
+    granted(cluster.at(others[0]).acquire(caller(c), acquire_all(&["l", "m"], 0)).await);
     Cluster::bury(killed).await;
     cluster.finish().await;
 }
@@ -193,7 +194,7 @@ async fn random_sets_never_wait_for_each_other_in_a_circle() {
                 let mut set = [names[from % 5], names[(from + step) % 5], names[(from + 2 * step) % 5]].to_vec();
                 set.sort_unstable();
                 set.dedup();
-                let grant = granted(node.acquire(caller(mine), ask_for(&set, 30_000)).await);
+                let grant = granted(node.acquire(caller(mine), acquire_all(&set, 30_000)).await);
                 release_all(&node, mine, &set, grant.token).await;
             }
         })
@@ -213,24 +214,24 @@ async fn nobody_is_granted_before_the_delay_of_a_dead_holder_is_over() {
     const DELAY_MS: u32 = 700;
     let cluster = Cluster::start(3, rarely_reaping).await;
     let heir = session(cluster.at(3), 30_000).await;
-    let delayed = |names| Acquire { delay_ms: DELAY_MS, ..ask_for(names, 0) };
+    let delayed = |names| Acquire { delay_ms: DELAY_MS, ..acquire_all(names, 0) };
     // A clean release has no delay.
     let mine = session(cluster.at(1), 30_000).await;
     let grant = granted(cluster.at(1).acquire(caller(mine), delayed(&["k", "l"])).await);
     release_all(cluster.at(1), mine, &["k", "l"], grant.token).await;
-    let theirs = granted(cluster.at(3).acquire(caller(heir), ask("l", 0)).await);
+    let theirs = granted(cluster.at(3).acquire(caller(heir), acquire("l", 0)).await);
     release(cluster.at(3), heir, "l", theirs.token).await;
     // Nor has a session that is closed.
     let grant = granted(cluster.at(1).acquire(caller(mine), delayed(&["l"])).await);
     cluster.at(2).close_session(&mine).await.unwrap();
-    let theirs = granted(cluster.at(3).acquire(caller(heir), ask("l", 0)).await);
+    let theirs = granted(cluster.at(3).acquire(caller(heir), acquire("l", 0)).await);
     assert!(theirs.token > grant.token);
     release(cluster.at(3), heir, "l", theirs.token).await;
     // One that expires has.
     let dies = session(cluster.at(1), 600).await;
     let grant = granted(cluster.at(1).acquire(caller(dies), delayed(&["k", "l"])).await);
     let node = cluster.at(3).clone();
-    let next = tokio::spawn(async move { granted(node.acquire(caller(heir), ask("l", 30_000)).await) });
+    let next = tokio::spawn(async move { granted(node.acquire(caller(heir), acquire("l", 30_000)).await) });
     until("the heir to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let (watched, dead) = (cluster.at(3).clone(), dies.session);
     let started = Instant::now();
@@ -242,9 +243,9 @@ async fn nobody_is_granted_before_the_delay_of_a_dead_holder_is_over() {
     let view = stale(&watched, |state| state.lock(&lock("l")).unwrap().requests().next().unwrap()).await;
     let until_ms = view.delayed_until_ms.expect("a place kept free");
     assert!(!cluster.at(2).verify(&lock("l"), view.token).await.unwrap().value, "and nobody holds by the delay");
-    let busy = cluster.at(3).acquire(caller(heir), ask("k", 0)).await.unwrap().value;
+    let busy = cluster.at(3).acquire(caller(heir), acquire("k", 0)).await.unwrap().value;
     let Acquired::Busy { holders, .. } = busy else { panic!("{busy:?}") };
-    assert_eq!(holders[0].delayed_until_ms, Some(until_ms), "who asks is told until when");
+    assert_eq!(holders[0].delayed_until_ms, Some(until_ms), "a refused request learns until when");
     let theirs = next.await.unwrap();
     assert!(theirs.token > grant.token);
     let clock_ms = cluster.at(3).read(Consistency::Linearizable, |state| state.clock_ms()).await.unwrap().value;
@@ -258,17 +259,17 @@ async fn a_delay_outlives_the_leader_and_can_be_broken() {
     let leader = cluster.leader().await;
     let other = cluster.but(leader)[0];
     let (dies, heir) = (session(cluster.at(other), 600).await, session(cluster.at(other), 60_000).await);
-    let asked = Acquire { delay_ms: 600_000, ..ask("l", 0) };
-    granted(cluster.at(other).acquire(caller(dies), asked).await);
-    let short = Acquire { delay_ms: 1_500, ..ask("s", 0) };
+    let wanted = Acquire { delay_ms: 600_000, ..acquire("l", 0) };
+    granted(cluster.at(other).acquire(caller(dies), wanted).await);
+    let short = Acquire { delay_ms: 1_500, ..acquire("s", 0) };
     granted(cluster.at(other).acquire(caller(dies), short).await);
     until("it to expire", || (cluster.at(other).status().sessions == 1).then_some(())).await;
     let killed = cluster.kill(leader);
     let new = cluster.leader().await;
-    granted(cluster.at(new).acquire(caller(heir), ask("s", 30_000)).await);
+    granted(cluster.at(new).acquire(caller(heir), acquire("s", 30_000)).await);
     let token = stale(cluster.at(new), |state| state.lock(&lock("l")).unwrap().requests().next().unwrap().token).await;
     cluster.at(new).force_release(lock("l"), token, Principals::default()).await.unwrap();
-    granted(cluster.at(new).acquire(caller(heir), ask("l", 0)).await);
+    granted(cluster.at(new).acquire(caller(heir), acquire("l", 0)).await);
     Cluster::bury(killed).await;
     cluster.finish().await;
 }
@@ -281,7 +282,7 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
         session(cluster.at(2), 30_000).await,
         session(cluster.at(3), 30_000).await,
     );
-    let in_mode = |mode, wait_ms| Acquire { mode, ..ask("rw", wait_ms) };
+    let in_mode = |mode, wait_ms| Acquire { mode, ..acquire("rw", wait_ms) };
     let grant = granted(cluster.at(1).acquire(caller(a), in_mode(LockMode::Write, 0)).await);
     let (reader, writer) = (cluster.at(2).clone(), cluster.at(3).clone());
     let reading =
@@ -303,8 +304,8 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
     let context = &mut std::task::Context::from_waker(futures::task::noop_waker_ref());
     assert!(session_events.poll_next(context).is_pending(), "it has another name, and is held still");
     release(cluster.at(1), a, "rw", grant.token).await;
-    let told = std::future::poll_fn(|context| session_events.poll_next(context)).await;
-    assert!(matches!(&told, SessionEvent::LockGone { path, .. } if *path == held), "{told:?}");
+    let event = std::future::poll_fn(|context| session_events.poll_next(context)).await;
+    assert!(matches!(&event, SessionEvent::LockGone { path, .. } if *path == held), "{event:?}");
     assert!(!writing.is_finished());
     release(cluster.at(1), b, "rw", read.token).await;
     writing.await.unwrap();

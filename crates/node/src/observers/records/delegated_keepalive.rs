@@ -18,7 +18,7 @@ const WAITING_SHARE: u64 = 3;
 struct Delegated {
     waiting: usize,
     timeout_ms: u32,
-    heard_ms: u64,
+    alive_ms: u64,
     due_ms: Option<u64>,
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct DelegatedKeepalives {
 }
 
 impl DelegatedKeepalives {
-    /// The leader acknowledged a sign of life that was given at `heard_ms`.
-    pub(crate) fn acknowledged(&mut self, session: SessionId, heard_ms: u64) {
-        let last = self.acknowledged_ms.entry(session).or_insert(heard_ms);
-        *last = (*last).max(heard_ms);
-        let done = |entry: &Delegated| entry.waiting == 0 && entry.heard_ms <= heard_ms;
+    /// The leader acknowledged a sign of life that was given at `alive_ms`.
+    pub(crate) fn acknowledged(&mut self, session: SessionId, alive_ms: u64) {
+        let last = self.acknowledged_ms.entry(session).or_insert(alive_ms);
+        *last = (*last).max(alive_ms);
+        let done = |entry: &Delegated| entry.waiting == 0 && entry.alive_ms <= alive_ms;
         if self.entries.get(&session).is_some_and(done)
             && let Some(Delegated { due_ms: Some(at), .. }) = self.entries.remove(&session)
         {
@@ -69,11 +69,12 @@ impl DelegatedKeepalives {
     /// The session gave a sign of life.
     pub(crate) fn touch(&mut self, session: SessionId, timeout_ms: u32, now_ms: u64) {
         let entry =
-            self.entries.entry(session).or_insert(Delegated { waiting: 0, timeout_ms, heard_ms: now_ms, due_ms: None });
-        entry.heard_ms = entry.heard_ms.max(now_ms);
-        let told_ms = self.acknowledged_ms.get(&session);
+            self.entries.entry(session).or_insert(Delegated { waiting: 0, timeout_ms, alive_ms: now_ms, due_ms: None });
+        entry.alive_ms = entry.alive_ms.max(now_ms);
+        let acknowledged_ms = self.acknowledged_ms.get(&session);
         // At once after a silence, for the leader may be about to miss it.
-        let due_ms = told_ms.map_or(now_ms, |told_ms| now_ms.max(told_ms + u64::from(timeout_ms) / ACTIVE_SHARE));
+        let due_ms = acknowledged_ms
+            .map_or(now_ms, |acknowledged_ms| now_ms.max(acknowledged_ms + u64::from(timeout_ms) / ACTIVE_SHARE));
         if entry.due_ms.is_none_or(|at| at > due_ms) {
             if let Some(at) = entry.due_ms.replace(due_ms) {
                 self.due.remove(&(at, session));
@@ -84,15 +85,15 @@ impl DelegatedKeepalives {
 
     /// When the session last gave a sign of life here that may not have reached the leader: now, while a request of it
     /// waits.
-    pub(crate) fn heard_ms(&self, session: SessionId, now_ms: u64) -> Option<u64> {
+    pub(crate) fn alive_ms(&self, session: SessionId, now_ms: u64) -> Option<u64> {
         let entry = self.entries.get(&session)?;
-        Some(if entry.waiting > 0 { now_ms } else { entry.heard_ms })
+        Some(if entry.waiting > 0 { now_ms } else { entry.alive_ms })
     }
 
     /// The same for all sessions.
-    pub(crate) fn all_heard(&self, now_ms: u64) -> impl Iterator<Item = (SessionId, u64)> {
-        let heard = move |entry: &Delegated| if entry.waiting > 0 { now_ms } else { entry.heard_ms };
-        self.entries.iter().map(move |(session, entry)| (*session, heard(entry)))
+    pub(crate) fn all_alive_ms(&self, now_ms: u64) -> impl Iterator<Item = (SessionId, u64)> {
+        let alive_ms = move |entry: &Delegated| if entry.waiting > 0 { now_ms } else { entry.alive_ms };
+        self.entries.iter().map(move |(session, entry)| (*session, alive_ms(entry)))
     }
 
     /// The session ended.
@@ -149,12 +150,12 @@ mod tests {
         delegated.acknowledged(ONE, 10);
         assert!(delegated.take_due(1_009, 10).is_empty());
         assert_eq!(delegated.take_due(1_010, 10), [ONE]);
-        assert_eq!(delegated.heard_ms(ONE, 1_010), Some(1_010), "it waits, so it lives");
+        assert_eq!(delegated.alive_ms(ONE, 1_010), Some(1_010), "it waits, so it lives");
         delegated.acknowledged(ONE, 1_010);
         delegated.end_wait(ONE, 1_100);
-        assert_eq!(delegated.heard_ms(ONE, 1_500), Some(1_500), "the other request still waits");
+        assert_eq!(delegated.alive_ms(ONE, 1_500), Some(1_500), "the other request still waits");
         delegated.end_wait(ONE, 2_000);
-        assert_eq!(delegated.heard_ms(ONE, 2_500), Some(2_000), "not alive since");
+        assert_eq!(delegated.alive_ms(ONE, 2_500), Some(2_000), "not alive since");
         assert_eq!(delegated.take_due(2_000, 10), [ONE]);
         delegated.acknowledged(ONE, 2_000);
         assert!(delegated.take_due(u64::MAX, 10).is_empty());
@@ -173,12 +174,12 @@ mod tests {
         }
         delegated.touch(TWO, 8_000, 1_000);
         assert_eq!(delegated.take_due(1_000, 10), [ONE, TWO]);
-        assert_eq!(delegated.heard_ms(ONE, 1_000), Some(999), "as old as it is");
-        assert_eq!(delegated.all_heard(1_000).collect::<Vec<_>>(), [(ONE, 999), (TWO, 1_000)]);
+        assert_eq!(delegated.alive_ms(ONE, 1_000), Some(999), "as old as it is");
+        assert_eq!(delegated.all_alive_ms(1_000).collect::<Vec<_>>(), [(ONE, 999), (TWO, 1_000)]);
         // What the leader has not acknowledged is passed on again.
         delegated.acknowledged(ONE, 999);
         assert_eq!(delegated.take_due(5_000, 10), [TWO]);
-        assert_eq!(delegated.heard_ms(TWO, 5_000), Some(1_000));
+        assert_eq!(delegated.alive_ms(TWO, 5_000), Some(1_000));
         delegated.acknowledged(TWO, 1_000);
         assert!(delegated.entries.is_empty() && delegated.due.is_empty());
     }
@@ -191,7 +192,7 @@ mod tests {
         delegated.touch(ONE, 8_000, 5);
         delegated.acknowledged(ONE, 0);
         assert_eq!(delegated.take_due(1_000, 10), [ONE]);
-        assert_eq!(delegated.heard_ms(ONE, 1_000), Some(5));
+        assert_eq!(delegated.alive_ms(ONE, 1_000), Some(5));
     }
 
     #[test]

@@ -20,9 +20,9 @@ use lockkeeper_core::SessionId;
 pub(crate) type Ages = Vec<(SessionId, u32)>;
 
 /// The age of a sign of life: rounded down, and never more than has passed.
-pub(crate) fn age_ms(heard_ms: u64, now_ms: u64) -> u32 {
+pub(crate) fn age_ms(alive_ms: u64, now_ms: u64) -> u32 {
     // Both are rounded down to whole milliseconds, so their difference may be a millisecond too long.
-    u32::try_from(now_ms.saturating_sub(heard_ms).saturating_sub(1)).unwrap_or(u32::MAX)
+    u32::try_from(now_ms.saturating_sub(alive_ms).saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
 /// A leader of a higher term has collected the table.
@@ -32,7 +32,7 @@ pub(crate) struct Fenced;
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessTable {
-    heard_ms: BTreeMap<SessionId, u64>,
+    alive_ms: BTreeMap<SessionId, u64>,
     /// The highest term that has collected this table or written to it.
     fence: u64,
     /// The voters for which this table has every sign of life that it ever accepted.
@@ -46,31 +46,31 @@ pub(crate) struct LivenessTable {
 impl LivenessTable {
     /// A sign of life.
     pub(crate) fn note(&mut self, session: SessionId, at_ms: u64) {
-        let heard_ms = self.heard_ms.entry(session).or_insert(at_ms);
-        *heard_ms = (*heard_ms).max(at_ms);
+        let alive_ms = self.alive_ms.entry(session).or_insert(at_ms);
+        *alive_ms = (*alive_ms).max(at_ms);
     }
 
     /// The session ended.
     pub(crate) fn ended(&mut self, session: SessionId) {
-        self.heard_ms.remove(&session);
+        self.alive_ms.remove(&session);
     }
 
     pub(crate) fn get(&self, session: SessionId) -> Option<u64> {
-        self.heard_ms.get(&session).copied()
+        self.alive_ms.get(&session).copied()
     }
 
     /// The last sign of life, where this table certainly has it.
-    pub(crate) fn last_heard_ms(&self, session: SessionId) -> Option<u64> {
+    pub(crate) fn last_alive_ms(&self, session: SessionId) -> Option<u64> {
         self.whole_for.as_ref().and(self.get(session))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.heard_ms.len()
+        self.alive_ms.len()
     }
 
     /// Forgets the sessions that have ended.
     pub(crate) fn keep_only(&mut self, alive: impl Fn(SessionId) -> bool) {
-        self.heard_ms.retain(|session, _| alive(*session));
+        self.alive_ms.retain(|session, _| alive(*session));
     }
 
     /// The state has skipped part of the log, and with it signs of life.
@@ -107,7 +107,7 @@ impl LivenessTable {
         if (term, number) > self.begun {
             if self.whole_for.is_none() {
                 // Signs noted while an old log was applied again have the wrong time.
-                self.heard_ms.clear();
+                self.alive_ms.clear();
             }
             (self.begun, self.syncing) = ((term, number), true);
         }
@@ -135,8 +135,8 @@ impl LivenessTable {
     /// At most `limit` sessions after `after`, with their ages; and whether there are more.
     pub(crate) fn page(&self, after: Option<SessionId>, limit: usize, now_ms: u64) -> (Ages, bool) {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = self.heard_ms.range((from, Bound::Unbounded));
-        let page = rest.by_ref().take(limit).map(|(session, heard_ms)| (*session, age_ms(*heard_ms, now_ms))).collect();
+        let mut rest = self.alive_ms.range((from, Bound::Unbounded));
+        let page = rest.by_ref().take(limit).map(|(session, alive_ms)| (*session, age_ms(*alive_ms, now_ms))).collect();
         (page, rest.next().is_some())
     }
 }

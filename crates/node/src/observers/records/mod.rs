@@ -1,6 +1,10 @@
 //! What this node knows about the lives of sessions, kept in step with the state: keepalives to pass on, its liveness
 //! table, and its record as the leader.
 
+pub(crate) mod delegated_keepalive;
+pub(crate) mod liveness;
+pub(crate) mod tracker;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,10 +12,10 @@ use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
 use lockkeeper_core::{Batch, Command, Event, LockOp, Op, SessionEnd, SessionId, State};
 use parking_lot::Mutex;
 
-use crate::replica::Observer;
-use crate::sessions::delegated_keepalive::DelegatedKeepalives;
-use crate::sessions::liveness::LivenessTable;
-use crate::sessions::tracker::SessionTracker;
+use crate::observers::Observer;
+use crate::observers::records::delegated_keepalive::DelegatedKeepalives;
+use crate::observers::records::liveness::LivenessTable;
+use crate::observers::records::tracker::SessionTracker;
 use crate::time::clock::{Clock, whole_ms};
 
 /// The record of sessions that this node keeps as the leader of a term.
@@ -25,9 +29,9 @@ pub(crate) struct LeaderRecord {
 
 impl LeaderRecord {
     /// This sign of life is to be replicated to the other voters; the latest of a session counts.
-    pub(crate) fn note_unreplicated(&mut self, session: SessionId, heard_ms: u64) {
+    pub(crate) fn note_unreplicated(&mut self, session: SessionId, alive_ms: u64) {
         let latest = self.unreplicated.entry(session).or_default();
-        *latest = heard_ms.max(*latest);
+        *latest = alive_ms.max(*latest);
     }
 }
 
@@ -81,7 +85,7 @@ impl SessionRecords {
             for session in batch.commands.iter().filter_map(caller_of) {
                 records.liveness.note(session, now_ms);
                 if let Some(leader) = &mut records.leader {
-                    leader.tracker.heard(session, now_ms);
+                    leader.tracker.note_alive(session, now_ms);
                 }
             }
         });

@@ -17,7 +17,7 @@ use lockkeeper_mutants::mutant;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     timeout_ms: u32,
-    heard_ms: u64,
+    alive_ms: u64,
     /// Its deadline in `deadlines`; `None` once it is named.
     stands_at_ms: Option<u64>,
 }
@@ -26,7 +26,7 @@ impl Entry {
     /// The last millisecond at which it may still be alive. Times are rounded down to whole milliseconds, so a
     /// session is silent for its full timeout only when this has *passed*.
     fn deadline_ms(&self) -> u64 {
-        self.heard_ms.saturating_add(u64::from(self.timeout_ms))
+        self.alive_ms.saturating_add(u64::from(self.timeout_ms))
     }
 
     /// Whether its deadline has passed, and the grace after it.
@@ -63,16 +63,16 @@ impl SessionTracker {
     /// A new leader's record: each timer starts when the session was last heard of.
     pub(crate) fn restart(sessions: impl Iterator<Item = (SessionId, u32, u64)>, grace_ms: u64) -> Self {
         let mut tracker = Self { grace_ms, ..Self::default() };
-        for (session, timeout_ms, heard_ms) in sessions {
-            let heard_ms = if mutant!(NoGraceForNewLeader) { 0 } else { heard_ms };
-            tracker.opened(session, timeout_ms, heard_ms);
+        for (session, timeout_ms, alive_ms) in sessions {
+            let alive_ms = if mutant!(NoGraceForNewLeader) { 0 } else { alive_ms };
+            tracker.opened(session, timeout_ms, alive_ms);
         }
         tracker
     }
 
     /// A session opened.
     pub(crate) fn opened(&mut self, session: SessionId, timeout_ms: u32, now_ms: u64) {
-        let mut entry = Entry { timeout_ms, heard_ms: now_ms, stands_at_ms: None };
+        let mut entry = Entry { timeout_ms, alive_ms: now_ms, stands_at_ms: None };
         entry.stands_at_ms = Some(entry.deadline_ms());
         if let Some(Entry { stands_at_ms: Some(at), .. }) = self.entries.insert(session, entry) {
             self.deadlines.remove(&(at, session));
@@ -87,21 +87,21 @@ impl SessionTracker {
         }
     }
 
-    /// A sign of life that was given at `heard_ms`. It is too late for a session that is named already.
-    pub(crate) fn heard(&mut self, session: SessionId, heard_ms: u64) {
+    /// A sign of life that was given at `alive_ms`. It is too late for a session that is named already.
+    pub(crate) fn note_alive(&mut self, session: SessionId, alive_ms: u64) {
         if let Some(entry) = self.entries.get_mut(&session) {
-            entry.heard_ms = entry.heard_ms.max(heard_ms);
+            entry.alive_ms = entry.alive_ms.max(alive_ms);
         }
     }
 
     /// When a session was last heard of.
-    pub(crate) fn heard_ms(&self, session: SessionId) -> Option<u64> {
-        self.entries.get(&session).map(|entry| entry.heard_ms)
+    pub(crate) fn alive_ms(&self, session: SessionId) -> Option<u64> {
+        self.entries.get(&session).map(|entry| entry.alive_ms)
     }
 
     /// When each session was last heard of, ordered by session: a simulation must send the same for the same seed.
-    pub(crate) fn all_heard(&self) -> BTreeMap<SessionId, u64> {
-        self.entries.iter().map(|(session, entry)| (*session, entry.heard_ms)).collect()
+    pub(crate) fn all_alive_ms(&self) -> BTreeMap<SessionId, u64> {
+        self.entries.iter().map(|(session, entry)| (*session, entry.alive_ms)).collect()
     }
 
     /// Whether a keepalive of this session may be acknowledged now.

@@ -13,7 +13,7 @@ fn silent_only_after_the_whole_timeout() {
     let mut tracker = SessionTracker::default();
     tracker.opened(ONE, 1_000, 5);
     assert!(tracker.take_silent(1_005, 10).is_empty(), "the last millisecond belongs to the session");
-    tracker.heard(ONE, 1_005);
+    tracker.note_alive(ONE, 1_005);
     assert!(tracker.take_silent(2_005, 10).is_empty());
     assert_eq!(tracker.take_silent(2_006, 10), [ONE]);
     assert!(tracker.take_silent(9_999, 10).is_empty(), "handed out once");
@@ -25,7 +25,7 @@ fn a_named_session_is_never_confirmed() {
     tracker.opened(ONE, 1_000, 0);
     assert_eq!(tracker.liveness(ONE), Liveness::Alive(1_000));
     assert_eq!(tracker.take_silent(1_001, 10), [ONE]);
-    tracker.heard(ONE, 1_002);
+    tracker.note_alive(ONE, 1_002);
     assert_eq!(tracker.liveness(ONE), Liveness::Expiring);
     assert_eq!(tracker.remaining_ms(ONE, 1_002), None);
     tracker.propose_again(vec![ONE]);
@@ -42,12 +42,12 @@ fn a_session_that_was_spared_lives_by_what_was_heard() {
     let mut tracker = SessionTracker::restart([(ONE, 1_000, 0), (SessionId(2), 1_000, 0)].into_iter(), 0);
     let named = tracker.take_silent(1_001, 10);
     assert_eq!(named.len(), 2);
-    tracker.heard(ONE, 1_500);
+    tracker.note_alive(ONE, 1_500);
     assert_eq!(tracker.liveness(ONE), Liveness::Expiring, "not before it is decided");
     assert_eq!(tracker.spared(&named, 1_600), 1);
     tracker.propose_again(named);
     assert_eq!((tracker.liveness(ONE), tracker.liveness(SessionId(2))), (Liveness::Alive(1_000), Liveness::Expiring));
-    assert_eq!(tracker.take_silent(2_500, 10), [SessionId(2)], "nothing was heard of that one");
+    assert_eq!(tracker.take_silent(2_500, 10), [SessionId(2)], "that one gave no sign of life");
     assert_eq!(tracker.take_silent(2_501, 10), [ONE]);
 }
 
@@ -65,11 +65,11 @@ fn a_sign_on_its_way_is_waited_for_and_promises_nothing() {
     assert_eq!(tracker.remaining_ms(ONE, 1_000), Some(0));
     assert!(tracker.take_silent(1_250, 10).is_empty());
     // It was given in time, and is older than a full timeout would show.
-    tracker.heard(ONE, 900);
+    tracker.note_alive(ONE, 900);
     assert!(tracker.take_silent(2_150, 10).is_empty());
     let named = tracker.take_silent(2_151, 10);
     assert_eq!(named, [ONE]);
-    tracker.heard(ONE, 1_000);
+    tracker.note_alive(ONE, 1_000);
     assert_eq!(tracker.spared(&named, 2_250), 1, "as if it had come before");
 }
 
@@ -86,7 +86,7 @@ fn a_stalled_leader_reads_its_mail_first() {
     tracker.opened(ONE, 1_000, 0);
     tracker.stalled(1_500, 3_100);
     assert!(tracker.take_silent(3_100, 10).is_empty());
-    tracker.heard(ONE, 3_150);
+    tracker.note_alive(ONE, 3_150);
     assert!(tracker.take_silent(4_599, 10).is_empty());
     assert_eq!(tracker.take_silent(4_600, 10), [ONE]);
     tracker.opened(SessionId(2), 1_000, 4_600);
@@ -103,7 +103,7 @@ fn a_hundred_thousand_sessions_cost_little() {
     for step in 1..=100_u64 {
         let now_ms = step * 100;
         for id in (0..100_000).filter(|id| id % 33 == step % 33) {
-            tracker.heard(SessionId(id), now_ms);
+            tracker.note_alive(SessionId(id), now_ms);
         }
         assert!(tracker.take_silent(now_ms, 1_024).is_empty());
     }
@@ -157,7 +157,7 @@ proptest! {
                     });
                 }
                 Action::Heard(id) => {
-                    tracker.heard(SessionId(id), now_ms);
+                    tracker.note_alive(SessionId(id), now_ms);
                     if let Some(entry) = model.get_mut(&SessionId(id)) {
                         entry.1 = now_ms;
                     }
@@ -185,7 +185,7 @@ proptest! {
                     last_taken = taken;
                 }
             }
-            for (id, (timeout_ms, heard_ms, named)) in &model {
+            for (id, (timeout_ms, alive_ms, named)) in &model {
                 match tracker.liveness(*id) {
                     Liveness::Alive(_) => prop_assert!(!named),
                     Liveness::Expiring => prop_assert!(*named),
@@ -193,7 +193,7 @@ proptest! {
                 }
                 if !named {
                     let left = tracker.remaining_ms(*id, now_ms).expect("alive");
-                    prop_assert_eq!(left, (heard_ms + timeout_ms).saturating_sub(now_ms));
+                    prop_assert_eq!(left, (alive_ms + timeout_ms).saturating_sub(now_ms));
                 }
             }
         }

@@ -17,8 +17,8 @@ use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::replica::{Observer, unlink};
-use crate::watches::history::{History, WatchEvent};
+use crate::observers::watches::history::{History, WatchEvent};
+use crate::observers::{Observer, unlink};
 
 /// The path that a watch is for, and from when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ struct Watch {
     /// It receives events later than this.
     after: Zxid,
     /// The zxid of its latest bookmark.
-    told: Zxid,
+    bookmarked: Zxid,
     queue: mpsc::Sender<WatchItem>,
     lost: Arc<Mutex<Option<Zxid>>>,
 }
@@ -117,7 +117,7 @@ impl Watches {
             spec_path: spec.path,
             recursive: spec.recursive,
             after: after.max(now),
-            told: after,
+            bookmarked: after,
             queue,
             lost: lost.clone(),
         };
@@ -125,7 +125,7 @@ impl Watches {
         Ok(WatchStream { id, after, watches: self.clone(), backlog, rest, lost, ended: false })
     }
 
-    /// Tells every watch how far the state has come: no event up to `now` is still on its way to it.
+    /// Announces to every watch how far the state has come: no event up to `now` is still on its way to it.
     pub(crate) fn bookmark(&self, now: Zxid) {
         self.0.lock().bookmark(now);
     }
@@ -151,7 +151,7 @@ impl Observer for Watches {
         let changes: Vec<WatchEvent> = changes.collect();
         let mut table = self.0.lock();
         for transaction in changes.chunk_by(|a, b| a.zxid == b.zxid) {
-            table.tell(transaction);
+            table.deliver(transaction);
         }
     }
 
@@ -169,16 +169,16 @@ impl WatchTable {
 
     /// Adds a transaction to the history and fires the watches that match it. A watch gets all its events at once, or
     /// none.
-    fn tell(&mut self, transaction: &[WatchEvent]) {
-        let mut heard: BTreeMap<u64, Vec<WatchEvent>> = BTreeMap::new();
+    fn deliver(&mut self, transaction: &[WatchEvent]) {
+        let mut deliveries: BTreeMap<u64, Vec<WatchEvent>> = BTreeMap::new();
         for event in transaction {
             self.history.push(event.clone());
             for id in self.concerned(event) {
-                heard.entry(id).or_default().push(event.clone());
+                deliveries.entry(id).or_default().push(event.clone());
             }
         }
         let oldest = self.history.oldest();
-        for (id, changes) in heard {
+        for (id, changes) in deliveries {
             if !self.send(id, changes) {
                 self.cut_off(id, oldest);
             }
@@ -219,10 +219,10 @@ impl WatchTable {
 
     /// See [`Watches::bookmark`].
     fn bookmark(&mut self, now: Zxid) {
-        for watch in self.watches.values_mut().filter(|watch| watch.told < now) {
+        for watch in self.watches.values_mut().filter(|watch| watch.bookmarked < now) {
             // A full queue needs no bookmark: its events say where it is.
             if watch.queue.try_send(WatchItem::Bookmark(now)).is_ok() {
-                (watch.after, watch.told) = (watch.after.max(now), now);
+                (watch.after, watch.bookmarked) = (watch.after.max(now), now);
             }
         }
     }
@@ -305,5 +305,4 @@ impl Drop for WatchStream {
 }
 
 #[cfg(test)]
-#[path = "watches_tests.rs"]
 mod tests;

@@ -181,11 +181,11 @@ pub(crate) fn keyed(credential: Credential, id: RequestId) -> Caller {
     }
 }
 
-pub(crate) fn ask(name: &str, wait_ms: u64) -> Acquire {
-    ask_for(&[name], wait_ms)
+pub(crate) fn acquire(name: &str, wait_ms: u64) -> Acquire {
+    acquire_all(&[name], wait_ms)
 }
 
-pub(crate) fn ask_for(names: &[&str], wait_ms: u64) -> Acquire {
+pub(crate) fn acquire_all(names: &[&str], wait_ms: u64) -> Acquire {
     let (locks, uuid, wait) = (locks(names), request_id(), Duration::from_millis(wait_ms));
     Acquire { locks, mode: LockMode::Exclusive, reentrant: false, delay_ms: 0, uuid, label: "test".into(), wait }
 }

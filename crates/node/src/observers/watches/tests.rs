@@ -12,8 +12,8 @@ fn table(history_events: usize, queue_items: usize) -> Arc<Watches> {
     Watches::new(History::new(history_events, 1 << 20), queue_items, 3)
 }
 
-fn tell(table: &Arc<Watches>, zxid: u64, kind: NodeEventKind, at: &str) {
-    table.0.lock().tell(&[WatchEvent { zxid: Zxid(zxid), kind, path: path(at), acl: Arc::default() }]);
+fn publish(table: &Arc<Watches>, zxid: u64, kind: NodeEventKind, at: &str) {
+    table.0.lock().deliver(&[WatchEvent { zxid: Zxid(zxid), kind, path: path(at), acl: Arc::default() }]);
 }
 
 fn watch(
@@ -26,7 +26,7 @@ fn watch(
     table.add(WatchSpec { path: path(at), recursive, from: from.map(Zxid) }, Zxid(now))
 }
 
-fn heard(stream: &mut WatchStream) -> Vec<String> {
+fn received(stream: &mut WatchStream) -> Vec<String> {
     let mut items = Vec::new();
     while let Some(Some(item)) = stream.next().now_or_never() {
         items.push(match item {
@@ -56,44 +56,44 @@ fn exact_and_recursive_hear_their_own() {
         (3, Created, "/ab"),
         (4, DataChanged, "/a"),
     ] {
-        tell(&table, zxid, kind, at);
+        publish(&table, zxid, kind, at);
     }
-    assert_eq!(heard(&mut exact), ["1 Created /a", "2 ChildrenChanged /a", "4 DataChanged /a"]);
-    assert_eq!(heard(&mut below), ["1 Created /a", "2 Created /a/b", "4 DataChanged /a"]);
-    assert_eq!(heard(&mut all), ["1 Created /a", "2 Created /a/b", "3 Created /ab", "4 DataChanged /a"]);
+    assert_eq!(received(&mut exact), ["1 Created /a", "2 ChildrenChanged /a", "4 DataChanged /a"]);
+    assert_eq!(received(&mut below), ["1 Created /a", "2 Created /a/b", "4 DataChanged /a"]);
+    assert_eq!(received(&mut all), ["1 Created /a", "2 Created /a/b", "3 Created /ab", "4 DataChanged /a"]);
 }
 
 #[test]
 fn resumes_without_a_gap_or_a_repetition() {
     let table = table(100, 100);
-    (1..=5).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    (1..=5).for_each(|zxid| publish(&table, zxid, NodeEventKind::DataChanged, "/a"));
     let mut stream = watch(&table, "/a", false, Some(3), 5).expect("taken");
-    tell(&table, 6, NodeEventKind::DataChanged, "/a");
-    assert_eq!(heard(&mut stream), ["4 DataChanged /a", "5 DataChanged /a", "6 DataChanged /a"]);
+    publish(&table, 6, NodeEventKind::DataChanged, "/a");
+    assert_eq!(received(&mut stream), ["4 DataChanged /a", "5 DataChanged /a", "6 DataChanged /a"]);
 }
 
 #[test]
 fn a_listener_ahead_of_this_replica_hears_nothing_twice() {
     let table = table(100, 100);
     let mut stream = watch(&table, "/a", false, Some(7), 5).expect("taken");
-    (6..=8).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
-    assert_eq!(heard(&mut stream), ["8 DataChanged /a"]);
+    (6..=8).for_each(|zxid| publish(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    assert_eq!(received(&mut stream), ["8 DataChanged /a"]);
 }
 
 #[test]
 fn what_is_gone_from_the_history_is_refused() {
     let table = table(2, 100);
-    (1..=5).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    (1..=5).for_each(|zxid| publish(&table, zxid, NodeEventKind::DataChanged, "/a"));
     assert_eq!(watch(&table, "/a", false, Some(2), 5).err(), Some(WatchRefused::Compacted(Zxid(3))));
-    assert_eq!(heard(&mut watch(&table, "/a", false, Some(3), 5).expect("taken")).len(), 2);
+    assert_eq!(received(&mut watch(&table, "/a", false, Some(3), 5).expect("taken")).len(), 2);
 }
 
 #[test]
 fn a_slow_listener_is_told_and_cut_off() {
     let table = table(100, 2);
     let mut stream = watch(&table, "/a", false, None, 0).expect("taken");
-    (1..=4).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
-    assert_eq!(heard(&mut stream), ["1 DataChanged /a", "2 DataChanged /a", "lost 0"]);
+    (1..=4).for_each(|zxid| publish(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    assert_eq!(received(&mut stream), ["1 DataChanged /a", "2 DataChanged /a", "lost 0"]);
     assert_eq!(table.len(), 0);
     assert!(stream.next().now_or_never().is_some_and(|item| item.is_none()), "the end stays the end");
 }
@@ -101,28 +101,28 @@ fn a_slow_listener_is_told_and_cut_off() {
 #[test]
 fn a_watch_that_begins_behind_the_state_is_told_when_it_has_heard_everything() {
     let table = table(100, 100);
-    tell(&table, 4, NodeEventKind::Created, "/elsewhere");
+    publish(&table, 4, NodeEventKind::Created, "/elsewhere");
     let mut behind = watch(&table, "/a", false, Some(1), 4).expect("taken");
     let mut ahead = watch(&table, "/a", false, Some(6), 4).expect("taken");
-    assert!(heard(&mut behind).is_empty());
+    assert!(received(&mut behind).is_empty());
     table.0.lock().bookmark(Zxid(4));
     table.0.lock().bookmark(Zxid(4));
-    assert_eq!(heard(&mut behind), ["4 bookmark"]);
-    assert!(heard(&mut ahead).is_empty(), "it knows more than this replica");
+    assert_eq!(received(&mut behind), ["4 bookmark"]);
+    assert!(received(&mut ahead).is_empty(), "it knows more than this replica");
     // Events that it received elsewhere are not sent again, nor those before a bookmark.
-    tell(&table, 5, NodeEventKind::Created, "/a");
-    assert_eq!(heard(&mut behind), ["5 Created /a"]);
-    assert!(heard(&mut ahead).is_empty());
+    publish(&table, 5, NodeEventKind::Created, "/a");
+    assert_eq!(received(&mut behind), ["5 Created /a"]);
+    assert!(received(&mut ahead).is_empty());
 }
 
 #[test]
 fn bookmarks_move_a_quiet_watch_forward() {
     let table = table(100, 2);
     let mut stream = watch(&table, "/quiet", true, None, 3).expect("taken");
-    tell(&table, 4, NodeEventKind::Created, "/busy");
+    publish(&table, 4, NodeEventKind::Created, "/busy");
     table.0.lock().bookmark(Zxid(4));
     table.0.lock().bookmark(Zxid(4));
-    assert_eq!(heard(&mut stream), ["4 bookmark"]);
+    assert_eq!(received(&mut stream), ["4 bookmark"]);
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn a_snapshot_that_skips_events_says_so() {
     let mut behind = watch(&table, "/a", false, None, 3).expect("taken");
     let mut ahead = watch(&table, "/a", false, Some(20), 3).expect("taken");
     table.0.lock().start_over(Zxid(20));
-    assert_eq!(heard(&mut behind), ["lost 20"]);
-    tell(&table, 21, NodeEventKind::DataChanged, "/a");
-    assert_eq!(heard(&mut ahead), ["21 DataChanged /a"]);
+    assert_eq!(received(&mut behind), ["lost 20"]);
+    publish(&table, 21, NodeEventKind::DataChanged, "/a");
+    assert_eq!(received(&mut ahead), ["21 DataChanged /a"]);
     assert_eq!(watch(&table, "/a", false, Some(19), 21).err(), Some(WatchRefused::Compacted(Zxid(20))));
 }
 
@@ -154,12 +154,12 @@ fn a_transaction_is_heard_whole_or_not_at_all() {
     let mut live = watch(&table, "/", true, None, 0).expect("taken");
     let events = [(Created, "/a"), (ChildrenChanged, "/"), (Created, "/b"), (DataChanged, "/a")];
     let transaction = events.map(|(kind, at)| WatchEvent { zxid: Zxid(1), kind, path: path(at), acl: Arc::default() });
-    table.0.lock().tell(&transaction);
+    table.0.lock().deliver(&transaction);
     assert_eq!(
-        heard(&mut live),
+        received(&mut live),
         ["1 Created /a + 1 Created /b + 1 DataChanged /a"],
         "one place in the queue is enough"
     );
     let mut resumed = watch(&table, "/", true, Some(0), 1).expect("taken");
-    assert_eq!(heard(&mut resumed), ["1 Created /a + 1 Created /b + 1 DataChanged /a"]);
+    assert_eq!(received(&mut resumed), ["1 Created /a + 1 Created /b + 1 DataChanged /a"]);
 }
