@@ -76,10 +76,10 @@ pub fn parse(name: &str) -> Option<RequestName> {
     let (front, mode) = infix(stem)?;
     let (mut delay_ms, mut keeps_place_of, mut uuid) = (0, None, None);
     if let Some((of, rest)) = front.strip_prefix("_c_").and_then(|own| own.split_at_checked(UUID_CHARACTERS)) {
-        let asked = rest.strip_prefix("-delay-").and_then(|rest| number(rest.strip_suffix('-')?, MAX_DELAY_MS.into()));
-        delay_ms = asked.unwrap_or(0) as u32;
+        let delay = rest.strip_prefix("-delay-").and_then(|rest| number(rest.strip_suffix('-')?, MAX_DELAY_MS.into()));
+        delay_ms = delay.unwrap_or(0) as u32;
         let is_kazoos = stem.ends_with("lock__");
-        uuid = ((rest == "-" || asked.is_some()) && !is_kazoos).then(|| of.to_owned());
+        uuid = ((rest == "-" || delay.is_some()) && !is_kazoos).then(|| of.to_owned());
     } else if let Some((ms, dead)) = kept(front) {
         (delay_ms, keeps_place_of) = (ms, Some(dead));
     }

@@ -27,7 +27,7 @@ use crate::checks::rates::Rates;
 use crate::checks::retries::Retries;
 use crate::checks::rights::Rights;
 use crate::checks::sessions::Sessions;
-use crate::checks::watches::{Heard, Watches};
+use crate::checks::watches::{Received, Watches};
 use crate::checks::{Check, Checked, Violation};
 
 /// See the module's text.
@@ -129,7 +129,7 @@ impl Checkers {
             expired: self.sessions.expired() as u64,
             grants: self.locks.grants(),
             repeated: self.requests.repeated(),
-            watch_events: self.watches.heard(),
+            watch_events: self.watches.received_count(),
             compared: self.agreement.compared(),
         }
     }
@@ -326,7 +326,7 @@ impl Checkers {
         &mut self,
         what: &str,
         zxid: u64,
-        told: &T,
+        reply: &T,
         again: impl Fn(&State) -> T,
     ) {
         let checked = match self.agreement.at(zxid) {
@@ -334,8 +334,8 @@ impl Checkers {
             // Too long ago.
             Ok(None) => Ok(()),
             Ok(Some(state)) => match again(state) {
-                expected if expected == *told => Ok(()),
-                expected => Err(format!("{what} at {zxid} was {told:?}, and the log gives {expected:?}")),
+                expected if expected == *reply => Ok(()),
+                expected => Err(format!("{what} at {zxid} was {reply:?}, and the log gives {expected:?}")),
             },
         };
         self.hold(Check::AppliedAgreement, checked);
@@ -357,7 +357,7 @@ impl Checkers {
     }
 
     /// A client was given this answer to a request with an id.
-    pub fn told(&mut self, session: u64, id: u128, op: &Op, answer: &Result<Reply, Refusal>, zxid: u64) {
+    pub fn reply(&mut self, session: u64, id: u128, op: &Op, answer: &Result<Reply, Refusal>, zxid: u64) {
         let checked = self.requests.answered(session, id, op, answer, zxid);
         self.hold(Check::Durable, checked);
     }
@@ -375,10 +375,10 @@ impl Checkers {
     }
 
     /// A client has been told that its session is no more.
-    pub fn told_ended(&mut self, session: u64, now_us: u64) {
-        let checked = self.ephemerals.told_ended(session);
+    pub fn session_end_reported(&mut self, session: u64, now_us: u64) {
+        let checked = self.ephemerals.session_end_reported(session);
         self.hold(Check::Ephemerals, checked);
-        self.sessions.told_lost(session, now_us);
+        self.sessions.reported_lost(session, now_us);
     }
 
     /// A node begins to serve a request of a session.
@@ -403,14 +403,14 @@ impl Checkers {
     }
 
     /// A node says so; this is its state at that moment.
-    pub fn told_ended_by(&mut self, session: u64, shown: &State) {
-        let checked = self.ephemerals.told_ended_by(session, shown);
+    pub fn session_end_shown(&mut self, session: u64, shown: &State) {
+        let checked = self.ephemerals.session_end_shown(session, shown);
         self.hold(Check::Ephemerals, checked);
     }
 
     /// A client asks for a lock.
-    pub fn asked(&mut self, uuid: &str) {
-        self.herd.asked(uuid);
+    pub fn requested(&mut self, uuid: &str) {
+        self.herd.requested(uuid);
     }
 
     /// A client was told at `zxid` that it holds.
@@ -484,9 +484,9 @@ impl Checkers {
     }
 
     /// A watch that had heard everything up to `from` was told this. None if it should not have been.
-    pub fn heard(&mut self, spec: &WatchSpec, from: u64, item: &WatchItem) -> Option<Heard> {
-        match self.watches.told(spec, from, item) {
-            Ok(heard) => Some(heard),
+    pub fn watch_received(&mut self, spec: &WatchSpec, from: u64, item: &WatchItem) -> Option<Received> {
+        match self.watches.received(spec, from, item) {
+            Ok(received) => Some(received),
             Err(what) => {
                 self.broken(Check::Watches, what);
                 None

@@ -175,8 +175,8 @@ fn an_answer_to_a_request_is_held_against_the_log() {
     log.entry(1, vec![open, made("/a"), set]);
     let stat = |log: &Log| Ok(Reply::DataSet(log.state.get(&path("/a")).unwrap().stat));
     let mut checkers = followed(&log);
-    checkers.told(1, 7, &op, &stat(&log), 3);
+    checkers.reply(1, 7, &op, &stat(&log), 3);
     assert_eq!(checkers.violation(), None);
-    checkers.told(1, 8, &op, &stat(&log), 3);
+    checkers.reply(1, 8, &op, &stat(&log), 3);
     refused(&checkers, Check::Durable, "no log has it");
 }

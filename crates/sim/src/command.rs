@@ -15,7 +15,7 @@ use crate::run::{Report, run};
 use crate::swarm::Plan;
 
 /// How often it is said how far it has come.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// A run that takes longer is named.
 const SLOW: Duration = Duration::from_secs(30);
 /// So many runs have every kind of fault among them, or too much was left out.
@@ -166,25 +166,25 @@ fn seeds(args: &Args) -> ExitCode {
             });
         }
         drop(send);
-        let mut told = Instant::now();
+        let mut progress_at = Instant::now();
         loop {
-            match reports.recv_timeout(TELL_EVERY) {
+            match reports.recv_timeout(PROGRESS_EVERY) {
                 Ok(report) => {
                     totals.add(&report);
                     if report.seed == args.first() {
                         written = write_trace(args, &report);
                     }
-                    if tell(args, &report) {
+                    if print_report(args, &report) {
                         stop.store(!args.keep_going, Ordering::Relaxed);
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            if told.elapsed() > TELL_EVERY {
-                told = Instant::now();
+            if progress_at.elapsed() > PROGRESS_EVERY {
+                progress_at = Instant::now();
                 eprintln!("{}", totals.progress(count));
-                running.tell_of_the_slow();
+                running.print_slow();
             }
         }
     });
@@ -218,7 +218,7 @@ fn conclude(args: &Args, totals: &Totals) -> ExitCode {
 }
 
 /// True if the run has broken a promise.
-fn tell(args: &Args, report: &Report) -> bool {
+fn print_report(args: &Args, report: &Report) -> bool {
     let Some(violation) = &report.violation else { return false };
     println!("seed {} FAILED after {:.1} simulated seconds", report.seed, report.simulated.as_secs_f64());
     println!("  {violation}");
@@ -240,7 +240,7 @@ impl Running {
         self.0.lock().remove(&seed);
     }
 
-    fn tell_of_the_slow(&self) {
+    fn print_slow(&self) {
         for (seed, begun) in self.0.lock().iter().filter(|(_, begun)| begun.elapsed() > SLOW) {
             eprintln!("seed {seed} has been running for {} s", begun.elapsed().as_secs());
         }
@@ -306,7 +306,7 @@ fn same_twice(args: &Args, seed: u64) -> std::io::Result<bool> {
         }
         println!("again: {} --first {seed} --determinism{}", args.program(), args.options());
     }
-    Ok(!tell(args, &one) && same.is_ok())
+    Ok(!print_report(args, &one) && same.is_ok())
 }
 
 /// What runs the simulation of a mutant build.

@@ -276,7 +276,7 @@ impl Disk {
     fn end_barrier(&self) -> Vec<Done> {
         let mut state = self.state.lock();
         let count = std::mem::take(&mut state.syncing);
-        let told = state.synced + count;
+        let acknowledged = state.synced + count;
         // sled's own flush leaves what it wrote to the system's cache, which writes it out at some other time.
         let count = if mutant!(BareFlush) { count.saturating_sub(UNFLUSHED) } else { count };
         for _ in 0..count {
@@ -285,7 +285,7 @@ impl Disk {
             }
         }
         state.synced += count;
-        let durable = state.waiting.iter().take_while(|(after, _)| *after <= told).count();
+        let durable = state.waiting.iter().take_while(|(after, _)| *after <= acknowledged).count();
         state.waiting.drain(..durable).map(|(_, done)| done).collect()
     }
 

@@ -142,8 +142,8 @@ fn cuts_and_purges_are_as_in_the_real_store() {
     block_on(bench.disk.purge_to(record(8).position, done()));
     assert_eq!(bench.disk.bounds(), Bounds { purged: Some(record(8).position), last: Some(record(8).position) });
     let refused = Arc::new(Mutex::new(false));
-    let told = refused.clone();
-    block_on(bench.disk.append(records(11..12), Box::new(move |result| *told.lock() = result.is_err())));
+    let in_callback = refused.clone();
+    block_on(bench.disk.append(records(11..12), Box::new(move |result| *in_callback.lock() = result.is_err())));
     assert!(*refused.lock(), "a hole");
 }
 

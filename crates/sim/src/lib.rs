@@ -8,6 +8,7 @@ pub mod clients;
 mod clock;
 pub mod command;
 mod disk;
+pub mod fault_kind;
 pub mod faults;
 mod host;
 pub mod lock_counters;
@@ -23,7 +24,8 @@ pub mod swarm;
 mod trace;
 pub mod world;
 
+pub use calls::{ClientNet, Incoming};
 pub use host::DETERMINISTIC;
-pub use net::{CallError, ClientNet, Incoming};
+pub use net::CallError;
 pub use settings::{CLIENTS, Crash, DiskPlan, HostId, LinkPlan, WorldPlan};
 pub use world::{Fatal, World};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_mutants::{Mutant, activate};
 
 use crate::checks::Violation;
-use crate::faults::FaultKind;
+use crate::fault_kind::FaultKind;
 use crate::run::run;
 use crate::swarm::{Plan, Work, quiet_links, steady_disk};
 

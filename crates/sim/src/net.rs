@@ -16,7 +16,6 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::AbortHandle;
 
-pub use crate::calls::{ClientNet, Incoming};
 use crate::clock::HostClock;
 use crate::settings::{HostId, LinkPlan};
 use crate::trace::Trace;

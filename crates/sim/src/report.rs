@@ -7,7 +7,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::checkers::Seen;
 use crate::clients::{Outcome, Tally};
-use crate::faults::FaultKind;
+use crate::fault_kind::FaultKind;
 use crate::run::Report;
 
 /// Sums over many runs.

@@ -13,7 +13,8 @@ use rand::{Rng, SeedableRng};
 use crate::checkers::{Checkers, Seen};
 use crate::checks::{Check, Violation};
 use crate::clients::{Lab, Phase, Tally};
-use crate::faults::{FaultKind, Faults};
+use crate::fault_kind::FaultKind;
+use crate::faults::Faults;
 use crate::lock_counters::LockCounters;
 use crate::settings::{CLIENTS, HostId};
 use crate::swarm::Plan;
@@ -121,9 +122,10 @@ pub fn run(plan: &Plan) -> Report {
     match catch_unwind(AssertUnwindSafe(|| run_to_the_end(plan))) {
         Ok(report) => report,
         Err(panic) => {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing");
-            let violation = Violation { check: Check::Fatal, what: format!("the simulation itself panicked: {said}") };
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing");
+            let violation =
+                Violation { check: Check::Fatal, what: format!("the simulation itself panicked: {message}") };
             Report { seed: plan.seed, violation: Some(violation), ..Report::default() }
         }
     }

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-use crate::faults::FaultKind;
+use crate::fault_kind::FaultKind;
 use crate::settings::{DiskPlan, LinkPlan, WorldPlan};
 
 /// What clients do, by the share of each kind of work.

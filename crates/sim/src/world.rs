@@ -191,12 +191,12 @@ impl World {
     }
 
     fn collect_failures(&mut self) {
-        let mut heard = std::mem::take(&mut *self.failures.lock());
-        heard.extend(panics().into_iter().map(|panic| (CLIENTS, format!("panicked: {panic}"))));
-        for (host, why) in heard {
+        let mut failures = std::mem::take(&mut *self.failures.lock());
+        failures.extend(panics().into_iter().map(|panic| (CLIENTS, format!("panicked: {panic}"))));
+        for (host, why) in failures {
             self.trace(host, format_args!("cannot go on: {why}"));
             if let Some(node_slot) = self.slots.get_mut(&host).filter(|node_slot| node_slot.put_back)
-                && TURNED_AWAY.iter().any(|said| why.contains(said))
+                && TURNED_AWAY.iter().any(|reason| why.contains(reason))
             {
                 node_slot.turned_away = true;
                 self.count("rolled back and turned away");
@@ -500,17 +500,17 @@ impl World {
     /// Boots a new node with an empty disk, adds it as a learner and promotes it, in the background and for as long
     /// as it takes.
     pub fn add_node(&mut self) -> HostId {
-        let ask = self.nodes();
+        let members = self.nodes();
         let node = self.boot_new(MemberRole::Member);
-        self.change(None, membership::add(self.client_net(), ask, node));
+        self.change(None, membership::add(self.client_net(), members, node));
         node
     }
 
     /// Boots a new front node with an empty disk and adds it, in the background and for as long as it takes.
     pub fn add_front(&mut self) -> HostId {
-        let ask = self.nodes();
+        let members = self.nodes();
         let node = self.boot_new(MemberRole::Front);
-        self.change(None, membership::add_front(self.client_net(), ask, node));
+        self.change(None, membership::add_front(self.client_net(), members, node));
         node
     }
 
@@ -526,14 +526,14 @@ impl World {
     /// Removes a node from the membership in the background, for as long as it takes; then it is switched off for
     /// ever.
     pub fn remove_node(&mut self, node: HostId) {
-        let ask: Vec<HostId> = self.nodes().into_iter().filter(|other| *other != node).collect();
-        if ask.is_empty() {
+        let members: Vec<HostId> = self.nodes().into_iter().filter(|other| *other != node).collect();
+        if members.is_empty() {
             return;
         }
         self.count("nodes removed");
         self.trace(node, format_args!("is to leave"));
         let net = self.client_net();
-        self.change(Some(node), membership::remove(net, ask, node));
+        self.change(Some(node), membership::remove(net, members, node));
     }
 
     fn change(&mut self, leaves: Option<HostId>, work: impl Future<Output = ()> + Send + 'static) {

@@ -108,8 +108,8 @@ impl Calls {
         }
         self.given_up.retain(|uuid, _| stands(uuid) != Stands::Not || waited_for.contains(uuid));
         for (uuid, since_us) in &self.given_up {
-            let may_be_told = self.tries.get(uuid).is_some_and(|tries| *tries > 1) && stands(uuid) == Stands::Holds;
-            let left = !waited_for.contains(uuid) && !self.excused.contains(uuid) && !may_be_told;
+            let may_be_reported = self.tries.get(uuid).is_some_and(|tries| *tries > 1) && stands(uuid) == Stands::Holds;
+            let left = !waited_for.contains(uuid) && !self.excused.contains(uuid) && !may_be_reported;
             if left && now_us > *since_us.max(&right_us) + GONE_WITHIN_US {
                 return Err(format!(
                     "nobody has waited for request {uuid} since {since_us} us, and it was still there at {now_us} us"
@@ -190,10 +190,10 @@ mod tests {
     #[test]
     fn what_nobody_can_take_back_may_stay() {
         let mut calls = Calls::default();
-        let (told, dies) = (calls.begins("told", 1, S), calls.begins("dies", 2, S));
-        calls.gave_up("told", S);
+        let (answered, dies) = (calls.begins("answered", 1, S), calls.begins("dies", 2, S));
+        calls.gave_up("answered", S);
         calls.gave_up("dies", S);
-        calls.ends(told, true, 2 * S);
+        calls.ends(answered, true, 2 * S);
         calls.ends(dies, false, 2 * S);
         calls.died(2);
         calls.overdue(60 * S, 0, waits).unwrap();

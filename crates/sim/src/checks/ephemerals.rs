@@ -109,7 +109,7 @@ impl Ephemerals {
     ///
     /// # Errors
     /// If it is.
-    pub fn told_ended(&self, session: u64) -> Checked {
+    pub fn session_end_reported(&self, session: u64) -> Checked {
         if self.ended.contains_key(&session) {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Ephemerals {
     ///
     /// # Errors
     /// If what the session owned is still there.
-    pub fn told_ended_by(&self, session: u64, shown: &State) -> Checked {
+    pub fn session_end_shown(&self, session: u64, shown: &State) -> Checked {
         if shown.session(SessionId(session)).is_none() {
             return Ok(());
         }
@@ -199,9 +199,9 @@ mod tests {
     fn all_at_one_point_is_right() {
         let (mut history, mut ephemerals, session) = with_three();
         history.expire(session);
-        ephemerals.told_ended(session).unwrap_err();
+        ephemerals.session_end_reported(session).unwrap_err();
         history.each(|each| ephemerals.change(each).unwrap());
-        ephemerals.told_ended(session).unwrap();
+        ephemerals.session_end_reported(session).unwrap();
     }
 
     #[test]
@@ -209,8 +209,8 @@ mod tests {
         let (mut history, ephemerals, session) = with_three();
         let before = history.state.clone();
         history.expire(session);
-        ephemerals.told_ended_by(session, &before).unwrap_err();
-        ephemerals.told_ended_by(session, &history.state).unwrap();
+        ephemerals.session_end_shown(session, &before).unwrap_err();
+        ephemerals.session_end_shown(session, &history.state).unwrap();
     }
 
     #[test]

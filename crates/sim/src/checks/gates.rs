@@ -21,7 +21,7 @@ enum Standing {
 pub struct Gates {
     standing: BTreeMap<String, Standing>,
     last_token: BTreeMap<String, u64>,
-    /// Who was given leave, under which request: to be told the same again.
+    /// Who was given leave, under which request: to be given the same again.
     begun: BTreeMap<(u64, u128), (String, GateStanding)>,
 }
 
@@ -41,13 +41,13 @@ impl Gates {
         let Command::Do { actor: Actor { session, request, .. }, op } = change.command else { return Ok(()) };
         let Ok(reply) = &change.outcome.reply else { return Ok(()) };
         match (op, reply) {
-            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(told)) if change.outcome.changed => {
+            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(answer)) if change.outcome.changed => {
                 if let (Some(session), Some(request)) = (session, request) {
-                    self.begun.insert((session.0, request.id.0), (key.to_string(), told.clone()));
+                    self.begun.insert((session.0, request.id.0), (key.to_string(), answer.clone()));
                 }
-                self.begun(key.as_str(), session.map(|session| session.0), told, change.clock_ms)
+                self.begun(key.as_str(), session.map(|session| session.0), answer, change.clock_ms)
             }
-            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(told)) => self.asked(key.as_str(), told, change),
+            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(answer)) => self.queried(key.as_str(), answer, change),
             (Op::Gate(GateOp::Finish { key, token, result, keep_ms }), Reply::GateSettled)
                 if change.outcome.changed =>
             {
@@ -59,7 +59,7 @@ impl Gates {
                 self.finished(key.as_str(), token.0, result, FOREVER_MS)
             }
             (Op::Gate(GateOp::Reset { key, token }), Reply::GateReset { token: of, was_done }) => {
-                self.reset(key.as_str(), (token.map(|token| token.0), of.0), *was_done, change.clock_ms)
+                self.reset(key.as_str(), token.map(|token| token.0), of.0, *was_done, change.clock_ms)
             }
             (Op::Gate(GateOp::Fail { key, token }), Reply::GateSettled) if change.outcome.changed => {
                 self.settle(key.as_str(), token.0, change.clock_ms)
@@ -74,15 +74,17 @@ impl Gates {
     }
 
     /// Somebody opened the gate by force: what it stood for had the token that they named, if any.
-    fn reset(&mut self, key: &str, (asked, of): (Option<u64>, u64), was_done: bool, clock_ms: u64) -> Checked {
+    fn reset(&mut self, key: &str, wanted: Option<u64>, of: u64, was_done: bool, clock_ms: u64) -> Checked {
         let good = match self.now(key, clock_ms) {
             Some(Standing::Pending { token, .. }) => !was_done && *token == of,
             Some(Standing::Done { token, .. }) => was_done && *token == of,
             None => false,
         };
-        if !good || asked.is_some_and(|asked| asked != of) {
+        if !good || wanted.is_some_and(|wanted| wanted != of) {
             let stood = self.standing.get(key);
-            return Err(format!("gate {key} was reset with token {of} ({asked:?} was asked for), and stood {stood:?}"));
+            return Err(format!(
+                "gate {key} was reset with token {of} ({wanted:?} was asked for), and stood {stood:?}"
+            ));
         }
         self.standing.remove(key);
         Ok(())
@@ -94,9 +96,9 @@ impl Gates {
         })
     }
 
-    fn begun(&mut self, key: &str, session: Option<u64>, told: &GateStanding, clock_ms: u64) -> Checked {
-        let GateStanding::Proceed { token, until_ms } = told else {
-            return Err(format!("gate {key} was changed by one who was told {told:?}"));
+    fn begun(&mut self, key: &str, session: Option<u64>, answer: &GateStanding, clock_ms: u64) -> Checked {
+        let GateStanding::Proceed { token, until_ms } = answer else {
+            return Err(format!("gate {key} was changed by one who got {answer:?}"));
         };
         if let Some(other) = self.now(key, clock_ms) {
             return Err(format!(
@@ -112,10 +114,10 @@ impl Gates {
         Ok(())
     }
 
-    /// Somebody asked and changed nothing: was told how it stands, or what they had been told before.
-    fn asked(&self, key: &str, told: &GateStanding, change: &Change<'_>) -> Checked {
-        let good = match (told, self.now(key, change.clock_ms)) {
-            (GateStanding::Proceed { .. }, _) => self.is_retry(key, told, change.command),
+    /// Somebody asked and changed nothing: the answer is how it stands, or what they got before.
+    fn queried(&self, key: &str, answer: &GateStanding, change: &Change<'_>) -> Checked {
+        let good = match (answer, self.now(key, change.clock_ms)) {
+            (GateStanding::Proceed { .. }, _) => self.is_retry(key, answer, change.command),
             (GateStanding::InProgress { token, .. }, Some(Standing::Pending { token: own, .. })) => token.0 == *own,
             (GateStanding::Done { token, result, .. }, Some(Standing::Done { token: own, result: kept, .. })) => {
                 token.0 == *own && result == kept
@@ -125,16 +127,16 @@ impl Gates {
         if good {
             return Ok(());
         }
-        Err(format!("gate {key} said {told:?} at {} ms, and stands {:?}", change.clock_ms, self.standing.get(key)))
+        Err(format!("gate {key} said {answer:?} at {} ms, and stands {:?}", change.clock_ms, self.standing.get(key)))
     }
 
     /// Whether a worker asks for the leave that it was given, under the same request.
-    fn is_retry(&self, key: &str, told: &GateStanding, command: &Command) -> bool {
+    fn is_retry(&self, key: &str, answer: &GateStanding, command: &Command) -> bool {
         let Command::Do { actor: Actor { session: Some(session), request: Some(request), .. }, .. } = command else {
             return false;
         };
         let begun = self.begun.get(&(session.0, request.id.0));
-        begun.is_some_and(|(of, given)| of == key && given == told)
+        begun.is_some_and(|(of, given)| of == key && given == answer)
     }
 
     fn settle(&mut self, key: &str, token: u64, clock_ms: u64) -> Checked {
@@ -200,7 +202,7 @@ mod tests {
         let (command, outcome) = history.last();
         history.each(|each| gates.change(each).unwrap());
         gates.change(&change(&command, &outcome, 9)).unwrap();
-        // Another request of the same session is told to go ahead as well; another token.
+        // Another request of the same session gets leave to go ahead as well; another token.
         history.keyed(session, 8, begin());
         let (other, _) = history.last();
         gates.change(&change(&other, &outcome, 9)).unwrap_err();

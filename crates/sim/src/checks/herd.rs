@@ -20,7 +20,7 @@ pub struct Herd {
 
 impl Herd {
     /// A client asks for a lock under this uuid, for the first time or again.
-    pub fn asked(&mut self, uuid: &str) {
+    pub fn requested(&mut self, uuid: &str) {
         *self.calls.entry(uuid.to_owned()).or_default() += 1;
     }
 
@@ -55,8 +55,8 @@ mod tests {
     fn a_herd_is_refused() {
         let mut herd = Herd::default();
         herd.counted(0).unwrap();
-        herd.asked("a");
-        herd.asked("a");
+        herd.requested("a");
+        herd.requested("a");
         herd.entitled(&Entitled { uuids: vec!["a".into(), "b".into()] });
         herd.counted(3).unwrap();
         herd.counted(4).unwrap_err();

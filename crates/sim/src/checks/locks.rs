@@ -62,7 +62,7 @@ pub struct Locks {
     /// Requests of which a client was told that they are no more.
     left: BTreeSet<String>,
     /// Tokens of which a client was told that it holds; it has not hung up on them.
-    told: BTreeSet<u64>,
+    reported: BTreeSet<u64>,
     /// Tokens that were taken back because their callers were gone.
     abandoned: BTreeSet<u64>,
     grants: u64,
@@ -238,7 +238,7 @@ impl Locks {
                 Op::Lock(LockOp::ForceRelease { token: named, .. }) => named.0 == token,
                 Op::Lock(LockOp::Abandon { token: named, .. }) => {
                     self.abandoned.insert(token);
-                    if self.told.contains(&token) {
+                    if self.reported.contains(&token) {
                         return Err(format!(
                             "token {token} of lock {lock} was taken back as one whose caller has gone, and a client \
                              had been told that it holds"
@@ -354,12 +354,12 @@ impl Locks {
         zxid: u64,
         fresh: bool,
     ) -> Checked {
-        let say =
+        let fail =
             |what: &str| Err(format!("{op:?} of session {session:?} was answered {reply:?} at {zxid}, but {what}"));
         let Op::Lock(on_locks) = op else {
             return match (op, reply) {
                 (Op::Multi(_), Ok(_)) if fresh && !before.guards_hold => {
-                    say("a lock that it is guarded by was not held so")
+                    fail("a lock that it is guarded by was not held so")
                 }
                 _ => Ok(()),
             };
@@ -367,34 +367,34 @@ impl Locks {
         match (on_locks, reply) {
             (LockOp::Acquire { locks, .. }, Ok(Reply::Queued { token, held, .. })) if fresh => {
                 if token.0 != zxid {
-                    return say("the token is not the zxid of the request");
+                    return fail("the token is not the zxid of the request");
                 }
                 if locks.iter().any(|lock| self.place(lock.as_str(), token.0).is_none()) {
-                    return say("it does not stand in the queue of each");
+                    return fail("it does not stand in the queue of each");
                 }
                 if *held != locks.iter().all(|lock| self.holds(lock.as_str(), token.0)) {
-                    return say("the queues say otherwise");
+                    return fail("the queues say otherwise");
                 }
                 Ok(())
             }
             (LockOp::AcquireReentrant { lock, .. }, Ok(Reply::Queued { token, held, .. })) if fresh => {
                 if before.reenters.is_some() {
-                    return say("its session held the lock, and was to hold it once more");
+                    return fail("its session held the lock, and was to hold it once more");
                 }
                 if token.0 != zxid || self.place(lock.as_str(), token.0).is_none() {
-                    return say("it does not stand in the queue with this token");
+                    return fail("it does not stand in the queue with this token");
                 }
                 if *held != self.holds(lock.as_str(), token.0) {
-                    return say("the queue says otherwise");
+                    return fail("the queue says otherwise");
                 }
                 Ok(())
             }
             (LockOp::AcquireReentrant { lock, .. }, Ok(Reply::Reentered { token, holds, .. })) if fresh => {
                 if before.reenters != Some(token.0) {
-                    return say("its session did not hold the lock by this request");
+                    return fail("its session did not hold the lock by this request");
                 }
                 if *holds != self.holds_of(lock.as_str(), token.0) + 1 {
-                    return say("it was not one hold more");
+                    return fail("it was not one hold more");
                 }
                 Ok(())
             }
@@ -407,19 +407,19 @@ impl Locks {
                 let left = locks.iter().filter(|lock| self.place(lock.as_str(), token.0).is_some());
                 let left = left.map(|lock| self.holds_of(lock.as_str(), token.0).saturating_sub(1)).max();
                 if left != Some(*holds) || *holds == 0 {
-                    return say("it was not one hold less");
+                    return fail("it was not one hold less");
                 }
                 Ok(())
             }
-            (LockOp::Release { .. }, Ok(_)) if fresh && !before.all_held => say("it did not hold them"),
-            (LockOp::Release { .. }, Err(Refusal::NotHeld { .. })) if before.all_held => say("it held them"),
-            (LockOp::Withdraw { .. }, Ok(Reply::HeldInstead)) if !before.all_held => say("it did not hold them"),
+            (LockOp::Release { .. }, Ok(_)) if fresh && !before.all_held => fail("it did not hold them"),
+            (LockOp::Release { .. }, Err(Refusal::NotHeld { .. })) if before.all_held => fail("it held them"),
+            (LockOp::Withdraw { .. }, Ok(Reply::HeldInstead)) if !before.all_held => fail("it did not hold them"),
             (LockOp::Withdraw { if_holding: IfHolding::Keep, .. }, Ok(Reply::Withdrawn))
                 if fresh && before.all_held =>
             {
-                say("it held them, and was to keep them")
+                fail("it held them, and was to keep them")
             }
-            (LockOp::Withdraw { .. }, Err(Refusal::NotQueued { .. })) if before.any_there => say("it stood there"),
+            (LockOp::Withdraw { .. }, Err(Refusal::NotQueued { .. })) if before.any_there => fail("it stood there"),
             (
                 LockOp::Release { locks, token } | LockOp::Withdraw { locks, token, .. },
                 Ok(Reply::Released | Reply::Withdrawn),
@@ -444,7 +444,7 @@ impl Locks {
     /// # Errors
     /// If it did not, or if it was taken for one whose caller had gone.
     pub fn granted(&mut self, locks: &[LockName], token: u64, zxid: u64) -> Checked {
-        self.told.insert(token);
+        self.reported.insert(token);
         if self.abandoned.contains(&token) {
             return Err(format!(
                 "a client was told at {zxid} that it holds {locks:?} with token {token}, which had been taken back \

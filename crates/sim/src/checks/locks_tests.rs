@@ -252,14 +252,14 @@ fn a_lock_that_its_session_holds_twice_is_free_after_two_releases() {
     let mut history = History::default();
     history.apply(Command::RaiseFeatureLevel { level: lockkeeper_core::FeatureLevel::REENTRY });
     let (a, b) = (history.open(), history.open());
-    let ask = |uuid| LockOp::AcquireReentrant {
+    let reenter = |uuid| LockOp::AcquireReentrant {
         lock: lock("l"),
         delay_ms: 0,
         uuid: lockkeeper_core::RequestId(uuid),
         label: "".into(),
     };
-    let token = history.run(Some(a), ask(1));
-    history.run(Some(a), ask(2));
+    let token = history.run(Some(a), reenter(1));
+    history.run(Some(a), reenter(2));
     let waiting = history.acquire(b, "l", LockMode::Exclusive, 0);
     let once = history.release(a, "l", token);
     let (command, outcome) = history.last();
@@ -267,16 +267,16 @@ fn a_lock_that_its_session_holds_twice_is_free_after_two_releases() {
     locks.granted(&names("l"), token, once).unwrap();
     locks.granted(&names("l"), waiting, once).unwrap_err();
 
-    let says = |locks: &mut Locks, reply| {
+    let check_reply = |locks: &mut Locks, reply| {
         let outcome = Outcome { reply: Ok(reply), ..outcome.clone() };
         locks.change(&change(&command, &outcome, 1)).map(drop)
     };
-    says(&mut locks, Reply::Released).unwrap_err();
-    says(&mut locks, Reply::StillHeld { holds: 2 }).unwrap_err();
-    says(&mut locks, Reply::StillHeld { holds: 1 }).unwrap();
-    says(&mut locks, Reply::StillHeld { holds: 0 }).unwrap_err();
+    check_reply(&mut locks, Reply::Released).unwrap_err();
+    check_reply(&mut locks, Reply::StillHeld { holds: 2 }).unwrap_err();
+    check_reply(&mut locks, Reply::StillHeld { holds: 1 }).unwrap();
+    check_reply(&mut locks, Reply::StillHeld { holds: 0 }).unwrap_err();
 
-    let entered = Command::Do { actor: Actor::of(lockkeeper_core::SessionId(a)), op: ask(3).into() };
+    let entered = Command::Do { actor: Actor::of(lockkeeper_core::SessionId(a)), op: reenter(3).into() };
     let token = FencingToken(token);
     let path = lock("l").directory();
     let enters = |locks: &mut Locks, token, holds| {

@@ -213,10 +213,11 @@ mod tests {
         let key = lockkeeper_core::GateKey::parse("g").unwrap();
         let op = Op::from(GateOp::Begin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() });
         let token = lockkeeper_core::FencingToken(3);
-        let says = |standing| requests.answered(1, 7, &op, &Ok(Reply::Gate(standing)), 3);
+        let check_standing = |standing| requests.answered(1, 7, &op, &Ok(Reply::Gate(standing)), 3);
         let session = Some(lockkeeper_core::SessionId(2));
-        says(GateStanding::InProgress { token, session, label: "w".into(), since_ms: 1, until_ms: 9 }).unwrap();
-        says(GateStanding::Proceed { token, until_ms: 9 }).unwrap_err();
+        check_standing(GateStanding::InProgress { token, session, label: "w".into(), since_ms: 1, until_ms: 9 })
+            .unwrap();
+        check_standing(GateStanding::Proceed { token, until_ms: 9 }).unwrap_err();
         requests.answered(1, 7, &op, &Err(Refusal::RequestMismatch), 3).unwrap_err();
     }
 

@@ -177,7 +177,7 @@ impl Sessions {
     }
 
     /// The session's client has been told at `at_us`, by whatever way, that it is lost: it relies on it no longer.
-    pub fn told_lost(&mut self, session: u64, at_us: u64) {
+    pub fn reported_lost(&mut self, session: u64, at_us: u64) {
         if let Some(life) = self.live.get_mut(&session) {
             life.relied_on_us = life.relied_on_us.min(at_us);
         }
@@ -280,7 +280,7 @@ mod tests {
         (history, session)
     }
 
-    fn told(sessions: &mut Sessions, history: &History, number: usize, at_ms: u64) -> (Checked, Checked) {
+    fn renewal(sessions: &mut Sessions, history: &History, number: usize, at_ms: u64) -> (Checked, Checked) {
         let (command, outcome) = &history.pending[number];
         sessions.change(&change(command, outcome, at_ms))
     }
@@ -290,9 +290,9 @@ mod tests {
         let (history, session) = expiring(3_000);
         for (acknowledged_ms, good) in [(900, true), (1_000, true), (1_001, false)] {
             let mut sessions = Sessions::new(1.0);
-            told(&mut sessions, &history, 0, 1).0.unwrap();
+            renewal(&mut sessions, &history, 0, 1).0.unwrap();
             sessions.promised(session, "a keepalive", acknowledged_ms * 1_000, 2_000).unwrap();
-            assert_eq!(told(&mut sessions, &history, 1, 3_000).0.is_ok(), good);
+            assert_eq!(renewal(&mut sessions, &history, 1, 3_000).0.is_ok(), good);
             assert_eq!(sessions.expired(), 1);
             // The acknowledgement may reach its client later than the end.
             assert_eq!(sessions.promised(session, "late", acknowledged_ms * 1_000, 2_000).is_ok(), good);
@@ -305,9 +305,9 @@ mod tests {
         let (history, session) = expiring(3_000);
         for (acknowledged_ms, good) in [(1_090, true), (1_100, false)] {
             let mut sessions = Sessions::new(1.05);
-            told(&mut sessions, &history, 0, 1).0.unwrap();
+            renewal(&mut sessions, &history, 0, 1).0.unwrap();
             sessions.promised(session, "a keepalive", acknowledged_ms * 1_000, 2_000).unwrap();
-            assert_eq!(told(&mut sessions, &history, 1, 3_000).0.is_ok(), good, "{acknowledged_ms}");
+            assert_eq!(renewal(&mut sessions, &history, 1, 3_000).0.is_ok(), good, "{acknowledged_ms}");
         }
     }
 
@@ -316,16 +316,16 @@ mod tests {
         let (history, session) = expiring(3_000);
         for (until_ms, good) in [(3_000, true), (3_001, false)] {
             let mut sessions = Sessions::new(1.0);
-            told(&mut sessions, &history, 0, 1).1.unwrap();
+            renewal(&mut sessions, &history, 0, 1).1.unwrap();
             sessions.relied_on(session, until_ms * 1_000).unwrap();
-            assert_eq!(told(&mut sessions, &history, 1, 3_000).1.is_ok(), good);
+            assert_eq!(renewal(&mut sessions, &history, 1, 3_000).1.is_ok(), good);
             assert_eq!(sessions.relied_on(session, until_ms * 1_000).is_ok(), good);
         }
         let mut sessions = Sessions::new(1.0);
-        told(&mut sessions, &history, 0, 1).1.unwrap();
+        renewal(&mut sessions, &history, 0, 1).1.unwrap();
         sessions.relied_on(session, 4_000_000).unwrap();
-        sessions.told_lost(session, 2_000_000);
-        told(&mut sessions, &history, 1, 3_000).1.unwrap();
+        sessions.reported_lost(session, 2_000_000);
+        renewal(&mut sessions, &history, 1, 3_000).1.unwrap();
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         };
         let begin = || {
             let mut sessions = Sessions::new(1.0);
-            told(&mut sessions, &history, 0, 1).0.unwrap();
+            renewal(&mut sessions, &history, 0, 1).0.unwrap();
             sessions.pass(RECOVERY_US + 1, true).unwrap();
             sessions
         };

@@ -12,12 +12,12 @@ pub struct Watches {
     events: Vec<(u64, NodeEventKind, String)>,
     /// How far the log has come.
     last: u64,
-    heard: u64,
+    received: u64,
 }
 
 /// How far one watch has been told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct Received {
     /// Everything up to here.
     pub up_to: u64,
     /// The watch has ended.
@@ -32,8 +32,8 @@ impl Watches {
     }
 
     /// How many events were told to watches.
-    pub fn heard(&self) -> u64 {
-        self.heard
+    pub fn received_count(&self) -> u64 {
+        self.received
     }
 
     /// A watch from `from` on was refused, for events are kept from `oldest` on only.
@@ -58,13 +58,13 @@ impl Watches {
     ///
     /// # Errors
     /// If something between is missing, was not asked for, or comes twice or out of order.
-    pub fn told(&mut self, spec: &WatchSpec, from: u64, item: &WatchItem) -> Result<Heard, String> {
-        let (up_to, told): (u64, &[WatchEvent]) = match item {
+    pub fn received(&mut self, spec: &WatchSpec, from: u64, item: &WatchItem) -> Result<Received, String> {
+        let (up_to, events): (u64, &[WatchEvent]) = match item {
             WatchItem::Changes(changes) => (changes.last().map_or(from, |last| last.zxid.0), changes),
             WatchItem::Bookmark(zxid) => (zxid.0, &[]),
             WatchItem::Lost { oldest } => {
                 self.is_of_the_past(spec, oldest.0)?;
-                return Ok(Heard { up_to: from, lost: true });
+                return Ok(Received { up_to: from, lost: true });
             }
         };
         if up_to <= from && !matches!(item, WatchItem::Bookmark(_)) {
@@ -73,16 +73,16 @@ impl Watches {
         let first = self.events.partition_point(|(zxid, ..)| *zxid <= from);
         let due =
             self.events[first..].iter().take_while(|(zxid, ..)| *zxid <= up_to).filter(|event| wanted(spec, event));
-        let told_of = told.iter().map(|event| (event.zxid.0, event.kind, event.path.as_str()));
+        let delivered = events.iter().map(|event| (event.zxid.0, event.kind, event.path.as_str()));
         let due: Vec<_> = due.map(|(zxid, kind, path)| (*zxid, *kind, path.as_str())).collect();
-        let told_of: Vec<_> = told_of.collect();
-        if due != told_of {
+        let delivered: Vec<_> = delivered.collect();
+        if due != delivered {
             return Err(format!(
-                "{spec:?} between {from} and {up_to} was told {told_of:?}, and should have been {due:?}"
+                "{spec:?} between {from} and {up_to} was told {delivered:?}, and should have been {due:?}"
             ));
         }
-        self.heard += told_of.len() as u64;
-        Ok(Heard { up_to: up_to.max(from), lost: false })
+        self.received += delivered.len() as u64;
+        Ok(Received { up_to: up_to.max(from), lost: false })
     }
 }
 
@@ -134,15 +134,15 @@ mod tests {
     fn what_was_asked_for_is_right() {
         let (mut watches, all) = watches();
         let exact = spec("/a", false);
-        let heard = watches.told(&exact, 0, &item(&all, 1, &["/a"])).unwrap();
-        let heard = watches.told(&exact, heard.up_to, &item(&all, 2, &["/a"])).unwrap();
-        let heard = watches.told(&exact, heard.up_to, &WatchItem::Bookmark(Zxid(3))).unwrap();
-        assert_eq!(heard, Heard { up_to: 3, lost: false });
+        let received = watches.received(&exact, 0, &item(&all, 1, &["/a"])).unwrap();
+        let received = watches.received(&exact, received.up_to, &item(&all, 2, &["/a"])).unwrap();
+        let received = watches.received(&exact, received.up_to, &WatchItem::Bookmark(Zxid(3))).unwrap();
+        assert_eq!(received, Received { up_to: 3, lost: false });
         let below = spec("/a", true);
-        let heard = watches.told(&below, 0, &item(&all, 1, &["/a"])).unwrap();
-        watches.told(&below, heard.up_to, &item(&all, 2, &["/a/b"])).unwrap();
-        assert!(watches.told(&below, 0, &WatchItem::Lost { oldest: Zxid(2) }).unwrap().lost);
-        assert_eq!(watches.heard(), 4);
+        let received = watches.received(&below, 0, &item(&all, 1, &["/a"])).unwrap();
+        watches.received(&below, received.up_to, &item(&all, 2, &["/a/b"])).unwrap();
+        assert!(watches.received(&below, 0, &WatchItem::Lost { oldest: Zxid(2) }).unwrap().lost);
+        assert_eq!(watches.received_count(), 4);
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         watches.compacted(&below, 2, 2).unwrap_err();
         watches.compacted(&below, 3, 1).unwrap_err();
         watches.compacted(&below, 1, 4).unwrap_err();
-        watches.told(&below, 1, &WatchItem::Lost { oldest: Zxid(4) }).unwrap_err();
+        watches.received(&below, 1, &WatchItem::Lost { oldest: Zxid(4) }).unwrap_err();
     }
 
     #[test]
@@ -163,12 +163,12 @@ mod tests {
         let (mut watches, all) = watches();
         let exact = spec("/a", false);
         // Missed what happened at 1; missed what happened at 2 behind a bookmark.
-        watches.told(&exact, 0, &item(&all, 2, &["/a"])).unwrap_err();
-        watches.told(&exact, 1, &WatchItem::Bookmark(Zxid(3))).unwrap_err();
+        watches.received(&exact, 0, &item(&all, 2, &["/a"])).unwrap_err();
+        watches.received(&exact, 1, &WatchItem::Bookmark(Zxid(3))).unwrap_err();
         // Told before.
-        watches.told(&exact, 2, &item(&all, 2, &["/a"])).unwrap_err();
+        watches.received(&exact, 2, &item(&all, 2, &["/a"])).unwrap_err();
         // Not asked for; only half of a transaction.
-        watches.told(&spec("/", true), 2, &item(&all, 3, &["/ab", "/"])).unwrap_err();
-        watches.told(&spec("/", false), 0, &item(&all, 1, &["/", "/a"])).unwrap_err();
+        watches.received(&spec("/", true), 2, &item(&all, 3, &["/ab", "/"])).unwrap_err();
+        watches.received(&spec("/", false), 0, &item(&all, 1, &["/", "/a"])).unwrap_err();
     }
 }

@@ -20,8 +20,8 @@ impl Client {
             pending_ms: self.rng.random_range(200..=5_000),
             label: format!("client {}", self.number).into(),
         };
-        let told = self.mutate(session, "gate begin", begin).await;
-        let OpResult::Done(At { value: Reply::Gate(standing), .. }) = told else { return };
+        let op_result = self.mutate(session, "gate begin", begin).await;
+        let OpResult::Done(At { value: Reply::Gate(standing), .. }) = op_result else { return };
         self.progress();
         if let GateStanding::Done { token, until_ms: FOREVER_MS, .. } = standing {
             return self.reset_gate(key, token).await;
@@ -49,6 +49,6 @@ impl Client {
     async fn reset_gate(&mut self, key: GateKey, token: FencingToken) {
         let caller = Caller { may_force: true, ..Caller::default() };
         let op = GateOp::Reset { key, token: Some(token) };
-        drop(self.ask(TRY, move |node| async move { node.execute(caller, op).await }).await);
+        drop(self.call(TRY, move |node| async move { node.execute(caller, op).await }).await);
     }
 }

@@ -19,19 +19,19 @@ use crate::swarm::Work;
 impl Client {
     /// Asks for a lock, and does with it what people do.
     pub(super) async fn lock_something(&mut self, session: &Session, work: Work) {
-        let ask = self.draw_request(work);
+        let wanted = self.draw_request(work);
         let give_up_after = self.rng.random_bool(0.1).then(|| self.rng.random_range(1..=2_000));
-        let told = match give_up_after {
+        let op_result = match give_up_after {
             Some(ms) => {
-                let asking = self.fork_and_acquire(session, &ask);
+                let acquiring = self.fork_and_acquire(session, &wanted);
                 // Past it the caller has gone; the node notices, and takes the request back.
-                tokio::time::timeout(Duration::from_millis(ms), asking).await.unwrap_or(OpResult::Unknown)
+                tokio::time::timeout(Duration::from_millis(ms), acquiring).await.unwrap_or(OpResult::Unknown)
             }
-            None => self.acquire(session, &ask).await,
+            None => self.acquire(session, &wanted).await,
         };
-        self.lab.count("acquire", outcome_of(&told));
-        match told {
-            OpResult::Done(At { value: Acquired::Held(grant), .. }) => self.hold(session, &ask, &grant).await,
+        self.lab.count("acquire", outcome_of(&op_result));
+        match op_result {
+            OpResult::Done(At { value: Acquired::Held(grant), .. }) => self.hold(session, &wanted, &grant).await,
             // It may hold without knowing of it: others must not wait for that for ever.
             OpResult::Unknown => self.leave_after(3),
             OpResult::Done(_) | OpResult::Refused(_) | OpResult::Failed | OpResult::SessionEnded => {}
@@ -64,57 +64,57 @@ impl Client {
         Acquire { locks, mode, reentrant, delay_ms, uuid, label, wait: Duration::from_millis(wait_ms) }
     }
 
-    async fn fork_and_acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {
+    async fn fork_and_acquire(&mut self, session: &Session, wanted: &Acquire) -> OpResult<Acquired> {
         let mut again = self.fork();
         again.next_id = self.next_id;
-        again.acquire(session, ask).await
+        again.acquire(session, wanted).await
     }
 
     /// Asks again under the same id until something is certain.
-    async fn acquire(&mut self, session: &Session, ask: &Acquire) -> OpResult<Acquired> {
-        let key = RequestKey { id: ask.uuid, acknowledged: Vec::new() };
-        let give_up_us = self.now_us() + micros(ask.wait) + 10_000_000;
+    async fn acquire(&mut self, session: &Session, wanted: &Acquire) -> OpResult<Acquired> {
+        let key = RequestKey { id: wanted.uuid, acknowledged: Vec::new() };
+        let give_up_us = self.now_us() + micros(wanted.wait) + 10_000_000;
         let level = self.lab.checkers.lock().feature_level();
-        let mut asking = AcquireGuard { lab: self.lab.clone(), uuid: ask.uuid.to_string(), is_settled: false };
+        let mut guard = AcquireGuard { lab: self.lab.clone(), uuid: wanted.uuid.to_string(), is_settled: false };
         let mut open = false;
         loop {
             let began = {
                 let mut checkers = self.lab.checkers.lock();
-                checkers.asked(&asking.uuid);
+                checkers.requested(&guard.uuid);
                 checkers.began()
             };
-            let (net, wanted) = (self.lab.net.clone(), ask.clone());
+            let (net, sent) = (self.lab.net.clone(), wanted.clone());
             let caller =
                 Caller { credential: Some(session.credential), request: Some(key.clone()), ..Caller::default() };
-            let (lab, at, uuid) = (self.lab.clone(), self.node(), asking.uuid.clone());
-            self.lab.net.note(&format!("client {} asks node {at} for {:?} as {uuid}", self.number, ask.locks));
+            let (lab, at, uuid) = (self.lab.clone(), self.node(), guard.uuid.clone());
+            self.lab.net.note(&format!("client {} asks node {at} for {:?} as {uuid}", self.number, wanted.locks));
             let serve = move |node: lockkeeper_node::Node| async move {
                 let _served = ServeGuard::begin(lab.clone(), &caller);
                 let mut serving = CallGuard::begin(lab, &uuid, at);
-                let answer = node.acquire(caller, wanted).await;
+                let answer = node.acquire(caller, sent).await;
                 serving.keeps = matches!(answer, Ok(At { value: Acquired::Held(_), .. }) | Err(NodeError::Fatal(_)));
                 // What is left of the session is said as of now.
                 answer.map(|At { value, zxid }| At { value: (value, micros(net.now())), zxid })
             };
-            match self.ask(ask.wait + TRY, serve).await {
+            match self.call(wanted.wait + TRY, serve).await {
                 Attempt::Done(At { value: (value, said_us), zxid }) => {
-                    asking.answered(&value, ask, zxid.0);
+                    guard.answered(&value, wanted, zxid.0);
                     let mut checkers = self.lab.checkers.lock();
                     checkers.answered("an acquire", began, zxid.0);
                     if let Acquired::Held(grant) = &value {
-                        checkers.granted(&ask.locks, grant.token.0, zxid.0);
+                        checkers.granted(&wanted.locks, grant.token.0, zxid.0);
                         checkers.promised(session.credential.session.0, "a grant", said_us, grant.remaining_ms);
                     }
                     return OpResult::Done(At { value, zxid });
                 }
                 Attempt::Refused(refusal) => {
                     self.lab.checkers.lock().refused(level, &refusal);
-                    asking.left(&format!("{refusal:?}"));
+                    guard.left(&format!("{refusal:?}"));
                     return OpResult::Refused(refusal);
                 }
                 Attempt::SessionEnded => {
-                    session.told_ended(self);
-                    asking.left("that its session has ended");
+                    session.report_end(self);
+                    guard.left("that its session has ended");
                     return OpResult::SessionEnded;
                 }
                 Attempt::Unknown => open = true,
@@ -127,8 +127,8 @@ impl Client {
         }
     }
 
-    async fn hold(&mut self, session: &Session, ask: &Acquire, grant: &Grant) {
-        let again = if ask.reentrant { self.hold_again(session, ask).await } else { 0 };
+    async fn hold(&mut self, session: &Session, wanted: &Acquire, grant: &Grant) {
+        let again = if wanted.reentrant { self.hold_again(session, wanted).await } else { 0 };
         let steps = self.rng.random_range(0..=3);
         for _ in 0..steps {
             let ms = self.rng.random_range(0..=300);
@@ -136,42 +136,42 @@ impl Client {
             if session.is_lost(self) {
                 return;
             }
-            self.work_under(session, ask, grant.token).await;
+            self.work_under(session, wanted, grant.token).await;
         }
         match self.rng.random_range(0..20) {
             // Keeps it until the session ends.
             0 => self.leave_after(0),
             // Somebody takes it by force.
             1 => {
-                self.break_lock(&ask.locks[0], grant.token).await;
+                self.break_lock(&wanted.locks[0], grant.token).await;
                 // What it has of several locks besides goes with its session alone.
                 self.leave_after(0);
             }
-            2 if ask.mode == LockMode::Write => {
-                let op = LockOp::Downgrade { lock: ask.locks[0].clone(), token: grant.token };
+            2 if wanted.mode == LockMode::Write => {
+                let op = LockOp::Downgrade { lock: wanted.locks[0].clone(), token: grant.token };
                 drop(self.mutate(session, "downgrade", op).await);
-                self.release(session, ask, grant.token).await;
+                self.release(session, wanted, grant.token).await;
             }
             _ => {
                 for _ in 0..again {
-                    self.release(session, ask, grant.token).await;
+                    self.release(session, wanted, grant.token).await;
                     // It still holds.
-                    self.work_under(session, ask, grant.token).await;
+                    self.work_under(session, wanted, grant.token).await;
                 }
-                self.release(session, ask, grant.token).await;
+                self.release(session, wanted, grant.token).await;
             }
         }
         self.progress();
     }
 
     /// Asks for the lock that its session holds once or twice more. Gives how often it was granted.
-    async fn hold_again(&mut self, session: &Session, ask: &Acquire) -> u32 {
+    async fn hold_again(&mut self, session: &Session, wanted: &Acquire) -> u32 {
         let mut again = 0;
         for _ in 0..self.rng.random_range(0..=2) {
             let (uuid, wait) = (RequestId(self.new_id()), Duration::ZERO);
-            let told = self.acquire(session, &Acquire { uuid, wait, ..ask.clone() }).await;
-            self.lab.count("acquire again", outcome_of(&told));
-            match told {
+            let op_result = self.acquire(session, &Acquire { uuid, wait, ..wanted.clone() }).await;
+            self.lab.count("acquire again", outcome_of(&op_result));
+            match op_result {
                 OpResult::Done(At { value: Acquired::Held(_), .. }) => again += 1,
                 // It may be counted: then the lock is free when the session ends.
                 OpResult::Unknown => self.leave_after(0),
@@ -181,22 +181,22 @@ impl Client {
         again
     }
 
-    async fn release(&mut self, session: &Session, ask: &Acquire, token: FencingToken) {
-        let op = LockOp::Release { locks: ask.locks.clone(), token };
+    async fn release(&mut self, session: &Session, wanted: &Acquire, token: FencingToken) {
+        let op = LockOp::Release { locks: wanted.locks.clone(), token };
         let id = self.new_id();
-        let told = self.mutate_as(session, "release", op.clone(), id).await;
-        if matches!(told, OpResult::Failed | OpResult::Unknown) {
+        let op_result = self.mutate_as(session, "release", op.clone(), id).await;
+        if matches!(op_result, OpResult::Failed | OpResult::Unknown) {
             self.leave_after(0);
         }
         // Sometimes the answer is lost on its last steps, and it is asked for again.
-        if matches!(told, OpResult::Done(_)) && self.rng.random_bool(0.1) {
+        if matches!(op_result, OpResult::Done(_)) && self.rng.random_bool(0.1) {
             self.mutate_again(session, "release again", op, id).await;
         }
     }
 
     /// What a holder does: shows the token to a resource, or writes under its guard.
-    async fn work_under(&mut self, session: &Session, ask: &Acquire, token: FencingToken) {
-        let lock = ask.locks[0].clone();
+    async fn work_under(&mut self, session: &Session, wanted: &Acquire, token: FencingToken) {
+        let lock = wanted.locks[0].clone();
         if self.rng.random_bool(0.5) {
             let name = lock.to_string();
             let verified = self.read("verify", move |state: &State| state.verify(&lock, token)).await;
@@ -218,13 +218,13 @@ impl Client {
         let began = self.lab.checkers.lock().began();
         let named = lock.clone();
         let tried = self
-            .ask(TRY, move |node| async move { node.force_release(named, token, Principals::default()).await })
+            .call(TRY, move |node| async move { node.force_release(named, token, Principals::default()).await })
             .await;
         let outcome = match tried {
             Attempt::Done(At { zxid, .. }) => {
                 let mut checkers = self.lab.checkers.lock();
                 checkers.answered("a forced release", began, zxid.0);
-                // It is told of the past, so nobody holds with this token as of now either.
+                // It is true of the past, so nobody holds with this token as of now either.
                 checkers.verified(lock.as_str(), token.0, zxid.0, false);
                 Outcome::Ok
             }
@@ -244,7 +244,7 @@ struct AcquireGuard {
 }
 
 impl AcquireGuard {
-    fn answered(&mut self, value: &Acquired, ask: &Acquire, zxid: u64) {
+    fn answered(&mut self, value: &Acquired, wanted: &Acquire, zxid: u64) {
         self.lab.net.note(&format!("{} is answered at {zxid}: {value:?}", self.uuid));
         match value {
             Acquired::Held(_) => {
@@ -253,7 +253,7 @@ impl AcquireGuard {
             }
             Acquired::Busy { .. } => self.left(&format!("that it is busy at {zxid}")),
             // What is left of a request for several locks is taken back behind this answer, as if its caller had gone.
-            Acquired::Gone if ask.locks.len() > 1 => {}
+            Acquired::Gone if wanted.locks.len() > 1 => {}
             Acquired::Gone => self.left(&format!("that it is gone at {zxid}")),
         }
     }

@@ -22,16 +22,16 @@ impl Client {
             0..=3 => self.read_register(path).await,
             4 => self.read_stale(path).await,
             5 if name != "/data/guarded" => {
-                let told = self.mutate(session, "delete", NodeOp::Delete { path, version: None }).await;
-                self.note_progress(&told);
+                let op_result = self.mutate(session, "delete", NodeOp::Delete { path, version: None }).await;
+                self.note_progress(&op_result);
             }
             6 => self.compare_and_set(session, path).await,
             _ => self.write(session, path).await,
         }
     }
 
-    fn note_progress<T>(&self, told: &OpResult<T>) {
-        if matches!(told, OpResult::Done(_) | OpResult::Refused(_)) {
+    fn note_progress<T>(&self, op_result: &OpResult<T>) {
+        if matches!(op_result, OpResult::Done(_) | OpResult::Refused(_)) {
             self.progress();
         }
     }
@@ -57,7 +57,7 @@ impl Client {
     async fn read_stale(&mut self, path: NodePath) {
         let at = path.clone();
         let look = move |state: &State| state.get(&at).map(|node| node.data.clone());
-        let tried = self.ask(TRY, move |node| async move { node.read(Consistency::Stale, look).await }).await;
+        let tried = self.call(TRY, move |node| async move { node.read(Consistency::Stale, look).await }).await;
         if let Attempt::Done(At { value, zxid }) = tried {
             self.lab.count("stale read", Outcome::Ok);
             self.lab.checkers.lock().read(path.as_str(), zxid.0, value.as_ref());
@@ -66,9 +66,9 @@ impl Client {
 
     async fn write(&mut self, session: &Session, path: NodePath) {
         let set = NodeOp::SetData { path: path.clone(), data: self.new_data(), version: None };
-        let told = self.mutate(session, "write", set).await;
-        self.note_progress(&told);
-        if matches!(told, OpResult::Refused(_)) {
+        let op_result = self.mutate(session, "write", set).await;
+        self.note_progress(&op_result);
+        if matches!(op_result, OpResult::Refused(_)) {
             let parent = path.parent().unwrap_or_else(NodePath::root);
             drop(self.mutate(session, "create", create(parent, NodeData::NULL, NodeKind::Persistent, false)).await);
             let data = self.new_data();
@@ -89,8 +89,8 @@ impl Client {
                 Op::Multi(vec![NodeOp::Check { path, version: Some(version) }, second])
             }
         };
-        let told = self.mutate(session, "compare and set", op).await;
-        self.note_progress(&told);
+        let op_result = self.mutate(session, "compare and set", op).await;
+        self.note_progress(&op_result);
     }
 
     /// Makes ephemerals, looks at them, and sometimes takes one away.
@@ -102,18 +102,18 @@ impl Client {
         let data = self.new_data();
         let id = self.new_id();
         let op = create(path, data, NodeKind::Ephemeral, sequential);
-        let mut told = self.mutate_as(session, "create ephemeral", op.clone(), id).await;
-        if let OpResult::Refused(lockkeeper_core::Refusal::NoNode(_)) = told {
+        let mut op_result = self.mutate_as(session, "create ephemeral", op.clone(), id).await;
+        if let OpResult::Refused(lockkeeper_core::Refusal::NoNode(_)) = op_result {
             drop(
                 self.mutate(session, "create", create(home.clone(), NodeData::NULL, NodeKind::Persistent, false)).await,
             );
-            told = self.mutate(session, "create ephemeral", op).await;
-        } else if matches!(told, OpResult::Done(_)) && self.rng.random_bool(0.2) {
+            op_result = self.mutate(session, "create ephemeral", op).await;
+        } else if matches!(op_result, OpResult::Done(_)) && self.rng.random_bool(0.2) {
             self.mutate_again(session, "create again", op, id).await;
         }
-        self.note_progress(&told);
+        self.note_progress(&op_result);
         self.look_at_members(home).await;
-        if let OpResult::Done(At { value: Reply::Created { path, .. }, .. }) = told
+        if let OpResult::Done(At { value: Reply::Created { path, .. }, .. }) = op_result
             && self.rng.random_bool(0.3)
         {
             drop(self.mutate(session, "delete", NodeOp::Delete { path, version: None }).await);

@@ -17,10 +17,10 @@ impl Client {
         let Ok(name) = RateName::parse(&format!("r/{number}")) else { return };
         for _ in 0..self.rng.random_range(1..=12) {
             let permits = self.rng.random_range(1..=3);
-            let ask = TakePermits { name: name.clone(), rate: RATES[number], permits, reconfigure: false };
+            let wanted = TakePermits { name: name.clone(), rate: RATES[number], permits, reconfigure: false };
             let (of, checkers) = (name.clone(), self.lab.checkers.clone());
             let serve = move |node: lockkeeper_node::Node| async move {
-                let answer = node.take_permits(Caller::default(), ask).await;
+                let answer = node.take_permits(Caller::default(), wanted).await;
                 // Counted where they are given: they are gone even if the answer is lost.
                 if answer.as_ref().is_ok_and(|taken| taken.value.granted) {
                     checkers.lock().given(&of, permits);
@@ -28,7 +28,7 @@ impl Client {
                 answer
             };
             let level = self.lab.checkers.lock().feature_level();
-            let answer = self.ask(TRY, serve).await;
+            let answer = self.call(TRY, serve).await;
             if let Attempt::Refused(refusal) = &answer {
                 self.lab.checkers.lock().refused(level, refusal);
             }

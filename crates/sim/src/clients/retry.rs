@@ -87,7 +87,7 @@ impl Drop for ServeGuard {
 
 impl Client {
     /// One try at the preferred node.
-    pub(super) async fn ask<T, F, Fut>(&mut self, deadline: Duration, serve: F) -> Attempt<T>
+    pub(super) async fn call<T, F, Fut>(&mut self, deadline: Duration, serve: F) -> Attempt<T>
     where
         T: Send + 'static,
         F: FnOnce(Node) -> Fut + Send + 'static,
@@ -99,7 +99,7 @@ impl Client {
             let there = node.clone();
             let answer = serve(node).await;
             if let Err(NodeError::Refused(Refusal::SessionExpired(session))) = &answer {
-                checkers.lock().told_ended_by(session.0, &there.state());
+                checkers.lock().session_end_shown(session.0, &there.state());
             }
             answer
         };
@@ -170,19 +170,19 @@ impl Client {
         let give_up_us = self.now_us() + 15_000_000;
         let level = self.lab.checkers.lock().feature_level();
         let mut open = false;
-        let told = loop {
+        let op_result = loop {
             let caller = Caller {
                 credential: Some(session.credential),
                 request: Some(key.clone()),
                 principals: session.principals.clone(),
                 ..Caller::default()
             };
-            let (asked, lab) = (op.clone(), self.lab.clone());
+            let (sent, lab) = (op.clone(), self.lab.clone());
             let serve = move |node: Node| async move {
                 let _served = ServeGuard::begin(lab, &caller);
-                node.execute(caller, asked).await
+                node.execute(caller, sent).await
             };
-            match self.ask(TRY, serve).await {
+            match self.call(TRY, serve).await {
                 Attempt::Done(At { value, zxid }) => {
                     self.book(session.credential, id, &op, Ok(value.clone()), began, zxid, what);
                     break OpResult::Done(At { value, zxid });
@@ -193,7 +193,7 @@ impl Client {
                     break OpResult::Refused(refusal);
                 }
                 Attempt::SessionEnded => {
-                    session.told_ended(self);
+                    session.report_end(self);
                     break OpResult::SessionEnded;
                 }
                 Attempt::Unknown => open = true,
@@ -204,14 +204,14 @@ impl Client {
             }
             self.pause_between_tries().await;
         };
-        if !open && matches!(told, OpResult::Done(_) | OpResult::Refused(_)) {
+        if !open && matches!(op_result, OpResult::Done(_) | OpResult::Refused(_)) {
             session.acknowledge(RequestId(id));
         }
-        self.lab.count(what, outcome_of(&told));
-        told
+        self.lab.count(what, outcome_of(&op_result));
+        op_result
     }
 
-    #[allow(clippy::too_many_arguments)] // each says another thing about one answer
+    #[allow(clippy::too_many_arguments)] // each describes another side of one answer
     fn book(
         &self,
         credential: Credential,
@@ -223,7 +223,7 @@ impl Client {
         what: &str,
     ) {
         let mut checkers = self.lab.checkers.lock();
-        checkers.told(credential.session.0, id, op, &answer, zxid.0);
+        checkers.reply(credential.session.0, id, op, &answer, zxid.0);
         // A refusal does not say at which point it is true.
         if answer.is_ok() {
             checkers.answered(what, began, zxid.0);
@@ -242,7 +242,7 @@ impl Client {
             let began = self.lab.checkers.lock().began();
             let look = look.clone();
             if let Attempt::Done(at) =
-                self.ask(TRY, move |node| async move { node.read(Linearizable, look).await }).await
+                self.call(TRY, move |node| async move { node.read(Linearizable, look).await }).await
             {
                 self.lab.checkers.lock().answered(what, began, at.zxid.0);
                 self.lab.count(what, Outcome::Ok);
@@ -257,8 +257,8 @@ impl Client {
     }
 }
 
-pub(super) fn outcome_of<T>(told: &OpResult<T>) -> Outcome {
-    match told {
+pub(super) fn outcome_of<T>(op_result: &OpResult<T>) -> Outcome {
+    match op_result {
         OpResult::Done(_) => Outcome::Ok,
         OpResult::Refused(_) | OpResult::SessionEnded => Outcome::Refused,
         OpResult::Failed => Outcome::Failed,
@@ -272,11 +272,11 @@ mod tests {
 
     #[test]
     fn a_node_that_has_failed_or_denies_the_secret_breaks_a_promise() {
-        let said = |error| classify::<()>(Ok(Err(error))).map(drop).map_err(|violation| violation.check);
-        assert_eq!(said(NodeError::Fatal("an answer of the wrong kind".into())), Err(Check::Fatal));
-        assert_eq!(said(NodeError::WrongSecret), Err(Check::Durable));
+        let classified = |error| classify::<()>(Ok(Err(error))).map(drop).map_err(|violation| violation.check);
+        assert_eq!(classified(NodeError::Fatal("an answer of the wrong kind".into())), Err(Check::Fatal));
+        assert_eq!(classified(NodeError::WrongSecret), Err(Check::Durable));
         for other in [NodeError::UnknownOutcome("who knows".into()), NodeError::ShuttingDown] {
-            assert_eq!(said(other), Ok(()));
+            assert_eq!(classified(other), Ok(()));
         }
     }
 }

@@ -56,7 +56,7 @@ impl Session {
             let began = client.lab.checkers.lock().began();
             let label = format!("client {}", client.number);
             let who = principals.clone();
-            let opening = client.ask(super::retry::TRY, move |node| async move {
+            let opening = client.call(super::retry::TRY, move |node| async move {
                 node.open_session_as(who, false, timeout_ms, &label).await
             });
             if let Attempt::Done(opened) = opening.await {
@@ -110,15 +110,15 @@ impl Session {
     }
 
     /// The cluster has said that it is over.
-    pub(super) fn told_ended(&self, client: &Client) {
+    pub(super) fn report_end(&self, client: &Client) {
         self.lease.lock().lost = true;
-        client.lab.checkers.lock().told_ended(self.credential.session.0, client.now_us());
+        client.lab.checkers.lock().session_end_reported(self.credential.session.0, client.now_us());
     }
 
     /// A keepalive that was sent then is acknowledged.
     fn renewed(&self, client: &Client, sent_us: u64, timeout_ms: u32) {
         client.lab.checkers.lock().promised(self.credential.session.0, "a keepalive", sent_us, timeout_ms.into());
-        // Lost is lost: its holder has been told.
+        // Lost is lost: its holder knows.
         if self.is_lost(client) {
             return;
         }
@@ -154,9 +154,9 @@ impl Session {
             let ms = timeout_ms + client.rng.random_range(0..=timeout_ms / 8);
             client.sleep_ms(ms).await;
             for _ in 0..4 {
-                let (told, sent_us) = self.ask_for_more(client, super::retry::TRY).await;
-                match told {
-                    Attempt::SessionEnded => return self.told_ended(client),
+                let (attempt, sent_us) = self.keepalive(client, super::retry::TRY).await;
+                match attempt {
+                    Attempt::SessionEnded => return self.report_end(client),
                     // It was not over, and begins anew.
                     Attempt::Done(ack) => {
                         self.renewed(client, sent_us, ack.value.timeout_ms);
@@ -172,7 +172,7 @@ impl Session {
     }
 
     /// One keepalive, and when it was sent.
-    async fn ask_for_more(&self, client: &mut Client, deadline: Duration) -> (Attempt<KeepaliveAck>, u64) {
+    async fn keepalive(&self, client: &mut Client, deadline: Duration) -> (Attempt<KeepaliveAck>, u64) {
         let (credential, sent_us) = (self.credential, client.now_us());
         let began = client.lab.checkers.lock().began();
         let lab = client.lab.clone();
@@ -181,18 +181,18 @@ impl Session {
             let _served = ServeGuard::begin(lab, &caller);
             node.keepalive_with_others(&credential).await
         };
-        let told = client.ask(deadline, serve).await;
-        if let Attempt::Done(ack) = &told {
+        let attempt = client.call(deadline, serve).await;
+        if let Attempt::Done(ack) = &attempt {
             client.lab.checkers.lock().answered("a keepalive", began, ack.zxid.0);
         }
-        let outcome = match &told {
+        let outcome = match &attempt {
             Attempt::Done(_) => Outcome::Ok,
             Attempt::SessionEnded => Outcome::Refused,
             Attempt::Refused(_) | Attempt::NotExecuted => Outcome::Failed,
             Attempt::Unknown => Outcome::Unknown,
         };
         client.lab.count("keepalive", outcome);
-        (told, sent_us)
+        (attempt, sent_us)
     }
 
     /// Ends it properly.
@@ -203,17 +203,17 @@ impl Session {
             let (credential, checkers) = (self.credential, client.lab.checkers.clone());
             let serve = move |node: Node| async move {
                 let closed = node.close_session(&credential).await?;
-                checkers.lock().told_ended_by(credential.session.0, &node.state());
+                checkers.lock().session_end_shown(credential.session.0, &node.state());
                 Ok(closed)
             };
-            match client.ask(super::retry::TRY, serve).await {
+            match client.call(super::retry::TRY, serve).await {
                 Attempt::Done(closed) => {
                     client.lab.checkers.lock().answered("the end of a session", began, closed.zxid.0);
-                    self.told_ended(client);
+                    self.report_end(client);
                     return client.lab.count("close", Outcome::Ok);
                 }
                 Attempt::SessionEnded => {
-                    self.told_ended(client);
+                    self.report_end(client);
                     return client.lab.count("close", Outcome::Refused);
                 }
                 Attempt::Refused(_) | Attempt::NotExecuted | Attempt::Unknown => client.pause_between_tries().await,
@@ -255,13 +255,13 @@ async fn keep(mut client: Client, session: Session) {
         // As often as it takes, for as long as there is any hope.
         while !session.is_lost(&client) {
             let one_try = every.max(Duration::from_millis(100));
-            let (told, sent_us) = session.ask_for_more(&mut client, one_try).await;
-            match told {
+            let (attempt, sent_us) = session.keepalive(&mut client, one_try).await;
+            match attempt {
                 Attempt::Done(ack) => {
                     session.renewed(&client, sent_us, ack.value.timeout_ms);
                     break;
                 }
-                Attempt::SessionEnded => return session.told_ended(&client),
+                Attempt::SessionEnded => return session.report_end(&client),
                 Attempt::Refused(_) | Attempt::NotExecuted | Attempt::Unknown => {}
             }
             client.pause_between_tries().await;

@@ -85,7 +85,7 @@ impl Client {
     /// One attempt as the administrator; whether it was carried out.
     pub(super) async fn administer(&mut self, op: impl Into<Op>) -> bool {
         let (caller, op) = (super::guests::administrator(), op.into());
-        let answer = self.ask(super::retry::TRY, move |node| async move { node.execute(caller, op).await }).await;
+        let answer = self.call(super::retry::TRY, move |node| async move { node.execute(caller, op).await }).await;
         let is_done = matches!(answer, super::retry::Attempt::Done(_));
         self.lab.count("administer", if is_done { Outcome::Ok } else { Outcome::Unknown });
         is_done

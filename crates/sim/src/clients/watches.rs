@@ -73,11 +73,11 @@ async fn listen(
 ) -> Ended {
     while let Some(Ok(item)) = incoming.next().await {
         client.lab.count("watch", Outcome::Ok);
-        let heard = client.lab.checkers.lock().heard(spec, *from, &item);
-        match (heard, &item) {
+        let received = client.lab.checkers.lock().watch_received(spec, *from, &item);
+        match (received, &item) {
             (_, WatchItem::Lost { oldest }) if oldest.0 <= *from => return Ended::CanResume,
-            (Some(heard), _) if !heard.lost => {
-                *from = heard.up_to;
+            (Some(received), _) if !received.lost => {
+                *from = received.up_to;
                 client.watched(number, *from);
             }
             _ => return Ended::Broken,

@@ -43,25 +43,25 @@ fn a_killed_process_refuses_and_a_machine_without_power_is_silent() {
     let killed = world.now();
     world.crash(1, Crash::Kill);
     world.run_for(SECOND);
-    let heard = since(&outcomes, killed);
-    assert!(heard.len() > 10 && heard.iter().skip(1).all(|one| *one == Err(CallError::Refused)), "{heard:?}");
+    let results = since(&outcomes, killed);
+    assert!(results.len() > 10 && results.iter().skip(1).all(|one| *one == Err(CallError::Refused)), "{results:?}");
     world.restart(1);
     world.run_for(SECOND);
     assert!(since(&outcomes, world.now() - SECOND / 2).iter().all(Result::is_ok));
     let lost = world.now();
     world.crash(1, Crash::PowerLoss);
     world.run_for(5 * SECOND);
-    let heard = since(&outcomes, lost);
-    assert!(heard.len() >= 4 && heard.iter().skip(1).all(|one| *one == Err(CallError::TimedOut)), "{heard:?}");
+    let results = since(&outcomes, lost);
+    assert!(results.len() >= 4 && results.iter().skip(1).all(|one| *one == Err(CallError::TimedOut)), "{results:?}");
 }
 
 #[test]
 fn one_direction_is_cut_and_the_other_is_not() {
     let mut world = led();
     // What the node hears of its clients, and what they hear of it.
-    let heard = Arc::new(AtomicU64::new(0));
+    let received = Arc::new(AtomicU64::new(0));
     let outcomes = Outcomes::default();
-    let (net, counter, seen) = (world.client_net(), heard.clone(), outcomes.clone());
+    let (net, counter, seen) = (world.client_net(), received.clone(), outcomes.clone());
     world.spawn_client(async move {
         loop {
             let counter = counter.clone();
@@ -75,9 +75,9 @@ fn one_direction_is_cut_and_the_other_is_not() {
         world.cut(from, to);
         // What was under way when the link was cut.
         world.run_for(2 * SECOND);
-        let (before, cut) = (heard.load(Ordering::SeqCst), world.now());
+        let (before, cut) = (received.load(Ordering::SeqCst), world.now());
         world.run_for(3 * SECOND);
-        assert_eq!(heard.load(Ordering::SeqCst) > before, arrives, "{from} to {to}");
+        assert_eq!(received.load(Ordering::SeqCst) > before, arrives, "{from} to {to}");
         assert!(since(&outcomes, cut).iter().all(|one| *one == Err(CallError::TimedOut)));
         world.mend(from, to);
         let mended = world.now();
@@ -161,17 +161,17 @@ fn a_request_that_goes_twice_is_heard_twice_and_answered_once() {
     }
     let written = writer(&mut world, Duration::from_millis(20));
     world.run_for(5 * SECOND);
-    let mut heard = std::collections::BTreeMap::<String, u64>::new();
+    let mut received = std::collections::BTreeMap::<String, u64>::new();
     for line in world.trace_lines() {
         let words: Vec<&str> = line.split(' ').collect();
         if let [_, _, what @ ("hears" | "is"), rest @ ..] = &words[..]
             && let Some(call) = rest.iter().find(|word| word.starts_with('#'))
         {
-            *heard.entry(format!("{what} {call}")).or_default() += 1;
+            *received.entry(format!("{what} {call}")).or_default() += 1;
         }
     }
-    assert!(heard.iter().filter(|(what, count)| what.starts_with("hears") && **count == 2).count() > 50);
-    assert!(heard.iter().filter(|(what, _)| what.starts_with("is")).all(|(_, count)| *count == 1));
+    assert!(received.iter().filter(|(what, count)| what.starts_with("hears") && **count == 2).count() > 50);
+    assert!(received.iter().filter(|(what, _)| what.starts_with("is")).all(|(_, count)| *count == 1));
     assert!(written.load(Ordering::SeqCst) > 20);
 }
 
