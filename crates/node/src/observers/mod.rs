@@ -1,5 +1,5 @@
-//! What is kept in step with the replicated state: each table here is an [`Observer`], which the replica calls under the
-//! state's lock.
+//! What is kept in step with the replicated state: each table here is an [`Observer`], which the replica calls under
+//! the state's lock.
 //!
 //! An observer knows neither the replica nor another observer, and never waits.
 
