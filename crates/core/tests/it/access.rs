@@ -5,19 +5,12 @@ use std::sync::Arc;
 use lockkeeper_core::access::{AccessOp, Resource, Rights, Rule, TOKEN, TOKEN_ID_DIGITS, TOKEN_USE_MS};
 use lockkeeper_core::limits::MAX_BULK;
 use lockkeeper_core::{
-    AclEntry, Actor, Batch, Command, FeatureLevel, FencingToken, GateKey, GateOp, Identity, LockMode, LockName, LockOp,
-    NodeData, NodeId, NodeKind, NodeOp, NodePath, Op, Origin, Outcome, Principals, Refusal, Reply, RequestId,
-    RequestKey, Sequential, SessionId, State, Term, Zxid,
+    AclEntry, Actor, Command, FeatureLevel, FencingToken, GateKey, GateOp, Identity, LockMode, LockName, LockOp,
+    NodeData, NodeKind, NodeOp, NodePath, Op, Principals, Refusal, Reply, RequestId, RequestKey, Sequential, SessionId,
+    State, Zxid,
 };
 
-const START_MS: u64 = 1_000_000;
-
-/// A state and its log.
-pub(crate) struct World {
-    pub(crate) state: State,
-    sequence: u64,
-    clock_ms: u64,
-}
+use super::world::World;
 
 pub(crate) fn hash(letter: char) -> Arc<str> {
     letter.to_string().repeat(64).into()
@@ -70,10 +63,6 @@ pub(crate) fn is_forbidden<T>(reply: &Result<T, Refusal>) -> bool {
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
-        Self { state: State::new(), sequence: 0, clock_ms: START_MS }
-    }
-
     /// Access control is enforced, and token `a` is the principal `admin`'s.
     pub(crate) fn enabled() -> Self {
         let mut world = Self::new();
@@ -88,19 +77,6 @@ impl World {
         world.change(&with_token('a'), AccessOp::Grant { principal: "orders".into(), role: "work".into() }).unwrap();
         world.token('b', "orders");
         world
-    }
-
-    pub(crate) fn apply(&mut self, command: Command) -> Outcome {
-        self.sequence += 1;
-        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let batch = Batch::consecutive(origin, self.clock_ms, vec![command]);
-        let outcome = self.state.apply(Term(1), &batch).remove(0);
-        self.state.validate().unwrap();
-        outcome
-    }
-
-    pub(crate) fn act(&mut self, actor: Actor, op: impl Into<Op>) -> Result<Reply, Refusal> {
-        self.apply(Command::Do { actor, op: op.into() }).reply
     }
 
     pub(crate) fn call(
@@ -370,7 +346,7 @@ fn tokens_expire_by_the_replicated_clock() {
     let create = AccessOp::CreateToken { hash: hash('d'), principal: "orders".into(), ttl_ms: Some(5_000) };
     world.change(&with_token('a'), create).unwrap();
     let session = world.open(&with_token('d'), false).unwrap();
-    assert_eq!(world.state.access().next_expiry_ms(START_MS), Some(START_MS + 5_000));
+    assert_eq!(world.state.access().next_expiry_ms(World::START_MS), Some(World::START_MS + 5_000));
     world.clock_ms += 4_999;
     world.call(&with_token('d'), Some(session), acquire(&["l"], 1)).unwrap();
     world.clock_ms += 1;

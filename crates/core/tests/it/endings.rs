@@ -34,12 +34,12 @@ static ALLOCATOR: Counting = Counting;
 
 const OWNED: usize = 2_000;
 
-struct Bench {
+struct CountedLog {
     state: State,
     sequence: u64,
 }
 
-impl Bench {
+impl CountedLog {
     fn apply(&mut self, command: Command) -> Outcome {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
@@ -51,19 +51,19 @@ impl Bench {
 
     /// A session that owns what `op` asks for, so many times; gives how often its end asked for memory.
     fn allocations_at_end<O: Into<Op>>(op: impl Fn(usize) -> O) -> usize {
-        let mut bench = Bench { state: State::new(), sequence: 0 };
+        let mut log = CountedLog { state: State::new(), sequence: 0 };
         let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "owner".into() };
-        let opened = bench.apply(open).reply;
+        let opened = log.apply(open).reply;
         let Ok(Reply::SessionOpened { session, .. }) = opened else { panic!("{opened:?}") };
         for number in 0..OWNED {
-            bench.apply(Command::Do { actor: Actor::of(session), op: op(number).into() });
+            log.apply(Command::Do { actor: Actor::of(session), op: op(number).into() });
         }
         let before = ALLOCATIONS.get();
-        let ended = bench.apply(Command::CloseSession { session });
+        let ended = log.apply(Command::CloseSession { session });
         let allocations = ALLOCATIONS.get() - before;
         let gone = |event: &&Event| matches!(event, Event::Node { kind: NodeEventKind::Deleted, .. });
         assert_eq!(ended.events.iter().filter(gone).count(), OWNED);
-        bench.state.validate().unwrap();
+        log.state.validate().unwrap();
         allocations
     }
 }
@@ -75,7 +75,7 @@ fn acquire(lock: &str, number: usize) -> LockOp {
 
 #[test]
 fn nodes_of_one_directory_go_without_asking_for_memory() {
-    let allocations = Bench::allocations_at_end(|number| NodeOp::Create {
+    let allocations = CountedLog::allocations_at_end(|number| NodeOp::Create {
         path: NodePath::parse(&format!("/n{number:08}")).unwrap(),
         data: [b'x'; 32].into(),
         kind: NodeKind::Ephemeral,
@@ -87,12 +87,12 @@ fn nodes_of_one_directory_go_without_asking_for_memory() {
 
 #[test]
 fn places_in_one_queue_go_without_asking_for_memory() {
-    let allocations = Bench::allocations_at_end(|number| acquire("one", number));
+    let allocations = CountedLog::allocations_at_end(|number| acquire("one", number));
     assert!(allocations < 64, "{allocations} for {OWNED} places");
 }
 
 #[test]
 fn locks_of_their_own_ask_for_no_more_than_their_deadlines() {
-    let allocations = Bench::allocations_at_end(|number| acquire(&format!("own/{number}"), number));
+    let allocations = CountedLog::allocations_at_end(|number| acquire(&format!("own/{number}"), number));
     assert!(allocations < 3 * OWNED / 2, "{allocations} for {OWNED} locks");
 }

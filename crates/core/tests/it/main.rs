@@ -11,3 +11,4 @@ mod model;
 mod names;
 mod namespaces;
 mod rates;
+mod world;

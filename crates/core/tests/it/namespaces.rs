@@ -4,7 +4,8 @@ use lockkeeper_core::access::AccessOp;
 use lockkeeper_core::limits::MAX_NAMESPACES;
 use lockkeeper_core::*;
 
-use super::access::{World, acquire, create, is_forbidden, nobody, with_certificate, with_token};
+use super::access::{acquire, create, is_forbidden, nobody, with_certificate, with_token};
+use super::world::World;
 
 fn limit(name: &str, owner: Option<&str>, limits: NamespaceLimits) -> AccessOp {
     AccessOp::PutNamespace { name: name.into(), owner: owner.map(Into::into), limits, version: None }

@@ -6,37 +6,11 @@ use lockkeeper_core::*;
 use proptest::prelude::*;
 
 use super::access::{hash, with_token};
+use super::world::World;
 
-/// A state at the feature level of rate limits, and its log.
-struct Bench {
-    state: State,
-    clock_ms: u64,
-    sequence: u64,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let mut bench = Self { state: State::new(), clock_ms: 1_000_000, sequence: 0 };
-        bench.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
-        bench
-    }
-
-    fn apply(&mut self, command: Command) -> Outcome {
-        self.sequence += 1;
-        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let batch = Batch::consecutive(origin, self.clock_ms, vec![command]);
-        let read = Batch::decode(&batch.encode()).unwrap();
-        let outcome = self.state.apply(Term(1), &read).remove(0);
-        self.state.validate().unwrap();
-        outcome
-    }
-
-    fn act(&mut self, actor: Actor, op: impl Into<Op>) -> Outcome {
-        self.apply(Command::Do { actor, op: op.into() })
-    }
-
+impl World {
     fn take(&mut self, rate: Rate, permits: &[u32], ahead: u32) -> Result<Reply, Refusal> {
-        self.act(Actor::default(), take("a", rate, permits, ahead)).reply
+        self.act(Actor::default(), take("a", rate, permits, ahead))
     }
 
     fn through_a_snapshot(&mut self) {
@@ -58,6 +32,11 @@ fn name(text: &str) -> RateName {
 
 fn rate(limit: u32, per_ms: u64) -> Rate {
     Rate { limit, per_ms }
+}
+
+fn create(at: &str, kind: NodeKind) -> NodeOp {
+    let (data, acl) = ((*b"x").into(), vec![AclEntry::open()]);
+    NodeOp::Create { path: path(at), data, kind, sequential: Sequential::No, acl }
 }
 
 fn path(text: &str) -> NodePath {
@@ -167,28 +146,28 @@ proptest! {
         steps in prop::collection::vec(step(), 80),
     ) {
         let rate = rate(limit, per_ms);
-        let mut bench = Bench::new();
+        let mut world = World::with_rates();
         let mut naive =
-            Naive { limit: limit.into(), per_ms, now: bench.clock_ms, missing: 0, leased: Vec::new() };
+            Naive { limit: limit.into(), per_ms, now: world.clock_ms, missing: 0, leased: Vec::new() };
         let mut handed_out = Vec::new();
         for Step { wait_ms, permits, ahead, also } in steps {
-            bench.clock_ms += u64::from(wait_ms);
+            world.clock_ms += u64::from(wait_ms);
             (0..wait_ms).for_each(|_| naive.tick());
             let permits: Vec<u32> = permits.into_iter().map(|permits| permits.min(limit)).collect();
             let (granted, leased, available, wait_ms) = naive.take(&permits, ahead);
-            let taken = bench.take(rate, &permits, ahead);
+            let taken = world.take(rate, &permits, ahead);
             prop_assert_eq!(taken, Ok(Reply::PermitsTaken { granted, leased, available, wait_ms }));
-            let now = bench.clock_ms;
+            let now = world.clock_ms;
             let direct = permits[..granted as usize].iter().map(|permits| u64::from(*permits)).sum();
             handed_out.push(HandedOut { from: now, to: now, permits: direct });
             handed_out.push(HandedOut { from: now, to: now + LEASE_MS, permits: leased.into() });
             match also {
-                0 => bench.through_a_snapshot(),
-                1 | 2 => drop(bench.apply(Command::Reap { paths: vec![name("a").path()] }).reply),
+                0 => world.through_a_snapshot(),
+                1 | 2 => drop(world.apply(Command::Reap { paths: vec![name("a").path()] }).reply),
                 _ => {}
             }
             let is_full = naive.missing == 0 && naive.leased.is_empty();
-            prop_assert_eq!(bench.state.rate(&name("a")).unwrap().is_none(), is_full);
+            prop_assert_eq!(world.state.rate(&name("a")).unwrap().is_none(), is_full);
         }
         check_bound(rate, &handed_out);
     }
@@ -196,50 +175,50 @@ proptest! {
 
 #[test]
 fn a_full_bucket_is_not_stored() {
-    let mut bench = Bench::new();
+    let mut world = World::with_rates();
     let taken = |granted, available, wait_ms| Ok(Reply::PermitsTaken { granted, leased: 0, available, wait_ms });
-    assert_eq!(bench.take(rate(10, 1_000), &[7], 0), taken(1, 3, 0));
-    assert_eq!(bench.take(rate(10, 1_000), &[4], 0), taken(0, 3, 100));
-    let view = bench.state.rate(&name("a")).unwrap().unwrap();
-    assert_eq!((view.available, view.leased, view.full_at_ms), (3, 0, bench.clock_ms + 700));
+    assert_eq!(world.take(rate(10, 1_000), &[7], 0), taken(1, 3, 0));
+    assert_eq!(world.take(rate(10, 1_000), &[4], 0), taken(0, 3, 100));
+    let view = world.state.rate(&name("a")).unwrap().unwrap();
+    assert_eq!((view.available, view.leased, view.full_at_ms), (3, 0, world.clock_ms + 700));
     let node = path("/rates/a");
-    assert_eq!(bench.state.get(&node).unwrap().kind, NodeKind::Ttl { ttl_ms: 700 });
-    assert_eq!(bench.state.reapable(bench.clock_ms + 700, 9), std::slice::from_ref(&node));
-    bench.clock_ms += 699;
-    assert_eq!(bench.apply(Command::Reap { paths: vec![node.clone()] }).reply, Ok(Reply::Reaped(vec![])));
-    bench.clock_ms += 1;
-    assert_eq!(bench.state.rate(&name("a")).unwrap().unwrap().available, 9, "the state's clock stands");
-    assert_eq!(bench.apply(Command::Reap { paths: vec![node.clone()] }).reply, Ok(Reply::Reaped(vec![node])));
-    assert_eq!(bench.state.rate(&name("a")), Ok(None));
-    let zxid = bench.state.zxid();
-    assert_eq!(bench.take(rate(10, 1_000), &[10, 1], 0), taken(1, 0, 100));
-    assert_eq!(bench.state.zxid().0, zxid.0 + 1);
-    assert_eq!(bench.take(rate(10, 1_000), &[1], 5), taken(0, 0, 100), "nothing is granted");
-    assert_eq!(bench.state.zxid().0, zxid.0 + 1, "and so nothing changes");
+    assert_eq!(world.state.get(&node).unwrap().kind, NodeKind::Ttl { ttl_ms: 700 });
+    assert_eq!(world.state.reapable(world.clock_ms + 700, 9), std::slice::from_ref(&node));
+    world.clock_ms += 699;
+    assert_eq!(world.apply(Command::Reap { paths: vec![node.clone()] }).reply, Ok(Reply::Reaped(vec![])));
+    world.clock_ms += 1;
+    assert_eq!(world.state.rate(&name("a")).unwrap().unwrap().available, 9, "the state's clock stands");
+    assert_eq!(world.apply(Command::Reap { paths: vec![node.clone()] }).reply, Ok(Reply::Reaped(vec![node])));
+    assert_eq!(world.state.rate(&name("a")), Ok(None));
+    let zxid = world.state.zxid();
+    assert_eq!(world.take(rate(10, 1_000), &[10, 1], 0), taken(1, 0, 100));
+    assert_eq!(world.state.zxid().0, zxid.0 + 1);
+    assert_eq!(world.take(rate(10, 1_000), &[1], 5), taken(0, 0, 100), "nothing is granted");
+    assert_eq!(world.state.zxid().0, zxid.0 + 1, "and so nothing changes");
 }
 
 #[test]
 fn another_rate_is_refused_until_the_bucket_is_full_or_it_is_reconfigured() {
-    let mut bench = Bench::new();
-    bench.take(rate(10, 1_000), &[5], 0).unwrap();
+    let mut world = World::with_rates();
+    world.take(rate(10, 1_000), &[5], 0).unwrap();
     let mismatch = Refusal::RateMismatch { name: name("a"), limit: 10, per_ms: 1_000 };
-    assert_eq!(bench.take(rate(20, 1_000), &[1], 0), Err(mismatch.clone()));
+    assert_eq!(world.take(rate(20, 1_000), &[1], 0), Err(mismatch.clone()));
     let reconfigured =
         RateOp::Take { name: name("a"), rate: rate(20, 1_000), permits: vec![16], ahead: 0, reconfigure: true };
-    let reply = bench.act(Actor::default(), reconfigured).reply;
+    let reply = world.act(Actor::default(), reconfigured);
     assert_eq!(reply, Ok(Reply::PermitsTaken { granted: 0, leased: 0, available: 15, wait_ms: 50 }));
     let mismatch = Refusal::RateMismatch { name: name("a"), limit: 20, per_ms: 1_000 };
-    assert_eq!(bench.take(rate(10, 1_000), &[1], 0), Err(mismatch));
-    bench.clock_ms += 250;
-    let taken = bench.take(rate(3, 60_000), &[3], 0);
+    assert_eq!(world.take(rate(10, 1_000), &[1], 0), Err(mismatch));
+    world.clock_ms += 250;
+    let taken = world.take(rate(3, 60_000), &[3], 0);
     assert_eq!(taken, Ok(Reply::PermitsTaken { granted: 1, leased: 0, available: 0, wait_ms: 0 }));
-    assert_eq!(bench.state.node_count(), 3, "in the same node");
+    assert_eq!(world.state.node_count(), 3, "in the same node");
 }
 
 #[test]
 fn arguments_are_bounded() {
-    let mut bench = Bench::new();
-    let mut is_bad = |rate, permits: &[u32]| matches!(bench.take(rate, permits, 0), Err(Refusal::BadArguments(_)));
+    let mut world = World::with_rates();
+    let mut is_bad = |rate, permits: &[u32]| matches!(world.take(rate, permits, 0), Err(Refusal::BadArguments(_)));
     for bad in [rate(0, 1), rate(1, 0), rate(10_000_001, 1), rate(1, 366 * 86_400_000 + 1)] {
         assert!(is_bad(bad, &[1]), "{bad}");
     }
@@ -251,16 +230,9 @@ fn arguments_are_bounded() {
 
 #[test]
 fn the_tree_of_buckets_is_the_services_own() {
-    let mut bench = Bench::new();
-    bench.apply(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "".into() }).reply.unwrap();
-    bench.act(Actor::default(), take("a/b", rate(10, 1_000), &[5], 0)).reply.unwrap();
-    let create = |at: &str, kind| NodeOp::Create {
-        path: path(at),
-        data: (*b"x").into(),
-        kind,
-        sequential: Sequential::No,
-        acl: vec![AclEntry::open()],
-    };
+    let mut world = World::with_rates();
+    world.apply(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "".into() }).reply.unwrap();
+    world.act(Actor::default(), take("a/b", rate(10, 1_000), &[5], 0)).unwrap();
     let set = |at: &str| NodeOp::SetData { path: path(at), data: (*b"x").into(), version: None };
     let delete = |at: &str| NodeOp::Delete { path: path(at), version: None };
     let ops = [
@@ -273,69 +245,62 @@ fn the_tree_of_buckets_is_the_services_own() {
         NodeOp::Add { path: path("/rates/c"), delta: 1, min: None, max: None },
     ];
     for op in ops {
-        let reply = bench.act(Actor::default(), op.clone()).reply;
+        let reply = world.act(Actor::default(), op.clone());
         assert!(matches!(reply, Err(Refusal::Forbidden(_))), "{op:?}: {reply:?}");
     }
-    let added = bench.act(Actor::default(), NodeOp::Add { path: path("/rates/a/b"), delta: 1, min: None, max: None });
-    assert!(matches!(added.reply, Err(Refusal::NotANumber { .. })), "{added:?}");
-    bench.act(Actor::default(), create("/rates/dir", NodeKind::Container)).reply.unwrap();
+    let added = world.act(Actor::default(), NodeOp::Add { path: path("/rates/a/b"), delta: 1, min: None, max: None });
+    assert!(matches!(added, Err(Refusal::NotANumber { .. })), "{added:?}");
+    world.act(Actor::default(), create("/rates/dir", NodeKind::Container)).unwrap();
     // A bucket and a directory do not share a name.
     for taken in ["a", "a/b/c", "dir"] {
-        let reply = bench.act(Actor::default(), take(taken, rate(10, 1_000), &[5], 0)).reply;
+        let reply = world.act(Actor::default(), take(taken, rate(10, 1_000), &[5], 0));
         assert!(matches!(reply, Err(Refusal::BadArguments(_))), "{taken}: {reply:?}");
     }
     // By force it is gone, and full again.
     let force = Actor { may_force: true, ..Actor::default() };
-    let outcome = bench.act(force, delete("/rates/a/b"));
+    let outcome = world.apply(Command::Do { actor: force, op: delete("/rates/a/b").into() });
     assert!(outcome.events.iter().any(|event| matches!(event, Event::ForcedDeletion { .. })), "{outcome:?}");
-    assert_eq!(bench.state.rate(&name("a/b")), Ok(None));
+    assert_eq!(world.state.rate(&name("a/b")), Ok(None));
 }
 
 /// Before feature level 3 the same paths are a client's own.
 #[test]
 fn what_clients_had_there_before_stays_theirs() {
-    let mut bench = Bench { state: State::new(), clock_ms: 1_000_000, sequence: 0 };
-    let create = |at: &str, kind| NodeOp::Create {
-        path: path(at),
-        data: (*b"x").into(),
-        kind,
-        sequential: Sequential::No,
-        acl: vec![AclEntry::open()],
-    };
+    let mut world = World::encoded();
     let limits = NamespaceLimits { nodes: Some(9), ..NamespaceLimits::default() };
     for namespace in ["rates", "usd"] {
         let put = AccessOp::PutNamespace { name: namespace.into(), owner: None, limits, version: None };
-        bench.act(Actor::default(), put).reply.unwrap();
+        world.act(Actor::default(), put).unwrap();
     }
-    bench.act(Actor::default(), create("/rates", NodeKind::Persistent)).reply.unwrap();
-    bench.act(Actor::default(), create("/rates/usd", NodeKind::Persistent)).reply.unwrap();
-    bench.act(Actor::default(), create("/rates/eur", NodeKind::Ttl { ttl_ms: 99 })).reply.unwrap();
-    let nodes = |bench: &Bench| bench.state.namespaces().map(|(_, _, usage)| usage.nodes).collect::<Vec<_>>();
-    assert_eq!(nodes(&bench), [3, 0]);
-    bench.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
-    bench.state.validate().unwrap();
-    assert_eq!(nodes(&bench), [0, 1]);
-    bench.through_a_snapshot();
+    world.act(Actor::default(), create("/rates", NodeKind::Persistent)).unwrap();
+    world.act(Actor::default(), create("/rates/usd", NodeKind::Persistent)).unwrap();
+    world.act(Actor::default(), create("/rates/eur", NodeKind::Ttl { ttl_ms: 99 })).unwrap();
+    let nodes = |world: &World| world.state.namespaces().map(|(_, _, usage)| usage.nodes).collect::<Vec<_>>();
+    assert_eq!(nodes(&world), [3, 0]);
+    world.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
+    world.state.validate().unwrap();
+    assert_eq!(nodes(&world), [0, 1]);
+    world.through_a_snapshot();
     let set = |at: &str| NodeOp::SetData { path: path(at), data: (*b"y").into(), version: None };
-    bench.act(Actor::default(), set("/rates/usd")).reply.unwrap();
+    world.act(Actor::default(), set("/rates/usd")).unwrap();
     for held in ["usd", "eur"] {
-        let reply = bench.act(Actor::default(), take(held, rate(10, 1_000), &[5], 0)).reply;
+        let reply = world.act(Actor::default(), take(held, rate(10, 1_000), &[5], 0));
         assert!(matches!(reply, Err(Refusal::BadArguments(_))), "{held}: {reply:?}");
     }
-    bench.act(Actor::default(), NodeOp::Delete { path: path("/rates/usd"), version: None }).reply.unwrap();
-    bench.act(Actor::default(), take("usd", rate(10, 1_000), &[5], 0)).reply.unwrap();
-    assert_eq!(nodes(&bench), [0, 1]);
-    bench.act(Actor::default(), take("usd2", rate(10, 1_000), &[5], 0)).reply.unwrap();
-    assert_eq!(nodes(&bench), [0, 1]);
+    world.act(Actor::default(), NodeOp::Delete { path: path("/rates/usd"), version: None }).unwrap();
+    world.act(Actor::default(), take("usd", rate(10, 1_000), &[5], 0)).unwrap();
+    assert_eq!(nodes(&world), [0, 1]);
+    world.act(Actor::default(), take("usd2", rate(10, 1_000), &[5], 0)).unwrap();
+    assert_eq!(nodes(&world), [0, 1]);
 }
 
 #[test]
 fn a_namespace_with_a_limit_bounds_its_buckets() {
-    let mut bench = Bench::new();
+    let mut world = World::with_rates();
     let limits = NamespaceLimits { nodes: Some(3), ..NamespaceLimits::default() };
     let put = AccessOp::PutNamespace { name: "orders".into(), owner: None, limits, version: None };
-    bench.act(Actor::default(), put).reply.unwrap();
-    let mut take = |text: &str| bench.act(Actor::default(), take(text, rate(10, 1_000), &[1], 0)).reply;
+    world.act(Actor::default(), put).unwrap();
+    let mut take = |text: &str| world.act(Actor::default(), take(text, rate(10, 1_000), &[1], 0));
     take("orders/1").unwrap();
     take("orders/2").unwrap();
     assert!(matches!(take("orders/3"), Err(Refusal::NamespaceFull { bound: NamespaceBound::Nodes, .. })));
@@ -345,12 +310,12 @@ fn a_namespace_with_a_limit_bounds_its_buckets() {
 
 #[test]
 fn buckets_are_listed_in_order() {
-    let mut bench = Bench::new();
+    let mut world = World::with_rates();
     for text in ["b", "a/2", "a/1", "ab", "c"] {
-        bench.act(Actor::default(), take(text, rate(10, 1_000), &[1], 0)).reply.unwrap();
+        world.act(Actor::default(), take(text, rate(10, 1_000), &[1], 0)).unwrap();
     }
     let page = |prefix, after, limit| {
-        let page = bench.state.rates(prefix, after, limit);
+        let page = world.state.rates(prefix, after, limit);
         (page.rates.into_iter().map(|(_, name, _)| name).collect::<Vec<_>>(), page.next)
     };
     let names = |prefix, after| page(prefix, after, 100).0;
@@ -368,46 +333,46 @@ fn buckets_are_listed_in_order() {
 
 #[test]
 fn a_page_looks_at_a_bounded_number_of_nodes() {
-    let mut bench = Bench::new();
+    let mut world = World::with_rates();
     for text in 0..=MAX_NODES_PER_PAGE {
-        bench.act(Actor::default(), take(&format!("{text:05}"), rate(10, 1_000), &[10], 0)).reply.unwrap();
+        world.act(Actor::default(), take(&format!("{text:05}"), rate(10, 1_000), &[10], 0)).unwrap();
     }
-    bench.clock_ms += 2_000;
+    world.clock_ms += 2_000;
     // All are full by now, and their nodes are not removed yet.
-    bench.act(Actor::default(), take("x", rate(10, 1_000), &[1], 0)).reply.unwrap();
-    let first = bench.state.rates("", None, 10);
+    world.act(Actor::default(), take("x", rate(10, 1_000), &[1], 0)).unwrap();
+    let first = world.state.rates("", None, 10);
     assert_eq!((first.rates.len(), first.next), (0, Some("04999")));
-    let second = bench.state.rates("", first.next, 10);
+    let second = world.state.rates("", first.next, 10);
     assert_eq!((second.rates.len(), second.next), (1, None));
 }
 
 #[test]
 fn a_role_says_who_takes() {
-    let mut bench = Bench { state: State::new(), clock_ms: 1_000_000, sequence: 0 };
+    let mut world = World::encoded();
     let as_admin = || Actor { principals: with_token('a'), ..Actor::default() };
     let enable = AccessOp::Enable { first: Some(hash('a')) };
-    bench.act(Actor::default(), enable.clone()).reply.unwrap();
+    world.act(Actor::default(), enable.clone()).unwrap();
     let rule = Rule { resource: Resource::Rates, prefix: "mails".into(), rights: Rights::ACQUIRE };
     let put = AccessOp::PutRole { name: "mailer".into(), rules: vec![rule], version: None };
     let too_low = Refusal::FeatureLevelTooLow { needed: FeatureLevel::RATES, level: FeatureLevel::FIRST };
-    assert_eq!(bench.act(as_admin(), put.clone()).reply, Err(too_low));
+    assert_eq!(world.act(as_admin(), put.clone()), Err(too_low));
     let rule = Rule { resource: Resource::Cluster, prefix: "".into(), rights: Rights::BACKUP };
     let backup = AccessOp::PutRole { name: "night".into(), rules: vec![rule], version: None };
-    assert!(matches!(bench.act(as_admin(), backup.clone()).reply, Err(Refusal::FeatureLevelTooLow { .. })));
-    bench.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
-    bench.act(as_admin(), put).reply.unwrap();
-    bench.act(as_admin(), backup).reply.unwrap();
+    assert!(matches!(world.act(as_admin(), backup.clone()), Err(Refusal::FeatureLevelTooLow { .. })));
+    world.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
+    world.act(as_admin(), put).unwrap();
+    world.act(as_admin(), backup).unwrap();
     let rule = Rule { resource: Resource::Cluster, prefix: "".into(), rights: Rights(64) };
     let unknown = AccessOp::PutRole { name: "more".into(), rules: vec![rule], version: None };
-    assert!(matches!(bench.act(as_admin(), unknown).reply, Err(Refusal::BadArguments(_))));
-    bench.act(as_admin(), AccessOp::Grant { principal: "anyone".into(), role: "mailer".into() }).reply.unwrap();
+    assert!(matches!(world.act(as_admin(), unknown), Err(Refusal::BadArguments(_))));
+    world.act(as_admin(), AccessOp::Grant { principal: "anyone".into(), role: "mailer".into() }).unwrap();
     let mails = || take("mails/a", rate(10, 1_000), &[1], 0);
-    bench.act(Actor::default(), mails()).reply.unwrap();
-    assert_eq!(bench.state.check_taking(&Principals::default(), &name("mails/a")), Ok(()));
-    let sms = bench.act(Actor::default(), take("sms", rate(10, 1_000), &[1], 0)).reply;
+    world.act(Actor::default(), mails()).unwrap();
+    assert_eq!(world.state.check_taking(&Principals::default(), &name("mails/a")), Ok(()));
+    let sms = world.act(Actor::default(), take("sms", rate(10, 1_000), &[1], 0));
     assert!(matches!(sms, Err(Refusal::Unauthenticated(_) | Refusal::Forbidden(_))), "{sms:?}");
-    assert!(bench.state.check_taking(&Principals::default(), &name("sms")).is_err());
+    assert!(world.state.check_taking(&Principals::default(), &name("sms")).is_err());
     // The role of the first administrator is of the level at which it was made.
-    let other = bench.act(as_admin(), take("sms", rate(10, 1_000), &[1], 0)).reply;
+    let other = world.act(as_admin(), take("sms", rate(10, 1_000), &[1], 0));
     assert!(matches!(other, Err(Refusal::Forbidden(_))), "{other:?}");
 }

@@ -3,11 +3,11 @@
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{Answer, Model, bad, path, split};
+use super::naive::{Model, ModelReply, bad, path, split};
 
 /// What a gate's node says.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct MGate {
     fingerprint: String,
     label: String,
     since: u64,
@@ -28,7 +28,7 @@ fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(bytes);
 }
 
-impl Record {
+impl MGate {
     fn write(&self) -> Vec<u8> {
         let mut bytes = vec![1];
         text(&mut bytes, self.fingerprint.as_bytes());
@@ -48,24 +48,22 @@ impl Record {
 }
 
 impl Model {
-    pub(crate) fn run_on_gate(&mut self, zxid: u64, session: Option<SessionId>, op: &GateOp) -> Answer {
+    pub(crate) fn run_on_gate(&mut self, zxid: u64, session: Option<SessionId>, op: &GateOp) -> ModelReply {
         match op {
             GateOp::Begin { key, fingerprint, pending_ms, label } => {
                 self.begin_gate(zxid, session, key, fingerprint, *pending_ms, label)
             }
             GateOp::Finish { key, token, result, keep_ms } => {
-                self.finish_gate(zxid, session, (key, *token), result, Some(*keep_ms))
+                self.finish_gate(zxid, session, key, *token, result, Some(*keep_ms))
             }
-            GateOp::FinishForever { key, token, result } => {
-                self.finish_gate(zxid, session, (key, *token), result, None)
-            }
+            GateOp::FinishForever { key, token, result } => self.finish_gate(zxid, session, key, *token, result, None),
             GateOp::Fail { key, token } => self.fail_gate(zxid, session, key, *token),
             GateOp::Reset { key, token } => self.reset_gate(zxid, key, *token),
         }
     }
 
     /// What stands in a gate's place.
-    fn found(&self, key: &GateKey) -> Result<Option<Record>, Refusal> {
+    fn found(&self, key: &GateKey) -> Result<Option<MGate>, Refusal> {
         let at = format!("/gates/{key}");
         let Some(node) = self.nodes.get(&at) else { return Ok(None) };
         match node.data.as_ref().and_then(|data| self.records.get(data)) {
@@ -81,7 +79,7 @@ impl Model {
         Ok(found.map(|record| self.standing(key, record)))
     }
 
-    fn standing(&self, key: &GateKey, record: Record) -> GateStanding {
+    fn standing(&self, key: &GateKey, record: MGate) -> GateStanding {
         let node = &self.nodes[&format!("/gates/{key}")];
         let (since_ms, until_ms) = (record.since, record.until);
         match record.done {
@@ -98,14 +96,7 @@ impl Model {
         }
     }
 
-    fn put(
-        &mut self,
-        zxid: u64,
-        key: &GateKey,
-        record: Record,
-        acl: &[AclEntry],
-        (kind, owner): (NodeKind, Option<u64>),
-    ) {
+    fn put(&mut self, zxid: u64, key: &GateKey, record: MGate, acl: &[AclEntry], kind: NodeKind, owner: Option<u64>) {
         let bytes = record.write();
         self.records.insert(bytes.clone(), record);
         self.add(zxid, &format!("/gates/{key}"), Some(&bytes), acl, kind, owner);
@@ -119,7 +110,7 @@ impl Model {
         fingerprint: &str,
         pending_ms: u64,
         label: &str,
-    ) -> Answer {
+    ) -> ModelReply {
         let wrong_print = fingerprint.is_empty() || fingerprint.len() > MAX_FINGERPRINT_BYTES;
         if label.len() > MAX_LABEL_BYTES || wrong_print || pending_ms == 0 || pending_ms > MAX_GATE_PENDING_MS {
             return bad();
@@ -161,10 +152,10 @@ impl Model {
             }
         }
         let (since, until) = (self.clock, self.clock + pending_ms);
-        let record = Record { fingerprint: fingerprint.into(), label: label.into(), since, until, done: None };
+        let record = MGate { fingerprint: fingerprint.into(), label: label.into(), since, until, done: None };
         let kind = if session.is_some() { NodeKind::Ephemeral } else { NodeKind::Ttl { ttl_ms: pending_ms } };
         let list = self.list_of(&split(&format!("/gates/{key}")).unwrap().0);
-        self.put(zxid, key, record, &list, (kind, session.map(|session| session.0)));
+        self.put(zxid, key, record, &list, kind, session.map(|session| session.0));
         Ok(Reply::Gate(GateStanding::Proceed { token: FencingToken(zxid), until_ms: until }))
     }
 
@@ -172,10 +163,11 @@ impl Model {
         &mut self,
         zxid: u64,
         session: Option<SessionId>,
-        (key, token): (&GateKey, FencingToken),
+        key: &GateKey,
+        token: FencingToken,
         result: &[u8],
         keep_ms: Option<u64>,
-    ) -> Answer {
+    ) -> ModelReply {
         if result.len() > MAX_GATE_RESULT_BYTES || keep_ms.is_some_and(|ms| ms == 0 || ms > MAX_GATE_KEEP_MS) {
             return bad();
         }
@@ -193,8 +185,8 @@ impl Model {
             Some(ttl_ms) => (since + ttl_ms, NodeKind::Ttl { ttl_ms }),
             None => (u64::MAX, NodeKind::Persistent),
         };
-        let record = Record { since, until, done: Some((token.0, result.to_vec())), ..pending };
-        self.put(zxid, key, record, &acl, (kind, None));
+        let record = MGate { since, until, done: Some((token.0, result.to_vec())), ..pending };
+        self.put(zxid, key, record, &acl, kind, None);
         Ok(Reply::GateSettled)
     }
 
@@ -204,13 +196,13 @@ impl Model {
         session: Option<SessionId>,
         key: &GateKey,
         token: FencingToken,
-    ) -> Answer {
+    ) -> ModelReply {
         self.pending(session, key, token)?;
         self.remove(zxid, &format!("/gates/{key}"))?;
         Ok(Reply::GateSettled)
     }
 
-    pub(crate) fn reset_gate(&mut self, zxid: u64, key: &GateKey, token: Option<FencingToken>) -> Answer {
+    pub(crate) fn reset_gate(&mut self, zxid: u64, key: &GateKey, token: Option<FencingToken>) -> ModelReply {
         let at = format!("/gates/{key}");
         let Some(record) = self.found(key)?.filter(|record| self.clock < record.until) else {
             return Err(Refusal::NotThere("".into()));
@@ -228,7 +220,7 @@ impl Model {
         Ok(Reply::GateReset { token: actual, was_done })
     }
 
-    fn pending(&self, session: Option<SessionId>, key: &GateKey, token: FencingToken) -> Result<Record, Refusal> {
+    fn pending(&self, session: Option<SessionId>, key: &GateKey, token: FencingToken) -> Result<MGate, Refusal> {
         let found = self.found(key)?.filter(|record| self.clock < record.until && record.done.is_none());
         let mine = found.filter(|_| {
             let node = &self.nodes[&format!("/gates/{key}")];

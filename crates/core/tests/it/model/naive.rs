@@ -8,7 +8,7 @@ use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
 use super::bounds;
-use super::gates::Record;
+use super::gates::MGate;
 
 #[derive(Clone, PartialEq)]
 pub(crate) struct MNode {
@@ -39,7 +39,7 @@ pub(crate) struct MSession {
     pub(crate) attachment: u64,
 }
 
-pub(crate) type Answer = Result<Reply, Refusal>;
+pub(crate) type ModelReply = Result<Reply, Refusal>;
 
 /// A batch by its sequence, and its outcomes.
 type AppliedBatch = (u64, Vec<Outcome>);
@@ -51,7 +51,7 @@ pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<String, MNode>,
     pub(crate) sessions: BTreeMap<u64, MSession>,
     /// What each session remembers, oldest first.
-    pub(crate) memory: BTreeMap<u64, Vec<(RequestId, Op, Answer)>>,
+    pub(crate) memory: BTreeMap<u64, Vec<(RequestId, Op, ModelReply)>>,
     /// When each session was first answered under a request id.
     answered: BTreeMap<(u64, RequestId), u64>,
     /// When the command that runs was answered, if that was before.
@@ -59,7 +59,7 @@ pub(crate) struct Model {
     /// By node: its incarnation, and all batches of that incarnation with their outcomes.
     pub(crate) origins: BTreeMap<u64, (u64, Vec<AppliedBatch>)>,
     /// What the bytes in gates' nodes mean.
-    pub(crate) records: BTreeMap<Vec<u8>, Record>,
+    pub(crate) records: BTreeMap<Vec<u8>, MGate>,
     events: Vec<Event>,
     /// On whose behalf the command that runs is done.
     pub(crate) who: Principals,
@@ -192,7 +192,7 @@ impl Model {
     }
 
     /// Runs something on a copy. The copy becomes the model if it succeeds; it takes a zxid if it changed anything.
-    fn attempt(&mut self, work: impl FnOnce(&mut Model, u64) -> Answer) -> Answer {
+    fn attempt(&mut self, work: impl FnOnce(&mut Model, u64) -> ModelReply) -> ModelReply {
         let mut copy = self.clone();
         let zxid = self.zxid + 1;
         let reply = work(&mut copy, zxid)?;
@@ -204,7 +204,7 @@ impl Model {
         Ok(reply)
     }
 
-    fn command(&mut self, entry_term: u64, command: &Command) -> Answer {
+    fn command(&mut self, entry_term: u64, command: &Command) -> ModelReply {
         match command {
             Command::OpenSessionAs { .. } | Command::EndUnauthorised { .. } | Command::RecordTokenUses { .. } => {
                 panic!("access control is no part of this model")
@@ -306,7 +306,7 @@ impl Model {
         }
     }
 
-    fn client(&mut self, session: Option<SessionId>, request: Option<&RequestKey>, op: &Op) -> Answer {
+    fn client(&mut self, session: Option<SessionId>, request: Option<&RequestKey>, op: &Op) -> ModelReply {
         let Some(key) = request else { return self.act(session, op) };
         let Some(id) = session else { return Err(Refusal::SessionRequired) };
         if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
@@ -343,7 +343,7 @@ impl Model {
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
         self.answered.insert((id.0, key.id), self.zxid);
-        let of_lock = |asked: &Op, answer: &Answer| {
+        let of_lock = |asked: &Op, answer: &ModelReply| {
             matches!(asked, Op::Lock(LockOp::Acquire { .. } | LockOp::AcquireReentrant { .. }))
                 && !matches!(answer, Ok(Reply::Reentered { .. }))
         };
@@ -361,7 +361,7 @@ impl Model {
     }
 
     /// What changes anything is a sign of life of the session that asked for it.
-    fn act(&mut self, session: Option<SessionId>, op: &Op) -> Answer {
+    fn act(&mut self, session: Option<SessionId>, op: &Op) -> ModelReply {
         let before = self.zxid;
         let answer = self.attempt(|m, zxid| m.run(zxid, session, op));
         let zxid = self.zxid;
@@ -451,7 +451,7 @@ impl Model {
         Ok(())
     }
 
-    pub(crate) fn remove(&mut self, zxid: u64, at: &str) -> Answer {
+    pub(crate) fn remove(&mut self, zxid: u64, at: &str) -> ModelReply {
         let gone = self.nodes.remove(at).unwrap();
         self.holds.remove(at);
         self.base_gone.remove(at);
@@ -500,7 +500,7 @@ impl Model {
         self.note(zxid, NodeEventKind::ChildrenChanged, &parent);
     }
 
-    fn run(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> Answer {
+    fn run(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> ModelReply {
         let before = self.clone();
         let reply = match op {
             Op::Multi(ops) => return self.multi(zxid, session, ops),
@@ -516,7 +516,7 @@ impl Model {
     }
 
     /// Of access control, only the limits of namespaces are part of this model.
-    fn limit(&mut self, zxid: u64, op: &AccessOp) -> Answer {
+    fn limit(&mut self, zxid: u64, op: &AccessOp) -> ModelReply {
         match op {
             AccessOp::PutNamespace { name, owner: None, limits, version } => {
                 if name.is_empty() || name.contains('/') {
@@ -538,7 +538,7 @@ impl Model {
         Ok(Reply::AccessChanged)
     }
 
-    fn multi(&mut self, zxid: u64, session: Option<SessionId>, ops: &[NodeOp]) -> Answer {
+    fn multi(&mut self, zxid: u64, session: Option<SessionId>, ops: &[NodeOp]) -> ModelReply {
         if ops.len() > MAX_MULTI_OPS {
             return bad();
         }

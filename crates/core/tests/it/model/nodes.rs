@@ -7,10 +7,10 @@ use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
 use super::access;
-use super::naive::{Answer, MNode, Model, bad, is_lock_directory, join, path, split};
+use super::naive::{MNode, Model, ModelReply, bad, is_lock_directory, join, path, split};
 
 impl Model {
-    pub(crate) fn run_on_node(&mut self, zxid: u64, session: Option<SessionId>, op: &NodeOp) -> Answer {
+    pub(crate) fn run_on_node(&mut self, zxid: u64, session: Option<SessionId>, op: &NodeOp) -> ModelReply {
         match op {
             NodeOp::Create { path, data, kind, sequential, acl } => {
                 self.create(zxid, session, path.as_str(), data, *kind, *sequential, acl)
@@ -70,7 +70,7 @@ impl Model {
                 expect(at, *version, actual)?;
                 Ok(Reply::Checked)
             }
-            NodeOp::Add { path, delta, min, max } => self.add_up(zxid, session, path, *delta, (*min, *max)),
+            NodeOp::Add { path, delta, min, max } => self.add_up(zxid, session, path, *delta, *min, *max),
             NodeOp::CheckLock { lock, token } => self.holder(lock, *token, |_| true).map(|_| Reply::Checked),
         }
     }
@@ -81,8 +81,9 @@ impl Model {
         session: Option<SessionId>,
         path: &NodePath,
         delta: i64,
-        (min, max): (Option<i64>, Option<i64>),
-    ) -> Answer {
+        min: Option<i64>,
+        max: Option<i64>,
+    ) -> ModelReply {
         let at = path.as_str();
         let is_there = self.nodes.contains_key(at);
         let mut value = 0;
@@ -130,7 +131,7 @@ impl Model {
         kind: NodeKind,
         sequential: Sequential,
         acl: &[AclEntry],
-    ) -> Answer {
+    ) -> ModelReply {
         let owner = if kind == NodeKind::Ephemeral { Some(session.ok_or(Refusal::SessionRequired)?.0) } else { None };
         if let NodeKind::Ttl { ttl_ms } = kind
             && (ttl_ms == 0 || ttl_ms > MAX_TTL_MS)

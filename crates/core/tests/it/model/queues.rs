@@ -6,7 +6,7 @@ use lockkeeper_checkers::queue::{Blocker, blocker};
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{Answer, Model, bad, is_lock_directory, join, path, split};
+use super::naive::{Model, ModelReply, bad, is_lock_directory, join, path, split};
 
 /// Sorted, each once, neither none nor too many.
 pub(crate) fn check_locks(level: u32, locks: &[LockName]) -> Result<(), Refusal> {
@@ -18,7 +18,7 @@ pub(crate) fn check_locks(level: u32, locks: &[LockName]) -> Result<(), Refusal>
 }
 
 impl Model {
-    pub(crate) fn run_on_locks(&mut self, zxid: u64, session: Option<SessionId>, op: &LockOp) -> Answer {
+    pub(crate) fn run_on_locks(&mut self, zxid: u64, session: Option<SessionId>, op: &LockOp) -> ModelReply {
         match op {
             LockOp::Acquire { locks, mode, delay_ms, uuid, label } => {
                 self.acquire(zxid, session, locks, *mode, *delay_ms, *uuid, label)
@@ -51,7 +51,13 @@ impl Model {
         }
     }
 
-    fn release(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> Answer {
+    fn release(
+        &mut self,
+        zxid: u64,
+        session: Option<SessionId>,
+        locks: &[LockName],
+        token: FencingToken,
+    ) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(self.level, locks)?;
         let mut held = Vec::new();
@@ -92,7 +98,7 @@ impl Model {
         delay_ms: u32,
         uuid: RequestId,
         label: &str,
-    ) -> Answer {
+    ) -> ModelReply {
         let owner = session.ok_or(Refusal::SessionRequired)?.0;
         let directory = format!("/locks/{lock}");
         // What the request would be refused for without the lock, but for what only a new place in the queue needs.
@@ -125,7 +131,7 @@ impl Model {
         Ok(Reply::Reentered { path: path(&at), token: FencingToken(self.nodes[&at].czxid), holds })
     }
 
-    fn claim(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> Answer {
+    fn claim(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(self.level, locks)?;
         let mut versions = Vec::new();
@@ -155,7 +161,7 @@ impl Model {
         version
     }
 
-    fn abandon(&mut self, zxid: u64, locks: &[LockName], token: FencingToken, versions: &[i32]) -> Answer {
+    fn abandon(&mut self, zxid: u64, locks: &[LockName], token: FencingToken, versions: &[i32]) -> ModelReply {
         check_locks(self.level, locks)?;
         if versions.len() != locks.len() {
             return bad();
@@ -179,7 +185,7 @@ impl Model {
         delay_ms: u32,
         uuid: RequestId,
         label: &str,
-    ) -> Answer {
+    ) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?.0;
         check_locks(self.level, locks)?;
         let wrong_permits = matches!(mode, LockMode::Permit(permits) if permits == 0 || permits > MAX_PERMITS);
@@ -255,7 +261,7 @@ impl Model {
 
     /// The answer to a request whose uuid the session has used for one of these locks. Found by name, as a client
     /// finds its own among the children.
-    fn asked_before(&self, session: u64, locks: &[LockName], uuid: RequestId, stem: &str) -> Option<Answer> {
+    fn asked_before(&self, session: u64, locks: &[LockName], uuid: RequestId, stem: &str) -> Option<ModelReply> {
         let own = |at: &String, directory: &str| {
             let Some((parent, name)) = split(at) else { return false };
             (directory.is_empty() || parent == directory)
@@ -300,7 +306,7 @@ impl Model {
         locks: &[LockName],
         token: FencingToken,
         if_holding: IfHolding,
-    ) -> Answer {
+    ) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(self.level, locks)?;
         let own = |lock| self.own_base(session, lock, token);
@@ -316,7 +322,7 @@ impl Model {
         token: FencingToken,
         found: &[String],
         if_holding: IfHolding,
-    ) -> Answer {
+    ) -> ModelReply {
         if found.is_empty() {
             return Err(Refusal::NotQueued { lock: locks[0].as_str().into(), token });
         }
@@ -341,7 +347,7 @@ impl Model {
         session: Option<SessionId>,
         lock: &LockName,
         token: FencingToken,
-    ) -> Answer {
+    ) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?;
         let at = self.holder(lock, token, |owner| owner == Some(session.0))?;
         let (stem, sequence) = at.split_at(at.len() - 10);

@@ -1,0 +1,44 @@
+//! A state and its log, for tests that apply one command after the other.
+
+use lockkeeper_core::*;
+
+pub(crate) struct World {
+    pub(crate) state: State,
+    pub(crate) clock_ms: u64,
+    sequence: u64,
+    /// Each batch is read from its bytes, as from the log.
+    is_encoded: bool,
+}
+
+impl World {
+    pub(crate) const START_MS: u64 = 1_000_000;
+
+    pub(crate) fn new() -> Self {
+        Self { state: State::new(), clock_ms: Self::START_MS, sequence: 0, is_encoded: false }
+    }
+
+    pub(crate) fn encoded() -> Self {
+        Self { is_encoded: true, ..Self::new() }
+    }
+
+    /// At the feature level of rate limits.
+    pub(crate) fn with_rates() -> Self {
+        let mut world = Self::encoded();
+        world.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
+        world
+    }
+
+    pub(crate) fn apply(&mut self, command: Command) -> Outcome {
+        self.sequence += 1;
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
+        let batch = Batch::consecutive(origin, self.clock_ms, vec![command]);
+        let batch = if self.is_encoded { Batch::decode(&batch.encode()).unwrap() } else { batch };
+        let outcome = self.state.apply(Term(1), &batch).remove(0);
+        self.state.validate().unwrap();
+        outcome
+    }
+
+    pub(crate) fn act(&mut self, actor: Actor, op: impl Into<Op>) -> Result<Reply, Refusal> {
+        self.apply(Command::Do { actor, op: op.into() }).reply
+    }
+}
