@@ -2,36 +2,16 @@
 //! nothing.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it measures the pure core from outside, with a clock
 
+mod support;
+
 use std::time::Duration;
 
 use lockkeeper_core::*;
 
-struct Bench {
-    state: State,
-    sequence: u64,
-}
+use support::MeasuredLog;
 
-impl Bench {
-    fn apply(&mut self, commands: Vec<Command>) -> Vec<Outcome> {
-        self.sequence += 1;
-        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let rules = Rules { max_ephemerals_per_session: 100_000, ..Rules::default() };
-        self.state.apply(Term(1), &Batch { rules, ..Batch::consecutive(origin, self.sequence, commands) })
-    }
-
-    fn ask(&mut self, session: SessionId, op: Op) -> Outcome {
-        let outcome = self.apply(vec![Command::Do { actor: Actor::of(session), op }]).remove(0);
-        assert!(outcome.reply.is_ok(), "{:?}", outcome.reply);
-        outcome
-    }
-
-    fn open(&mut self) -> SessionId {
-        let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "bench".into() };
-        match self.apply(vec![open]).remove(0).reply {
-            Ok(Reply::SessionOpened { session, .. }) => session,
-            other => panic!("{other:?}"),
-        }
-    }
+fn act(log: &mut MeasuredLog, session: SessionId, op: Op) {
+    log.apply(Command::Do { actor: Actor::of(session), op });
 }
 
 fn create(path: &str, kind: NodeKind) -> Op {
@@ -54,9 +34,9 @@ fn on_cpu() -> Duration {
 }
 
 /// The shortest, the median and the longest of a few.
-fn measure(bench: &Bench, session: SessionId, beside_a_copy: bool) -> [Duration; 3] {
+fn measure(log: &MeasuredLog, session: SessionId, beside_a_copy: bool) -> [Duration; 3] {
     let one = |_| {
-        let mut own = Bench { state: bench.state.clone(), sequence: bench.sequence };
+        let mut own = log.clone();
         if !beside_a_copy {
             // Everything that the end will touch is made this copy's own first.
             let mut bytes = Vec::new();
@@ -64,9 +44,9 @@ fn measure(bench: &Bench, session: SessionId, beside_a_copy: bool) -> [Duration;
             own.state = State::read_snapshot(&bytes[..]).unwrap_or_else(|e| panic!("{e}"));
         }
         let began = on_cpu();
-        let outcome = own.apply(vec![Command::CloseSession { session }]);
+        let outcome = own.apply(Command::CloseSession { session });
         let took = on_cpu() - began;
-        assert!(!outcome[0].events.is_empty());
+        assert!(!outcome.events.is_empty());
         took
     };
     let mut took: Vec<Duration> = (0..9).map(one).collect();
@@ -84,26 +64,23 @@ fn op_of(shape: &str, n: u32) -> Op {
 
 fn main() {
     let others = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(200_000_u32);
-    let mut bench = Bench { state: State::new(), sequence: 0 };
-    bench.open();
+    let mut log = MeasuredLog::new(Rules { max_ephemerals_per_session: 100_000, ..Rules::default() });
+    log.open();
     for directory in 0..others / 1_000 {
-        bench.apply(vec![Command::Do {
-            actor: Actor::default(),
-            op: create(&format!("/d{directory}"), NodeKind::Persistent),
-        }]);
+        log.apply(Command::Do { actor: Actor::default(), op: create(&format!("/d{directory}"), NodeKind::Persistent) });
         for node in 1..1_000 {
             let op = create(&format!("/d{directory}/node-{node}"), NodeKind::Persistent);
-            bench.apply(vec![Command::Do { actor: Actor::default(), op }]);
+            log.apply(Command::Do { actor: Actor::default(), op });
         }
     }
     let most = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(100_000_u32);
     for count in [10_000_u32, 100_000].into_iter().filter(|count| *count <= most) {
         for shape in ["nodes of one directory", "locks of its own", "places in one queue"] {
-            let mut own = Bench { state: bench.state.clone(), sequence: bench.sequence };
+            let mut own = log.clone();
             let session = own.open();
-            own.ask(session, create("/own", NodeKind::Persistent));
+            act(&mut own, session, create("/own", NodeKind::Persistent));
             for n in 0..count {
-                own.ask(session, op_of(shape, n));
+                act(&mut own, session, op_of(shape, n));
             }
             for beside_a_copy in [false, true] {
                 let [shortest, median, longest] = measure(&own, session, beside_a_copy);

@@ -2,25 +2,19 @@
 //! Prints; asserts nothing.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it measures the pure core from outside, with a clock
 
+mod support;
+
 use std::time::Instant;
 
 use lockkeeper_core::*;
 
-struct Bench {
-    state: State,
-    sequence: u64,
-}
+use support::MeasuredLog;
 
-impl Bench {
-    fn apply(&mut self, commands: Vec<Command>) -> Vec<Outcome> {
-        self.sequence += 1;
-        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        self.state.apply(Term(1), &Batch::consecutive(origin, self.sequence, commands))
-    }
+/// As many as a session may have, but for the one that the cycles need.
+const WAITERS: u32 = 99_999;
 
-    fn ask(&mut self, op: impl Into<Op>) -> Outcome {
-        self.apply(vec![Command::Do { actor: Actor::of(SessionId(1)), op: op.into() }]).remove(0)
-    }
+fn act(log: &mut MeasuredLog, op: impl Into<Op>) -> Outcome {
+    log.apply(Command::Do { actor: Actor::of(SessionId(1)), op: op.into() })
 }
 
 /// Runs something and says how long one of `count` took.
@@ -44,16 +38,17 @@ fn token(outcome: &Outcome) -> FencingToken {
 }
 
 fn main() {
-    let mut bench = Bench { state: State::new(), sequence: 0 };
-    bench.apply(vec![Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "bench".into() }]);
+    let mut log =
+        MeasuredLog::new(Rules { max_ephemerals_per_session: 100_000, max_state_bytes: u64::MAX, ..Rules::default() });
+    log.open();
     let own = LockName::parse("own").unwrap_or_else(|e| panic!("{e}"));
-    let cycles = |bench: &mut Bench, count: u32| {
+    let cycles = |log: &mut MeasuredLog, count: u32| {
         for uuid in 0..count {
-            let token = token(&bench.ask(acquire(&own, u128::from(uuid), LockMode::Exclusive)));
-            bench.ask(LockOp::Release { locks: vec![own.clone()], token });
+            let token = token(&act(log, acquire(&own, u128::from(uuid), LockMode::Exclusive)));
+            act(log, LockOp::Release { locks: vec![own.clone()], token });
         }
     };
-    timed("acquire and release, small state", 200_000, || cycles(&mut bench, 200_000));
+    timed("acquire and release, small state", 200_000, || cycles(&mut log, 200_000));
 
     let data = NodeData::from([b'x'; 32]);
     let create = |path: String, data: &NodeData| NodeOp::Create {
@@ -65,26 +60,25 @@ fn main() {
     };
     timed("create 1,000,000 nodes", 1_000_000, || {
         for directory in 0..1_000 {
-            bench.ask(create(format!("/d{directory}"), &data));
+            act(&mut log, create(format!("/d{directory}"), &data));
             for node in 1..1_000 {
-                bench.ask(create(format!("/d{directory}/node-{node}"), &data));
+                act(&mut log, create(format!("/d{directory}/node-{node}"), &data));
             }
         }
     });
-    timed("acquire and release, large state", 200_000, || cycles(&mut bench, 200_000));
+    timed("acquire and release, large state", 200_000, || cycles(&mut log, 200_000));
 
     let queue = LockName::parse("queue").unwrap_or_else(|e| panic!("{e}"));
-    let waiters = timed("100,000 requests in one queue, one in ten exclusive", 100_000, || {
+    let waiters = timed("99,999 requests in one queue, one in ten exclusive", WAITERS, || {
         let mode = |i| if i % 10 == 0 { LockMode::Exclusive } else { LockMode::Shared };
-        (0..100_000_u128).map(|i| bench.ask(acquire(&queue, i, mode(i)))).collect::<Vec<_>>()
+        (0..u128::from(WAITERS)).map(|i| act(&mut log, acquire(&queue, i, mode(i)))).collect::<Vec<_>>()
     });
-    let paths: Vec<NodePath> =
-        bench.state.lock(&queue).into_iter().flat_map(|q| q.requests()).map(|r| r.path).collect();
-    timed("standing of each", 100_000, || paths.iter().for_each(|path| drop(bench.state.standing(path))));
-    timed("verify of each", 100_000, || waiters.iter().filter(|w| bench.state.verify(&queue, token(w))).count());
+    let paths: Vec<NodePath> = log.state.lock(&queue).into_iter().flat_map(|q| q.requests()).map(|r| r.path).collect();
+    timed("standing of each", WAITERS, || paths.iter().for_each(|path| drop(log.state.standing(path))));
+    timed("verify of each", WAITERS, || waiters.iter().filter(|w| log.state.verify(&queue, token(w))).count());
 
-    let clone = timed("clone", 1, || bench.state.clone());
-    timed("acquire and release beside a clone", 10_000, || cycles(&mut bench, 10_000));
+    let clone = timed("clone", 1, || log.state.clone());
+    timed("acquire and release beside a clone", 10_000, || cycles(&mut log, 10_000));
     let mut bytes = Vec::new();
     timed("write a snapshot", 1, || clone.write_snapshot(&mut bytes)).unwrap_or_else(|e| panic!("{e}"));
     println!("snapshot: {} bytes for {} nodes", bytes.len(), clone.node_count());
@@ -93,7 +87,5 @@ fn main() {
     timed("validate", 1, || restored.validate()).unwrap_or_else(|e| panic!("{e}"));
     let memory = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     println!("{}", memory.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default());
-    timed("end a session with 100,000 ephemerals", 1, || {
-        bench.apply(vec![Command::CloseSession { session: SessionId(1) }])
-    });
+    timed("end a session with 99,999 ephemerals", 1, || log.apply(Command::CloseSession { session: SessionId(1) }));
 }

@@ -6,42 +6,26 @@
 //! `sessions` (idle ones).
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it measures the pure core from outside, with a clock
 
+mod support;
+
 use std::time::Duration;
 
 use lockkeeper_core::*;
 
+use support::MeasuredLog;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-struct Bench {
-    state: State,
-    sequence: u64,
-}
+/// A log whose commands fill a state.
+struct Filler(MeasuredLog);
 
-impl Bench {
-    fn apply(&mut self, command: Command) -> Outcome {
-        self.sequence += 1;
-        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let rules = Rules { max_state_bytes: u64::MAX, ..Rules::default() };
-        let batch = Batch { rules, ..Batch::consecutive(origin, self.sequence, vec![command]) };
-        let outcome = self.state.apply(Term(1), &batch).remove(0);
-        assert!(outcome.reply.is_ok(), "{:?}", outcome.reply);
-        outcome
-    }
-
-    fn open(&mut self) -> SessionId {
-        let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "bench".into() };
-        match self.apply(open).reply {
-            Ok(Reply::SessionOpened { session, .. }) => session,
-            other => panic!("{other:?}"),
-        }
-    }
-
+impl Filler {
     fn create(&mut self, path: &str) {
         let path = NodePath::parse(path).unwrap_or_else(|e| panic!("{e}"));
         let (data, acl) = ([b'x'; 32].into(), vec![AclEntry::open()]);
         let op = NodeOp::Create { path, data, kind: NodeKind::Persistent, sequential: Sequential::No, acl };
-        self.apply(Command::Do { actor: Actor::default(), op: op.into() });
+        self.0.apply(Command::Do { actor: Actor::default(), op: op.into() });
     }
 
     fn fill(&mut self, shape: &str, count: u32) {
@@ -53,21 +37,21 @@ impl Bench {
                 }
             }
             "locks" => {
-                let mut session = self.open();
+                let mut session = self.0.open();
                 for n in 0..count {
                     if n % 1_000 == 999 {
-                        session = self.open();
+                        session = self.0.open();
                     }
                     let lock = LockName::parse(&format!("orders/{n}")).unwrap_or_else(|e| panic!("{e}"));
                     let (mode, label) = (LockMode::Exclusive, "worker".into());
                     let uuid = RequestId(u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
                     let op = LockOp::Acquire { locks: vec![lock], mode, delay_ms: 0, uuid, label };
-                    self.apply(Command::Do { actor: Actor::of(session), op: op.into() });
+                    self.0.apply(Command::Do { actor: Actor::of(session), op: op.into() });
                 }
             }
             "sessions" => {
                 (0..count).for_each(|_| {
-                    self.open();
+                    self.0.open();
                 });
             }
             other => panic!("no shape '{other}'"),
@@ -103,10 +87,10 @@ fn main() {
     let shape = arguments.next().unwrap_or_else(|| "nodes".into());
     let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(1_000_000);
     if writes {
-        let mut bench = Bench { state: State::new(), sequence: 0 };
-        bench.fill(&shape, count);
+        let mut filler = Filler(MeasuredLog::new(Rules { max_state_bytes: u64::MAX, ..Rules::default() }));
+        filler.fill(&shape, count);
         let to = std::fs::File::create(arguments.next().unwrap_or_default()).unwrap_or_else(|e| panic!("{e}"));
-        return bench.state.write_snapshot(to).unwrap_or_else(|e| panic!("{e}"));
+        return filler.0.state.write_snapshot(to).unwrap_or_else(|e| panic!("{e}"));
     }
     let path = snapshot(&shape, count);
     for round in 1..=3 {
