@@ -28,7 +28,6 @@ mod session;
 mod sse;
 mod stream;
 mod tls;
-#[cfg_attr(not(feature = "otlp"), path = "without_traces.rs")]
 mod traces;
 mod tracked_change;
 mod transport;

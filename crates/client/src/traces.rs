@@ -1,6 +1,6 @@
-//! The caller's trace (feature `otlp`): each request carries the context of OpenTelemetry that is active where it is
-//! made, and each acquire is a span. The program chooses where its spans go (`opentelemetry::global`); without a choice
-//! only the context of the caller travels on.
+//! The caller's trace: each request carries the context of OpenTelemetry that is active where it is made, and each
+//! acquire is a span. The program chooses where its spans go (`opentelemetry::global`); without a choice only the
+//! context of the caller travels on.
 
 use std::sync::Arc;
 

@@ -25,18 +25,10 @@ mod failure;
 pub mod fuzzing;
 mod hangup;
 mod http;
-#[cfg(feature = "jwt")]
-mod jwt;
-#[cfg(not(feature = "jwt"))]
-#[path = "without_jwt.rs"]
 mod jwt;
 pub mod local;
 mod log_lines;
 mod middleware;
-#[cfg(feature = "otlp")]
-mod otlp;
-#[cfg(not(feature = "otlp"))]
-#[path = "without_otlp.rs"]
 mod otlp;
 mod peer;
 mod principals;
@@ -52,14 +44,6 @@ mod stream;
 pub mod telemetry;
 mod tls;
 mod zookeeper;
-
-/// The optional parts that this build has.
-pub const FEATURES: &[&str] = match (cfg!(feature = "jwt"), cfg!(feature = "otlp")) {
-    (true, true) => &["jwt", "otlp"],
-    (true, false) => &["jwt"],
-    (false, true) => &["otlp"],
-    (false, false) => &[],
-};
 
 pub use config::{Config, ConfigError};
 pub use error::ServeError;

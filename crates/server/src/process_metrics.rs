@@ -53,16 +53,9 @@ impl Process {
 
 /// Adds the metrics of this process and of its build. Reads some files of `/proc`.
 pub(crate) fn add(text: &mut Exposition) {
-    let features = match (cfg!(feature = "jwt"), cfg!(feature = "otlp")) {
-        (false, false) => "",
-        (true, false) => "jwt",
-        (false, true) => "otlp",
-        (true, true) => "jwt,otlp",
-    };
     let profile = if cfg!(debug_assertions) { "test" } else { "release" };
     let commit = COMMIT.get().copied().unwrap_or("unknown");
-    let build =
-        [("version", env!("CARGO_PKG_VERSION")), ("commit", commit), ("features", features), ("profile", profile)];
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", commit), ("profile", profile)];
     text.set_all("lockkeeper_build_info", Kind::Gauge, "1; its labels name the build.", [(build.to_vec(), 1.0)]);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"));

@@ -48,8 +48,8 @@ Exit codes:
   123  outcome unknown: the change may or may not have taken place
 The commands that run CMD (lock, semaphore, elect, gate, rate, cron) have more; see `lockkeeper lock --help`.
 
-Where OTEL_EXPORTER_OTLP_ENDPOINT names a collector of OpenTelemetry, a program that was built with the feature otlp
-sends it the trace of the command, below the span that TRACEPARENT names. Not so top, watch and health.
+Where OTEL_EXPORTER_OTLP_ENDPOINT names a collector of OpenTelemetry, it is sent the trace of the command, below the
+span that TRACEPARENT names. Not so top, watch and health.
 
 To try a cluster on this machine:  lockkeeper dev";
 
@@ -67,11 +67,7 @@ pub(crate) fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let profile = if cfg!(debug_assertions) { "test" } else { "release" };
         let mutants = if cfg!(mutants) { "MUTANT BUILD, " } else { "" };
-        let features = match lockkeeper_server::FEATURES {
-            [] => String::new(),
-            features => format!(", features {}", features.join(" ")),
-        };
-        format!("{} ({mutants}commit {COMMIT}, {profile} build{features})", env!("CARGO_PKG_VERSION"))
+        format!("{} ({mutants}commit {COMMIT}, {profile} build)", env!("CARGO_PKG_VERSION"))
     });
     &VERSION
 }

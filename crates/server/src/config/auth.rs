@@ -72,13 +72,9 @@ const MAX_TEXT_BYTES: usize = 1_024;
 const MAX_PREFIX_BYTES: usize = 64;
 
 impl Config {
-    /// Checks the section; `is_built` is whether the program has what it configures.
-    pub(super) fn check_auth(&self, is_built: bool) -> Result<(), ConfigError> {
+    /// Checks the section.
+    pub(super) fn check_auth(&self) -> Result<(), ConfigError> {
         let Some(jwt) = &self.auth.jwt else { return Ok(()) };
-        if !is_built {
-            let rule = "this program was built without JWTs: build it with `--features jwt`, or remove the section";
-            return Err(refuse("auth.jwt", "this section", rule));
-        }
         let texts = [("issuer", &jwt.issuer), ("audience", &jwt.audience), ("principal_claim", &jwt.principal_claim)];
         for (key, text) in texts {
             if text.is_empty() || text.len() > MAX_TEXT_BYTES {
@@ -148,9 +144,9 @@ mod tests {
 
     const GOOD: &str = "[auth.jwt]\nissuer = \"https://i\"\naudience = \"a\"\n";
 
-    fn checked(text: &str, is_built: bool) -> Result<(), String> {
+    fn checked(text: &str) -> Result<(), String> {
         let config = Config::from_text(&format!("[cluster]\nid = \"c\"\nnode = 1\n{text}"), "test.toml");
-        config.and_then(|config| config.check_auth(is_built)).map_err(|error| error.to_string())
+        config.and_then(|config| config.check_auth()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -161,9 +157,9 @@ mod tests {
             "jwks_url = \"http://127.0.0.1:8080/keys\"",
             "jwks_url = \"http://[::1]/keys\"\nprincipal_prefix = \"jwt:oidc/\"\nprincipal_claim = \"email\"",
         ] {
-            checked(&format!("{GOOD}{keys}\n"), true).unwrap();
+            checked(&format!("{GOOD}{keys}\n")).unwrap();
         }
-        checked("", false).unwrap();
+        checked("").unwrap();
     }
 
     #[test]
@@ -186,16 +182,10 @@ mod tests {
             (&format!("{file}\nprincipal_prefix = \"digest:\""), &["auth.jwt.principal_prefix"]),
             (&format!("{file}\nsecret = \"s\""), &["auth.jwt", "secret"]),
         ] {
-            let error = checked(&format!("{GOOD}{keys}\n"), true).unwrap_err();
+            let error = checked(&format!("{GOOD}{keys}\n")).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         }
-        let without_audience = checked(&format!("[auth.jwt]\nissuer = \"i\"\n{file}\n"), true).unwrap_err();
+        let without_audience = checked(&format!("[auth.jwt]\nissuer = \"i\"\n{file}\n")).unwrap_err();
         assert!(without_audience.contains("audience"), "{without_audience}");
-    }
-
-    #[test]
-    fn a_program_without_jwts_refuses_the_section() {
-        let error = checked(&format!("{GOOD}jwks_file = \"keys.json\"\n"), false).unwrap_err();
-        assert!(error.contains("auth.jwt") && error.contains("--features jwt"), "{error}");
     }
 }

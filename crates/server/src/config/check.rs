@@ -81,8 +81,8 @@ impl Config {
         self.check_timing()?;
         self.check_limits()?;
         self.check_audit()?;
-        self.check_auth(cfg!(feature = "jwt"))?;
-        self.check_otlp(cfg!(feature = "otlp"))?;
+        self.check_auth()?;
+        self.check_otlp()?;
         self.check_zookeeper()?;
         let listen_client = listen_address("listen.client", &self.listen.client)?;
         let listen_peer = listen_address("listen.peer", &self.listen.peer)?;

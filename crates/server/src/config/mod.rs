@@ -16,9 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use auth::{Auth, JwtSection};
 pub use check::Checked;
-pub(crate) use check::host_and_port;
-#[cfg(any(feature = "jwt", feature = "otlp"))]
-pub(crate) use check::refuse;
+pub(crate) use check::{host_and_port, refuse};
 pub use load::ConfigError;
 pub use otlp::OtlpSection;
 pub use tls::{ListenerName, ListenerTls, PeerListenerTls, Tls};

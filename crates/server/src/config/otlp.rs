@@ -140,14 +140,9 @@ impl OtlpSection {
 }
 
 impl Config {
-    /// Checks the section; `is_built` is whether the program has what it configures.
-    pub(super) fn check_otlp(&self, is_built: bool) -> Result<(), ConfigError> {
-        let Some(section) = &self.otlp else { return Ok(()) };
-        if !is_built {
-            let rule = "this program was built without traces: build it with `--features otlp`, or remove the section";
-            return Err(refuse("otlp", "this section", rule));
-        }
-        section.check()
+    /// Checks the section.
+    pub(super) fn check_otlp(&self) -> Result<(), ConfigError> {
+        self.otlp.as_ref().map_or(Ok(()), OtlpSection::check)
     }
 }
 
@@ -157,9 +152,9 @@ mod tests {
 
     const GOOD: &str = "[otlp]\nendpoint = \"http://127.0.0.1:4318\"\n";
 
-    fn checked(text: &str, is_built: bool) -> Result<(), String> {
+    fn checked(text: &str) -> Result<(), String> {
         let config = Config::from_text(&format!("[cluster]\nid = \"c\"\nnode = 1\n{text}"), "test.toml");
-        config.and_then(|config| config.check_otlp(is_built)).map_err(|error| error.to_string())
+        config.and_then(|config| config.check_otlp()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -172,9 +167,9 @@ mod tests {
                 "{GOOD}follow_callers = false\nservice_name = \"locks\"\n[otlp.headers]\nauthorization = \"Bearer x\"\n"
             ),
         ] {
-            checked(text, true).unwrap();
+            checked(text).unwrap();
         }
-        checked("", false).unwrap();
+        checked("").unwrap();
     }
 
     #[test]
@@ -193,16 +188,10 @@ mod tests {
             (format!("{GOOD}protocol = \"grpc\"\n"), &["otlp", "protocol"]),
             ("[otlp]\n".into(), &["otlp", "endpoint"]),
         ] {
-            let error = checked(&text, true).unwrap_err();
+            let error = checked(&text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
             assert!(!error.contains("pass9"), "a password is shown: {error}");
         }
-    }
-
-    #[test]
-    fn a_program_without_traces_refuses_the_section() {
-        let error = checked(GOOD, false).unwrap_err();
-        assert!(error.contains("otlp") && error.contains("--features otlp"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! JWTs of an OIDC issuer as credentials (feature `jwt`, section `[auth.jwt]`).
+//! JWTs of an OIDC issuer as credentials (section `[auth.jwt]`).
 //!
 //! ring verifies the signatures: it is in the program with rustls, and takes keys and signatures in the form that JWTs
 //! have. What is beside it is small: a decoder of three base64 parts, and the rules on claims.

@@ -1,4 +1,4 @@
-//! Traces of OpenTelemetry (feature `otlp`, section `[otlp]`): a span for each traced request of a client, and those
+//! Traces of OpenTelemetry (section `[otlp]`): a span for each traced request of a client, and those
 //! of the node below it.
 //!
 //! Ended spans go through a bounded queue to one task, which sends them to a collector. Nothing here waits for that

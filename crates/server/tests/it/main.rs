@@ -11,14 +11,12 @@ mod authority;
 mod backup;
 mod bad_input;
 mod cluster;
-#[cfg(feature = "otlp")]
 mod collector;
 mod config;
 mod fronts;
 mod gates;
 mod harness;
 mod joint_locks;
-#[cfg(feature = "jwt")]
 mod jwt;
 mod lifecycle;
 mod local;
@@ -29,7 +27,6 @@ mod nodes;
 mod observe;
 mod openapi;
 mod origins;
-#[cfg(feature = "otlp")]
 mod otlp;
 mod peer_link;
 mod peer_tls;
