@@ -3,6 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, AlgorithmFamily};
 use lockkeeper_core::access::{JWT, is_name, is_reserved};
 use lockkeeper_core::limits::MAX_ACL_ID_BYTES;
 use serde::Deserialize;
@@ -10,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::error::JwtError;
-use super::keys::{Algorithm, Key, KeySet};
+use super::keys::{Key, KeySet};
 use crate::config::JwtSection;
 
 /// Largest JWT, in bytes.
@@ -43,9 +44,9 @@ pub(super) fn verify(token: &str, keys: &KeySet, rules: &JwtSection, now_unix_s:
     let parts = signed.split_once('.').filter(|(_, claims)| !claims.contains('.'));
     let (header, claims) = parts.ok_or(JwtError::Malformed)?;
     let header: Header = decode(header)?;
-    let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| JwtError::Malformed)?;
+    URL_SAFE_NO_PAD.decode(signature).map_err(|_| JwtError::Malformed)?;
     // Before the claims are read: only their issuer can have written them.
-    verify_signature(&header, keys, signed.as_bytes(), &signature)?;
+    verify_signature(&header, keys, signed.as_bytes(), signature)?;
     check_claims(&decode(claims)?, rules, now_unix_s)
 }
 
@@ -54,11 +55,13 @@ fn decode<T: DeserializeOwned>(part: &str) -> Result<T, JwtError> {
     serde_json::from_slice(&bytes).map_err(|_| JwtError::Malformed)
 }
 
-fn verify_signature(header: &Header, keys: &KeySet, signed: &[u8], signature: &[u8]) -> Result<(), JwtError> {
+fn verify_signature(header: &Header, keys: &KeySet, signed: &[u8], signature: &str) -> Result<(), JwtError> {
     if header.crit.is_some() {
         return Err(JwtError::Critical);
     }
-    let algorithm = Algorithm::parse(&header.alg).ok_or(JwtError::Algorithm)?;
+    // Those with a shared secret are no algorithms here.
+    let algorithm = header.alg.parse().ok().filter(|known: &Algorithm| known.family() != AlgorithmFamily::Hmac);
+    let algorithm = algorithm.ok_or(JwtError::Algorithm)?;
     let id = header.kid.as_deref().ok_or(JwtError::NoKeyId)?;
     let keys: Vec<&Key> = keys.with_id(id).collect();
     if keys.is_empty() {
