@@ -214,7 +214,6 @@ impl Server {
         let audit = Audit::start(config.cluster.node, clock.clone(), audit)
             .map_err(|error| ServeError::Start(format!("the audit log: {error}")))?;
         crate::backup::announce(&config, opened.incarnation, &audit);
-        otlp.iter().for_each(|otlp| otlp.start());
         let settings = (&config, &checked, tls.peers.clone(), otlp.as_ref());
         let (node, auth) = start_node(settings, &store, opened, snapshots, clock, &fate).await?;
         let forced_deletions = audit.clone();

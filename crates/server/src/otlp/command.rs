@@ -1,12 +1,8 @@
-//! The traces of a command of the command line, which ends soon: its spans are sent by a thread of their own, so that
-//! the command needs no runtime for them.
+//! The traces of a command of the command line.
 //!
 //! The settings are OpenTelemetry's environment variables: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
 //! `OTEL_EXPORTER_OTLP_ENDPOINT`, in the same way `…_HEADERS`, `…_CERTIFICATE` and `…_PROTOCOL`; `OTEL_SERVICE_NAME`,
 //! `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`, and `TRACEPARENT`, the span that runs the command.
-
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 
 use lockkeeper_core::TraceContext;
 use opentelemetry::trace::{SpanKind, TraceContextExt as _, TraceState, Tracer as _, TracerProvider as _};
@@ -14,18 +10,16 @@ use opentelemetry::{Context, ContextGuard, KeyValue, global};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use percent_encoding::percent_decode_str;
-use tokio_util::sync::CancellationToken;
 
-use super::export::{Collector, SpanQueue};
-use super::{LAST_SPANS, below, position_of};
+use super::export::SpanQueue;
+use super::{below, position_of};
 use crate::config::{ConfigError, OtlpSection, refuse};
 
 /// The trace of a command. It is the active context of this thread until it is dropped; dropping it sends the spans.
 pub struct CommandTrace {
     active: Option<ContextGuard>,
     context: Context,
-    stop: CancellationToken,
-    sent: Receiver<()>,
+    provider: SdkTracerProvider,
 }
 
 /// The settings of OpenTelemetry's variables.
@@ -123,32 +117,21 @@ impl CommandTrace {
             KeyValue::new("process.pid", i64::from(std::process::id())),
         ];
         let resource = Resource::builder_empty().with_attributes(attributes).build();
-        let collector = Collector::open(&section, url).map_err(|error| names.in_error(error))?;
-        let (queue, exporter) = SpanQueue::new(collector, &resource);
+        let queue = SpanQueue::to_collector(&section, url).map_err(|error| names.in_error(error))?;
         let provider = SdkTracerProvider::builder()
             .with_span_processor(queue)
             .with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)))
             .with_resource(resource)
             .build();
-        let (stop, (ended, sent)) = (CancellationToken::new(), channel());
-        let stopped = stop.clone();
-        let unusable = |error: std::io::Error| refuse(&names.endpoint, "this URL", error.to_string());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unusable)?;
-        let thread = move || {
-            runtime.block_on(exporter.run(stopped));
-            // Nobody listens any more if this took too long.
-            let _ = ended.send(());
-        };
-        thread::Builder::new().name("otlp".into()).spawn(thread).map_err(unusable)?;
         let parent = variable("TRACEPARENT").and_then(|header| TraceContext::parse(&header));
         let tracer = provider.tracer("lockkeeper");
-        global::set_tracer_provider(provider);
+        global::set_tracer_provider(provider.clone());
         let span = tracer
             .span_builder(format!("lockkeeper {command}"))
             .with_kind(SpanKind::Internal)
             .start_with_context(&tracer, &below(parent, TraceState::NONE));
         let context = Context::new().with_span(span);
-        Ok(Some(Self { active: Some(context.clone().attach()), context, stop, sent }))
+        Ok(Some(Self { active: Some(context.clone().attach()), context, provider }))
     }
 
     /// Ends the trace of a command that ended with this exit code, and sends the spans.
@@ -168,8 +151,7 @@ impl Drop for CommandTrace {
     fn drop(&mut self) {
         self.active = None;
         self.context.span().end();
-        self.stop.cancel();
-        let _ = self.sent.recv_timeout(LAST_SPANS);
+        let _ = self.provider.shutdown();
     }
 }
 

@@ -1,28 +1,29 @@
-//! From ended spans to the collector: a bounded queue, and one task that sends what is in it as OTLP over HTTP
-//! (`POST /v1/traces`, protobuf).
+//! From ended spans to the collector: the SDK's bounded queue, and its thread, which sends what is in it as OTLP over
+//! HTTP (`POST /v1/traces`, protobuf).
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::http::{HeaderName, HeaderValue};
 use lockkeeper_tls::client_config;
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
-use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
-use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{Protocol, RetryPolicy, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
+use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
+use parking_lot::Mutex;
 use prost::Message as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use reqwest::redirect::Policy;
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio::runtime::Runtime;
 
 use crate::config::{ConfigError, OtlpSection, refuse};
 
-/// Most spans that wait to be sent. One takes about 1 KiB, and at most 12 KiB: its links, texts and `tracestate` are
+/// Most spans that are not sent yet. One takes about 1 KiB, and at most 12 KiB: its links, texts and `tracestate` are
 /// bounded. So all take about 4 MiB, and at most 48 MiB.
 const MAX_QUEUED: usize = 4_096;
 /// Most spans of one request to the collector.
@@ -31,42 +32,200 @@ const MAX_SENT_TOGETHER: usize = 512;
 const GATHER: Duration = Duration::from_millis(500);
 /// Longest time for a request to the collector.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time that a shutdown waits for spans to be sent. Dropping the provider is a shutdown too.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 /// Longest reply that is read.
 const MAX_REPLY_BYTES: u64 = 64 * 1024;
 
-/// Where spans are sent.
-pub(super) struct Collector {
+/// Takes ended spans. Never waits.
+#[derive(Debug)]
+pub(super) struct SpanQueue {
+    batches: BatchSpanProcessor,
+    /// How many spans are not sent yet.
+    queued: Arc<AtomicUsize>,
+    is_closed: AtomicBool,
+}
+
+impl SpanQueue {
+    /// One whose spans go to the collector of the section, at this URL.
+    pub(super) fn to_collector(section: &OtlpSection, url: String) -> Result<Self, ConfigError> {
+        let unusable =
+            |error: &dyn std::fmt::Display| refuse("otlp.endpoint", "this URL", format!("cannot be used: {error}"));
+        let rejected = Arc::<AtomicU64>::default();
+        let collector = Collector {
+            url: url.clone(),
+            client: client(section)?.build().map_err(|error| unusable(&error))?,
+            runtime: OnceLock::new(),
+            rejected: rejected.clone(),
+            trouble: Mutex::default(),
+        };
+        // All is set, so that no variable of the environment sets it.
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_http_client(collector)
+            .with_endpoint(url)
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(SEND_TIMEOUT)
+            .with_retry_policy(RetryPolicy::disabled())
+            .build()
+            .map_err(|error| unusable(&error))?;
+        Ok(Self::new(exporter, rejected))
+    }
+
+    /// One whose spans go to an exporter; `rejected` is how many of its last ones the collector rejected.
+    pub(super) fn new(exporter: impl SpanExporter + 'static, rejected: Arc<AtomicU64>) -> Self {
+        let queued = Arc::<AtomicUsize>::default();
+        let config = BatchConfigBuilder::default()
+            .with_max_queue_size(MAX_QUEUED)
+            .with_max_export_batch_size(MAX_SENT_TOGETHER)
+            .with_scheduled_delay(GATHER)
+            .build();
+        let counted = CountedExporter { exporter, rejected, queued: queued.clone() };
+        let batches = BatchSpanProcessor::builder(counted).with_batch_config(config).build();
+        Self { batches, queued, is_closed: AtomicBool::new(false) }
+    }
+}
+
+impl SpanProcessor for SpanQueue {
+    fn on_start(&self, _: &mut Span, _: &opentelemetry::Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if self.is_closed.load(Ordering::Relaxed) {
+            count_dropped("shutdown", 1);
+        } else if self.queued.fetch_add(1, Ordering::Relaxed) >= MAX_QUEUED {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
+            count_dropped("queue_full", 1);
+        } else {
+            self.batches.on_end(span);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.batches.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.batches.shutdown_with_timeout(timeout.min(LAST_SPANS))
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.batches.set_resource(resource);
+    }
+}
+
+fn count_dropped(reason: &'static str, spans: u64) {
+    metrics::counter!("lockkeeper_spans_dropped_total", "reason" => reason).increment(spans);
+}
+
+/// Counts what becomes of the spans.
+#[derive(Debug)]
+struct CountedExporter<E> {
+    exporter: E,
+    rejected: Arc<AtomicU64>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl<E: SpanExporter> SpanExporter for CountedExporter<E> {
+    async fn export(&self, spans: Vec<SpanData>) -> OTelSdkResult {
+        let count = spans.len();
+        let sent = self.exporter.export(spans).await;
+        self.queued.fetch_sub(count, Ordering::Relaxed);
+        let rejected = self.rejected.swap(0, Ordering::Relaxed).min(count as u64);
+        if sent.is_ok() {
+            metrics::counter!("lockkeeper_spans_sent_total").increment(count as u64 - rejected);
+        } else {
+            count_dropped("not_sent", count as u64);
+        }
+        if rejected > 0 {
+            count_dropped("rejected", rejected);
+        }
+        sent
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// The exporter's HTTP client.
+#[derive(Debug)]
+struct Collector {
     url: String,
     client: reqwest::Client,
+    /// The SDK's thread has no runtime.
+    runtime: OnceLock<Runtime>,
+    /// How many spans of the last request the collector rejected.
+    rejected: Arc<AtomicU64>,
+    /// Why the last request failed, as it was logged.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Does not wait for a lookup of the collector's name, as a shutdown would.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for Collector {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        // Without the headers, to which the exporter adds some of the environment: `client` has those that count.
+        let body = request.into_body();
+        let runtime = self.runtime().map_err(|error| format!("no thread for requests: {error}"));
+        let reply = runtime.and_then(|runtime| runtime.block_on(self.reply_to(body)));
+        self.log(reply.as_ref().err());
+        let reply = reply?;
+        let parsed = ExportTraceServiceResponse::decode(reply.clone()).ok().and_then(|parsed| parsed.partial_success);
+        let rejected = parsed.and_then(|partial| u64::try_from(partial.rejected_spans).ok()).unwrap_or(0);
+        self.rejected.store(rejected, Ordering::Relaxed);
+        Ok(Response::new(reply))
+    }
 }
 
 impl Collector {
-    pub(super) fn open(section: &OtlpSection, url: String) -> Result<Self, ConfigError> {
-        Ok(Self { url, client: client(section)? })
+    fn runtime(&self) -> std::io::Result<&Runtime> {
+        if let Some(runtime) = self.runtime.get() {
+            return Ok(runtime);
+        }
+        let made = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(self.runtime.get_or_init(|| made))
     }
 
-    /// Sends spans; returns how many of them the collector rejected.
-    async fn send(&self, request: &ExportTraceServiceRequest) -> Result<u64, String> {
+    /// The reply to a request; empty where it is too long.
+    async fn reply_to(&self, body: Bytes) -> Result<Bytes, String> {
         let why = |error: reqwest::Error| {
             let error = error.without_url();
             lockkeeper_tls::causes(&error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
         };
-        let request = self.client.post(&self.url).body(request.encode_to_vec());
-        let response = request.send().await.map_err(why)?;
+        let response = self.client.post(&self.url).body(body).send().await.map_err(why)?;
         let status = response.status();
         if !status.is_success() {
             return Err(format!("the collector's answer is {status}"));
         }
         if response.content_length().is_none_or(|bytes| bytes > MAX_REPLY_BYTES) {
-            return Ok(0);
+            return Ok(Bytes::new());
         }
-        let bytes = response.bytes().await.map_err(why)?;
-        let rejected = ExportTraceServiceResponse::decode(bytes).ok().and_then(|reply| reply.partial_success);
-        Ok(rejected.and_then(|rejected| u64::try_from(rejected.rejected_spans).ok()).unwrap_or(0))
+        response.bytes().await.map_err(why)
+    }
+
+    fn log(&self, failed: Option<&String>) {
+        let mut trouble = self.trouble.lock();
+        match failed {
+            None if trouble.is_some() => tracing::info!(url = self.url, "the collector takes spans again"),
+            Some(error) if trouble.as_ref() != failed => {
+                tracing::warn!(url = self.url, error, "spans cannot be sent, and are dropped");
+            }
+            _ => {}
+        }
+        *trouble = failed.cloned();
     }
 }
 
-fn client(section: &OtlpSection) -> Result<reqwest::Client, ConfigError> {
+fn client(section: &OtlpSection) -> Result<reqwest::ClientBuilder, ConfigError> {
     let mut headers = HeaderMap::new();
     for (name, value) in &section.headers {
         let key = || format!("otlp.headers.{name}");
@@ -78,133 +237,15 @@ fn client(section: &OtlpSection) -> Result<reqwest::Client, ConfigError> {
         headers.insert(name, value);
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-    let mut builder =
+    let builder =
         reqwest::Client::builder().timeout(SEND_TIMEOUT).redirect(Policy::none()).no_proxy().default_headers(headers);
-    if let Some(authority) = section.authority.as_deref() {
-        builder = builder.use_preconfigured_tls(tls(authority)?);
-    }
-    builder.build().map_err(|error| refuse("otlp.endpoint", "this URL", format!("cannot be used: {error}")))
+    Ok(match section.authority.as_deref() {
+        Some(authority) => builder.use_preconfigured_tls(tls(authority)?),
+        None => builder,
+    })
 }
 
 fn tls(authority: &Path) -> Result<impl std::any::Any + Send + Sync + 'static, ConfigError> {
     client_config(Some(authority), None)
         .map_err(|error| refuse("otlp.authority", authority.display(), error.to_string()))
-}
-
-/// Takes ended spans. Never waits.
-#[derive(Debug)]
-pub(super) struct SpanQueue(mpsc::Sender<SpanData>);
-
-impl SpanQueue {
-    /// The queue, and what sends the spans in it.
-    pub(super) fn new(collector: Collector, resource: &Resource) -> (Self, Exporter) {
-        let (sender, spans) = mpsc::channel(MAX_QUEUED);
-        (Self(sender), Exporter { collector, spans, resource: resource.into(), trouble: None })
-    }
-}
-
-impl SpanProcessor for SpanQueue {
-    fn on_start(&self, _: &mut Span, _: &opentelemetry::Context) {}
-
-    fn on_end(&self, span: SpanData) {
-        match self.0.try_send(span) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => count_dropped("queue_full", 1),
-            Err(TrySendError::Closed(_)) => count_dropped("shutdown", 1),
-        }
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        Ok(())
-    }
-
-    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
-        Ok(())
-    }
-}
-
-fn count_dropped(reason: &'static str, spans: u64) {
-    metrics::counter!("lockkeeper_spans_dropped_total", "reason" => reason).increment(spans);
-}
-
-/// Sends what is in the queue.
-pub(super) struct Exporter {
-    collector: Collector,
-    pub(super) spans: mpsc::Receiver<SpanData>,
-    resource: ResourceAttributesWithSchema,
-    /// Why the last request failed, as it was logged.
-    trouble: Option<String>,
-}
-
-impl Exporter {
-    /// The task. Once `stop` is cancelled, it sends what is left and ends.
-    pub(super) async fn run(mut self, stop: CancellationToken) {
-        while !stop.is_cancelled() {
-            let mut spans = Vec::new();
-            let mut until = None;
-            while spans.len() < MAX_SENT_TOGETHER {
-                let room = MAX_SENT_TOGETHER - spans.len();
-                let more = self.spans.recv_many(&mut spans, room);
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => break,
-                    taken = within(until, more) => match taken {
-                        None => break,
-                        // Nobody can end a span any more.
-                        Some(0) => return self.send(spans).await,
-                        Some(_) => drop(until.get_or_insert_with(|| Instant::now() + GATHER)),
-                    }
-                }
-            }
-            self.send(spans).await;
-        }
-        self.spans.close();
-        loop {
-            let mut spans = Vec::new();
-            while spans.len() < MAX_SENT_TOGETHER
-                && let Ok(span) = self.spans.try_recv()
-            {
-                spans.push(span);
-            }
-            if spans.is_empty() {
-                return;
-            }
-            self.send(spans).await;
-        }
-    }
-
-    async fn send(&mut self, spans: Vec<SpanData>) {
-        if spans.is_empty() {
-            return;
-        }
-        let count = spans.len() as u64;
-        let resource_spans = group_spans_by_resource_and_scope(spans, &self.resource);
-        match self.collector.send(&ExportTraceServiceRequest { resource_spans }).await {
-            Ok(rejected) => {
-                let rejected = rejected.min(count);
-                metrics::counter!("lockkeeper_spans_sent_total").increment(count - rejected);
-                if rejected > 0 {
-                    count_dropped("rejected", rejected);
-                }
-                if self.trouble.take().is_some() {
-                    tracing::info!(url = self.collector.url, "the collector takes spans again");
-                }
-            }
-            Err(error) => {
-                count_dropped("not_sent", count);
-                if self.trouble.as_ref() != Some(&error) {
-                    tracing::warn!(url = self.collector.url, error, "spans cannot be sent, and are dropped");
-                }
-                self.trouble = Some(error);
-            }
-        }
-    }
-}
-
-/// `None` once the time is over.
-async fn within<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
-    match until {
-        Some(until) => timeout_at(until, work).await.ok(),
-        None => Some(work.await),
-    }
 }

@@ -1,8 +1,8 @@
 //! Traces of OpenTelemetry (section `[otlp]`): a span for each traced request of a client, and those
 //! of the node below it.
 //!
-//! Ended spans go through a bounded queue to one task, which sends them to a collector. Nothing here waits for that
-//! task: a span that finds no room is dropped and counted. No token, secret or data of a node may get into a span.
+//! Ended spans go through a bounded queue to one thread, which sends them to a collector. Nothing here waits for that
+//! thread: a span that finds no room is dropped and counted. No token, secret or data of a node may get into a span.
 
 mod command;
 mod export;
@@ -11,7 +11,6 @@ mod span;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::HeaderMap;
 use lockkeeper_core::TraceContext;
@@ -23,18 +22,12 @@ use opentelemetry::trace::{
 use opentelemetry::{KeyValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span, SpanLimits};
-use parking_lot::Mutex;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 pub use self::command::CommandTrace;
-use self::export::{Collector, Exporter, SpanQueue};
+use self::export::SpanQueue;
 pub(crate) use self::span::RequestSpan;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, OtlpSection};
 
-/// Longest time that a shutdown waits for spans to be sent.
-const LAST_SPANS: Duration = Duration::from_secs(2);
 /// Longest `tracestate` that is passed on, in bytes.
 const MAX_STATE_BYTES: usize = 512;
 /// Longest text of an attribute, in bytes. Names come from clients and may be as long as a request.
@@ -47,12 +40,10 @@ const NEVER_FIRST: &str = "/v1/sessions/{id}/keepalive";
 /// See the module's text.
 pub(crate) struct Otlp {
     tracer: SdkTracer,
+    provider: SdkTracerProvider,
     /// The part of the requests that begin a trace here.
     ratio: f64,
     follow_callers: bool,
-    exporter: Mutex<Option<Exporter>>,
-    task: Mutex<Option<JoinHandle<()>>>,
-    stop: CancellationToken,
 }
 
 impl std::fmt::Debug for Otlp {
@@ -62,12 +53,17 @@ impl std::fmt::Debug for Otlp {
 }
 
 impl Otlp {
-    /// Reads what the configuration names; `None` if it has no such section. Nothing is sent yet.
+    /// Reads what the configuration names; `None` if it has no such section.
     ///
     /// # Errors
     /// The authority of the collector cannot be used.
     pub(crate) fn open(config: &Config) -> Result<Option<Arc<Self>>, ConfigError> {
         let Some(section) = &config.otlp else { return Ok(None) };
+        let queue = SpanQueue::to_collector(section, section.traces_url())?;
+        Ok(Some(Self::with_queue(config, section, queue)))
+    }
+
+    fn with_queue(config: &Config, section: &OtlpSection, queue: SpanQueue) -> Arc<Self> {
         let attributes = [
             KeyValue::new("service.name", section.service_name.clone()),
             KeyValue::new("service.namespace", config.cluster.id.clone()),
@@ -77,8 +73,6 @@ impl Otlp {
             KeyValue::new("lockkeeper.node", i64::try_from(config.cluster.node).unwrap_or(i64::MAX)),
         ];
         let resource = Resource::builder_empty().with_attributes(attributes).build();
-        let collector = Collector::open(section, section.traces_url())?;
-        let (queue, exporter) = SpanQueue::new(collector, &resource);
         let provider = SdkTracerProvider::builder()
             .with_span_processor(queue)
             // What begins here is decided before there is a span.
@@ -87,31 +81,19 @@ impl Otlp {
             .with_span_limits(limits())
             .with_resource(resource)
             .build();
-        Ok(Some(Arc::new(Self {
-            // It keeps its provider.
+        Arc::new(Self {
             tracer: provider.tracer("lockkeeper"),
+            provider,
             ratio: section.sample_ratio,
             follow_callers: section.follow_callers,
-            exporter: Mutex::new(Some(exporter)),
-            task: Mutex::default(),
-            stop: CancellationToken::new(),
-        })))
-    }
-
-    /// Begins to send spans, on the runtime of the caller.
-    pub(crate) fn start(&self) {
-        if let Some(exporter) = self.exporter.lock().take() {
-            *self.task.lock() = Some(tokio::spawn(exporter.run(self.stop.clone())));
-        }
+        })
     }
 
     /// Sends what has ended so far, within a bound, and stops.
     pub(crate) async fn flush(&self) {
-        self.stop.cancel();
-        let Some(task) = self.task.lock().take() else { return };
-        let abort = task.abort_handle();
-        if timeout(LAST_SPANS, task).await.is_err() {
-            abort.abort();
+        let provider = self.provider.clone();
+        let sent = tokio::task::spawn_blocking(move || provider.shutdown()).await;
+        if !sent.is_ok_and(|sent| sent.is_ok()) {
             tracing::warn!("the last spans were not sent, because the collector does not answer");
         }
     }

@@ -1,22 +1,57 @@
+use std::ops::Deref;
+
 use lockkeeper_api::Call;
 use lockkeeper_api::locks::Acquire;
-use opentelemetry_sdk::trace::SpanData;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use parking_lot::Mutex;
 
 use super::*;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
-/// One that sends nothing: its task is never started.
-fn otlp_with(change: impl FnOnce(&mut crate::config::OtlpSection)) -> Arc<Otlp> {
-    let mut config = Config::new("test", 1);
-    let mut section = crate::config::OtlpSection::new("http://127.0.0.1:9");
-    change(&mut section);
-    config.otlp = Some(section);
-    Otlp::open(&config).unwrap().unwrap()
+/// Keeps the spans in the place of a collector.
+#[derive(Clone, Debug, Default)]
+struct KeptSpans(Arc<Mutex<Vec<SpanData>>>);
+
+impl SpanExporter for KeptSpans {
+    async fn export(&self, spans: Vec<SpanData>) -> OTelSdkResult {
+        self.0.lock().extend(spans);
+        Ok(())
+    }
 }
 
-fn otlp(sample_ratio: f64) -> Arc<Otlp> {
+struct Traced {
+    otlp: Arc<Otlp>,
+    kept: KeptSpans,
+}
+
+impl Deref for Traced {
+    type Target = Arc<Otlp>;
+
+    fn deref(&self) -> &Arc<Otlp> {
+        &self.otlp
+    }
+}
+
+impl Traced {
+    /// The spans that have ended.
+    fn ended(&self) -> Vec<SpanData> {
+        self.provider.force_flush().unwrap();
+        std::mem::take(&mut *self.kept.0.lock())
+    }
+}
+
+fn otlp_with(change: impl FnOnce(&mut OtlpSection)) -> Traced {
+    let mut section = OtlpSection::new("http://127.0.0.1:9");
+    change(&mut section);
+    let kept = KeptSpans::default();
+    let queue = SpanQueue::new(kept.clone(), Arc::default());
+    Traced { otlp: Otlp::with_queue(&Config::new("test", 1), &section, queue), kept }
+}
+
+fn otlp(sample_ratio: f64) -> Traced {
     otlp_with(|section| section.sample_ratio = sample_ratio)
 }
 
@@ -33,13 +68,6 @@ impl Otlp {
         lines: &[(&'static str, &'static str)],
     ) -> Option<RequestSpan> {
         self.begin_request(self.caller_over_http(&headers(lines)), route)
-    }
-
-    /// The spans that have ended.
-    fn ended(&self) -> Vec<SpanData> {
-        let mut exporter = self.exporter.lock();
-        let spans = &mut exporter.as_mut().unwrap().spans;
-        std::iter::from_fn(|| spans.try_recv().ok()).collect()
     }
 }
 
@@ -132,9 +160,12 @@ fn a_span_has_so_many_links_and_no_more() {
 fn a_full_queue_drops_spans_and_does_not_wait() {
     let otlp = otlp(1.0);
     let parent = TraceContext::parse(PARENT).unwrap();
+    // Nothing is sent meanwhile.
+    let sending = otlp.kept.0.lock();
     for _ in 0..10_000 {
         drop(otlp.sink().begin("lockkeeper.apply", parent, &[]));
     }
+    drop(sending);
     assert_eq!(otlp.ended().len(), 4_096);
     drop(otlp.sink().begin("lockkeeper.apply", parent, &[]));
     assert_eq!(otlp.ended().len(), 1, "there is room again");
