@@ -9,7 +9,6 @@ use opentelemetry::{Context, KeyValue, Value, global};
 use reqwest::header::HeaderValue;
 
 use crate::error::Error;
-use crate::locks::Grant;
 
 /// The name under which this library's spans are known.
 const SCOPE: &str = "lockkeeper-client";
@@ -44,11 +43,12 @@ fn state_of(at: &SpanContext) -> String {
     if is_good { state } else { String::new() }
 }
 
-/// Waits for a grant within a span of its own.
-pub(crate) async fn acquire(
+/// Waits for a grant within a span of its own; `token_of` names the grant's token.
+pub(crate) async fn acquire<G>(
     lock: &str,
-    work: impl Future<Output = Result<Option<Grant>, Error>>,
-) -> Result<Option<Grant>, Error> {
+    token_of: impl Fn(&G) -> u64,
+    work: impl Future<Output = Result<Option<G>, Error>>,
+) -> Result<Option<G>, Error> {
     let span = global::tracer(SCOPE)
         .span_builder("lockkeeper.acquire")
         .with_kind(SpanKind::Client)
@@ -59,7 +59,7 @@ pub(crate) async fn acquire(
     let span = context.span();
     let outcome = match &acquired {
         Ok(Some(grant)) => {
-            let token = i64::try_from(grant.token()).unwrap_or(i64::MAX);
+            let token = i64::try_from(token_of(grant)).unwrap_or(i64::MAX);
             span.set_attribute(KeyValue::new("lockkeeper.token", Value::I64(token)));
             "granted"
         }

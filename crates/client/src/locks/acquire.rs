@@ -40,7 +40,7 @@ const RENEWAL_TIMING: RenewalTiming = RenewalTiming {
 
 /// Acquires the lock; `None` if the wait ended before that.
 pub(crate) async fn acquire(session: &Session, request: &LockRequest, wait: Wait) -> Result<Option<Grant>, Error> {
-    traces::acquire(&request.first, acquire_in_pieces(session, request, wait, RENEWAL_TIMING)).await
+    traces::acquire(&request.first, Grant::token, acquire_in_pieces(session, request, wait, RENEWAL_TIMING)).await
 }
 
 async fn acquire_in_pieces(

@@ -24,7 +24,6 @@ mod semaphore;
 mod shared_queue;
 mod spin;
 
-pub(crate) use grant::Grant;
 pub use guard::{Guard, kind};
 pub use local_queue::Sharing;
 pub use multi::{MultiGuard, MultiLock};
