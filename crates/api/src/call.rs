@@ -15,22 +15,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
 use crate::cluster::{AddMember, ClusterClock, ClusterQuery, MemberQuery, Membership, Status, Transfer, Transferred};
 use crate::gates::{Begin, Fail, Finish, GateReset, GateView, Gates, GatesQuery, ResetQuery, Settled};
+use crate::level::Level;
 use crate::locks::{Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified};
 use crate::nodes::{Add, Added, Changed, Create, Deleted, Node, NodeQuery, SetData, Txn, TxnDone, VersionQuery};
 use crate::rates::{PermitsTaken, RateView, Rates, RatesQuery, TakePermits};
 use crate::sessions::{Closed, KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
-
-/// How current a reading has to be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Sees everything acknowledged before it began.
-    #[default]
-    Linearizable,
-    /// This node's replica as it is.
-    Stale,
-}
 
 /// The query of a reading without more to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

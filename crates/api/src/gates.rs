@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Data;
-use crate::call::Level;
+use crate::level::Level;
 
 /// `POST /v1/gates/{key}/begin`. With the `Lockkeeper-Session` header the gate opens again when that session ends;
 /// without it only the pending time frees it.

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod credential;
 pub mod data;
 pub mod gates;
+mod level;
 pub mod locks;
 pub mod nodes;
 pub mod problem;
@@ -23,6 +24,7 @@ pub use call::{Answer, Call};
 pub use cluster::ClusterIdentity;
 pub use credential::Credential;
 pub use data::Data;
+pub use level::Level;
 pub use problem::{Code, Problem};
 
 /// Header of a reply: the zxid at which it is true.

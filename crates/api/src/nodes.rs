@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Data;
-use crate::call::Level;
+use crate::level::Level;
 
 /// ZooKeeper's bookkeeping of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::call::Level;
+use crate::level::Level;
 
 /// `POST /v1/rates/{name}/take`. Needs no session. A request that is repeated takes permits again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

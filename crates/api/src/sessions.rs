@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::call::Level;
+use crate::level::Level;
 
 /// `POST /v1/sessions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ mod rates;
 mod sessions;
 
 use lockkeeper_api::Code;
-use lockkeeper_api::call::Level;
+use lockkeeper_api::Level;
 
 use crate::error::Error;
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use lockkeeper_api::call::Level;
+use lockkeeper_api::Level;
 use lockkeeper_api::{Call, Code};
 use lockkeeper_node::{Caller, Credential, NodeError, Undecided, within_leader_limit, within_same_leader_limit};
 use tokio::sync::oneshot;

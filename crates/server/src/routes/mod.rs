@@ -18,7 +18,7 @@ use std::sync::Arc;
 use axum::response::IntoResponse;
 use axum::{Router, http::Method};
 use lockkeeper_api::Code;
-use lockkeeper_api::call::Level;
+use lockkeeper_api::Level;
 use utoipa::openapi::OpenApi as Document;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{IntoParams, OpenApi};
