@@ -10,7 +10,6 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::status_line;
-use crate::supervise::code_of;
 
 /// Success.
 pub(crate) const EXIT_OK: u8 = 0;
@@ -38,6 +37,11 @@ pub(crate) const EXIT_INTERNAL: u8 = 125;
 pub(crate) const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// Commands that run CMD: CMD was not found.
 pub(crate) const EXIT_NOT_FOUND: u8 = 127;
+
+/// The exit code that a shell reports for a process killed by a signal.
+pub(crate) fn exit_code_of_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -116,7 +120,7 @@ impl Failure {
 
     /// The end by a signal, which needs no message.
     pub(crate) fn by_signal(signal: Signal) -> Self {
-        Self { signal: Some(signal), ..Self::silent(code_of(signal as i32)) }
+        Self { signal: Some(signal), ..Self::silent(exit_code_of_signal(signal as i32)) }
     }
 
     /// Prints the failure as one line on standard error, which is a problem document with `--json`.

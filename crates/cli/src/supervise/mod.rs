@@ -21,7 +21,7 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::failure::{EXIT_INTERNAL, Failure, print_error, wants_json};
+use crate::failure::{EXIT_INTERNAL, Failure, exit_code_of_signal, print_error, wants_json};
 use crate::signals::is_pending;
 use terminal::{foreground, set_foreground};
 
@@ -175,7 +175,7 @@ impl Supervised {
     fn note(&mut self, status: WaitStatus) {
         if let Some(signal) = status.terminating_signal() {
             let from_keyboard = self.was_typed(signal);
-            self.end(Exit { code: code_of(signal), signal: Some(signal), from_keyboard });
+            self.end(Exit { code: exit_code_of_signal(signal), signal: Some(signal), from_keyboard });
         } else if let Some(code) = status.exit_status() {
             let code = u8::try_from(code).unwrap_or(u8::MAX);
             self.end(Exit { code, signal: None, from_keyboard: false });
@@ -323,9 +323,4 @@ pub(crate) fn itself() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("lockkeeper");
     command
-}
-
-/// The exit code that a shell reports for a process killed by a signal.
-pub(crate) fn code_of(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
