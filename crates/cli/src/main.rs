@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
-use args::{Args, Command, Internal, laid_out, version, width};
+use args::{Command, CommandLine, Internal, laid_out, version, width};
 use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure, print_error};
 use lockkeeper_server::CommandTrace;
 use nix::sys::prctl::set_name;
@@ -47,7 +47,7 @@ fn run() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word.to_string_lossy().starts_with("__")) {
         return internal(Internal::parse());
     }
-    let args = match Args::try_parse() {
+    let args = match CommandLine::try_parse() {
         Ok(args) => args,
         Err(error) => return usage(&laid_out(width()).try_get_matches().err().unwrap_or(error)),
     };
@@ -139,7 +139,7 @@ fn with_dashes(words: &[String], error: &clap::Error) -> Option<String> {
     };
     // Only `lock` takes several names, and so CMD for some of them.
     let second_name = |words: &[String]| {
-        let matches = Args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+        let matches = CommandLine::command().ignore_errors(true).try_get_matches_from(words).ok()?;
         matches.subcommand_matches("lock")?.get_many::<String>("names")?.nth(1).cloned()
     };
     let invalid = context(ContextKind::InvalidArg)?;
@@ -167,7 +167,7 @@ fn with_dashes(words: &[String], error: &clap::Error) -> Option<String> {
 /// The command of a command line that could not be parsed: the first word that is neither an option nor an option's
 /// value.
 fn typed_command() -> Option<String> {
-    let command = Args::command();
+    let command = CommandLine::command();
     let global = command.get_arguments().filter(|argument| argument.get_action().takes_values());
     let with_value: Vec<String> = global.filter_map(|argument| Some(format!("--{}", argument.get_long()?))).collect();
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
@@ -180,8 +180,8 @@ fn typed_command() -> Option<String> {
     }
 }
 
-fn command(args: Args) -> Result<u8, Failure> {
-    let Args { common, command } = args;
+fn command(args: CommandLine) -> Result<u8, Failure> {
+    let CommandLine { common, command } = args;
     match command {
         Command::Serve(serve) => commands::serve::run(&serve),
         Command::Dev(dev) => commands::dev::run(&common, &dev),
@@ -239,7 +239,7 @@ mod tests {
             ("semaphore s -- true", None),
         ] {
             let words: Vec<String> = ["lockkeeper"].into_iter().chain(line.split(' ')).map(str::to_owned).collect();
-            let error = Args::try_parse_from(&words).unwrap_err();
+            let error = CommandLine::try_parse_from(&words).unwrap_err();
             let right = right.map(|right| format!("lockkeeper {right}"));
             assert_eq!(with_dashes(&words, &error), right, "{line}");
         }

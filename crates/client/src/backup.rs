@@ -1,11 +1,10 @@
 //! A backup as it comes from a node. The client checks nothing of it: see `lockkeeper_api::backup`.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use lockkeeper_api::Problem;
 use lockkeeper_api::backup::SIZE_HEADER;
 use tokio::time::{Instant, sleep, timeout};
@@ -14,14 +13,12 @@ use crate::client::Client;
 use crate::endpoints::Endpoints;
 use crate::error::{Error, Tried};
 use crate::tls;
-use crate::transport::{root_cause, without_problem};
+use crate::transport::{BodyPieces, root_cause, without_problem};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// A node that sends nothing for so long is given up.
 const SILENCE: Duration = Duration::from_secs(20);
-
-type Pieces = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
 /// A backup that a node sends.
 pub struct BackupDownload {
@@ -29,7 +26,7 @@ pub struct BackupDownload {
     index: usize,
     endpoint: String,
     size: Option<u64>,
-    pieces: Pieces,
+    pieces: BodyPieces,
 }
 
 impl BackupDownload {
@@ -61,7 +58,7 @@ impl BackupDownload {
 }
 
 /// How one attempt at an endpoint ended.
-enum Begun {
+enum DownloadStart {
     Sends(BackupDownload),
     /// Another endpoint may serve.
     Failed(Tried),
@@ -80,9 +77,9 @@ impl Client {
         loop {
             let index = self.context.endpoints.preferred();
             match self.begin_backup(index).await {
-                Begun::Sends(download) => return Ok(download),
-                Begun::Ended(error) => return Err(error),
-                Begun::Failed(failed) => {
+                DownloadStart::Sends(download) => return Ok(download),
+                DownloadStart::Ended(error) => return Err(error),
+                DownloadStart::Failed(failed) => {
                     tried.retain(|earlier| earlier.endpoint != failed.endpoint);
                     tried.push(failed);
                 }
@@ -96,9 +93,9 @@ impl Client {
         }
     }
 
-    async fn begin_backup(&self, index: usize) -> Begun {
+    async fn begin_backup(&self, index: usize) -> DownloadStart {
         let endpoint = self.context.endpoints.at(index).to_string();
-        let failed = |why| Begun::Failed(Tried { endpoint: endpoint.clone(), why, code: None });
+        let failed = |why| DownloadStart::Failed(Tried { endpoint: endpoint.clone(), why, code: None });
         let request = self.context.to_one_cluster(self.context.http.get(format!("{endpoint}/v1/snapshot"))).send();
         let response = match timeout(self.context.options.attempt_timeout, request).await {
             Err(_) => return failed("no answer in time".into()),
@@ -109,16 +106,16 @@ impl Client {
         if status.is_success() {
             let size = response.headers().get(SIZE_HEADER).and_then(|size| size.to_str().ok()?.parse().ok());
             let (endpoints, pieces) = (self.context.endpoints.clone(), Box::pin(response.bytes_stream()));
-            return Begun::Sends(BackupDownload { endpoints, index, endpoint, size, pieces });
+            return DownloadStart::Sends(BackupDownload { endpoints, index, endpoint, size, pieces });
         }
         let body = response.bytes().await.unwrap_or_default();
         match serde_json::from_slice::<Problem>(&body) {
             Ok(problem) if problem.code.is_transient() => failed(problem.to_string()),
             Ok(problem) => {
                 self.context.leave_other_cluster(index, problem.code);
-                Begun::Ended(Error::Refused(Box::new(problem)))
+                DownloadStart::Ended(Error::Refused(Box::new(problem)))
             }
-            Err(_) => Begun::Ended(Error::NotLockkeeper { endpoint, why: without_problem(status, &body) }),
+            Err(_) => DownloadStart::Ended(Error::NotLockkeeper { endpoint, why: without_problem(status, &body) }),
         }
     }
 }

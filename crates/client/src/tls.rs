@@ -7,14 +7,14 @@
 //!
 //! It must never print a private key, and never fall back to a connection without TLS.
 
-use std::error::Error as StdError;
+use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lockkeeper_tls::{TlsError, TlsFiles, causes, client_config};
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig, Error as RustlsError};
+use rustls::{AlertDescription, CertificateError, ClientConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -85,16 +85,16 @@ pub(crate) enum HandshakeError {
 }
 
 /// Why TLS failed, if that is the cause of the error.
-pub(crate) fn failure(error: &(dyn StdError + 'static)) -> Option<String> {
+pub(crate) fn failure(error: &(dyn Error + 'static)) -> Option<String> {
     cause(error).map(describe)
 }
 
 /// Why the node rejected this client, if it did. In TLS 1.3 this comes after the client's side of the handshake, when a
 /// request may already have been sent. The node reads no request before its handshake has succeeded, so the request was
 /// not carried out.
-pub(crate) fn rejection(error: &(dyn StdError + 'static)) -> Option<String> {
+pub(crate) fn rejection(error: &(dyn Error + 'static)) -> Option<String> {
     match cause(error)? {
-        alert @ RustlsError::AlertReceived(description) if is_about_the_client(*description) => Some(describe(alert)),
+        alert @ rustls::Error::AlertReceived(description) if is_about_the_client(*description) => Some(describe(alert)),
         _ => None,
     }
 }
@@ -118,26 +118,26 @@ fn is_about_the_client(alert: AlertDescription) -> bool {
 }
 
 /// The TLS error in a chain of errors.
-fn cause<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e RustlsError> {
+fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     causes(error).find_map(|cause| cause.downcast_ref())
 }
 
 /// The cause with what to do about it.
-fn describe(error: &RustlsError) -> String {
+fn describe(error: &rustls::Error) -> String {
     let remedy = match error {
-        RustlsError::InvalidCertificate(why) => about_the_node(why),
-        RustlsError::AlertReceived(AlertDescription::CertificateRequired | AlertDescription::NoCertificate) => {
+        rustls::Error::InvalidCertificate(why) => about_the_node(why),
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired | AlertDescription::NoCertificate) => {
             "the node requires a client certificate, and this client has none"
         }
-        RustlsError::AlertReceived(AlertDescription::CertificateExpired) => {
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
             "the node rejects this client's certificate, which has expired"
         }
-        RustlsError::AlertReceived(alert) if is_about_the_client(*alert) => {
+        rustls::Error::AlertReceived(alert) if is_about_the_client(*alert) => {
             "the node rejects this client's certificate, which none of the authorities that it trusts has issued for \
              a client"
         }
-        RustlsError::InvalidMessage(_) => "the endpoint does not speak TLS; a listener without TLS is an http:// URL",
-        RustlsError::PeerIncompatible(_) | RustlsError::AlertReceived(AlertDescription::ProtocolVersion) => {
+        rustls::Error::InvalidMessage(_) => "the endpoint does not speak TLS; a listener without TLS is an http:// URL",
+        rustls::Error::PeerIncompatible(_) | rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => {
             "the node and this client have no version or cipher of TLS in common"
         }
         _ => "TLS failed",
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn wrapped(error: RustlsError) -> io::Error {
+    fn wrapped(error: rustls::Error) -> io::Error {
         // As hyper's connector wraps what tokio-rustls wrapped.
         io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error))
     }
@@ -179,13 +179,13 @@ mod tests {
     #[test]
     fn a_failure_is_found_in_a_chain_and_named() {
         let why = |error| failure(&wrapped(error)).unwrap();
-        let expired = why(RustlsError::InvalidCertificate(CertificateError::Expired));
+        let expired = why(rustls::Error::InvalidCertificate(CertificateError::Expired));
         assert!(expired.starts_with("the node's certificate has expired"), "{expired}");
-        let stranger = why(RustlsError::InvalidCertificate(CertificateError::UnknownIssuer));
+        let stranger = why(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer));
         assert!(stranger.contains("certificate authorities") && stranger.contains("UnknownIssuer"), "{stranger}");
-        let none = why(RustlsError::AlertReceived(AlertDescription::CertificateRequired));
+        let none = why(rustls::Error::AlertReceived(AlertDescription::CertificateRequired));
         assert!(none.contains("requires a client certificate"), "{none}");
-        let plain = why(RustlsError::InvalidMessage(rustls::InvalidMessage::InvalidContentType));
+        let plain = why(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType));
         assert!(plain.contains("http://"), "{plain}");
         assert_eq!(failure(&io::Error::from(io::ErrorKind::ConnectionRefused)), None);
     }
@@ -193,9 +193,9 @@ mod tests {
     #[test]
     fn only_an_alert_about_the_client_says_that_a_sent_request_was_not_read() {
         let rejected = |error| rejection(&wrapped(error)).is_some();
-        assert!(rejected(RustlsError::AlertReceived(AlertDescription::UnknownCA)));
-        assert!(rejected(RustlsError::AlertReceived(AlertDescription::CertificateRequired)));
-        assert!(!rejected(RustlsError::AlertReceived(AlertDescription::InternalError)));
-        assert!(!rejected(RustlsError::DecryptError));
+        assert!(rejected(rustls::Error::AlertReceived(AlertDescription::UnknownCA)));
+        assert!(rejected(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)));
+        assert!(!rejected(rustls::Error::AlertReceived(AlertDescription::InternalError)));
+        assert!(!rejected(rustls::Error::DecryptError));
     }
 }

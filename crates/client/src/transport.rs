@@ -1,9 +1,11 @@
 //! One attempt of a request over HTTP, at one endpoint. What follows from its outcome is decided in `retry.rs`.
 
 use std::future::pending;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures::Stream;
 use lockkeeper_api::text::printable;
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, MAX_TIMEOUT_MS, Problem, REQUEST_ID_HEADER, SESSION_HEADER, TIMEOUT_HEADER};
 use reqwest::header::HeaderMap;
@@ -26,6 +28,9 @@ const FAILED_LIVENESS_CHECKS: u32 = 2;
 
 /// How the answer of a node begins that was asked without TLS at a port with TLS.
 const PLAIN_AT_TLS_PORT: &[u8] = b"this port speaks TLS";
+
+/// The body of an answer, as it comes.
+pub(crate) type BodyPieces = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
 /// How one attempt ended.
 pub(crate) enum AttemptOutcome {

@@ -6,10 +6,8 @@
 //! right to it, and when TLS fails at every endpoint, however patient it is: see `tls.rs`.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::pin::Pin;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use lockkeeper_api::call::Query;
 use lockkeeper_api::watch::{Bookmark, Change};
@@ -22,7 +20,7 @@ use crate::error::{Error, Tried};
 use crate::sse::{SseEvent, SseParser};
 use crate::stream::{WatchMessage, WatchSubscription};
 use crate::tls;
-use crate::transport::{root_cause, without_problem};
+use crate::transport::{BodyPieces, root_cause, without_problem};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -58,10 +56,8 @@ pub enum WatchItem {
     Bookmark(u64),
 }
 
-type Pieces = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
-
 struct SseConnection {
-    pieces: Pieces,
+    pieces: BodyPieces,
     parser: SseParser,
     index: usize,
 }

@@ -57,5 +57,5 @@ pub use wait::{Deadline, Wait};
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../docs/engines.md")]
-    struct Engines;
+    struct EnginesPage;
 }

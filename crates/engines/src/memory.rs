@@ -28,11 +28,11 @@ pub struct MemoryEngine {
 #[derive(Debug, Default)]
 struct State {
     last_token: u64,
-    held: HashMap<String, Vec<Held>>,
+    held: HashMap<String, Vec<MemoryHold>>,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct MemoryHold {
     owner: Uuid,
     token: u64,
     label: String,
@@ -43,7 +43,7 @@ struct Held {
 
 impl State {
     /// The current holds of a lock.
-    fn current(&mut self, lock: &str) -> &mut Vec<Held> {
+    fn current(&mut self, lock: &str) -> &mut Vec<MemoryHold> {
         let now = Moment::now();
         let held = self.held.entry(lock.to_owned()).or_default();
         held.retain(|held| held.ends_at > now);
@@ -61,7 +61,7 @@ impl State {
         let ends_at = Moment::now() + request.lease;
         for lock in request.locks() {
             let label = request.label.clone();
-            self.current(lock).push(Held { owner, token, label, shared, length: request.lease, ends_at });
+            self.current(lock).push(MemoryHold { owner, token, label, shared, length: request.lease, ends_at });
         }
         let locks = request.locks().to_vec();
         Some(Lease { tokens: vec![token; locks.len()], locks, owner, length: request.lease, ends_at })

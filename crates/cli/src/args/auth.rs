@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Subcommand};
 use lockkeeper_api::access::{Resource, Right, Rule};
 
 use super::duration;
 
 /// `auth`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Access control is off until it is enabled; until then everybody may do everything. A principal is who a caller has
 proved to be: by a token, or by the name in a client certificate. Roles give principals rights. See docs/security.md.
@@ -50,7 +50,7 @@ pub(crate) enum AuthCommand {
 }
 
 /// `auth enable`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 If no principal could administer access control, this makes a role `admin` with every right, a principal `admin`, and a
 token for it, which is shown this once: alone on standard output, or in the new file of --out. Keep it: without it, only
@@ -64,7 +64,7 @@ pub(crate) struct EnableAccess {
 }
 
 /// Where a new token is stored.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct TokenFileArgs {
     /// Write the token to this new file, readable by you only
     #[arg(long, value_name = "FILE")]
@@ -78,7 +78,7 @@ pub(crate) struct TokenFileArgs {
 }
 
 /// `auth can-i`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the role and the rule that allow it. Failures have exit code 1 too, and a message on standard error.
 
@@ -98,7 +98,7 @@ pub(crate) struct AccessCheck {
 }
 
 /// `auth role`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Roles {
     #[command(subcommand)]
     pub(crate) command: RolesCommand,
@@ -118,7 +118,7 @@ pub(crate) enum RolesCommand {
 }
 
 /// The name of a role.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct RoleName {
     /// The role
     #[arg(value_name = "NAME")]
@@ -126,7 +126,7 @@ pub(crate) struct RoleName {
 }
 
 /// `auth role put`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 A rule is RESOURCE[:PREFIX]=RIGHT[,RIGHT...].
   RESOURCE  locks, nodes, gates, rates, sessions or cluster; sessions and cluster have no names and take no PREFIX
@@ -156,7 +156,7 @@ pub(crate) struct RoleUpdate {
 }
 
 /// `auth grant` and `auth revoke`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct RoleOfPrincipal {
     /// The principal; `anyone` for every caller, known or not
     pub(crate) principal: String,
@@ -165,7 +165,7 @@ pub(crate) struct RoleOfPrincipal {
 }
 
 /// `auth token`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Tokens {
     #[command(subcommand)]
     pub(crate) command: TokensCommand,
@@ -183,7 +183,7 @@ pub(crate) enum TokensCommand {
 }
 
 /// `auth token create`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the token alone on standard output. It cannot be shown again: it is drawn here, and the cluster gets only its
 hash. With --out it is in FILE before the cluster is asked. FILE is removed again if the cluster refuses.
@@ -202,7 +202,7 @@ pub(crate) struct NewToken {
 }
 
 /// The id of a token.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct TokenId {
     /// The token's id, which `lockkeeper auth token list` shows
     pub(crate) id: String,

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Subcommand};
 
 /// `certs`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 The files are PEM. DIR has authority.pem, which nodes and clients trust, and authority.key, which signs certificates and
 belongs on no node and no client. Keys are readable by their owner only. See docs/security.md.
@@ -33,7 +33,7 @@ pub(crate) enum CertsCommand {
 }
 
 /// `certs init`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct NewAuthority {
     /// Directory for the files; made if it does not exist
     #[arg(long, value_name = "DIR")]
@@ -50,7 +50,7 @@ pub(crate) struct NewAuthority {
 }
 
 /// `certs node`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct NodeCertificate {
     /// Directory of the authority
     #[arg(long, value_name = "DIR")]
@@ -73,7 +73,7 @@ pub(crate) struct NodeCertificate {
 }
 
 /// `certs client`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct ClientCertificate {
     /// Directory of the authority
     #[arg(long, value_name = "DIR")]

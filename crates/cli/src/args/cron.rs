@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 
 use super::duration;
 use super::hold::{EXIT_CODES, HoldArgs, SUPERVISION, exit_codes};
@@ -96,7 +96,7 @@ impl From<Overlap> for lockkeeper_client::recipes::Overlap {
 }
 
 /// `cron`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Cron {
     /// The job, such as reports/nightly
     pub(crate) name: String,
@@ -128,7 +128,7 @@ pub(crate) struct Cron {
 }
 
 /// `schedules`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Times are those of the cluster's clock. NEXT is calculated by this machine's rules of the time zone.
 

@@ -1,9 +1,9 @@
 //! `gates`: the gates that are in use.
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Subcommand};
 
 /// `gates`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockkeeper gates list
@@ -27,7 +27,7 @@ pub(crate) enum GatesCommand {
 }
 
 /// `gates list`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct ListGates {
     /// Only gates whose key starts with this
     pub(crate) prefix: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) struct ListGates {
 }
 
 /// `gates show`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct ShowGate {
     /// The gate's key
     #[arg(value_name = "KEY")]
@@ -48,7 +48,7 @@ pub(crate) struct ShowGate {
 }
 
 /// `gates reset`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Ends an operation that is under way, or forgets the result of one that is done. The cluster's audit log names who did
 it; where access control is enforced it needs the right to force on the gate.

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 use lockkeeper_client::recipes::{Keep, LONGEST_KEEP};
 
 use super::duration;
@@ -198,7 +198,7 @@ Examples:
 }
 
 /// Options of all these commands
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct HoldArgs {
     /// Session timeout: how long after the last keepalive the cluster may grant to another. The cluster has limits, by
     /// default 500ms and 1h; standard error says if they change it [default: 10s]
@@ -235,7 +235,7 @@ pub(crate) enum IfUnreachable {
 }
 
 /// The option of the commands that can run CMD in an outage
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct OutageArgs {
     /// What to do with CMD while no node can serve; details below the options of --help
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = IfUnreachable::Refuse)]
@@ -243,7 +243,7 @@ pub(crate) struct OutageArgs {
 }
 
 /// Options of the commands that wait in a queue
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct QueueArgs {
     /// How long to wait; 0 does not wait [default: as long as it takes]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -259,7 +259,7 @@ pub(crate) struct QueueArgs {
 }
 
 /// `lock`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Lock {
     /// One lock, such as orders/42, or several, at most 256
     #[arg(required = true, value_name = "NAME")]
@@ -280,7 +280,7 @@ pub(crate) struct Lock {
 }
 
 /// `semaphore`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Semaphore {
     /// The semaphore, such as licences
     pub(crate) name: String,
@@ -296,7 +296,7 @@ pub(crate) struct Semaphore {
 }
 
 /// `elect`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Elect {
     /// The election, such as scheduler
     pub(crate) name: String,
@@ -314,7 +314,7 @@ pub(crate) struct Elect {
 }
 
 /// `gate`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Gate {
     /// Name of the operation, such as invoices/2026-11
     pub(crate) key: String,

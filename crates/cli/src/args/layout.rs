@@ -3,7 +3,7 @@
 
 use clap::{Command, CommandFactory};
 
-use super::Args;
+use super::CommandLine;
 
 /// Wider lines are hard to read.
 const WIDEST: usize = 120;
@@ -29,7 +29,7 @@ pub(crate) fn width() -> usize {
 
 /// The command line with its help texts laid out. Only those who show them need it.
 pub(crate) fn laid_out(width: usize) -> Command {
-    let mut command = Args::command().term_width(width);
+    let mut command = CommandLine::command().term_width(width);
     command.build();
     let groups = groups(&command, width);
     lay_out(&mut command, width);

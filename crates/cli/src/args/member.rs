@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Subcommand};
 
 /// `member`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 A change is made only if the membership is still the one that this command has looked at: of two operators who change
 it at the same time, the second one is refused. docs/operate.md has the procedures.
@@ -43,7 +43,7 @@ pub(crate) enum MemberCommand {
 }
 
 /// `member add`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 The configuration is printed on standard output, so that it can be redirected to a file. Start the node with it:
   lockkeeper member add 4 --peer 10.0.0.4:7101 --client 10.0.0.4:7001 > node4.toml
@@ -62,7 +62,7 @@ pub(crate) struct AddMember {
 }
 
 /// Where a new member is reached.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct NewAddresses {
     /// Where the other members reach it
     #[arg(long, value_name = "HOST:PORT")]
@@ -76,7 +76,7 @@ pub(crate) struct NewAddresses {
 }
 
 /// `member promote`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct PromoteMember {
     /// The learner
     #[arg(value_name = "ID")]
@@ -88,7 +88,7 @@ pub(crate) struct PromoteMember {
 }
 
 /// `member remove`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 A leader hands leadership over first. The last voter is never removed, nor one without which the others have no
 majority. Stop the process of the removed node: it serves nobody any more.")]
@@ -102,7 +102,7 @@ pub(crate) struct RemoveMember {
 }
 
 /// `member replace`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Adds NEW as a learner unless it is a member already, waits until it has caught up, promotes it, and removes OLD. What
 was done before is not done again: repeat an interrupted command to finish it.

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use auth::{
     AccessCheck, Auth, AuthCommand, EnableAccess, NewToken, RolesCommand, TokenFileArgs, TokensCommand,
@@ -75,7 +75,7 @@ pub(crate) fn version() -> &'static str {
 /// A replicated lock service: exclusive and shared locks with fencing tokens, sessions, a tree of nodes.
 #[derive(Debug, Parser)]
 #[command(name = "lockkeeper", version = version(), after_help = EXIT_CODES)]
-pub(crate) struct Args {
+pub(crate) struct CommandLine {
     #[command(flatten)]
     pub(crate) common: Common,
     #[command(subcommand)]
@@ -83,7 +83,7 @@ pub(crate) struct Args {
 }
 
 /// Options of every command that talks to a cluster.
-#[derive(Clone, Debug, ClapArgs)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Common {
     /// URLs of the cluster's nodes, separated by commas; if one cannot serve, the next is tried. HOST:PORT without a
@@ -240,7 +240,7 @@ pub(crate) enum Command {
     Version,
 }
 
-/// What lockkeeper runs itself as. These are no commands of [`Args`], so that no help and no completion has them.
+/// What lockkeeper runs itself as. These are no commands of [`CommandLine`], so no help and no completion has them.
 #[derive(Debug, Parser)]
 pub(crate) enum Internal {
     /// Executes CMD in its own process group, which dies with lockkeeper
@@ -308,7 +308,7 @@ impl Command {
 }
 
 /// `serve`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 The configuration is TOML. An environment variable LOCKKEEPER_<SECTION>__<KEY> overrides a key.
 SIGTERM and SIGINT stop the node gracefully: it hands over leadership first.
@@ -332,7 +332,7 @@ pub(crate) struct Serve {
 }
 
 /// `dev`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Each node is a process. Node N serves clients at 127.0.0.1, port 7000 + N, and ZooKeeper's clients at port 2180 + N.
 Where these ports are not free, it takes others and prints what to export. Ctrl-C stops all nodes.
@@ -353,7 +353,7 @@ pub(crate) struct Dev {
 }
 
 /// `locks`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockkeeper locks
@@ -371,7 +371,7 @@ pub(crate) struct Locks {
 }
 
 /// `sessions`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Sessions {
     /// From the endpoint's own replica, which may be old; works without a majority
     #[arg(long)]
@@ -379,7 +379,7 @@ pub(crate) struct Sessions {
 }
 
 /// `ls`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  lockkeeper ls\n  lockkeeper ls /services --long")]
 pub(crate) struct Ls {
     /// The node
@@ -394,7 +394,7 @@ pub(crate) struct Ls {
 }
 
 /// `get`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the bytes unchanged; --json adds version, zxids and times.
 
@@ -409,7 +409,7 @@ pub(crate) struct Get {
 }
 
 /// `set`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockkeeper set /config/limits 'max=5'
@@ -436,7 +436,7 @@ pub(crate) enum NodeKind {
 }
 
 /// `create`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockkeeper create /config
@@ -460,7 +460,7 @@ pub(crate) struct Create {
 }
 
 /// `delete`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  lockkeeper delete /config/limits --version 3")]
 pub(crate) struct Delete {
     /// The node
@@ -471,7 +471,7 @@ pub(crate) struct Delete {
 }
 
 /// `watch`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Each line is a change with its zxid. If an endpoint fails, the watch continues at the next one and misses nothing.
 If the cluster no longer has the history that it needs, the command fails with the error `compacted`.
@@ -494,7 +494,7 @@ pub(crate) struct Watch {
 }
 
 /// `status`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 The members that the endpoints name are asked as well, at the addresses that clients have for them.
 
@@ -506,7 +506,7 @@ pub(crate) struct Status {
 }
 
 /// `unlock`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 The holder is not asked and may still be working: make sure that it is dead, or that the resource checks tokens. The
 token, shown by `lockkeeper locks NAME`, prevents breaking another holder's grant by mistake. The server logs the
@@ -551,7 +551,7 @@ pub(crate) enum BenchTransport {
 }
 
 /// `bench`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Each client has one session and one connection, and acquires and releases in a loop, without pauses unless a rate is
 given. `acquire` is the time of the acquire alone, `cycle` that of acquire and release. Clients are spread over the
@@ -607,7 +607,7 @@ pub(crate) struct Bench {
 }
 
 /// `__exec`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Exec {
     /// The lockkeeper command, for messages
     #[arg(long)]
@@ -646,7 +646,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_valid() {
-        Args::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     /// clap would take the two for one argument, and fail when the command runs.
@@ -660,7 +660,7 @@ mod tests {
                 check(sub, global);
             }
         }
-        let command = Args::command();
+        let command = CommandLine::command();
         let global = command.get_arguments().filter(|argument| argument.is_global_set());
         check(&command, &global.map(|argument| argument.get_id().clone()).collect::<Vec<_>>());
     }

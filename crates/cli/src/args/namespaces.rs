@@ -1,10 +1,10 @@
 //! `namespaces`: limits of namespaces.
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Subcommand};
 use lockkeeper_api::access::NamespaceLimits;
 
 /// `namespaces`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 A namespace is the first part of a name: the lock orders/42, the gate orders/42 and the node /orders/42 are in the
 namespace orders. A namespace without limits is not listed. See docs/security.md.
@@ -30,7 +30,7 @@ pub(crate) enum NamespacesCommand {
 }
 
 /// The name of a namespace.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct NamespaceName {
     /// The first part of its names
     #[arg(value_name = "NAME")]
@@ -38,7 +38,7 @@ pub(crate) struct NamespaceName {
 }
 
 /// `namespaces put`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 A limit that is left out is none: this replaces all limits. A limit below what is there keeps what is there, and refuses
 more. What gives back is never refused.

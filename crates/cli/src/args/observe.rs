@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 
 /// `doctor`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Each check has a verdict: ok, skipped (does not apply or cannot be determined), warning (see to it), PROBLEM (it does
 not work, or is about to stop), and for the last two a remedy. The cluster's checks ask all members that the endpoints
@@ -29,7 +29,7 @@ pub(crate) struct Doctor {
 }
 
 /// `top`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Shows the members, the rates of the cluster, and the locks for which somebody has waited longest. Each refresh asks
 every member for its status and metrics, and one of them for one page of locks. q and Ctrl-C end it.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 
 use super::duration;
 
@@ -33,7 +33,7 @@ Examples:
 }
 
 /// `rate`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Rate {
     /// The rate limit, such as api/mails
     pub(crate) name: String,

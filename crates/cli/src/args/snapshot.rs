@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args as ClapArgs, Subcommand};
+use clap::{ArgAction, Args, Subcommand};
 
 /// `snapshot`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 A backup has the whole state of a cluster at one zxid: nodes, finished gates, namespaces, roles and the hashes of tokens
 and passwords. Keep it as secret as the cluster. docs/operate.md has the procedures.
@@ -34,7 +34,7 @@ pub(crate) enum SnapshotCommand {
 }
 
 /// `snapshot save`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 The backup has everything that was acknowledged before the command. It is written under a temporary name, checked,
 synced and renamed: a file of this name is whole, and a backup that breaks off leaves the file of before. The cluster
@@ -50,7 +50,7 @@ pub(crate) struct SaveSnapshot {
 }
 
 /// `snapshot inspect` and `snapshot verify`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Reads the whole file, and checks its length, its checksum and the state in it.
 
@@ -62,7 +62,7 @@ pub(crate) struct SnapshotFile {
 }
 
 /// `snapshot restore`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Run it with the same file for each member of [peers], and start the nodes then: they are a new cluster. Nothing listens
 meanwhile. storage.directory must be empty or not there.
@@ -93,7 +93,7 @@ pub(crate) struct RestoreSnapshot {
 }
 
 /// `recover`
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Only for a majority that is lost FOR GOOD. What the lost members acknowledged and this node never received is lost. If
 lost members come back and are a majority, there are two clusters: destroy their data first.

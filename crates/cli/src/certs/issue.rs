@@ -129,7 +129,7 @@ mod tests {
     use rustls::client::danger::ServerCertVerifier;
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-    use rustls::{CertificateError, Error as RustlsError, RootCertStore};
+    use rustls::{CertificateError, RootCertStore};
     use x509_parser::extensions::{GeneralName, ParsedExtension};
     use x509_parser::prelude::X509Certificate;
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// What a client that trusts `authority` says about a server's certificate.
-    fn as_server(authority: &Issued, certificate: &str, host: &str, now: SystemTime) -> Result<(), RustlsError> {
+    fn as_server(authority: &Issued, certificate: &str, host: &str, now: SystemTime) -> Result<(), rustls::Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier =
             rustls::client::WebPkiServerVerifier::builder_with_provider(roots(authority), provider).build().unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// What a server that trusts `authority` says about a client's certificate.
-    fn as_client(authority: &Issued, certificate: &str) -> Result<(), RustlsError> {
+    fn as_client(authority: &Issued, certificate: &str) -> Result<(), rustls::Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots(authority), provider);
         verifier.build().unwrap().verify_client_cert(&der(certificate), &[], UnixTime::now()).map(|_| ())
@@ -192,7 +192,7 @@ mod tests {
         let other = as_server(&root, &node.certificate, "10.0.0.2", SystemTime::now()).unwrap_err();
         assert!(matches!(
             other,
-            RustlsError::InvalidCertificate(
+            rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
             )
         ));

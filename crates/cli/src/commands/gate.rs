@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_api::gates::{self, Begin, Finish, Gate as GateState, GateView};
+use lockkeeper_api::gates::{self, Begin, Finish, GateView};
 use lockkeeper_api::{Code, Data};
 use lockkeeper_client::recipes::Keep;
 use lockkeeper_client::{Error, Moment, Session, WatchOptions, safety_margin};
@@ -85,15 +85,15 @@ impl Hold for Gate {
             let asked = Moment::now();
             let view = session.client().gate_begin(&self.key, &begin).await.map_err(not_begun)?;
             match &view.gate {
-                GateState::Proceed { token, .. } => {
+                gates::Gate::Proceed { token, .. } => {
                     let ends_at = asked + (self.pending - safety_margin(session.timeout()));
                     return Ok(Obtained::Held(Begun { token: *token, ends_at }));
                 }
-                GateState::Done { result, .. } => {
+                gates::Gate::Done { result, .. } => {
                     let bytes = result.to_bytes().map_err(|why| Failure::new(EXIT_INTERNAL, why))?;
                     return print_bytes(&bytes).map(|()| Obtained::ExitWith(EXIT_OK));
                 }
-                GateState::InProgress { .. } => {
+                gates::Gate::InProgress { .. } => {
                     let left = give_up_at.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         let holder = holder_of(view.gate);
@@ -134,7 +134,7 @@ impl Hold for Gate {
         loop {
             sleep(every).await;
             let is_held = match session.client().gate(&self.key).await {
-                Ok(view) => matches!(view.gate, GateState::InProgress { token, .. } if token == held.token),
+                Ok(view) => matches!(view.gate, gates::Gate::InProgress { token, .. } if token == held.token),
                 // Any other failed call says nothing about the gate; the session's own deadline still counts.
                 Err(error) => error.code() != Some(Code::NotFound),
             };
@@ -185,9 +185,9 @@ impl Hold for Gate {
 }
 
 /// Who does the operation.
-fn holder_of(gate: GateState) -> Option<Holder> {
+fn holder_of(gate: gates::Gate) -> Option<Holder> {
     match gate {
-        GateState::InProgress { label, since_ms, token, .. } => {
+        gates::Gate::InProgress { label, since_ms, token, .. } => {
             Some(Holder { label, token, since_ms, delayed_until_ms: None })
         }
         _ => None,

@@ -1,6 +1,6 @@
 //! `lockkeeper gates`: list and show gates, and reset one by force.
 
-use lockkeeper_api::gates::{Gate, GateState, GateSummary, GateView, Gates as Page};
+use lockkeeper_api::gates::{self, Gate, GateState, GateSummary, GateView};
 use lockkeeper_client::Paging;
 
 use super::client;
@@ -26,7 +26,7 @@ pub(crate) async fn run(common: &Common, args: &Gates) -> Result<(), Failure> {
 
 async fn list(common: &Common, args: &ListGates) -> Result<(), Failure> {
     let client = client(common)?;
-    let mut all = Page { gates: Vec::new(), next: None, zxid: 0 };
+    let mut all = gates::Gates { gates: Vec::new(), next: None, zxid: 0 };
     let mut paging = Paging { stale: args.stale, ..Paging::default() };
     loop {
         let page = client.gates(args.prefix.as_deref(), &paging).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use lockkeeper_api::Code;
-use lockkeeper_api::locks::{Lock, LockSummary, Locks as Page, Mode, Request};
+use lockkeeper_api::locks::{self, Lock, LockSummary, Mode, Request};
 use lockkeeper_client::{Client, Paging};
 
 use super::client;
@@ -20,7 +20,7 @@ pub(crate) async fn run(common: &Common, args: &Locks) -> Result<(), Failure> {
         let lock = if args.stale { client.lock_stale(name).await? } else { client.lock(name).await? };
         return if common.json { print_json(&lock) } else { print_queue(&lock) };
     }
-    let mut all = Page { locks: Vec::new(), next: None, zxid: 0 };
+    let mut all = locks::Locks { locks: Vec::new(), next: None, zxid: 0 };
     let mut paging = Paging { stale: args.stale, ..Paging::default() };
     loop {
         let page = client.locks(args.prefix.as_deref(), &paging).await?;

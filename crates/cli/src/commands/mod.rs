@@ -33,7 +33,7 @@ use clap::{CommandFactory as _, Parser as _};
 use clap_complete::Shell;
 use lockkeeper_client::{AccessToken, Client, Options, Paging, Tls, TlsFiles};
 
-use crate::args::{Args, Common};
+use crate::args::{CommandLine, Common};
 use crate::failure::{EXIT_OK, Failure, print_error};
 use crate::output::{print_bytes, print_line};
 
@@ -130,7 +130,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
     // Into memory first, because the generator panics on a closed pipe.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "lockkeeper", &mut script);
+    clap_complete::generate(shell, &mut CommandLine::command(), "lockkeeper", &mut script);
     let mut script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => {
@@ -190,7 +190,7 @@ complete -c lockkeeper -n "__fish_seen_subcommand_from lock locks unlock" -a "(l
 /// completed are not known, those of the environment are.
 pub(crate) fn complete_locks(prefix: &str) -> Result<u8, Failure> {
     let unknown = |error: clap::Error| Failure::usage(error.to_string());
-    let common = Args::try_parse_from(["lockkeeper", "--patience", "500ms", "locks"]).map_err(unknown)?.common;
+    let common = CommandLine::try_parse_from(["lockkeeper", "--patience", "500ms", "locks"]).map_err(unknown)?.common;
     let page = Paging { limit: Some(1_000), ..Paging::default() };
     let locks =
         runtime()?.block_on(async { client(&common)?.locks(Some(prefix), &page).await.map_err(Failure::from) })?;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use futures::StreamExt;
 use lockkeeper_api::Data;
-use lockkeeper_api::nodes::{Create as CreateBody, Kind, Node, SetData};
+use lockkeeper_api::nodes::{self, Kind, Node, SetData};
 use lockkeeper_client::{Client, Error, Reading};
 
 use super::client;
@@ -122,7 +122,7 @@ pub(crate) async fn create(common: &Common, args: &Create) -> Result<(), Failure
         NodeKind::Container => Kind::Container,
         NodeKind::Ttl => Kind::Ttl,
     };
-    let body = CreateBody { data: data(&args.data)?, kind, ttl_ms, sequential: args.sequential, acl: None };
+    let body = nodes::Create { data: data(&args.data)?, kind, ttl_ms, sequential: args.sequential, acl: None };
     let created = client(common)?.create(&args.path, &body).await?;
     if common.json {
         return print_json(&created);

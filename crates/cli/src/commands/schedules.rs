@@ -14,7 +14,7 @@ const MAX_LISTED: usize = 10_000;
 
 /// One job of the list.
 #[derive(Serialize)]
-struct Listed {
+struct ListedSchedule {
     name: String,
     #[serde(flatten)]
     state: ScheduleState,
@@ -43,7 +43,7 @@ fn failed(error: RecipeError) -> Failure {
 }
 
 /// All nodes below the namespace that are schedules, in the order of their names.
-async fn list(client: &Client, namespace: &str) -> Result<Vec<Listed>, Failure> {
+async fn list(client: &Client, namespace: &str) -> Result<Vec<ListedSchedule>, Failure> {
     let root = format!("/{namespace}");
     let (mut to_visit, mut visited, mut jobs) = (vec![root.clone()], 0, Vec::new());
     while let Some(path) = to_visit.pop() {
@@ -64,7 +64,7 @@ async fn list(client: &Client, namespace: &str) -> Result<Vec<Listed>, Failure> 
                 let bytes = node.data.to_bytes().unwrap_or_default();
                 // Other nodes are directories, or somebody else's.
                 if let Some(state) = (!name.is_empty()).then(|| ScheduleState::read(&path, &bytes).ok()).flatten() {
-                    jobs.push(Listed { name: name.to_owned(), state });
+                    jobs.push(ListedSchedule { name: name.to_owned(), state });
                 }
             }
             to_visit.extend(node.children.iter().flatten().map(|child| format!("{path}/{child}")));
@@ -78,12 +78,12 @@ async fn list(client: &Client, namespace: &str) -> Result<Vec<Listed>, Failure> 
     Ok(jobs)
 }
 
-fn print_jobs(jobs: &[Listed]) -> Result<(), Failure> {
+fn print_jobs(jobs: &[ListedSchedule]) -> Result<(), Failure> {
     if jobs.is_empty() {
         return print_line("there are no schedules");
     }
     let mut table = table(&["job", "at", "zone", "next", "open", "worker", "last", "outcome"]);
-    for Listed { name, state } in jobs {
+    for ListedSchedule { name, state } in jobs {
         let next = state.schedule.spec().ok().and_then(|spec| spec.next_after(state.last));
         let ended = state.history.back();
         table.add_row(vec![

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lockkeeper_api::cluster::{Member, Role, Status as NodeStatus};
+use lockkeeper_api::cluster::{self, Member, Role};
 use lockkeeper_client::{Endpoint, Error};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ enum EndpointStatus<'a> {
     Reached {
         endpoint: &'a str,
         #[serde(flatten)]
-        status: &'a NodeStatus,
+        status: &'a cluster::Status,
     },
     Unreachable {
         endpoint: &'a str,
@@ -59,7 +59,7 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
 }
 
 /// The clusters of the endpoints, if there is more than one.
-fn clusters_of(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Option<String> {
+fn clusters_of(answers: &[(Endpoint, Result<cluster::Status, Error>)]) -> Option<String> {
     several_clusters(answers.iter().filter_map(|(endpoint, answer)| Some((endpoint, answer.as_ref().ok()?))))
 }
 
@@ -69,21 +69,21 @@ fn is_refusal(error: &Error) -> bool {
 }
 
 /// The status with the latest membership.
-fn latest(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Option<&NodeStatus> {
+fn latest(answers: &[(Endpoint, Result<cluster::Status, Error>)]) -> Option<&cluster::Status> {
     let statuses = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     statuses.max_by_key(|status| (status.membership_version, status.leading))
 }
 
-fn voters(status: &NodeStatus) -> impl Iterator<Item = u64> {
+fn voters(status: &cluster::Status) -> impl Iterator<Item = u64> {
     status.members.iter().filter(|member| member.role == Role::Voter).map(|member| member.node_id)
 }
 
-fn term(status: &&NodeStatus) -> u64 {
+fn term(status: &&cluster::Status) -> u64 {
     status.term
 }
 
-fn print_lines(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Result<(), Failure> {
-    let line = |(endpoint, answer): &'_ (Endpoint, Result<NodeStatus, Error>)| match answer {
+fn print_lines(answers: &[(Endpoint, Result<cluster::Status, Error>)]) -> Result<(), Failure> {
+    let line = |(endpoint, answer): &'_ (Endpoint, Result<cluster::Status, Error>)| match answer {
         Ok(status) => serde_json::to_value(EndpointStatus::Reached { endpoint: endpoint.as_str(), status }),
         Err(error) => {
             serde_json::to_value(EndpointStatus::Unreachable { endpoint: endpoint.as_str(), error: why(error) })
@@ -93,7 +93,7 @@ fn print_lines(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Result<(), 
     print_json_list("endpoints", &lines.map_err(|e| Failure::failed(e.to_string()))?)
 }
 
-fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: bool) -> Result<(), Failure> {
+fn print_people(answers: &[(Endpoint, Result<cluster::Status, Error>)], checksum: bool) -> Result<(), Failure> {
     let mut headings =
         vec!["endpoint", "node", "role", "term", "zxid", "applied", "sessions", "nodes", "waiters", "state"];
     if checksum {
@@ -151,7 +151,7 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
     Ok(())
 }
 
-fn role(status: &NodeStatus) -> String {
+fn role(status: &cluster::Status) -> String {
     match status.leader {
         _ if status.leading => "leader".into(),
         Some(leader) if status.role == Some(Role::Learner) => format!("learner of {leader}"),
@@ -162,7 +162,7 @@ fn role(status: &NodeStatus) -> String {
 }
 
 /// Readiness, and at the leader the members that are not synced.
-fn state(status: &NodeStatus) -> String {
+fn state(status: &cluster::Status) -> String {
     let mut notes = Vec::new();
     match status.role {
         Some(Role::Learner) => notes.push("; does not vote yet".to_owned()),
@@ -184,7 +184,7 @@ fn state(status: &NodeStatus) -> String {
     }
 }
 
-fn tone(status: &NodeStatus) -> Tone {
+fn tone(status: &cluster::Status) -> Tone {
     match status.members.iter().all(|member| member.synced != Some(false) && member.turned_away.is_none()) {
         _ if !status.ready => Tone::Bad,
         true => Tone::Good,
@@ -192,7 +192,7 @@ fn tone(status: &NodeStatus) -> Tone {
     }
 }
 
-fn numbers(status: &NodeStatus, which: impl Fn(&Member) -> bool) -> Vec<String> {
+fn numbers(status: &cluster::Status, which: impl Fn(&Member) -> bool) -> Vec<String> {
     status.members.iter().filter(|member| which(member)).map(|member| member.node_id.to_string()).collect()
 }
 
@@ -206,7 +206,7 @@ mod tests {
         state(&status_of(ready, because, synced))
     }
 
-    fn status_of(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> NodeStatus {
+    fn status_of(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> cluster::Status {
         let member = |(number, synced): (usize, &Option<bool>)| {
             let node_id = number + 1;
             json!({ "node_id": node_id, "peer_address": "a:1", "role": "voter", "synced": synced })
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn members_that_do_not_vote_are_marked() {
         let member = |id: u64, role: &str| json!({ "node_id": id, "peer_address": "a:1", "role": role });
-        let told = |own: u64, role_of_own: &str| -> NodeStatus {
+        let told = |own: u64, role_of_own: &str| -> cluster::Status {
             let status = json!({
                 "cluster": "c", "node_id": own, "version": "0", "term": 1, "leader": 1, "leading": own == 1,
                 "role": role_of_own, "ready": true, "last_log_index": 1, "applied_index": 1, "zxid": 1,

@@ -49,7 +49,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    async fn acquire(&self, session: &Session) -> Result<Option<Box<dyn Held>>, Error> {
+    async fn acquire(&self, session: &Session) -> Result<Option<Box<dyn HeldLock>>, Error> {
         let (label, delay) = (self.label.clone(), self.delay);
         let wait = self.wait.unwrap_or(Duration::MAX);
         Ok(match &self.target {
@@ -70,14 +70,14 @@ impl Request {
 }
 
 /// A guard of any kind.
-trait Held {
+trait HeldLock {
     fn token(&self) -> u64;
     fn lost(&self) -> BoxFuture<'static, String>;
     /// Returns how often the session still holds it.
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<u32, Error>>;
 }
 
-impl<K: 'static> Held for Guard<K> {
+impl<K: 'static> HeldLock for Guard<K> {
     fn token(&self) -> u64 {
         self.token()
     }
@@ -91,14 +91,14 @@ impl<K: 'static> Held for Guard<K> {
     }
 }
 
-fn boxed<K: 'static>(guard: Option<Guard<K>>) -> Option<Box<dyn Held>> {
-    guard.map(|guard| Box::new(guard) as Box<dyn Held>)
+fn boxed<K: 'static>(guard: Option<Guard<K>>) -> Option<Box<dyn HeldLock>> {
+    guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)
 }
 
 /// A grant and its request.
 pub(crate) struct Grant {
     request: Request,
-    guard: Box<dyn Held>,
+    guard: Box<dyn HeldLock>,
     credential: Credential,
     granted: Moment,
 }

@@ -10,15 +10,15 @@ use lockkeeper_api::{CLUSTER_HEADER, Code, Problem, SESSION_HEADER, TRACES_HEADE
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Response};
 use tokio_tungstenite::tungstenite::protocol::frame::Utf8Bytes;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use tokio_util::either::Either;
 
@@ -178,13 +178,13 @@ async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<(Box<Socke
             Ok(()) => Ok((Box::new(socket), response.headers().contains_key(TRACES_HEADER))),
             Err(problem) => Err(ConnectFailure::NoStream(problem.to_string())),
         },
-        Err(WsError::Http(response)) => Err(refusal(&response)),
-        Err(WsError::Io(error)) => match tls::rejection(&error) {
+        Err(tungstenite::Error::Http(response)) => Err(refusal(&response)),
+        Err(tungstenite::Error::Io(error)) => match tls::rejection(&error) {
             Some(why) => Err(ConnectFailure::Tls(why)),
             None => Err(now(error.to_string())),
         },
         // A handshake that is cut off does not show which protocol the endpoint speaks.
-        Err(error @ WsError::Protocol(ProtocolError::HandshakeIncomplete)) => Err(now(error.to_string())),
+        Err(error @ tungstenite::Error::Protocol(ProtocolError::HandshakeIncomplete)) => Err(now(error.to_string())),
         Err(other) => Err(ConnectFailure::NoStream(other.to_string())),
     }
 }

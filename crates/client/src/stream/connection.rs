@@ -16,7 +16,7 @@ use lockkeeper_mutants::mutant;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
-use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::connect::{OpenedStream, Socket, close_away};
 use super::frames;
@@ -232,7 +232,7 @@ impl<'a> StreamConnection<'a> {
     }
 
     /// Handles a message, and further ones that have already arrived.
-    fn read(&mut self, first: Option<Result<Message, WsError>>) -> Result<(), CloseReason> {
+    fn read(&mut self, first: Option<Result<Message, tungstenite::Error>>) -> Result<(), CloseReason> {
         let mut message = first;
         for left in (0..BATCH_MESSAGES).rev() {
             (self.last_received, self.pinged) = (Instant::now(), false);
@@ -261,12 +261,12 @@ impl<'a> StreamConnection<'a> {
         Ok(())
     }
 
-    fn failed(&self, error: &WsError) -> CloseReason {
+    fn failed(&self, error: &tungstenite::Error) -> CloseReason {
         match error {
-            WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake)
-            | WsError::Io(_)
-            | WsError::ConnectionClosed
-            | WsError::AlreadyClosed => match self.closed(None) {
+            tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)
+            | tungstenite::Error::Io(_)
+            | tungstenite::Error::ConnectionClosed
+            | tungstenite::Error::AlreadyClosed => match self.closed(None) {
                 CloseReason::Broken(_) => CloseReason::Broken(error.to_string()),
                 known => known,
             },

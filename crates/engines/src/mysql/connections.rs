@@ -34,12 +34,12 @@ pub(super) fn prepared(options: Opts) -> OptsBuilder {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Connections {
+pub(super) struct MySqlConnections {
     engine: &'static str,
     pool: Pool,
 }
 
-impl Connections {
+impl MySqlConnections {
     pub(super) fn new(engine: &'static str, options: Opts) -> Self {
         let constraints = PoolConstraints::new(1, MOST_CONNECTIONS).unwrap_or_default();
         // Without a reset: no statement changes the session, and transactions are rolled back in any case.

@@ -34,7 +34,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::connections::{Connections, answer, opened, options, prepared};
+use super::connections::{MySqlConnections, answer, opened, options, prepared};
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
@@ -63,14 +63,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct MySqlGetLockEngine {
     options: Opts,
-    queries: Connections,
-    held: LocalLeases<Held>,
+    queries: MySqlConnections,
+    held: LocalLeases<HeldNames>,
 }
 
 /// The connection is taken out for a statement and put back after it. If the statement is cancelled, the connection
 /// is closed, and the lock ends: it may be in the middle of an answer.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldNames {
     connection: Arc<Mutex<Option<Conn>>>,
     names: Vec<String>,
 }
@@ -86,7 +86,7 @@ impl MySqlGetLockEngine {
 
     /// An engine with these options of the driver.
     pub fn with_options(options: Opts) -> Self {
-        Self { options: options.clone(), queries: Connections::new(NAME, options), held: LocalLeases::default() }
+        Self { options: options.clone(), queries: MySqlConnections::new(NAME, options), held: LocalLeases::default() }
     }
 
     async fn connect(&self, lease: Duration) -> Result<Conn, EngineError> {
@@ -146,13 +146,13 @@ impl LockEngine for MySqlGetLockEngine {
         }
         let owner = Uuid::new_v4();
         let connection = Arc::new(Mutex::new(Some(connection)));
-        self.held.insert(owner, Held { connection, names }, request.lease);
+        self.held.insert(owner, HeldNames { connection, names }, request.lease);
         let (locks, length) = (request.locks().to_vec(), request.lease);
         Ok(Some(Lease { locks, owner, tokens: Vec::new(), length, ends_at: idle_since + length }))
     }
 
     async fn renew(&self, lease: &Lease) -> Result<Moment, EngineError> {
-        let held = self.held.with(lease.owner, Held::clone)?;
+        let held = self.held.with(lease.owner, HeldNames::clone)?;
         let sent = Moment::now();
         let mut place = held.connection.lock().await;
         let mut connection = place.take().ok_or_else(closed)?;

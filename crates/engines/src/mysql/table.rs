@@ -27,7 +27,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, Params, TxOpts, Value};
 use uuid::Uuid;
 
-use super::connections::{Connections, options};
+use super::connections::{MySqlConnections, options};
 use crate::capabilities::Capabilities;
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
@@ -49,12 +49,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// | several locks all or none | yes |
 /// | shared mode | no |
 #[derive(Clone, Debug)]
-pub struct MySqlEngine(Arc<Table>);
+pub struct MySqlEngine(Arc<MySqlTable>);
 
 #[derive(Debug)]
-struct Table {
-    connections: Connections,
-    statements: Statements,
+struct MySqlTable {
+    connections: MySqlConnections,
+    statements: MySqlStatements,
     wakeups: Wakeups,
 }
 
@@ -73,9 +73,9 @@ impl MySqlEngine {
     /// # Errors
     /// The table's name is invalid.
     pub fn with_options(options: Opts, table: &str) -> Result<Self, EngineError> {
-        let statements = Statements::new(&quoted_table(table, '`')?);
-        let connections = Connections::new(NAME, options);
-        Ok(Self(Arc::new(Table { connections, statements, wakeups: Wakeups::default() })))
+        let statements = MySqlStatements::new(&quoted_table(table, '`')?);
+        let connections = MySqlConnections::new(NAME, options);
+        Ok(Self(Arc::new(MySqlTable { connections, statements, wakeups: Wakeups::default() })))
     }
 
     /// Creates the table if it does not exist. Its rows must never be deleted: they keep the tokens.
@@ -96,7 +96,7 @@ impl MySqlEngine {
     }
 }
 
-impl Table {
+impl MySqlTable {
     /// Executes a statement that must change the rows of all locks of the lease.
     async fn change_all(&self, statement: &str, mut parameters: Vec<Value>, lease: &Lease) -> Result<(), EngineError> {
         let names = vec!["?"; lease.locks.len()].join(", ");
@@ -158,7 +158,7 @@ impl Table {
 }
 
 #[async_trait]
-impl LockTable for Table {
+impl LockTable for MySqlTable {
     fn engine(&self) -> &'static str {
         NAME
     }
@@ -283,7 +283,7 @@ fn over(lease: &Lease) -> EngineError {
 
 /// The statements. `{names}` stands for as many parameters as there are locks.
 #[derive(Debug)]
-struct Statements {
+struct MySqlStatements {
     create: String,
     take: String,
     token_of_owner: String,
@@ -295,7 +295,7 @@ struct Statements {
     holder: String,
 }
 
-impl Statements {
+impl MySqlStatements {
     fn new(table: &str) -> Self {
         // A free row has an end long ago. A new one is set by `expires_at` alone, which is assigned last: MySQL
         // evaluates assignments from left to right, and each must see whether the row was free before.

@@ -33,7 +33,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, Socket};
 use uuid::Uuid;
 
-use super::connections::{Connections, Opener, Session, answer, config, failure_of};
+use super::connections::{Opener, PostgresConnections, Session, answer, config, failure_of};
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
@@ -59,12 +59,12 @@ const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
 #[derive(Debug)]
 pub struct PostgresAdvisoryEngine {
     opener: Opener,
-    queries: Connections,
-    held: LocalLeases<Held>,
+    queries: PostgresConnections,
+    held: LocalLeases<HeldSession>,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldSession {
     session: Arc<Session>,
     mode: Mode,
 }
@@ -88,7 +88,7 @@ impl PostgresAdvisoryEngine {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let opener = Opener::new(config, tls);
-        Self { queries: Connections::new(NAME, opener.clone()), opener, held: LocalLeases::default() }
+        Self { queries: PostgresConnections::new(NAME, opener.clone()), opener, held: LocalLeases::default() }
     }
 
     async fn connect(&self, request: &LockRequest) -> Result<Session, EngineError> {
@@ -172,13 +172,13 @@ impl LockEngine for PostgresAdvisoryEngine {
             idle_since = sent;
         }
         let owner = Uuid::new_v4();
-        self.held.insert(owner, Held { session: Arc::new(session), mode: request.mode }, request.lease);
+        self.held.insert(owner, HeldSession { session: Arc::new(session), mode: request.mode }, request.lease);
         let (locks, length) = (request.locks().to_vec(), request.lease);
         Ok(Some(Lease { locks, owner, tokens: Vec::new(), length, ends_at: idle_since + length }))
     }
 
     async fn renew(&self, lease: &Lease) -> Result<Moment, EngineError> {
-        let held = self.held.with(lease.owner, Held::clone)?;
+        let held = self.held.with(lease.owner, HeldSession::clone)?;
         let sent = Moment::now();
         let own = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted";
         match answer(NAME, held.session.client.query_typed(own, &[])).await {
@@ -198,7 +198,7 @@ impl LockEngine for PostgresAdvisoryEngine {
     }
 
     async fn release(&self, lease: &Lease) -> Result<(), EngineError> {
-        let Held { session, mode } = self.held.take(lease.owner)?;
+        let HeldSession { session, mode } = self.held.take(lease.owner)?;
         let shared = if mode == Mode::Shared { "_shared" } else { "" };
         let statement = format!("SELECT pg_advisory_unlock{shared}(hashtextextended($1, 0))");
         for lock in lease.locks.iter().rev() {

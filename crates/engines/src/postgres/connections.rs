@@ -113,7 +113,7 @@ impl Opener {
 
 /// Connections for single statements.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct PostgresConnections {
     engine: &'static str,
     opener: Opener,
     idle: Mutex<Vec<Session>>,
@@ -124,12 +124,12 @@ pub(super) struct Connections {
 /// in the middle of an answer or of a transaction, and is closed.
 #[derive(Debug)]
 pub(super) struct Pooled<'a> {
-    connections: &'a Connections,
+    connections: &'a PostgresConnections,
     session: Session,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Connections {
+impl PostgresConnections {
     pub(super) fn new(engine: &'static str, opener: Opener) -> Self {
         Self { engine, opener, idle: Mutex::default(), permits: Semaphore::new(MOST_CONNECTIONS) }
     }

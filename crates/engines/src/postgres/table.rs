@@ -29,7 +29,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, Socket};
 use uuid::Uuid;
 
-use super::connections::{Connections, Opener, Parameter, Pooled, Session, answer, config};
+use super::connections::{Opener, Parameter, Pooled, PostgresConnections, Session, answer, config};
 use crate::capabilities::Capabilities;
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
@@ -54,19 +54,19 @@ const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// | several locks all or none | yes |
 /// | shared mode | no |
 #[derive(Clone, Debug)]
-pub struct PostgresEngine(Arc<Table>);
+pub struct PostgresEngine(Arc<PostgresTable>);
 
 #[derive(Debug)]
-struct Table {
-    connections: Connections,
+struct PostgresTable {
+    connections: PostgresConnections,
     opener: Opener,
-    statements: Statements,
+    statements: PostgresStatements,
     wakeups: Arc<Wakeups>,
-    listener: Mutex<Listener>,
+    listener: Mutex<NotificationSession>,
 }
 
 #[derive(Debug, Default)]
-struct Listener {
+struct NotificationSession {
     session: Option<Session>,
     failed_at: Option<Instant>,
 }
@@ -92,10 +92,10 @@ impl PostgresEngine {
         T::TlsConnect: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let statements = Statements::new(&quoted_table(table, '"')?);
+        let statements = PostgresStatements::new(&quoted_table(table, '"')?);
         let opener = Opener::new(config, tls);
-        Ok(Self(Arc::new(Table {
-            connections: Connections::new(NAME, opener.clone()),
+        Ok(Self(Arc::new(PostgresTable {
+            connections: PostgresConnections::new(NAME, opener.clone()),
             opener,
             statements,
             wakeups: Arc::default(),
@@ -124,7 +124,7 @@ impl PostgresEngine {
     }
 }
 
-impl Table {
+impl PostgresTable {
     /// Executes a statement that must change the rows of all locks of the lease.
     async fn change_all(&self, statement: &str, lease: &Lease, length: Option<i64>) -> Result<(), EngineError> {
         let owner = lease.owner.to_string();
@@ -203,7 +203,7 @@ impl Table {
         };
         match listening.await {
             Ok(session) => {
-                *listener = Listener { session: Some(session), failed_at: None };
+                *listener = NotificationSession { session: Some(session), failed_at: None };
                 true
             }
             Err(error) => {
@@ -216,7 +216,7 @@ impl Table {
 }
 
 #[async_trait]
-impl LockTable for Table {
+impl LockTable for PostgresTable {
     fn engine(&self) -> &'static str {
         NAME
     }
@@ -315,7 +315,7 @@ fn micros(length: Duration) -> i64 {
 
 /// The statements. Time is `clock_timestamp()`: that of the row, after a wait for its lock, not of the transaction.
 #[derive(Debug)]
-struct Statements {
+struct PostgresStatements {
     create: String,
     take: String,
     token_of_owner: String,
@@ -327,7 +327,7 @@ struct Statements {
     holder: String,
 }
 
-impl Statements {
+impl PostgresStatements {
     fn new(table: &str) -> Self {
         let held = "expires_at > clock_timestamp()";
         // Rows are locked in the order of their names, as by those who take several locks.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::pending::Pending;
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use super::server::{CallError, Server};
-use super::wakeups::{Listener, Wakeups};
+use super::wakeups::{Subscriptions, WakeupSubscription};
 use super::{CAPABILITIES, RedisOptions, holder, key, keys, millis, value};
 use crate::capabilities::{Capabilities, Capability};
 use crate::engine::{Holder, Lease, LockEngine, LockRequest};
@@ -33,11 +33,11 @@ const SHORTEST_NAP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct RedisEngine {
     server: Arc<Server>,
-    wakeups: Wakeups,
+    wakeups: Subscriptions,
     options: RedisOptions,
 }
 
-enum Attempt {
+enum TakeAnswer {
     Held,
     /// Held by others, for this long if nobody renews; `None` without an end.
     Busy(Option<Duration>),
@@ -54,11 +54,11 @@ impl RedisEngine {
         options: RedisOptions,
     ) -> Result<Self, EngineError> {
         let server = Arc::new(Server::new(addresses, options)?);
-        Ok(Self { wakeups: Wakeups::new(server.clone()), server, options })
+        Ok(Self { wakeups: Subscriptions::new(server.clone()), server, options })
     }
 
     /// One attempt. An unknown outcome is asked for again: the script knows its owner.
-    async fn attempt(&self, pending: &Pending, value: &str, lease: Duration) -> Result<Attempt, CallError> {
+    async fn attempt(&self, pending: &Pending, value: &str, lease: Duration) -> Result<TakeAnswer, CallError> {
         let arguments = [pending.owner.to_string(), value.to_owned(), millis(lease).to_string()];
         let run = || self.server.run::<(i64, i64)>(&ACQUIRE, &pending.keys, &arguments);
         let answer = match run().await {
@@ -70,13 +70,13 @@ impl RedisEngine {
             answer => answer,
         };
         Ok(match answer? {
-            (1, _) => Attempt::Held,
-            (_, left) => Attempt::Busy(u64::try_from(left).ok().map(Duration::from_millis)),
+            (1, _) => TakeAnswer::Held,
+            (_, left) => TakeAnswer::Busy(u64::try_from(left).ok().map(Duration::from_millis)),
         })
     }
 
     /// Waits for a release, or for the end of the lease of the holder, or a while.
-    async fn wait(&self, listener: Option<&Listener>, left: Option<Duration>, deadline: Deadline) {
+    async fn wait(&self, listener: Option<&WakeupSubscription>, left: Option<Duration>, deadline: Deadline) {
         let nap = left.map_or(self.options.poll_interval, |left| (left + SHORTEST_NAP).min(self.options.poll_interval));
         let nap = deadline.left(nap);
         match listener {
@@ -105,23 +105,23 @@ impl LockEngine for RedisEngine {
         let value = value(owner, request);
         let servers = vec![self.server.clone()];
         let mut pending = Pending { servers, keys: keys(request.locks()), owner, undecided: true };
-        let mut listener: Option<Listener> = None;
+        let mut listener: Option<WakeupSubscription> = None;
         loop {
             let ends_at = Moment::now() + request.lease;
             match self.attempt(&pending, &value, request.lease).await {
-                Ok(Attempt::Held) if Moment::now() < ends_at => {
+                Ok(TakeAnswer::Held) if Moment::now() < ends_at => {
                     pending.undecided = false;
                     let locks = request.locks().to_vec();
                     return Ok(Some(Lease { locks, owner, tokens: Vec::new(), length: request.lease, ends_at }));
                 }
                 // The answer took longer than the lease.
-                Ok(Attempt::Held) if deadline.is_over() => return Ok(None),
-                Ok(Attempt::Held) => {}
-                Ok(Attempt::Busy(_)) if deadline.is_over() => {
+                Ok(TakeAnswer::Held) if deadline.is_over() => return Ok(None),
+                Ok(TakeAnswer::Held) => {}
+                Ok(TakeAnswer::Busy(_)) if deadline.is_over() => {
                     pending.undecided = false;
                     return Ok(None);
                 }
-                Ok(Attempt::Busy(left)) => {
+                Ok(TakeAnswer::Busy(left)) => {
                     if listener.as_ref().is_none_or(|listener| !listener.is_alive()) {
                         listener = self.wakeups.listen(&pending.keys).await;
                         if listener.is_some() {

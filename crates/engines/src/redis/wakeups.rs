@@ -20,7 +20,7 @@ use super::server::Server;
 
 /// See the module's text.
 #[derive(Clone)]
-pub(super) struct Wakeups(Arc<Shared>);
+pub(super) struct Subscriptions(Arc<Shared>);
 
 struct Shared {
     server: Arc<Server>,
@@ -29,11 +29,11 @@ struct Shared {
     connection: tokio::sync::Mutex<Option<Subscriber>>,
 }
 
-type Waiters = HashMap<String, Vec<Arc<Waiter>>>;
+type Waiters = HashMap<String, Vec<Arc<ChannelWaiter>>>;
 
 /// What a message wakes.
 #[derive(Debug, Default)]
-struct Waiter {
+struct ChannelWaiter {
     released: Notify,
 }
 
@@ -52,21 +52,21 @@ impl Drop for Subscriber {
     }
 }
 
-impl fmt::Debug for Wakeups {
+impl fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wakeups").field("channels", &self.0.waiters.lock().len()).finish_non_exhaustive()
+        f.debug_struct("Subscriptions").field("channels", &self.0.waiters.lock().len()).finish_non_exhaustive()
     }
 }
 
-impl Wakeups {
+impl Subscriptions {
     pub(super) fn new(server: Arc<Server>) -> Self {
         Self(Arc::new(Shared { server, waiters: Arc::default(), connection: tokio::sync::Mutex::default() }))
     }
 
     /// Listens on these channels. When it returns, no later release is missed while the connection lives. `None` if
     /// there is no connection for this.
-    pub(super) async fn listen(&self, channels: &[String]) -> Option<Listener> {
-        let waiter = Arc::new(Waiter::default());
+    pub(super) async fn listen(&self, channels: &[String]) -> Option<WakeupSubscription> {
+        let waiter = Arc::new(ChannelWaiter::default());
         {
             let mut waiters = self.0.waiters.lock();
             for channel in channels {
@@ -75,7 +75,7 @@ impl Wakeups {
         }
         // From here on its drop takes the waiter away.
         let mut listener =
-            Listener { wakeups: self.clone(), channels: channels.to_vec(), waiter, alive: Arc::default() };
+            WakeupSubscription { wakeups: self.clone(), channels: channels.to_vec(), waiter, alive: Arc::default() };
         match self.subscribe(channels).await {
             Ok(alive) => {
                 listener.alive = alive;
@@ -149,14 +149,14 @@ async fn read(mut stream: PubSubStream, waiters: Arc<Mutex<Waiters>>, alive: Arc
 }
 
 /// One waiter; dropping it ends its subscriptions.
-pub(super) struct Listener {
-    wakeups: Wakeups,
+pub(super) struct WakeupSubscription {
+    wakeups: Subscriptions,
     channels: Vec<String>,
-    waiter: Arc<Waiter>,
+    waiter: Arc<ChannelWaiter>,
     alive: Arc<AtomicBool>,
 }
 
-impl Listener {
+impl WakeupSubscription {
     /// Whether its connection lives.
     pub(super) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
@@ -168,7 +168,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for WakeupSubscription {
     fn drop(&mut self) {
         let mut unused = Vec::new();
         let mut waiters = self.wakeups.0.waiters.lock();

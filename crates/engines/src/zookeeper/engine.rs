@@ -57,11 +57,11 @@ pub struct ZookeeperEngine {
     servers: String,
     options: ZookeeperOptions,
     sessions: SessionPool<Client>,
-    leases: LocalLeases<Grant>,
+    leases: LocalLeases<HeldRequest>,
 }
 
 /// A request that holds, shared with a renewal that is under way. The last drop deletes the nodes.
-type Grant = Arc<Request>;
+type HeldRequest = Arc<Request>;
 
 impl ZookeeperEngine {
     /// The ensemble of these servers, such as `10.0.0.1:2181,10.0.0.2:2181`. It connects when first used.
@@ -205,7 +205,7 @@ impl LockEngine for ZookeeperEngine {
     }
 
     async fn renew(&self, lease: &Lease) -> Result<Moment, EngineError> {
-        let held = self.leases.with(lease.owner, Grant::clone)?;
+        let held = self.leases.with(lease.owner, HeldRequest::clone)?;
         let ends_at = Moment::now() + lease.length;
         match held.is_held().await {
             Ok(true) => Ok(self.leases.renew(lease.owner)?.min(ends_at)),
@@ -229,7 +229,7 @@ impl LockEngine for ZookeeperEngine {
     }
 
     async fn lost(&self, lease: &Lease) -> String {
-        let look = |held: &Grant| (held.session.clone(), held.nodes().first().cloned());
+        let look = |held: &HeldRequest| (held.session.clone(), held.nodes().first().cloned());
         let Ok((session, Some(node))) = self.leases.with(lease.owner, look) else {
             return std::future::pending().await;
         };

@@ -63,7 +63,7 @@ pub(super) fn ordered(children: &[String]) -> Vec<&str> {
 
 /// Where a request stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing<'a> {
+pub(super) enum QueueStanding<'a> {
     Holds,
     /// Waits for that node, its nearest predecessor that excludes it.
     WaitsFor(&'a str),
@@ -72,14 +72,14 @@ pub(super) enum Standing<'a> {
 }
 
 /// Where the request with that name stands among the children of its lock's directory.
-pub(super) fn standing<'a>(children: &'a [String], own: &str) -> Standing<'a> {
+pub(super) fn standing<'a>(children: &'a [String], own: &str) -> QueueStanding<'a> {
     let order = ordered(children);
-    let Some(position) = order.iter().position(|name| *name == own) else { return Standing::Gone };
+    let Some(position) = order.iter().position(|name| *name == own) else { return QueueStanding::Gone };
     let shared = is_read(own);
     let excludes = |name: &&&str| !(shared && is_read(name));
     match order.iter().take(position).rev().find(excludes) {
-        Some(blocker) => Standing::WaitsFor(blocker),
-        None => Standing::Holds,
+        Some(blocker) => QueueStanding::WaitsFor(blocker),
+        None => QueueStanding::Holds,
     }
 }
 
@@ -109,10 +109,10 @@ mod tests {
             "no-request",
             "_c_d-lock--000000001",
         ]);
-        assert_eq!(standing(&all, "_c_a-lock-0000000003"), Standing::Holds);
-        assert_eq!(standing(&all, "_c_b-lock-0000000007"), Standing::WaitsFor("_c_a-lock-0000000003"));
-        assert_eq!(standing(&all, "_c_c-lock-0000000010"), Standing::WaitsFor("_c_b-lock-0000000007"));
-        assert_eq!(standing(&all, "_c_x-lock-0000000001"), Standing::Gone);
+        assert_eq!(standing(&all, "_c_a-lock-0000000003"), QueueStanding::Holds);
+        assert_eq!(standing(&all, "_c_b-lock-0000000007"), QueueStanding::WaitsFor("_c_a-lock-0000000003"));
+        assert_eq!(standing(&all, "_c_c-lock-0000000010"), QueueStanding::WaitsFor("_c_b-lock-0000000007"));
+        assert_eq!(standing(&all, "_c_x-lock-0000000001"), QueueStanding::Gone);
         assert_eq!(holders(&all), ["_c_a-lock-0000000003"]);
     }
 
@@ -125,10 +125,10 @@ mod tests {
             "_c_d-__READ__0000000004",
             "_c_e-lock-0000000005",
         ]);
-        assert_eq!(standing(&all, "_c_b-__READ__0000000002"), Standing::Holds);
-        assert_eq!(standing(&all, "_c_c-__WRIT__0000000003"), Standing::WaitsFor("_c_b-__READ__0000000002"));
-        assert_eq!(standing(&all, "_c_d-__READ__0000000004"), Standing::WaitsFor("_c_c-__WRIT__0000000003"));
-        assert_eq!(standing(&all, "_c_e-lock-0000000005"), Standing::WaitsFor("_c_d-__READ__0000000004"));
+        assert_eq!(standing(&all, "_c_b-__READ__0000000002"), QueueStanding::Holds);
+        assert_eq!(standing(&all, "_c_c-__WRIT__0000000003"), QueueStanding::WaitsFor("_c_b-__READ__0000000002"));
+        assert_eq!(standing(&all, "_c_d-__READ__0000000004"), QueueStanding::WaitsFor("_c_c-__WRIT__0000000003"));
+        assert_eq!(standing(&all, "_c_e-lock-0000000005"), QueueStanding::WaitsFor("_c_d-__READ__0000000004"));
         assert_eq!(holders(&all), ["_c_a-__READ__0000000001", "_c_b-__READ__0000000002"]);
     }
 
@@ -136,7 +136,7 @@ mod tests {
     fn other_sequential_nodes_are_no_requests() {
         let all = children(&["0000000001", "item-0000000002", "_c_x-lock-0000000003"]);
         assert_eq!(ordered(&all), ["_c_x-lock-0000000003"]);
-        assert_eq!(standing(&all, "_c_x-lock-0000000003"), Standing::Holds);
+        assert_eq!(standing(&all, "_c_x-lock-0000000003"), QueueStanding::Holds);
         assert_eq!(holders(&all), ["_c_x-lock-0000000003"]);
     }
 

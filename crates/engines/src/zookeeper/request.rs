@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiWriteResult};
 
-use super::queue::{Kind, Standing, node_prefix, owner_prefix, standing};
+use super::queue::{Kind, QueueStanding, node_prefix, owner_prefix, standing};
 use crate::wait::Deadline;
 
 const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -151,9 +151,9 @@ impl Request {
             loop {
                 let children = retried(|| self.session.list_children(directory)).await?;
                 let blocker = match standing(&children, own) {
-                    Standing::Holds => break,
-                    Standing::Gone => return Err(Error::NoNode),
-                    Standing::WaitsFor(blocker) => format!("{directory}/{blocker}"),
+                    QueueStanding::Holds => break,
+                    QueueStanding::Gone => return Err(Error::NoNode),
+                    QueueStanding::WaitsFor(blocker) => format!("{directory}/{blocker}"),
                 };
                 if deadline.is_over() {
                     return Ok(false);

@@ -12,7 +12,7 @@ pub(crate) use self::view::summary;
 
 use std::time::Duration;
 
-use lockkeeper_api::cluster::{AddMember as Addition, Member as MemberInfo, Membership, Role};
+use lockkeeper_api::cluster::{self, Membership, Role};
 use lockkeeper_client::Client;
 use serde::Serialize;
 
@@ -83,7 +83,7 @@ impl Operator<'_> {
         let view = self.settled_view().await?;
         view.check_addition(args.node)?;
         let addresses = &args.addresses;
-        let addition = Addition {
+        let addition = cluster::AddMember {
             node_id: args.node,
             role: args.front.then_some(Role::Front),
             peer_address: addresses.peer.clone(),
@@ -204,7 +204,7 @@ impl Operator<'_> {
     }
 }
 
-fn addresses(member: &MemberInfo) -> [String; 3] {
+fn addresses(member: &cluster::Member) -> [String; 3] {
     let or_none = |address: &Option<String>| address.clone().unwrap_or_else(|| "-".into());
     [member.peer_address.clone(), or_none(&member.client_address), or_none(&member.zookeeper_address)]
 }

@@ -23,7 +23,7 @@ pub(super) struct View {
 
 /// `member list --json`
 #[derive(Serialize)]
-pub(super) struct Listed<'a> {
+pub(super) struct ListedMember<'a> {
     membership_version: u64,
     leader: Option<u64>,
     failure_tolerance: Option<u64>,
@@ -81,9 +81,9 @@ impl View {
         Membership { members: self.status.members.clone(), membership_version: self.status.membership_version }
     }
 
-    pub(super) fn listed(&self) -> Listed<'_> {
+    pub(super) fn listed(&self) -> ListedMember<'_> {
         let Status { membership_version, leader, failure_tolerance, ref joint_voters, ref members, .. } = self.status;
-        Listed { membership_version, leader, failure_tolerance, joint_voters, members }
+        ListedMember { membership_version, leader, failure_tolerance, joint_voters, members }
     }
 
     /// Refuses to add a voter that is dead: a new start under its id, without its data, would be turned away.

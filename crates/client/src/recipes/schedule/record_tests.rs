@@ -333,7 +333,7 @@ fn the_record_is_read_as_it_was_written_and_a_foreign_one_is_refused() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum WorkerStep {
     Pass(i64),
     Begin,
     End,
@@ -346,7 +346,7 @@ proptest! {
         missed in prop_oneof![Just(Missed::Skip), Just(Missed::Once), Just(Missed::All)],
         overlap in prop_oneof![Just(Overlap::Skip), Just(Overlap::Queue)],
         steps in proptest::collection::vec(
-            prop_oneof![(0_i64..40).prop_map(Step::Pass), Just(Step::Begin), Just(Step::End)], 1..60
+            prop_oneof![(0_i64..40).prop_map(WorkerStep::Pass), Just(WorkerStep::Begin), Just(WorkerStep::End)], 1..60
         ),
     ) {
         let spec = spec(missed, overlap);
@@ -356,11 +356,11 @@ proptest! {
         for step in steps {
             let last = state.last;
             match step {
-                Step::Pass(seconds) => {
+                WorkerStep::Pass(seconds) => {
                     now += seconds;
                     state.advance(&spec, at(now));
                 }
-                Step::Begin => {
+                WorkerStep::Begin => {
                     token += 1;
                     if let Some(open) = state.open.front().cloned() {
                         let first = open.tick;
@@ -370,7 +370,7 @@ proptest! {
                         state.begin(first, worker(token)).unwrap();
                     }
                 }
-                Step::End => {
+                WorkerStep::End => {
                     let begun = state.open.front().and_then(|open| Some((open.tick, open.worker.clone()?.token)));
                     if let Some((first, token)) = begun {
                         state.end(TickReport { ended_ms: at(now), ..report(first.0 - BASE, token) }).unwrap();

@@ -126,7 +126,7 @@ pub struct Schedule {
 }
 
 /// What to do after the gate of a tick was asked.
-enum NextStep {
+enum AfterGate {
     Run(Box<TickRun>),
     /// The node has changed: look again.
     Look,
@@ -219,9 +219,9 @@ impl Schedule {
                 continue;
             };
             match self.ask_gate(*tick).await? {
-                NextStep::Run(run) => return Ok(*run),
-                NextStep::Look => {}
-                NextStep::Wait { as_of, until_ms } => {
+                AfterGate::Run(run) => return Ok(*run),
+                AfterGate::Look => {}
+                AfterGate::Wait { as_of, until_ms } => {
                     let gate = format!("/gates/{}", self.key(*tick));
                     let mut watch = GaplessWatch::node(session.client(), &gate);
                     tokio::select! {
@@ -327,7 +327,7 @@ impl Schedule {
         }
     }
 
-    async fn ask_gate(&self, tick: Tick) -> Result<NextStep, RecipeError> {
+    async fn ask_gate(&self, tick: Tick) -> Result<AfterGate, RecipeError> {
         let gate = self.session().gate(self.key(tick)).label(self.label.clone()).pending(PENDING);
         let own: Arc<OwnTurns> = self.session().extension();
         // Until an answer is noted, nobody else here may take its gate for a stranded one.
@@ -336,14 +336,14 @@ impl Schedule {
             (Begun::InProgress(work), as_of) => {
                 let is_own = work.session_id == Some(self.session().id()) && work.label == self.label;
                 if !is_own || own.tokens.lock().contains(&work.token) {
-                    return Ok(NextStep::Wait { as_of, until_ms: work.until_ms });
+                    return Ok(AfterGate::Wait { as_of, until_ms: work.until_ms });
                 }
                 // Begun here, and nobody here does it: the answer was lost, or the run was dropped. It would stay
                 // under way as long as the session lives.
                 tracing::debug!(tick = %tick, token = work.token, job = self.job, "a stranded tick is begun again");
                 match self.session().client().gate_fail(gate.key(), work.token).await {
                     Err(error) if error.code() != Some(Code::GateNotPending) => Err(error.into()),
-                    _ => Ok(NextStep::Look),
+                    _ => Ok(AfterGate::Look),
                 }
             }
             (Begun::Proceed(ticket), _) => {
@@ -356,7 +356,7 @@ impl Schedule {
                 let state = self.state().await?;
                 let is_open = state.is_some_and(|state| state.open.iter().any(|open| open.tick == tick));
                 if !is_open {
-                    return Ok(NextStep::Look);
+                    return Ok(AfterGate::Look);
                 }
                 Err(RecipeError::Foreign {
                     path: format!("/gates/{}", self.key(tick)),
@@ -368,7 +368,7 @@ impl Schedule {
     }
 
     /// Begins a tick whose gate this worker has, unless the node says that it is not to be done (any more).
-    async fn begin(&self, tick: Tick, ticket: GateTicket, turn: OwnTurn) -> Result<NextStep, RecipeError> {
+    async fn begin(&self, tick: Tick, ticket: GateTicket, turn: OwnTurn) -> Result<AfterGate, RecipeError> {
         // After an error, and if the caller is gone, the gate would stay closed as long as the session lives.
         let unless_begun = ticket.give_back_on_drop();
         let worker = TickWorker {
@@ -401,12 +401,12 @@ impl Schedule {
                 let early_ms = tick.as_millis().saturating_sub(ticket.begun_ms());
                 sleep(Duration::from_millis(early_ms)).await;
                 unless_begun.disarm();
-                Ok(NextStep::Run(Box::new(TickRun::new(self.clone(), tick, (ticket, turn), worker))))
+                Ok(AfterGate::Run(Box::new(TickRun::new(self.clone(), tick, (ticket, turn), worker))))
             }
             Err(NotOpen::Ended | NotOpen::NotFirst | NotOpen::Replaced { .. }) => {
                 ticket.fail().await?;
                 unless_begun.disarm();
-                Ok(NextStep::Look)
+                Ok(AfterGate::Look)
             }
         }
     }
