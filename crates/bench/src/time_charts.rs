@@ -28,7 +28,8 @@ pub struct TimeChart {
 /// There is no chart, or plotters fails.
 pub fn time_charts(
     charts: &[TimeChart],
-    (axis, end): (&str, f64),
+    axis: &str,
+    end: f64,
     shades: &[(f64, f64)],
     marks: &[f64],
 ) -> Result<String, PlotError> {
@@ -41,7 +42,7 @@ pub fn time_charts(
         let area = SVGBackend::with_string(&mut document, (WIDTH, height)).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
         for (part, chart) in area.split_evenly((charts.len(), 1)).iter().zip(charts) {
-            draw(part, chart, (axis, end.max(1e-3)), shades, marks)?;
+            draw(part, chart, axis, end.max(1e-3), shades, marks)?;
         }
         area.present().map_err(failed)?;
     }
@@ -51,7 +52,8 @@ pub fn time_charts(
 fn draw(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     chart: &TimeChart,
-    (axis, end): (&str, f64),
+    axis: &str,
+    end: f64,
     shades: &[(f64, f64)],
     marks: &[f64],
 ) -> Result<(), PlotError> {
@@ -104,18 +106,18 @@ mod tests {
         let chart =
             |title: &str| TimeChart { title: title.to_owned(), lines: vec![line("node 1", 5.0), line("node 2", 0.0)] };
         let document =
-            time_charts(&[chart("disk, MiB"), chart("threads")], ("minutes", 100.0), &[(10.0, 20.0)], &[25.0]).unwrap();
+            time_charts(&[chart("disk, MiB"), chart("threads")], "minutes", 100.0, &[(10.0, 20.0)], &[25.0]).unwrap();
         for (what, count) in [("disk, MiB", 1), ("threads", 1), ("node 1\n", 2), ("node 2\n", 2), ("minutes\n", 2)] {
             assert_eq!(document.matches(what).count(), count, "{what} in {document}");
         }
-        let plain = time_charts(&[chart("disk, MiB"), chart("threads")], ("minutes", 100.0), &[], &[]).unwrap();
+        let plain = time_charts(&[chart("disk, MiB"), chart("threads")], "minutes", 100.0, &[], &[]).unwrap();
         assert_eq!(document.matches("<rect").count(), plain.matches("<rect").count() + 2);
         assert_eq!(document.matches("<polyline").count(), plain.matches("<polyline").count() + 2);
     }
 
     #[test]
     fn nothing_is_no_plot_and_no_values_are_one() {
-        assert!(time_charts(&[], ("s", 1.0), &[], &[]).is_err());
-        time_charts(&[TimeChart { title: "empty".into(), lines: Vec::new() }], ("s", 0.0), &[], &[]).unwrap();
+        assert!(time_charts(&[], "s", 1.0, &[], &[]).is_err());
+        time_charts(&[TimeChart { title: "empty".into(), lines: Vec::new() }], "s", 0.0, &[], &[]).unwrap();
     }
 }

@@ -262,8 +262,8 @@ impl<'a> RetryLoop<'a> {
                 None => {
                     let index = endpoints.preferred();
                     let endpoint = endpoints.at(index).clone();
-                    let limits = (self.attempt_limit(), self.give_up_at);
-                    let attempt = self.client.context.attempt(&endpoint, self.spec, self.request_id, limits);
+                    let (context, own_limit) = (&self.client.context, self.attempt_limit());
+                    let attempt = context.attempt(&endpoint, self.spec, self.request_id, own_limit, self.give_up_at);
                     let outcome = attempt.await?;
                     self.after(index, None, outcome)
                 }

@@ -62,7 +62,8 @@ impl Context {
         endpoint: &Endpoint,
         spec: &RequestSpec,
         request_id: Option<Uuid>,
-        (own_limit, give_up_at): (Duration, Instant),
+        own_limit: Duration,
+        give_up_at: Instant,
     ) -> Result<AttemptOutcome, Error> {
         let request = self.request(endpoint, spec, request_id)?;
         let request = request.header(TIMEOUT_HEADER, leader_limit(own_limit).as_millis().to_string());

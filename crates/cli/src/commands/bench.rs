@@ -40,7 +40,7 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     for &locks in kinds {
         for &clients in &args.clients {
             for &transport in transports {
-                let plan = Plan { locks, ..plan(args, &endpoints, (clients, transport)) };
+                let plan = Plan { locks, ..plan(args, &endpoints, clients, transport) };
                 results.extend(ramp(&runtime, &plan, &args.rate, &security)?);
             }
         }
@@ -69,7 +69,7 @@ fn transports(args: &Bench) -> &'static [Transport] {
 }
 
 /// A closed loop of so many clients.
-fn plan(args: &Bench, endpoints: &[String], (clients, transport): (u32, Transport)) -> Plan {
+fn plan(args: &Bench, endpoints: &[String], clients: u32, transport: Transport) -> Plan {
     Plan {
         endpoints: endpoints.to_vec(),
         clients,
@@ -92,7 +92,7 @@ fn gates(common: &Common, args: &Bench, endpoints: Vec<String>, security: &Secur
             for &rate in &rates {
                 let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
                 print_error(&format!("{clients} clients, gates, {}{at} …", transport_name(transport)));
-                let plan = Plan { rate, ..plan(args, &endpoints, (clients, transport)) };
+                let plan = Plan { rate, ..plan(args, &endpoints, clients, transport) };
                 let measured = runtime.block_on(run_gates(&plan, security)).map_err(failure)?;
                 let is_kept = measured.kept_rate();
                 results.push(measured);

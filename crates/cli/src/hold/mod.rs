@@ -205,7 +205,7 @@ async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut 
     };
     let (session, is_own) = match opened {
         Ok(opened) => opened,
-        Err(not_opened) => return not_begun(client, args, hold, signals, not_opened).await,
+        Err(why) => return not_begun(client, args, hold, signals, why).await,
     };
     let mut capture = None;
     let result = match obtain_and_run(&session, args, hold, signals, &mut capture).await {
@@ -216,7 +216,7 @@ async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut 
                 close(session, hold).await;
             }
             let known = if failure.code == EXIT_UNREACHABLE { Known::Nothing } else { Known::NoOutage };
-            return not_begun(client, args, hold, signals, (failure, known)).await;
+            return not_begun(client, args, hold, signals, NotBegun { failure, known }).await;
         }
         Err(failure) => Err(failure),
     };
@@ -231,7 +231,7 @@ async fn once(client: &Client, args: &HoldArgs, hold: &impl Hold, signals: &mut 
 }
 
 /// The session to hold with, and whether it is this process's own.
-async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Session, bool), (Failure, Known)> {
+async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Session, bool), NotBegun> {
     if let Some(credential) = hold.session_above() {
         match Session::adopt(client, credential).await {
             Ok(session) => {
@@ -251,10 +251,10 @@ async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Ses
                      the same access token as the one around",
                     hold.name()
                 );
-                return Err((Failure::new(EXIT_INTERNAL, message), Known::NoOutage));
+                return Err(NotBegun { failure: Failure::new(EXIT_INTERNAL, message), known: Known::NoOutage });
             }
             // An overloaded cluster, a failed TLS handshake and another program look the same here.
-            Err(error) => return Err((before_command(error), Known::Nothing)),
+            Err(error) => return Err(NotBegun { failure: before_command(error), known: Known::Nothing }),
         }
     }
     let options = SessionOptions { timeout: args.ttl(), label: label(args), ..SessionOptions::default() };
@@ -280,7 +280,8 @@ async fn open(client: &Client, args: &HoldArgs, hold: &impl Hold) -> Result<(Ses
         }
         (Ok((error, is_outage)), in_doubt) => {
             let is_outage = is_outage && error.is_outage() && !in_doubt;
-            Err((before_command(error), if is_outage { Known::Outage } else { Known::NoOutage }))
+            let known = if is_outage { Known::Outage } else { Known::NoOutage };
+            Err(NotBegun { failure: before_command(error), known })
         }
     }
 }
@@ -410,6 +411,12 @@ async fn abandon<H: Hold>(session: &Session, hold: &H, held: H::Held) {
     }
 }
 
+/// Why CMD was not run.
+struct NotBegun {
+    failure: Failure,
+    known: Known,
+}
+
 /// What a failure says of the cluster.
 enum Known {
     /// Nothing could be reached.
@@ -427,8 +434,9 @@ async fn not_begun(
     args: &HoldArgs,
     hold: &impl Hold,
     signals: &mut Signals,
-    (failure, known): (Failure, Known),
+    why: NotBegun,
 ) -> Result<u8, Failure> {
+    let NotBegun { failure, known } = why;
     if hold.if_unreachable() == IfUnreachable::Refuse {
         return Err(failure);
     }

@@ -123,7 +123,7 @@ impl Report<'_> {
         charts.push(self.by_operation("p99, ms", &|rate| rate.took.p99.as_secs_f64() * 1e3));
         let shades: Vec<_> = self.counts.windows.iter().map(|(from, to)| (minutes(*from), minutes(*to))).collect();
         let end = minutes(self.plan.length().as_secs_f64());
-        time_charts(&charts, ("minutes", end), &shades, &[minutes(self.plan.warm_up().as_secs_f64())])
+        time_charts(&charts, "minutes", end, &shades, &[minutes(self.plan.warm_up().as_secs_f64())])
     }
 
     fn by_operation(&self, title: &str, value: &dyn Fn(&Rate) -> f64) -> TimeChart {

@@ -355,12 +355,12 @@ impl ScheduleState {
         let due = spec.expression.due(self.last, Tick::at_millis(now_ms), MAX_OPEN_TICKS);
         let Some(last) = due.ticks.last().copied() else { return false };
         self.last = last;
-        if let Some(omitted) = due.omitted {
+        if let Some((first, through)) = due.omitted {
             let outcome = match spec.overlap {
                 Overlap::Skip => TickOutcome::Overlapped,
                 Overlap::Queue => TickOutcome::Dropped,
             };
-            self.skip(spec, omitted, outcome, now_ms);
+            self.skip(spec, first, through, outcome, now_ms);
         }
         due.ticks.into_iter().for_each(|tick| self.decide_in_time(spec, tick, now_ms));
         true
@@ -400,8 +400,8 @@ impl ScheduleState {
                 self.open.push_front(OpenTick { tick, missed: true, ready_ms: None, worker: None });
             }
             self.note_ready(now_ms);
-            if let Some(omitted) = omitted {
-                self.skip(spec, omitted, TickOutcome::Dropped, now_ms);
+            if let Some((first, through)) = omitted {
+                self.skip(spec, first, through, TickOutcome::Dropped, now_ms);
             }
             late.into_iter().for_each(|tick| self.open(spec, tick, true, now_ms));
             return;
@@ -414,8 +414,8 @@ impl ScheduleState {
         let caught_up = newest.filter(|_| spec.missed == Missed::Once && !stands);
         let each = |tick: Tick| (tick, tick);
         let in_order = not_begun.into_iter().map(each).chain(omitted).chain(late.into_iter().map(each));
-        for skipped in in_order.filter(|(tick, _)| Some(*tick) != caught_up) {
-            self.skip(spec, skipped, TickOutcome::Missed, now_ms);
+        for (tick, through) in in_order.filter(|(tick, _)| Some(*tick) != caught_up) {
+            self.skip(spec, tick, through, TickOutcome::Missed, now_ms);
         }
         if let Some(tick) = caught_up {
             self.open(spec, tick, true, now_ms);
@@ -438,7 +438,7 @@ impl ScheduleState {
         let catches_up = self.open.iter().any(|open| open.missed);
         match spec.overlap {
             Overlap::Skip if !self.open.is_empty() && !catches_up => {
-                self.skip(spec, (tick, tick), TickOutcome::Overlapped, now_ms);
+                self.skip(spec, tick, tick, TickOutcome::Overlapped, now_ms);
             }
             Overlap::Skip | Overlap::Queue => self.open(spec, tick, false, now_ms),
         }
@@ -449,12 +449,12 @@ impl ScheduleState {
             self.open.push_back(OpenTick { tick, missed, ready_ms: None, worker: None });
             self.note_ready(if missed { now_ms } else { tick.as_millis() });
         } else {
-            self.skip(spec, (tick, tick), TickOutcome::Dropped, now_ms);
+            self.skip(spec, tick, tick, TickOutcome::Dropped, now_ms);
         }
     }
 
     /// One entry for ticks that are skipped one after the other, so that they do not push out what was done.
-    fn skip(&mut self, spec: &ScheduleSpec, (tick, through): (Tick, Tick), outcome: TickOutcome, now_ms: u64) {
+    fn skip(&mut self, spec: &ScheduleSpec, tick: Tick, through: Tick, outcome: TickOutcome, now_ms: u64) {
         let latest = self.history.back_mut().filter(|latest| latest.outcome == outcome);
         let follows = |latest: &EndedTick| spec.next_after(latest.through.unwrap_or(latest.tick)) == Some(tick);
         if let Some(latest) = latest.filter(|latest| follows(latest)) {

@@ -49,12 +49,7 @@ impl Drop for TickRun {
 }
 
 impl TickRun {
-    pub(super) fn new(
-        schedule: Schedule,
-        tick: Tick,
-        (ticket, turn): (GateTicket, OwnTurn),
-        worker: TickWorker,
-    ) -> Self {
+    pub(super) fn new(schedule: Schedule, tick: Tick, ticket: GateTicket, turn: OwnTurn, worker: TickWorker) -> Self {
         let decides = schedule.clone();
         let token = ticket.token();
         let decisions = schedule.session().client().context.tasks.spawn(async move {

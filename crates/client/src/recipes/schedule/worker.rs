@@ -401,7 +401,7 @@ impl Schedule {
                 let early_ms = tick.as_millis().saturating_sub(ticket.begun_ms());
                 sleep(Duration::from_millis(early_ms)).await;
                 unless_begun.disarm();
-                Ok(AfterGate::Run(Box::new(TickRun::new(self.clone(), tick, (ticket, turn), worker))))
+                Ok(AfterGate::Run(Box::new(TickRun::new(self.clone(), tick, ticket, turn, worker))))
             }
             Err(NotOpen::Ended | NotOpen::NotFirst | NotOpen::Replaced { .. }) => {
                 ticket.fail().await?;
