@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use lockkeeper_engines::{Capability, LockEngine, LockRequest, Mode, Wait, lock};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::{
     Bench, Found, LOOK_EVERY, PART_ENDS_WITHIN, check, hold, is_missing, is_refused, must_be_held, text, until_free,
 };
-use crate::{Capability, LockEngine, LockRequest, Mode, Wait, lock};
 
 /// Tokens rise from holder to holder and can be verified, or there are none.
 pub(super) async fn tokens(bench: &Bench<'_>) -> Found {

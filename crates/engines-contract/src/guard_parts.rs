@@ -1,9 +1,9 @@
 //! Parts of the contract on guards: renewal, and the report of a loss.
 
+use lockkeeper_engines::{EngineError, Guard, LockRequest, Wait, lock};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Bench, Found, LOOK_EVERY, check, is_lost, must_be_held, text, until_free};
-use crate::{EngineError, Guard, LockRequest, Wait, lock};
 
 async fn guard(bench: &Bench<'_>, request: &LockRequest) -> Result<Guard, String> {
     lock(bench.engine(), request).await.map_err(text)?.ok_or_else(|| "a free lock is not granted".to_owned())

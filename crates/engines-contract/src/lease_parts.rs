@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use lockkeeper_client::Moment;
+use lockkeeper_engines::{LockEngine, LockRequest, Wait};
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::{Bench, Found, check, hold, is_lost, is_refused, must_be_held, text, until_free};
-use crate::{LockEngine, LockRequest, Wait};
 
 /// Servers count whole milliseconds by clocks of their own.
 const ROUNDING: Duration = Duration::from_millis(20);

@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{BoxFuture, join_all};
+use lockkeeper_engines::{EngineError, Lease, LockEngine, LockRequest, Wait};
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
-
-use crate::{EngineError, Lease, LockEngine, LockRequest, Wait};
 
 /// Longest time that a part may take. A busy machine makes parts slow, so this is only to end what hangs.
 const PART_ENDS_WITHIN: Duration = Duration::from_secs(60);

@@ -7,8 +7,6 @@
 //! No engine here may pass for more than it is: a capability that an engine lacks is an error, never an imitation.
 
 mod capabilities;
-#[cfg(feature = "contract")]
-pub mod contract;
 mod engine;
 mod error;
 mod guard;

@@ -14,7 +14,7 @@ mod workload;
 
 use std::time::Duration;
 
-use lockkeeper_engines::{Capabilities, Capability, contract};
+use lockkeeper_engines::{Capabilities, Capability};
 
 use self::systems::{Fault, SYSTEMS, System, SystemKind};
 use self::workload::{Trial, TrialResult};
@@ -106,7 +106,7 @@ async fn start(context: &Context, kind: &SystemKind, name: &str) -> Result<Box<d
 
 async fn keeps_the_contract(context: &Context, kind: &SystemKind) -> Result<(), Failed> {
     let system = start(context, kind, "contract").await?;
-    match contract::run(&*system).await {
+    match lockkeeper_engines_contract::run(&*system).await {
         Ok(parts) => {
             context.log.say(format!("{}: keeps the contract: {}", kind.name, parts.join(", ")));
             Ok(())

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkeeper_engines::contract::Subject;
 use lockkeeper_engines::{
     EngineError, LockEngine, MySqlEngine, MySqlGetLockEngine, PostgresAdvisoryEngine, PostgresEngine,
 };
+use lockkeeper_engines_contract::Subject;
 use mysql_async::prelude::Queryable as _;
 use tokio_postgres::NoTls;
 

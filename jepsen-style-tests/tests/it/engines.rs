@@ -13,11 +13,11 @@ use async_trait::async_trait;
 use jepsen_style_tests::servers::redis::{self, Redis};
 use jepsen_style_tests::servers::zookeeper::{self, ZooKeeper};
 use lockkeeper_checkers::skip::skip;
-use lockkeeper_engines::contract::{Subject, run};
 use lockkeeper_engines::{
     EngineError, Lease, LockEngine, LockRequest, RedisEngine, RedisOptions, RedlockEngine, Wait, ZookeeperEngine,
     ZookeeperOptions, lock,
 };
+use lockkeeper_engines_contract::{Subject, run};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 

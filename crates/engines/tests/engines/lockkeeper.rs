@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkeeper_client::{Client, Options};
-use lockkeeper_engines::contract::Subject;
 use lockkeeper_engines::{EngineError, LockEngine, LockRequest, LockkeeperEngine, Wait, lock, lock_fenced};
+use lockkeeper_engines_contract::Subject;
 use lockkeeper_server::local::Cluster;
 
 struct Lockkeeper(Vec<String>);

@@ -7,7 +7,7 @@ mod example;
 mod lockkeeper;
 mod memory;
 
-use lockkeeper_engines::contract::{Subject, run};
+use lockkeeper_engines_contract::{Subject, run};
 
 /// The contract; a failure names the parts.
 pub(crate) async fn keeps_the_contract(subject: &dyn Subject) {

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkeeper_engines::contract::Subject;
 use lockkeeper_engines::{LockEngine, MemoryEngine};
+use lockkeeper_engines_contract::Subject;
 
 struct Memory(Arc<MemoryEngine>);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkeeper_engines::LockEngine;
-use lockkeeper_engines::contract::Subject;
+use lockkeeper_engines_contract::Subject;
 use nix::sys::signal::Signal;
 
 use super::systems::{Fault, System, cannot, spent};

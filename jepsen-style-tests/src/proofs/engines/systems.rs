@@ -9,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkeeper_bench::spent_us;
 use lockkeeper_client::Client;
-use lockkeeper_engines::contract::Subject;
 use lockkeeper_engines::{
     LockEngine, LockkeeperEngine, RedisEngine, RedisOptions, RedlockEngine, ZookeeperEngine, ZookeeperOptions,
 };
+use lockkeeper_engines_contract::Subject;
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
