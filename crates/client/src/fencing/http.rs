@@ -2,7 +2,7 @@
 //!
 //! The service must check the token and do the write in **one** step. A middleware can: it keeps other requests of the
 //! same resource out until its handler is done. It must remember the token where the data are: a service that forgets
-//! it in a restart accepts a stale one. `crates/client/examples/fenced_http.rs` uses such a middleware for axum, of 22
+//! it in a restart accepts a stale one. `crates/client/examples/support/fence.rs` is such a middleware for axum, of 22
 //! lines.
 //!
 //! | the request's token | answer |

@@ -1,17 +1,28 @@
-//! A holder is killed. The lock stays closed until its delay has passed, so that writes the dead holder had sent can
-//! arrive; a clean release causes no delay.
+//! Two ends of a holder that does not release: it is killed, or it hangs.
 //!
-//! `cargo run -p lockkeeper-client --example lock_delay`
+//! `cargo run -p lockkeeper-client --example failed_holder`
 
 mod support;
 
 use std::time::{Duration, Instant};
 
+use lockkeeper_client::Error;
 use support::other::Other;
 use support::{Outcome, check, own, session, session_for};
 
 const DELAY: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(2);
+
+#[tokio::main]
+async fn main() -> Outcome {
+    let mut arguments = std::env::args().skip(1);
+    if let (Some("hold"), Some(name)) = (arguments.next().as_deref(), arguments.next()) {
+        return hold(&name).await;
+    }
+    killed().await?;
+    hanging().await
+}
 
 /// The part of the other process: holds the lock until it is killed.
 async fn hold(name: &str) -> Outcome {
@@ -21,12 +32,9 @@ async fn hold(name: &str) -> Outcome {
     Err(guard.lost().await.into())
 }
 
-#[tokio::main]
-async fn main() -> Outcome {
-    let mut arguments = std::env::args().skip(1);
-    if let (Some("hold"), Some(name)) = (arguments.next().as_deref(), arguments.next()) {
-        return hold(&name).await;
-    }
+/// A holder is killed. The lock stays closed until its delay has passed, so that writes the dead holder had sent can
+/// arrive; a clean release causes no delay.
+async fn killed() -> Outcome {
     let name = own("valve");
     let next = session("next").await?;
 
@@ -64,4 +72,26 @@ async fn main() -> Outcome {
     check(killed.elapsed() >= DELAY, "the lock was not granted before the delay had passed")?;
     check(guard.token() > token, "the token has grown")?;
     Ok(guard.release().await?)
+}
+
+/// A holder hangs. Its guard is lost when the time of `max_hold` is over, and the next one gets the lock although the
+/// holder's process lives.
+async fn hanging() -> Outcome {
+    let name = own("import");
+    let (holder, next) = (session("hangs").await?, session("next").await?);
+    let guard = holder.lock(&name).max_hold(LONGEST).lock().await?;
+    let (token, granted) = (guard.token(), Instant::now());
+    let waiting = tokio::spawn({
+        let (next, name) = (next.clone(), name.clone());
+        async move { next.lock(&name).lock_timeout(PATIENCE).await }
+    });
+    // Work that never ends is dropped when the lock is lost.
+    let work = guard.run(std::future::pending::<()>()).await;
+    check(matches!(work, Err(Error::Lost(_))), "the work was stopped")?;
+    check(granted.elapsed() <= LONGEST, "the holder is told before the time is over")?;
+    let after = waiting.await??.ok_or("the next one waited in vain")?;
+    println!("granted to the next one {:?} after the first grant", granted.elapsed());
+    check(after.token() > token, "the next one holds it, under a larger token")?;
+    check(!next.client().verify(&name, token).await?.held, "the first token does not hold any more")?;
+    Ok(after.release().await?)
 }
