@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
-use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper};
+use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, shifted_clock};
 
 /// A tick each second.
 const EVERY_SECOND: [&str; 2] = ["--at", "* * * * * *"];
@@ -54,15 +54,6 @@ fn lines(path: &Path) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
 }
 
-/// A library that shifts the wall clock of the process into which it is preloaded.
-fn shifted_clock(directory: &Path) -> PathBuf {
-    let shim = directory.join("stepped_clock.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/stepped_clock.c");
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&shim).arg(source).output().unwrap();
-    assert!(compiled.status.success(), "{compiled:?}");
-    shim
-}
-
 fn workers_share_the_ticks_whatever_their_clocks(dev: &Dev) {
     let directory = tempfile::tempdir().unwrap();
     let shim = shifted_clock(directory.path());
@@ -103,14 +94,18 @@ fn workers_share_the_ticks_whatever_their_clocks(dev: &Dev) {
     assert!(tokens.values().is_sorted(), "tokens rise from tick to tick: {tokens:?}");
 }
 
+/// A script that notes each run in that file, and hangs in the first one.
+fn hanging_at_first(runs: &Path) -> String {
+    format!(
+        "echo $LOCKKEEPER_TICK $LOCKKEEPER_ATTEMPT $$ >> {0}; [ $(wc -l < {0}) -gt 1 ] || exec sleep 1000",
+        runs.display()
+    )
+}
+
 fn another_worker_takes_over(dev: &Dev) {
     let directory = tempfile::tempdir().unwrap();
     let runs = directory.path().join("runs");
-    // The first run of all hangs.
-    let script = format!(
-        "echo $LOCKKEEPER_TICK $LOCKKEEPER_ATTEMPT $$ >> {0}; [ $(wc -l < {0}) -gt 1 ] || exec sleep 1000",
-        runs.display()
-    );
+    let script = hanging_at_first(&runs);
     let mut workers: Vec<Killed> = (0..2).map(|_| start(cron(dev, "takeover", &EVERY_SECOND, &script))).collect();
     eventually("it hangs", || lines(&runs).len() == 1);
     let hanging = lines(&runs)[0].clone();
@@ -208,11 +203,7 @@ fn schedules_are_listed(dev: &Dev) {
 fn a_reset_ends_the_command(dev: &Dev) {
     let directory = tempfile::tempdir().unwrap();
     let runs = directory.path().join("runs");
-    // The first run hangs.
-    let script = format!(
-        "echo $LOCKKEEPER_TICK $LOCKKEEPER_ATTEMPT $$ >> {0}; [ $(wc -l < {0}) -gt 1 ] || exec sleep 1000",
-        runs.display()
-    );
+    let script = hanging_at_first(&runs);
     let worker = start(cron(dev, "reset", &EVERY_SECOND, &script));
     eventually("it hangs", || lines(&runs).len() == 1);
     let hanging = lines(&runs)[0].clone();

@@ -13,6 +13,15 @@ use nix::unistd::Pid;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
+/// A library that shifts the wall clock of the process into which it is preloaded.
+pub(crate) fn shifted_clock(directory: &Path) -> PathBuf {
+    let shim = directory.join("stepped_clock.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/stepped_clock.c");
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&shim).arg(source).output().unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    shim
+}
+
 /// The program, which ignores no signal, also where the tests run in the background of a script.
 pub(crate) fn lockkeeper() -> Command {
     by_env(&["--default-signal"])

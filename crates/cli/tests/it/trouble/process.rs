@@ -1,7 +1,7 @@
 //! Faults in the client's own process: frozen, stepped clocks, a runtime that shuts down, two guards of one lock.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use lockkeeper_client::Transport;
@@ -14,7 +14,7 @@ use super::parties::{
     TRANSPORTS, bystander, client, crowd, leaves_no_orphan, lock_name, queued_token, session, until_crowd_is,
 };
 use crate::support::proxy::eventually_async;
-use crate::support::{Dev, eventually};
+use crate::support::{Dev, eventually, shifted_clock};
 
 const LONG: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(2);
@@ -103,7 +103,7 @@ fn frozen_while_waiting(dev: &Dev, transport: Transport) {
 fn steps_of_the_wall_clock_cost_nothing() {
     let dev = Dev::start(1, &[]);
     let directory = tempfile::tempdir().unwrap();
-    let shim = shim(directory.path());
+    let shim = shifted_clock(directory.path());
     std::thread::scope(|scope| {
         for transport in TRANSPORTS {
             let (dev, shim, directory) = (&dev, &shim, directory.path());
@@ -114,14 +114,6 @@ fn steps_of_the_wall_clock_cost_nothing() {
         let (dev, shim, directory) = (&dev, &shim, directory.path());
         scope.spawn(move || the_clock_that_counts_steps(dev, shim, &directory.join("boot")));
     });
-}
-
-fn shim(directory: &Path) -> PathBuf {
-    let shim = directory.join("stepped_clock.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/stepped_clock.c");
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&shim).arg(source).output().unwrap();
-    assert!(compiled.status.success(), "{compiled:?}");
-    shim
 }
 
 fn watcher(dev: &Dev, transport: Transport, lock: &str, shim: &Path, clock: &str, step: &Path) -> Child {

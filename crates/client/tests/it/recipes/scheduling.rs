@@ -20,6 +20,14 @@ fn every_second() -> ScheduleSpec {
     ScheduleSpec::new("* * * * * *").unwrap().overlap(Overlap::Queue)
 }
 
+/// A new cluster, a session of it and a schedule with a tick each second.
+async fn every_second_in_a_new_cluster() -> (TestCluster, Session, Schedule) {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let schedule = session.schedule("a", every_second()).unwrap();
+    (setting, session, schedule)
+}
+
 /// Ticks each midnight: none becomes due during a test, unless that begins before midnight, which changes nothing.
 fn daily() -> ScheduleSpec {
     ScheduleSpec::new("0 0 * * *").unwrap()
@@ -97,9 +105,7 @@ async fn each_tick_is_done_once_over_all_workers_and_none_early() {
 
 #[tokio::test]
 async fn the_result_of_a_tick_is_at_its_gate() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let schedule = session.schedule("a", every_second()).unwrap();
+    let (setting, _session, schedule) = every_second_in_a_new_cluster().await;
     let run = soon(schedule.next()).await.unwrap();
     let (tick, token) = (run.tick(), run.token());
     run.finish_with_exit_code(3).await.unwrap();
@@ -142,9 +148,7 @@ async fn the_next_worker_takes_over_when_one_dies_or_hands_over() {
 /// Its work was dropped, such as by a panic, and the session lives on.
 #[tokio::test]
 async fn a_run_that_was_dropped_is_begun_again_in_the_same_session() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let schedule = session.schedule("a", every_second()).unwrap();
+    let (_setting, _session, schedule) = every_second_in_a_new_cluster().await;
     let run = soon(schedule.next()).await.unwrap();
     let (tick, token) = (run.tick(), run.token());
     drop(run);
@@ -157,9 +161,8 @@ async fn a_run_that_was_dropped_is_begun_again_in_the_same_session() {
 /// The gate was begun and the worker never heard of it.
 #[tokio::test]
 async fn a_tick_whose_beginning_was_not_answered_is_begun_by_the_same_session() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let schedule = session.schedule("a", every_second()).unwrap().label("worker");
+    let (_setting, session, schedule) = every_second_in_a_new_cluster().await;
+    let schedule = schedule.label("worker");
     let first = soon(schedule.next()).await.unwrap();
     let tick = until_state(&schedule, |state| state.open.len() > 1).await.open[1].tick;
     let begin = lockkeeper_client::api::gates::Begin {
@@ -201,9 +204,7 @@ async fn two_workers_of_one_session_leave_each_other_their_ticks() {
 /// A worker that is to go on in a library goes on after a reset of its gate.
 #[tokio::test]
 async fn a_worker_goes_on_after_a_tick_was_taken_from_it() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let schedule = session.schedule("a", every_second()).unwrap();
+    let (setting, _session, schedule) = every_second_in_a_new_cluster().await;
     let worker = tokio::spawn({
         let schedule = schedule.clone();
         async move {
@@ -245,9 +246,7 @@ async fn a_worker_that_was_replaced_reports_nothing() {
 
 #[tokio::test]
 async fn a_late_worker_that_gets_the_gate_of_an_ended_tick_does_nothing() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let schedule = session.schedule("a", every_second()).unwrap();
+    let (setting, _session, schedule) = every_second_in_a_new_cluster().await;
     let run = soon(schedule.next()).await.unwrap();
     let tick = run.tick();
     run.finish("").await.unwrap();
@@ -383,9 +382,7 @@ async fn names_and_foreign_nodes_are_refused() {
 
 #[tokio::test]
 async fn failed_work_is_in_the_history_and_not_tried_again() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let schedule = session.schedule("a", every_second()).unwrap();
+    let (_setting, session, schedule) = every_second_in_a_new_cluster().await;
     let worker = tokio::spawn({
         let schedule = schedule.clone();
         async move { schedule.run(|_| async { Err::<String, _>("no paper") }).await }

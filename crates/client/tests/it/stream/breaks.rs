@@ -18,6 +18,15 @@ fn good_but(other: impl Fn(&Event) -> Option<Vec<Do>> + Send + Sync) -> impl Fn(
     move |event| other(event).unwrap_or_else(|| good(event))
 }
 
+/// A node that does this with every request, and serves otherwise.
+async fn node_that_meets_requests_with(done: impl Fn(&Value) -> Vec<Do> + Send + Sync + 'static) -> Node {
+    let met = good_but(move |event| match event {
+        Event::Frame(_, value) => value.get("request").map(&done),
+        _ => None,
+    });
+    Node::start(met).await
+}
+
 #[tokio::test]
 async fn after_a_break_the_same_requests_go_to_the_next_node_in_the_same_order() {
     // It takes three requests, as if it applied them, and is gone before it answers.
@@ -77,11 +86,7 @@ fn acquire_of(request: &Value) -> Value {
 
 #[tokio::test]
 async fn an_acquire_that_is_sent_again_asks_for_what_is_left_of_its_wait() {
-    let first = Node::start(good_but(|event| match event {
-        Event::Frame(_, value) if value.get("request").is_some() => Some(vec![]),
-        _ => None,
-    }))
-    .await;
+    let first = node_that_meets_requests_with(|_| vec![]).await;
     let second = Node::start(good).await;
     let session = open(&[&first.address, &second.address]).await;
     let client = session.client().clone();
@@ -98,11 +103,7 @@ async fn an_acquire_that_is_sent_again_asks_for_what_is_left_of_its_wait() {
 
 #[tokio::test]
 async fn a_node_that_falls_silent_is_given_up_for_another() {
-    let frozen = Node::start(good_but(|event| match event {
-        Event::Frame(_, value) if value.get("request").is_some() => Some(vec![Do::Freeze]),
-        _ => None,
-    }))
-    .await;
+    let frozen = node_that_meets_requests_with(|_| vec![Do::Freeze]).await;
     let other = Node::start(good).await;
     let session = open(&[&frozen.address, &other.address]).await;
     let began = Instant::now();
@@ -178,16 +179,8 @@ async fn nobody_there_is_unreachable_and_what_was_sent_is_unknown() {
 
 #[tokio::test]
 async fn what_was_sent_is_unknown_though_the_next_node_only_says_that_it_cannot_serve() {
-    let first = Node::start(good_but(|event| match event {
-        Event::Frame(_, value) if value.get("request").is_some() => Some(vec![Do::Cut]),
-        _ => None,
-    }))
-    .await;
-    let second = Node::start(good_but(|event| match event {
-        Event::Frame(_, value) => Some(vec![refusal(&value.get("request")?["id"], Code::NoLeader)]),
-        _ => None,
-    }))
-    .await;
+    let first = node_that_meets_requests_with(|_| vec![Do::Cut]).await;
+    let second = node_that_meets_requests_with(|request| vec![refusal(&request["id"], Code::NoLeader)]).await;
     let session = open_impatient(&[&first.address, &second.address]).await;
     let error = session.client().create("/a", &Create::default()).await.unwrap_err();
     assert!(matches!(error, Error::UnknownOutcome(_)), "the first node took it: {error}");
@@ -197,11 +190,7 @@ async fn what_was_sent_is_unknown_though_the_next_node_only_says_that_it_cannot_
 async fn garbage_is_said_to_be_not_lockkeepers() {
     const BAD_ANSWER: &str = r#"{"answer":{"id":1,"status":500,"body":"<html>"}}"#;
     for garbage in [Do::SayText("<html>"), Do::SayText("{}"), Do::SayText(BAD_ANSWER), Do::Close(1008)] {
-        let web = Node::start(good_but(move |event| match event {
-            Event::Frame(_, value) if value.get("request").is_some() => Some(vec![garbage.clone()]),
-            _ => None,
-        }))
-        .await;
+        let web = node_that_meets_requests_with(move |_| vec![garbage.clone()]).await;
         let session = open(&[&web.address]).await;
         let error = session.client().create("/a", &Create::default()).await.unwrap_err();
         assert!(matches!(error, Error::NotLockkeeper { .. }), "{error}");
@@ -226,11 +215,7 @@ async fn where_nodes_speak_another_version_of_the_stream_http_serves() {
 #[tokio::test]
 async fn a_node_that_cannot_serve_is_left_for_one_that_can() {
     for code in [Code::NoLeader, Code::ShuttingDown] {
-        let unable = Node::start(good_but(move |event| match event {
-            Event::Frame(_, value) => Some(vec![refusal(&value.get("request")?["id"], code)]),
-            _ => None,
-        }))
-        .await;
+        let unable = node_that_meets_requests_with(move |request| vec![refusal(&request["id"], code)]).await;
         let other = Node::start(good).await;
         let session = open(&[&unable.address, &other.address]).await;
         session.client().create("/a", &Create::default()).await.unwrap();
