@@ -205,56 +205,28 @@ impl Object {
     }
 }
 
-impl SerializeSeq for Sequence {
-    type Ok = String;
-    type Error = FingerprintError;
+macro_rules! sequences {
+    ($($kind:ident: $add:ident),* $(,)?) => {
+        $(impl $kind for Sequence {
+            type Ok = String;
+            type Error = FingerprintError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), FingerprintError> {
-        self.add(item)
-    }
+            fn $add<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), FingerprintError> {
+                self.add(item)
+            }
 
-    fn end(self) -> Written {
-        self.write()
-    }
+            fn end(self) -> Written {
+                self.write()
+            }
+        })*
+    };
 }
 
-impl SerializeTuple for Sequence {
-    type Ok = String;
-    type Error = FingerprintError;
-
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), FingerprintError> {
-        self.add(item)
-    }
-
-    fn end(self) -> Written {
-        self.write()
-    }
-}
-
-impl SerializeTupleStruct for Sequence {
-    type Ok = String;
-    type Error = FingerprintError;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), FingerprintError> {
-        self.add(item)
-    }
-
-    fn end(self) -> Written {
-        self.write()
-    }
-}
-
-impl SerializeTupleVariant for Sequence {
-    type Ok = String;
-    type Error = FingerprintError;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), FingerprintError> {
-        self.add(item)
-    }
-
-    fn end(self) -> Written {
-        self.write()
-    }
+sequences! {
+    SerializeSeq: serialize_element,
+    SerializeTuple: serialize_element,
+    SerializeTupleStruct: serialize_field,
+    SerializeTupleVariant: serialize_field,
 }
 
 impl SerializeMap for Object {
