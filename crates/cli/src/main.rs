@@ -7,10 +7,13 @@
 mod args;
 mod certs;
 mod commands;
+mod connect;
 mod doctor;
 mod failure;
 mod hold;
+mod membership_summary;
 mod output;
+mod runtime;
 mod scrape;
 mod signals;
 mod status_line;
@@ -27,6 +30,7 @@ use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure, print_error};
 use lockkeeper_server::CommandTrace;
 use nix::sys::prctl::set_name;
 use output::print_line;
+use runtime::on_runtime;
 
 /// A node allocates for each message. With the system's allocator this took a fifth of its CPU time.
 #[global_allocator]
@@ -191,26 +195,26 @@ fn command(args: CommandLine) -> Result<u8, Failure> {
         Command::Gate(gate) => commands::gate::run(&common, &gate),
         Command::Rate(rate) => commands::rate::run(&common, &rate),
         Command::Cron(cron) => commands::cron::run(&common, &cron),
-        Command::Schedules(schedules) => commands::on_runtime(commands::schedules::run(&common, &schedules)),
-        Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
-        Command::Gates(gates) => commands::on_runtime(commands::gates::run(&common, &gates)),
-        Command::Sessions(args) => commands::on_runtime(commands::sessions::run(&common, &args)),
-        Command::Ls(ls) => commands::on_runtime(commands::nodes::ls(&common, &ls)),
-        Command::Get(get) => commands::on_runtime(commands::nodes::get(&common, &get)),
-        Command::Set(set) => commands::on_runtime(commands::nodes::set(&common, &set)),
-        Command::Create(create) => commands::on_runtime(commands::nodes::create(&common, &create)),
-        Command::Delete(delete) => commands::on_runtime(commands::nodes::delete(&common, &delete)),
-        Command::Watch(watch) => commands::on_runtime(commands::watch::run(&common, &watch)),
-        Command::Status(status) => commands::on_runtime(commands::status::run(&common, &status)),
-        Command::Health => commands::on_runtime(commands::health::run(&common)),
-        Command::Doctor(doctor) => commands::on_runtime(commands::doctor::run(&common, &doctor)),
-        Command::Top(top) => commands::on_runtime(commands::top::run(&common, &top)),
-        Command::Member(member) => commands::on_runtime(commands::member::run(&common, &member)),
-        Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
+        Command::Schedules(schedules) => on_runtime(commands::schedules::run(&common, &schedules)),
+        Command::Locks(locks) => on_runtime(commands::locks::run(&common, &locks)),
+        Command::Gates(gates) => on_runtime(commands::gates::run(&common, &gates)),
+        Command::Sessions(args) => on_runtime(commands::sessions::run(&common, &args)),
+        Command::Ls(ls) => on_runtime(commands::nodes::ls(&common, &ls)),
+        Command::Get(get) => on_runtime(commands::nodes::get(&common, &get)),
+        Command::Set(set) => on_runtime(commands::nodes::set(&common, &set)),
+        Command::Create(create) => on_runtime(commands::nodes::create(&common, &create)),
+        Command::Delete(delete) => on_runtime(commands::nodes::delete(&common, &delete)),
+        Command::Watch(watch) => on_runtime(commands::watch::run(&common, &watch)),
+        Command::Status(status) => on_runtime(commands::status::run(&common, &status)),
+        Command::Health => on_runtime(commands::health::run(&common)),
+        Command::Doctor(doctor) => on_runtime(commands::doctor::run(&common, &doctor)),
+        Command::Top(top) => on_runtime(commands::top::run(&common, &top)),
+        Command::Member(member) => on_runtime(commands::member::run(&common, &member)),
+        Command::Unlock(unlock) => on_runtime(commands::locks::unlock(&common, &unlock)),
         Command::Bench(bench) => commands::bench::run(&common, &bench),
         Command::Certs(certs) => commands::certs::run(&common, &certs),
-        Command::Auth(auth) => commands::on_runtime(commands::auth::run(&common, &auth)),
-        Command::Namespaces(args) => commands::on_runtime(commands::namespaces::run(&common, &args)),
+        Command::Auth(auth) => on_runtime(commands::auth::run(&common, &auth)),
+        Command::Namespaces(args) => on_runtime(commands::namespaces::run(&common, &args)),
         Command::Snapshot(snapshot) => commands::snapshot::run(&common, &snapshot),
         Command::Recover(recover) => commands::recover::run(&common, &recover),
         Command::Completions { shell } => commands::completions(shell),

@@ -9,10 +9,11 @@ use lockkeeper_bench::{BenchError, GatesMeasured, IdleMeasured, IdlePlan, Locks,
 use lockkeeper_bench::{run_gates, run_idle, run_with, svg};
 use tokio::runtime::Runtime;
 
-use super::{client, tls, token};
 use crate::args::{Bench, BenchLocks, BenchTransport, Common};
+use crate::connect::{client, tls, token};
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, Failure, print_error};
 use crate::output::{number, print_json, print_json_list, print_line, print_table, table};
+use crate::runtime::runtime;
 
 /// Runs all measurements and prints the results.
 pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
@@ -35,7 +36,7 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         Some(path) => Some((path, File::create(path).map_err(|e| plot_failure(path, &e))?)),
         None => None,
     };
-    let runtime = super::runtime()?;
+    let runtime = runtime()?;
     let mut results = Vec::new();
     for &locks in kinds {
         for &clients in &args.clients {
@@ -84,7 +85,7 @@ fn plan(args: &Bench, endpoints: &[String], clients: u32, transport: Transport) 
 
 /// Measures gates and prints the results.
 fn gates(common: &Common, args: &Bench, endpoints: Vec<String>, security: &Security) -> Result<u8, Failure> {
-    let runtime = super::runtime()?;
+    let runtime = runtime()?;
     let rates = if args.rate.is_empty() { vec![None] } else { args.rate.iter().copied().map(Some).collect() };
     let mut results: Vec<GatesMeasured> = Vec::new();
     for &clients in &args.clients {
@@ -171,7 +172,7 @@ fn idle(
         security,
     };
     print_error(&format!("{sessions} idle sessions …"));
-    let measured = super::runtime()?.block_on(run_idle(&plan)).map_err(failure)?;
+    let measured = runtime()?.block_on(run_idle(&plan)).map_err(failure)?;
     if common.json {
         print_json(&measured)?
     } else {

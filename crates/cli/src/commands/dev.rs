@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use crate::args::{Common, Dev};
 use crate::failure::{EXIT_OK, Failure, print_error};
 use crate::output::{count, print_json_line, print_line};
+use crate::runtime::runtime;
 use crate::signals::Stops;
 use crate::supervise::itself;
 
@@ -85,7 +86,7 @@ pub(crate) fn run(common: &Common, args: &Dev) -> Result<u8, Failure> {
     };
     // Reserved until the end, so that a restarted node finds its ports free too.
     let (dev_nodes, _reserved) = dev_nodes(&directory, args)?;
-    let result = super::runtime()?.block_on(serve(common, dev_nodes, &directory, temporary.is_some()));
+    let result = runtime()?.block_on(serve(common, dev_nodes, &directory, temporary.is_some()));
     if let Some(temporary) = temporary {
         temporary.close().map_err(|e| Failure::failed(format!("cannot remove {}: {e}", directory.display())))?;
     }

@@ -3,8 +3,8 @@
 use lockkeeper_server::Config;
 use serde::Serialize;
 
-use super::client;
 use crate::args::{Common, Doctor};
+use crate::connect::client;
 use crate::doctor::survey::Survey;
 use crate::doctor::{Check, Verdict, agreement, cluster, local};
 use crate::failure::{EXIT_FAILED, Failure};

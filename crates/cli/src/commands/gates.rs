@@ -3,8 +3,8 @@
 use lockkeeper_api::gates::{self, Gate, GateState, GateSummary, GateView};
 use lockkeeper_client::Paging;
 
-use super::client;
 use crate::args::{Common, Gates, GatesCommand, ListGates, ResetGate};
+use crate::connect::client;
 use crate::failure::{EXIT_INTERNAL, Failure};
 use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, table, until};
 

@@ -1,7 +1,7 @@
 //! `lockkeeper health`: asks whether nodes are ready, for health checks that have no HTTP client.
 
-use super::client;
 use crate::args::Common;
+use crate::connect::client;
 use crate::failure::Failure;
 use crate::output::{print_json, print_line};
 

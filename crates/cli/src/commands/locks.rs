@@ -8,8 +8,8 @@ use lockkeeper_api::Code;
 use lockkeeper_api::locks::{self, Lock, LockSummary, Mode, Request};
 use lockkeeper_client::{Client, Paging};
 
-use super::client;
 use crate::args::{Common, Locks, Unlock};
+use crate::connect::client;
 use crate::failure::Failure;
 use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, table, until};
 

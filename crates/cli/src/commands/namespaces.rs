@@ -2,8 +2,8 @@
 
 use lockkeeper_api::access::{AccessChange, Namespace, NamespaceLimits};
 
-use super::client;
 use crate::args::{Common, NamespaceUpdate, Namespaces, NamespacesCommand};
+use crate::connect::client;
 use crate::failure::Failure;
 use crate::output::{escaped, print_json, print_line, print_table, table};
 

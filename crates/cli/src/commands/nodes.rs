@@ -7,8 +7,8 @@ use lockkeeper_api::Data;
 use lockkeeper_api::nodes::{self, Kind, Node, SetData};
 use lockkeeper_client::{Client, Error, Reading};
 
-use super::client;
 use crate::args::{Common, Create, Delete, Get, Ls, NodeKind, Set};
+use crate::connect::client;
 use crate::failure::Failure;
 use crate::output::{ago, escaped, number, print_bytes, print_json, print_json_list, print_line, print_table, table};
 

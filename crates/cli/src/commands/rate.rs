@@ -10,11 +10,12 @@ use std::time::Duration;
 use lockkeeper_client::api::rates::PermitsTaken;
 use lockkeeper_client::recipes::RecipeError;
 
-use super::{client, runtime};
 use crate::args::{Common, Rate};
+use crate::connect::client;
 use crate::failure::{EXIT_INTERNAL, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OK, EXIT_WAIT_TIMED_OUT, Failure};
 use crate::hold::before_command;
 use crate::output::{escaped, print_json, print_line};
+use crate::runtime::runtime;
 
 /// Takes the permits; becomes CMD if there is one.
 pub(crate) fn run(common: &Common, args: &Rate) -> Result<u8, Failure> {

@@ -8,12 +8,13 @@ use lockkeeper_server::backup;
 use crate::args::{Common, Recover};
 use crate::failure::{EXIT_OK, EXIT_USAGE, Failure, print_error};
 use crate::output::{count, escaped, print_json, print_line};
+use crate::runtime::runtime;
 
 /// Makes the survivor the only member.
 pub(crate) fn run(common: &Common, args: &Recover) -> Result<u8, Failure> {
     let (config, _) = Config::load(&args.config).map_err(|e| Failure::new(EXIT_USAGE, e.to_string()))?;
     confirm(&config, args)?;
-    let recovered = super::runtime()?.block_on(backup::recover(&config, args.attempt))?;
+    let recovered = runtime()?.block_on(backup::recover(&config, args.attempt))?;
     if common.json {
         return print_json(&recovered.origin).map(|()| EXIT_OK);
     }

@@ -4,8 +4,8 @@ use lockkeeper_client::recipes::{EndedTick, OpenTick, RecipeError, ScheduleState
 use lockkeeper_client::{Client, Reading};
 use serde::Serialize;
 
-use super::client;
 use crate::args::{Common, Schedules};
+use crate::connect::client;
 use crate::failure::Failure;
 use crate::output::{ago, escaped, number, print_json, print_json_list, print_line, print_table, rough, table};
 

@@ -9,6 +9,7 @@ use nix::unistd::getppid;
 use crate::args::{COMMIT, Serve};
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure, wants_json};
 use crate::output::{print_json, print_line};
+use crate::runtime::runtime;
 use crate::signals::Stops;
 
 /// Serves until a signal stops it.
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     umask(Mode::from_bits_truncate(0o077));
     telemetry::install_logging(&config.log);
     telemetry::note_commit(COMMIT);
-    let served = super::runtime()?.block_on(async {
+    let served = runtime()?.block_on(async {
         let mut stops = Stops::of(&[Signal::SIGTERM, Signal::SIGINT])?;
         let served = lockkeeper_server::run(config, async move { stops.next().await }).await;
         if let Err(fatal @ ServeError::Fatal(_)) = &served {

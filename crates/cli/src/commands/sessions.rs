@@ -5,8 +5,8 @@ use std::time::Duration;
 use lockkeeper_api::sessions::Sessions;
 use lockkeeper_client::Paging;
 
-use super::client;
 use crate::args::{self, Common};
+use crate::connect::client;
 use crate::failure::Failure;
 use crate::output::{ago, escaped, number, principal, print_json, print_line, print_table, rough, table};
 

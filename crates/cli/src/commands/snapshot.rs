@@ -13,10 +13,11 @@ use lockkeeper_server::backup::{self, BackupFailure, Contents, Restore};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::{client, on_runtime};
 use crate::args::{Common, RestoreSnapshot, SaveSnapshot, Snapshot, SnapshotCommand};
+use crate::connect::client;
 use crate::failure::{EXIT_OK, EXIT_USAGE, Failure};
 use crate::output::{count, escaped, print_json, print_line};
+use crate::runtime::{on_runtime, runtime};
 
 /// A backup that breaks off is taken again from another node, this often in all.
 const ATTEMPTS: u32 = 3;
@@ -197,7 +198,7 @@ fn restore(common: &Common, args: &RestoreSnapshot) -> Result<u8, Failure> {
     let (config, _) = Config::load(&args.config).map_err(|e| Failure::new(EXIT_USAGE, e.to_string()))?;
     let RestoreSnapshot { file, cluster_name_differs: other_cluster, attempt, .. } = args;
     let ask = Restore { file: file.clone(), other_cluster: *other_cluster, attempt: *attempt };
-    let restored = super::runtime()?.block_on(backup::restore(&config, &ask))?;
+    let restored = runtime()?.block_on(backup::restore(&config, &ask))?;
     if common.json {
         return print_json(&restored.origin).map(|()| EXIT_OK);
     }

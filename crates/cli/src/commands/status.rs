@@ -6,11 +6,11 @@ use lockkeeper_api::cluster::{self, Member, Role};
 use lockkeeper_client::{Endpoint, Error};
 use serde::Serialize;
 
-use super::client;
-use super::member::summary;
 use crate::args::{Common, Status};
+use crate::connect::client;
 use crate::doctor::survey::{ONE_CLUSTER, several_clusters};
 use crate::failure::{EXIT_FAILED, EXIT_UNREACHABLE, Failure, why};
+use crate::membership_summary::summary;
 use crate::output::{Tone, escaped, number, print_json_list, print_line, print_table, table};
 
 /// One endpoint in `--json`.

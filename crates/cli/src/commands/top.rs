@@ -9,8 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::client;
 use crate::args::{Common, Top};
+use crate::connect::client;
 use crate::doctor::survey::Survey;
 use crate::failure::{EXIT_UNREACHABLE, Failure};
 use crate::output::{print_json, print_json_line, print_line};

@@ -3,8 +3,8 @@
 use lockkeeper_api::watch::ChangeKind;
 use lockkeeper_client::{WatchItem, WatchOptions};
 
-use super::client;
 use crate::args::{Common, Watch};
+use crate::connect::client;
 use crate::failure::Failure;
 use crate::output::{escaped, print_json_line, print_line};
 

@@ -7,8 +7,8 @@ use lockkeeper_api::cluster::{Member, Role, Status};
 use super::local::{judge_expiry, left};
 use super::survey::{Answer, ONE_CLUSTER, Survey};
 use super::{Check, Verdict};
-use crate::commands::member::summary;
 use crate::failure::why;
+use crate::membership_summary::summary;
 
 /// A wall clock that is off by more is wrong, as in the alert LockkeeperClockSkew.
 const MOST_SKEW_MS: f64 = 10_000.0;

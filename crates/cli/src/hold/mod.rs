@@ -26,10 +26,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::args::{Common, HoldArgs, IfUnreachable};
-use crate::commands::{client, runtime};
+use crate::connect::client;
 use crate::failure::{
     EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_OK, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error,
 };
+use crate::runtime::runtime;
 use crate::signals::{Arrivals, bit};
 use crate::supervise::{Exit, terminal};
 use capture::Capture;

@@ -11,9 +11,9 @@ use lockkeeper_api::access::{TokenInfo, WhoAmI};
 use lockkeeper_client::Error;
 use stored_token::StoredToken;
 
-use super::client;
 use crate::args::TokenFileArgs;
 use crate::args::{AccessCheck, Auth, AuthCommand, Common, EnableAccess, NewToken, RolesCommand, TokensCommand};
+use crate::connect::client;
 use crate::failure::{EXIT_FAILED, Failure, print_error};
 use crate::output::{
     ago, count, escaped, hours_since, number, of_hours, print_json, print_json_list, print_line, print_table, table,

@@ -8,8 +8,6 @@ mod catch_up;
 mod newcomer;
 mod view;
 
-pub(crate) use self::view::summary;
-
 use std::time::Duration;
 
 use lockkeeper_api::cluster::{self, Membership, Role};
@@ -17,9 +15,10 @@ use lockkeeper_client::Client;
 use serde::Serialize;
 
 use self::view::View;
-use super::patient_client;
 use crate::args::{AddMember, Common, Member, MemberCommand, NewAddresses, PromoteMember, RemoveMember, ReplaceMember};
+use crate::connect::patient_client;
 use crate::failure::{Failure, print_error};
+use crate::membership_summary::summary;
 use crate::output::{number, print_json, print_line, print_table, table};
 
 /// The longest time that a node takes for a change.
@@ -76,7 +75,7 @@ impl Operator<'_> {
             table.add_row(row);
         }
         print_table(&table)?;
-        view.summary().iter().try_for_each(|line| print_line(line))
+        summary(&view.status).iter().try_for_each(|line| print_line(line))
     }
 
     async fn add(&self, args: &AddMember) -> Result<(), Failure> {
