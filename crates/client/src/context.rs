@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::access_token::AccessToken;
 use crate::endpoints::{Endpoint, EndpointError, Endpoints, PreferredNode, Scheme};
 use crate::error::Error;
-use crate::one_cluster::OneCluster;
+use crate::known_cluster::KnownCluster;
 use crate::tls::Tls;
 
 /// Timeouts of a client, the node that it prefers, and the token that it shows.
@@ -99,7 +99,7 @@ pub(crate) struct Context {
     pub(crate) options: Arc<Options>,
     pub(crate) tls: Option<Tls>,
     pub(crate) identity: Option<Identity>,
-    pub(crate) cluster: Arc<OneCluster>,
+    pub(crate) cluster: Arc<KnownCluster>,
     /// Background tasks of the session; its close waits for them.
     pub(crate) tasks: TaskTracker,
 }

@@ -16,6 +16,7 @@ mod endpoints;
 mod error;
 pub mod fencing;
 mod keepalive;
+mod known_cluster;
 mod label;
 mod lease;
 pub mod locks;

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use lockkeeper_client::Moment;
 use uuid::Uuid;
 
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::error::EngineError;
 use crate::names::{MAX_LABEL_BYTES, MAX_LOCKS, check_name};
 use crate::wait::Wait;

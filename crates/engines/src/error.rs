@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::capabilities::Capability;
+use crate::capability::Capability;
 
 /// Why a call to an engine did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::capabilities::Capability;
+use crate::capability::Capability;
 use crate::engine::{FencingEngine, Lease, LockEngine, LockRequest, Protection};
 use crate::error::EngineError;
 

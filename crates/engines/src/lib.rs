@@ -7,6 +7,7 @@
 //! No engine here may pass for more than it is: a capability that an engine lacks is an error, never an imitation.
 
 mod capabilities;
+mod capability;
 mod engine;
 mod error;
 mod guard;
@@ -33,7 +34,8 @@ mod zookeeper;
 pub use self::redis::{RedisEngine, RedisOptions, RedlockEngine};
 #[cfg(feature = "zookeeper")]
 pub use self::zookeeper::{ZookeeperEngine, ZookeeperOptions};
-pub use capabilities::{Capabilities, Capability};
+pub use capabilities::Capabilities;
+pub use capability::Capability;
 pub use engine::{FencingEngine, Holder, LONGEST_LEASE, Lease, LockEngine, LockRequest, Mode, Protection};
 pub use error::EngineError;
 pub use guard::{FencedGuard, Guard, lock, lock_fenced};

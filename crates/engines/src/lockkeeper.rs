@@ -16,7 +16,8 @@ use lockkeeper_client::locks::{MultiGuard, ReadGuard};
 use lockkeeper_client::{Client, Error, Guard, Moment, Session, SessionOptions};
 use uuid::Uuid;
 
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
 use crate::local_leases::LocalLeases;

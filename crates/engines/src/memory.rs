@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
 use crate::names::check_name;

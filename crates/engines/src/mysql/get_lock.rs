@@ -35,7 +35,8 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::connections::{MySqlConnections, answer, opened, options, prepared};
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::{Holder, Lease, LockEngine, LockRequest};
 use crate::error::EngineError;
 use crate::local_leases::LocalLeases;

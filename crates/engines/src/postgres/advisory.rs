@@ -34,7 +34,8 @@ use tokio_postgres::{Config, NoTls, Socket};
 use uuid::Uuid;
 
 use super::connections::{Opener, PostgresConnections, Session, answer, config, failure_of};
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::{Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
 use crate::local_leases::LocalLeases;

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::{Holder, LockRequest};
 use crate::error::EngineError;
 

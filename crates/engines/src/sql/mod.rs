@@ -18,7 +18,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::{Lease, LockRequest};
 use crate::error::EngineError;
 use crate::wait::Deadline;

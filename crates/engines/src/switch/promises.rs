@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::LockEngine;
 
 use super::options::{EnginesOptions, IfUnreachable};

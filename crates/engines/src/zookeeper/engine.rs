@@ -11,7 +11,8 @@ use zookeeper_client::{Client, Error, EventType, SessionState};
 
 use super::queue::{Kind, holders};
 use super::request::{Request, retried};
-use crate::capabilities::{Capabilities, Capability};
+use crate::capabilities::Capabilities;
+use crate::capability::Capability;
 use crate::engine::{FencingEngine, Holder, Lease, LockEngine, LockRequest, Mode};
 use crate::error::EngineError;
 use crate::local_leases::LocalLeases;
