@@ -327,7 +327,7 @@ async fn each_in_session(
     signals: &mut Signals,
 ) -> Result<Signal, Failure> {
     let (session, is_own) = tokio::select! {
-        opened = open(client, args, hold) => opened.map_err(|(failure, _)| failure)?,
+        opened = open(client, args, hold) => opened.map_err(|not_begun| not_begun.failure)?,
         Some(signal) = signals.received.recv() => return Ok(signal),
     };
     let result = loop {
