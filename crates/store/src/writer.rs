@@ -25,8 +25,8 @@ use crate::watchdog::Watchdog;
 /// Keys that the lazy purge removes before it looks at the queue again, at most a quarter of what is removed without a
 /// barrier. After a batch it removes twice the keys that the batch wrote, if that is more, as far as no command waits.
 const PURGE_STEP: u64 = 4;
-/// Keys, of at most 4 KiB, by which a purge may be behind for the commands that waited. Its backlog beyond that is removed before
-/// the next batch: a purge that never had its turn under a steady load would fill the disk.
+/// Keys, of at most 4 KiB, by which a purge may be behind for the commands that waited. A larger backlog is removed
+/// before the next command, or a steady load would fill the disk.
 const PURGE_BEHIND: u64 = 4096;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
