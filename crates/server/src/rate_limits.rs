@@ -140,11 +140,9 @@ impl RateLimits {
         };
         let delayed = "Requests above the rate of their namespace that waited for their turn at this node.";
         let refused = "Requests refused at this node because too many of their namespace waited for their turn.";
-        let all = [
-            ("lockkeeper_namespace_requests_delayed_total", delayed, series(|bucket| bucket.delayed)),
-            ("lockkeeper_namespace_requests_refused_total", refused, series(|bucket| bucket.refused)),
-        ];
-        all.into_iter().for_each(|(name, help, series)| text.set_all(name, Kind::Counter, help, series));
+        let kind = Kind::Counter;
+        text.set_all("lockkeeper_namespace_requests_delayed_total", kind, delayed, series(|bucket| bucket.delayed));
+        text.set_all("lockkeeper_namespace_requests_refused_total", kind, refused, series(|bucket| bucket.refused));
     }
 }
 
