@@ -376,11 +376,11 @@ fn describe_replication() {
     describe_histogram!(
         "lockkeeper_proposal_seconds",
         Unit::Seconds,
-        "From a batch's proposal to its application here."
+        "From a batch's proposal here until the leader has applied it."
     );
     describe_histogram!("lockkeeper_batches_in_flight", Unit::Count, "Batches in flight when one more is sent.");
     describe_histogram!("lockkeeper_batch_commands", Unit::Count, "Commands in a proposed batch.");
-    describe_histogram!("lockkeeper_apply_seconds", Unit::Seconds, "Time to apply the entries handed over at once.");
+    describe_histogram!("lockkeeper_apply_seconds", Unit::Seconds, "Time to apply a log entry.");
     describe_histogram!(
         "lockkeeper_read_round_seconds",
         Unit::Seconds,
