@@ -38,7 +38,7 @@ pub(crate) enum SnapshotCommand {
 #[command(after_help = "\
 The backup has everything that was acknowledged before the command. It is written under a temporary name, checked,
 synced and renamed: a file of this name is whole, and a backup that breaks off leaves the file of before. The cluster
-goes on meanwhile. Where access control is enforced, this needs the administrator's right to the cluster.
+goes on meanwhile. Where access control is enforced, this needs the right backup (or admin) on the cluster.
 
 Examples:
   lockkeeper snapshot save /backup/lockkeeper-$(date +%F).lkb
