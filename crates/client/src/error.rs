@@ -68,6 +68,8 @@ pub enum Error {
 /// Says of each endpoint why it could not serve. Endpoints with one cause, which a cluster without a majority has, are
 /// named together.
 fn unreachable(tried: &[Tried]) -> String {
+    /// For one endpoint, and for several.
+    type Cause = (&'static str, &'static str);
     let cause = |tried: &Tried| match tried.code {
         Some(Code::NoLeader) => Some(("has no leader", "have no leader")),
         // It led, or knew who did. As nothing was done, the request was one that leaves nothing behind.
@@ -79,7 +81,7 @@ fn unreachable(tried: &[Tried]) -> String {
     if !tried.iter().any(lacks_majority) {
         return format!("no endpoint could serve: {}", list(tried));
     }
-    let mut parts: Vec<(Option<(&str, &str)>, Vec<String>)> = Vec::new();
+    let mut parts: Vec<(Option<Cause>, Vec<String>)> = Vec::new();
     for tried in tried {
         let cause = cause(tried);
         let address = tried.endpoint.split_once("://").map_or(tried.endpoint.as_str(), |(_, address)| address);

@@ -109,9 +109,8 @@ impl Consensus {
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);
         let tasks = Tasks::default();
         let network = Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), log.durable());
-        let raft = Raft::new(config.node, raft_config, network, log.clone(), adapter)
-            .await
-            .map_err(|error| StartError::Raft(error.to_string()))?;
+        let raft = Raft::new(config.node, raft_config, network, log.clone(), adapter).await;
+        let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
 
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
         let (members_sender, members) = watch::channel(Members::default());

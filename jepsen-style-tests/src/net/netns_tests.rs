@@ -139,6 +139,8 @@ fn what_a_dead_process_left_behind_is_swept() {
     if let Some(lacks) = NetnsNet::lacks() {
         return skip(&lacks);
     }
+    // Or a network that is started meanwhile sweeps it.
+    let _turn = one_at_a_time().unwrap();
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let left = format!("{PREFIX}{}-128-hub", gone.id());
