@@ -55,7 +55,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 /// Stops a node under waiting requests; returns how long the slowest of the next grants took.
 async fn stop_one(context: &Context, cluster: &mut Cluster, round: u32) -> Result<Duration, Failed> {
     let (leader, _) = cluster.leader().await?;
-    let is_leader = round % 2 == 0;
+    let is_leader = round.is_multiple_of(2);
     let leaving = if is_leader { leader } else { cluster.ids().into_iter().find(|id| *id != leader).unwrap_or(leader) };
     let Some(other) = cluster.ids().into_iter().find(|id| *id != leaving) else { return broken("there is one node") };
     let (at, api) = (cluster.api(leaving), cluster.api(other));
