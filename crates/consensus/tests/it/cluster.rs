@@ -87,12 +87,13 @@ async fn change(cluster: &Cluster, at: u64, applied_at: u64, payload: &str) -> D
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_change_after_a_restart_of_an_idle_follower_waits_for_nothing() {
     let mut cluster = Cluster::start(3, |_| ()).await;
-    let leader = cluster.agreed().await;
-    let (restarted, other) = (cluster.followers(leader)[0], cluster.followers(leader)[1]);
-    for at in [restarted, leader] {
-        let (mut calm, mut first) = (Duration::ZERO, Duration::MAX);
-        for round in 0..3 {
-            calm = calm.max(change(&cluster, at, restarted, &format!("calm {round} at {at}")).await);
+    for is_at_leader in [false, true] {
+        let (mut calm, mut first, mut rounds) = (Duration::ZERO, Duration::MAX, 0);
+        while rounds < 3 {
+            let leader = cluster.agreed().await;
+            let (restarted, other) = (cluster.followers(leader)[0], cluster.followers(leader)[1]);
+            let at = if is_at_leader { leader } else { restarted };
+            calm = calm.max(change(&cluster, at, restarted, &format!("calm {rounds} at {at}")).await);
             until("both replicas", || {
                 let [here, there] = [restarted, other].map(|node| cluster.at(node).machine.count());
                 (here == there).then_some(())
@@ -100,19 +101,22 @@ async fn the_first_change_after_a_restart_of_an_idle_follower_waits_for_nothing(
             .await;
             Cluster::bury(cluster.kill(restarted)).await;
             cluster.boot(restarted).await;
-            assert_eq!(cluster.agreed().await, leader);
+            if cluster.agreed().await != leader {
+                // A machine that stood still: a new leader begins with an entry, and nothing is idle.
+                continue;
+            }
             // At the leader, the restarted node is needed for the majority.
-            let down = (at == leader).then(|| cluster.kill(other));
-            first = first.min(change(&cluster, at, restarted, &format!("first {round} at {at}")).await);
+            let down = is_at_leader.then(|| cluster.kill(other));
+            first = first.min(change(&cluster, at, restarted, &format!("first {rounds} at {at}")).await);
             if let Some(down) = down {
                 Cluster::bury(down).await;
                 cluster.boot(other).await;
-                assert_eq!(cluster.agreed().await, leader);
             }
+            rounds += 1;
         }
         // As `scripts/prove idle-restart` allows it.
         let allowed = calm + Duration::from_millis(100);
-        assert!(first < allowed, "proposed at node {at}, leader {leader}: {first:?}, allowed {allowed:?}");
+        assert!(first < allowed, "proposed at the leader: {is_at_leader}: {first:?}, allowed {allowed:?}");
     }
     cluster.stop().await;
 }
