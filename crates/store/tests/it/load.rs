@@ -105,9 +105,15 @@ fn a_purge_has_its_turn_under_a_load_that_never_pauses() {
     let mut go_on = purging(&store, 1_999);
     // The writer goes on when the next batch waits. With what the batches leave room for, 250 of them end the purge.
     let ended = (0..40).any(|batch| {
-        let (next, hold) = holding();
-        block_on(store.append(large_records(2_000 + batch * 200..2_200 + batch * 200), hold));
+        let ((next, hold), (durable, is_durable)) = (holding(), channel());
+        let records = large_records(2_000 + batch * 200..2_200 + batch * 200);
+        block_on(store.append(records, move |result| {
+            durable.send(()).unwrap();
+            hold(result);
+        }));
         std::mem::replace(&mut go_on, next).send(()).unwrap();
+        // By then the purge had its turn after the batch before.
+        is_durable.recv().unwrap();
         !store.is_purging()
     });
     go_on.send(()).unwrap();
