@@ -424,6 +424,10 @@ async fn keep_alive(lost_on_drop: LostOnDrop) {
         }
     };
     shared.set_lost(&because);
+    // While it is connected, the cluster would keep alive what this client has given up, and closed what that holds.
+    if let Some(stream) = &shared.client.stream {
+        stream.give_up(&because);
+    }
 }
 
 /// Notes that a keepalive sent at `sent` was acknowledged. False if the session was lost before that.

@@ -140,10 +140,19 @@ impl StreamHandle {
 
     /// Ends the stream: detached requests are still sent, then the connection is closed.
     pub(crate) fn stop(self: &Arc<Self>) {
+        self.end(|| Reply::UseHttp);
+    }
+
+    /// The same for a session that its client has given up. No caller goes on waiting for it.
+    pub(crate) fn give_up(self: &Arc<Self>, because: &str) {
+        self.end(|| Reply::SessionOver(because.to_owned()));
+    }
+
+    fn end(self: &Arc<Self>, reply: impl Fn() -> Reply) {
         self.enter(Phase::Stopped);
         self.wake.notify_one();
         let callers = self.inner.lock().pending.drain_callers();
-        callers.into_iter().for_each(|request| self.complete(request, Reply::UseHttp));
+        callers.into_iter().for_each(|request| self.complete(request, reply()));
     }
 
     /// Enters a phase, unless the current one is final.
