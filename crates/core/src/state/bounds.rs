@@ -67,13 +67,14 @@ impl State {
     pub fn may_be_full_for(&self, actor: &Actor, rules: &Rules, op: &Op) -> bool {
         /// More than a node takes beside its data, its missing parents included.
         const BESIDE_DATA: usize = 64 * 1024;
-        let added: Vec<usize> = op.data_added().collect();
-        let bytes = added.iter().map(|data| data + BESIDE_DATA).sum::<usize>() as u64;
-        let owned = actor.session.and_then(|id| self.sessions.get(&id)).map_or(0, |session| session.ephemerals.len());
-        !added.is_empty()
-            && (self.bytes().saturating_add(bytes) > rules.max_state_bytes
-                || owned + added.len() > rules.ephemerals() as usize)
-            || self.is_limited(&op.names())
+        let (added, bytes) =
+            op.data_added().fold((0, 0), |(added, bytes), data| (added + 1, bytes + data + BESIDE_DATA));
+        let owner = actor.session.filter(|_| added > 0).and_then(|id| self.sessions.get(&id));
+        let owned = owner.map_or(0, |session| session.ephemerals.len());
+        added > 0
+            && (self.bytes().saturating_add(bytes as u64) > rules.max_state_bytes
+                || owned + added > rules.ephemerals() as usize)
+            || self.is_limited(op)
     }
 
     /// Whether there is room for the largest result of a gate, if that is open and its work would be done, beside the

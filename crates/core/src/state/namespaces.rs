@@ -17,6 +17,7 @@ use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use crate::access::{Need, Resource, Rights};
 use crate::acl::{Identity, Principals};
+use crate::command::Op;
 use crate::feature::FeatureLevel;
 use crate::gate::GATES_ROOT;
 use crate::ids::{SessionId, Zxid};
@@ -400,10 +401,10 @@ impl State {
         candidates(name, &self.tree, &self.sessions, from).nth(COUNTED_AT_ONCE).is_some()
     }
 
-    /// Whether one of these names is in a namespace with limits.
-    pub(crate) fn is_limited(&self, names: &[&str]) -> bool {
+    /// Whether an operation is on a namespace with limits. Every operation comes by here, and most clusters have none.
+    pub(crate) fn is_limited(&self, op: &Op) -> bool {
         let is_limited = |name: &str| self.tree.namespaces.limited.contains_key(name);
-        self.has_namespaces() && names.iter().copied().filter_map(first_part).any(is_limited)
+        self.has_namespaces() && op.names().into_iter().filter_map(first_part).any(is_limited)
     }
 
     /// The limits of a namespace, if it has any.
