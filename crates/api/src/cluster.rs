@@ -92,7 +92,7 @@ pub struct Member {
 pub struct Status {
     /// The cluster's name (`cluster.id`).
     pub cluster: String,
-    /// The cluster's uid, which a restore, a recovery and a new founding change; left out below feature level 3.
+    /// The cluster's uid, which a restore, a recovery and a new founding change; left out until it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_uid: Option<String>,
     /// This node.

@@ -26,7 +26,7 @@ pub struct Begin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// `forever` if `finish` is to keep the result for ever. Where that is not possible, `begin` is refused, before the
-    /// work is done. Needs feature level 3.
+    /// work is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Keep>,
     /// The `keep_ms` that `finish` is to have: a time that it would refuse is refused before the work is done.
@@ -100,7 +100,7 @@ pub struct Finish {
     /// How long it is kept, in milliseconds; from 1 to a year's worth. A day where it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
-    /// `forever` keeps it until the gate is reset, instead of `keep_ms`. Needs feature level 3.
+    /// `forever` keeps it until the gate is reset, instead of `keep_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Keep>,
 }

@@ -40,7 +40,7 @@ pub struct Acquire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Further locks to take together with the one in the path: all of them or none, in one transaction and under one
-    /// token. At most 255 (31 below feature level 3); the order does not matter.
+    /// token. At most 255; the order does not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
     /// For mode `permit`, and only for it: how many may hold at a time, from 1 to 1,000.

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::watch::ChangeKind;
 use crate::{Call, Problem};
 
-/// The version of the protocol, which `hello` names. Version 1 had no number; its requests named a method and a path.
-pub const VERSION: u32 = 2;
+/// The version of the protocol, which `hello` names.
+pub const VERSION: u32 = 1;
 
 /// A client's message. An unknown kind or field ends the stream.
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,8 +76,7 @@ pub enum FromServer {
     /// The first message. The session lives for `timeout_ms` from when the *handshake* was sent. A lock that the client
     /// was granted before and that is not in `held` is lost.
     Hello {
-        /// The version of the protocol; a server that names none speaks version 1.
-        #[serde(default = "first_version")]
+        /// The version of the protocol.
         version: u32,
         /// The session's timeout.
         timeout_ms: u32,
@@ -153,10 +152,6 @@ pub enum FromServer {
     },
     /// The last message: the session or the stream has ended. The close code says which, see `docs/stream.md`.
     Goodbye(Box<Problem>),
-}
-
-fn first_version() -> u32 {
-    1
 }
 
 /// A lock that the session holds.

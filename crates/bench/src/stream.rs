@@ -191,7 +191,7 @@ mod tests {
             received(r#"{"answer":{"id":3,"status":200,"zxid":9,"body":{"lock":"a","token":7}}}"#).answer.unwrap();
         assert_eq!((answer.id, answer.status), (3, 200));
         assert_eq!(serde_json::from_str::<Granted>(answer.body.get()).unwrap().token, 7);
-        let hello = received(r#"{"hello":{"timeout_ms":1,"zxid":2,"held":[]}}"#);
+        let hello = received(r#"{"hello":{"version":1,"timeout_ms":1,"zxid":2,"held":[]}}"#);
         assert!(hello.answer.is_none() && hello.goodbye.is_none());
     }
 }

@@ -74,7 +74,7 @@ mod tests {
         };
         assert!(cluster.note(&endpoint, &HeaderMap::new()).is_ok() && cluster.header().is_none());
         assert!(note("local").is_ok());
-        assert!(note("dev").is_err(), "below the feature level that has uids, the names tell");
+        assert!(note("dev").is_err(), "without uids, the names tell");
         assert!(note("local/01").is_ok() && note("local").is_ok() && note("local/01").is_ok());
         assert_eq!(cluster.header().unwrap(), "local/01");
         let problem = note("local/02").unwrap_err();

@@ -13,10 +13,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::admission::auth::{CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY};
 use crate::admission::claim::CODE_DIRECTORY_CHANGED;
-use crate::admission::levels::FIRST_LEVEL;
 use crate::application::StateMachine;
 use crate::calls::peers::Peers;
-use crate::calls::wire::{self, Command, FirstMembersReply, MembersReply};
+use crate::calls::wire::{self, Command, MembersReply};
 use crate::error::{BarrierError, ChangeError};
 use crate::raft::node::RaftNode;
 use crate::raft::types::{LogId, StoredMembership, TypeConfig};
@@ -58,36 +57,9 @@ impl MembershipChanges {
         if leads.leading {
             return self.change_here(change, if_version).await;
         }
-        if leads.leader.and_then(|leader| self.peers.levels.of(leader)) == Some(FIRST_LEVEL) {
-            return self.change_at_first_level(change, if_version, leads.leader).await;
-        }
         let command = Command::Change { change, if_version };
         let reply: MembersReply = forward(&self.node, &self.peers, leads.leader, &command).await?;
         reply
-    }
-
-    /// Has a leader at the first feature level change the membership, as programs of version 0.1 ask for it.
-    async fn change_at_first_level(
-        &self,
-        change: MemberChange,
-        if_version: Option<u64>,
-        leader: Option<u64>,
-    ) -> Result<Members, ChangeError> {
-        if if_version.is_some() {
-            return Err(ChangeError::Refused(
-                "the leader is at feature level 1, at which a membership has no version: upgrade the leader's node \
-                 (or raise its cluster.max_feature_level), hand the leadership to an upgraded node, or leave the \
-                 version out"
-                    .into(),
-            ));
-        }
-        let command = match change {
-            MemberChange::Add { node, addresses, role } => Command::AddMember { node, addresses, role },
-            MemberChange::Promote { node } => Command::Promote { node },
-            MemberChange::Remove { node } => Command::Remove { node },
-        };
-        let reply: FirstMembersReply = forward(&self.node, &self.peers, leader, &command).await?;
-        reply.map(|(voters, learners, fronts)| Members { voters, learners, fronts, ..Members::default() })
     }
 
     /// On the leader.

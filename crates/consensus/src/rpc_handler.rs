@@ -240,11 +240,6 @@ impl RpcHandler {
                 answer(&reply)
             }
             Command::Change { change, if_version } => self.change_members(change, if_version).await,
-            Command::AddMember { node, addresses, role } => {
-                self.change_members(MemberChange::Add { node, addresses, role }, None).await
-            }
-            Command::Promote { node } => self.change_members(MemberChange::Promote { node }, None).await,
-            Command::Remove { node } => self.change_members(MemberChange::Remove { node }, None).await,
         }
     }
 

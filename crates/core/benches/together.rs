@@ -46,7 +46,6 @@ fn show(what: &str, mut took: Vec<Duration>) {
 fn main() {
     let mut timed = Timed(MeasuredLog::new(Rules { max_ephemerals_per_session: 100_000, ..Rules::default() }));
     timed.0.open();
-    timed.0.apply(Command::RaiseFeatureLevel { level: FeatureLevel::LATEST });
     for (number, lock) in names("others", OTHERS).into_iter().enumerate() {
         timed.acquire(&[lock], number as u128);
     }

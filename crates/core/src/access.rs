@@ -46,7 +46,7 @@ pub enum Resource {
     Sessions,
     /// The cluster with its members and its access control, without names.
     Cluster,
-    /// Rate limits, by name. Feature level 3.
+    /// Rate limits, by name.
     Rates,
 }
 
@@ -101,7 +101,7 @@ impl Rights {
     pub const FORCE: Self = Self(8);
     /// To change members and access control.
     pub const ADMIN: Self = Self(16);
-    /// To take a backup. Feature level 3.
+    /// To take a backup.
     pub const BACKUP: Self = Self(32);
     /// Each of them is enough to take a backup.
     pub const TO_BACK_UP: Self = Self::ADMIN.and(Self::BACKUP);

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::access::{AccessOp, Resource, Rights};
+use crate::access::{AccessOp, Resource};
 use crate::acl::{AclEntry, Principals};
 use crate::data::NodeData;
 use crate::feature::FeatureLevel;
 use crate::gate::GateKey;
 use crate::ids::{ClusterUid, FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
-use crate::limits::MAX_LOCKS_TOGETHER_BEFORE;
 use crate::lock::{LockMode, LockName, is_exclusive_request};
 use crate::path::{NodePath, PathError};
 use crate::rate::{Rate, RateName};
@@ -235,8 +234,8 @@ impl Sequential {
     }
 }
 
-/// An operation of a client. `op_codec.rs` encodes it.
-#[derive(Clone, Debug, PartialEq)]
+/// An operation of a client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Op {
     /// On one node, or a check.
     Node(NodeOp),
@@ -253,22 +252,11 @@ pub enum Op {
 }
 
 impl Command {
-    /// The feature level that the cluster must have before this command may be proposed.
+    /// The feature level that the cluster must have before this command may be proposed: earlier programs cannot read
+    /// it, or do not carry it out like this.
     pub fn level(&self) -> FeatureLevel {
         match self {
             Self::Do { op, .. } => op.level(),
-            Self::SetClusterUid { .. } => FeatureLevel::CLUSTER_UID,
-            // What raises the level comes before it.
-            _ => FeatureLevel::FIRST,
-        }
-    }
-
-    /// The feature level whose programs can read this command.
-    pub(crate) fn introduced(&self) -> FeatureLevel {
-        match self {
-            Self::RaiseFeatureLevel { .. } => FeatureLevel::TRACES,
-            Self::Do { op, .. } => op.introduced(),
-            Self::SetClusterUid { .. } => FeatureLevel::CLUSTER_UID,
             _ => FeatureLevel::FIRST,
         }
     }
@@ -292,28 +280,12 @@ impl Op {
         }
     }
 
-    /// The feature level that added this operation: earlier programs cannot read it.
-    pub(crate) fn introduced(&self) -> FeatureLevel {
-        match self {
-            Self::Lock(LockOp::AcquireReentrant { .. }) => FeatureLevel::REENTRY,
-            Self::Gate(GateOp::FinishForever { .. } | GateOp::Reset { .. }) => FeatureLevel::GATES,
-            Self::Node(op) => op.introduced(),
-            Self::Multi(ops) => ops.iter().map(NodeOp::introduced).max().unwrap_or(FeatureLevel::FIRST),
-            Self::Access(AccessOp::PutRole { rules, .. })
-                if rules.iter().any(|rule| rule.resource == Resource::Rates || rule.rights.has_any(Rights::BACKUP)) =>
-            {
-                FeatureLevel::RATES
-            }
-            Self::Rate(_) => FeatureLevel::RATES,
-            Self::Lock(_) | Self::Gate(_) | Self::Access(_) => FeatureLevel::FIRST,
-        }
-    }
-
-    /// The feature level at which the state carries this operation out, with these arguments.
+    /// The feature level that has this operation with these arguments.
     pub fn level(&self) -> FeatureLevel {
         match self {
-            Self::Lock(op) if op.locks().len() > MAX_LOCKS_TOGETHER_BEFORE => FeatureLevel::REENTRY,
-            _ => self.introduced(),
+            Self::Node(_) | Self::Multi(_) | Self::Lock(_) | Self::Gate(_) | Self::Access(_) | Self::Rate(_) => {
+                FeatureLevel::FIRST
+            }
         }
     }
 
@@ -351,10 +323,6 @@ impl Op {
 }
 
 impl NodeOp {
-    fn introduced(&self) -> FeatureLevel {
-        if matches!(self, Self::Add { .. }) { FeatureLevel::RATES } else { FeatureLevel::FIRST }
-    }
-
     fn added(&self) -> Option<&str> {
         match self {
             Self::Create { path, .. }
@@ -422,7 +390,7 @@ pub enum NodeOp {
         token: FencingToken,
     },
     /// Adds to the decimal number that a node holds, within bounds. A missing node counts as 0 and is created; its
-    /// parent must exist. Feature level 3.
+    /// parent must exist.
     Add {
         /// Where.
         path: NodePath,
@@ -436,7 +404,7 @@ pub enum NodeOp {
 }
 
 /// An operation on locks.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LockOp {
     /// Enqueues one ephemeral sequential node for each lock, all under one zxid. Requires a session. Missing
     /// directories are created as containers. The request holds when each of its nodes does.
@@ -540,7 +508,7 @@ impl LockOp {
 }
 
 /// An operation on a gate.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum GateOp {
     /// Begins the operation that a gate stands for, unless it is under way or done.
     Begin {
@@ -561,7 +529,7 @@ pub enum GateOp {
         /// The token that the beginning gave.
         token: FencingToken,
         /// The result that later callers get.
-        #[serde(deserialize_with = "crate::blob::deserialize")]
+        #[serde(with = "crate::blob")]
         result: Arc<[u8]>,
         /// How long the result is kept; at most [`MAX_GATE_KEEP_MS`](crate::limits::MAX_GATE_KEEP_MS).
         keep_ms: u64,
@@ -580,7 +548,7 @@ pub enum GateOp {
         /// The token that the beginning gave.
         token: FencingToken,
         /// The result that later callers get.
-        #[serde(deserialize_with = "crate::blob::deserialize")]
+        #[serde(with = "crate::blob")]
         result: Arc<[u8]>,
     },
     /// Opens a gate by force: ends the pending operation, or forgets the result. The frontend decides who may, and
@@ -593,7 +561,7 @@ pub enum GateOp {
     },
 }
 
-/// An operation on a rate limit. Feature level 3.
+/// An operation on a rate limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RateOp {
     /// Takes permits for requests in their order, until one of them cannot be granted.

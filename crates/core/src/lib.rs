@@ -18,7 +18,6 @@ pub mod limits;
 pub mod lock;
 pub mod namespace;
 mod nesting;
-mod op_codec;
 pub mod path;
 pub mod rate;
 pub mod reply;

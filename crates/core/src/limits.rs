@@ -47,8 +47,6 @@ pub const MAX_EPHEMERALS_PER_SESSION: u32 = 100_000;
 pub const MAX_EXPIRED_EPHEMERALS: usize = 5_000;
 /// Shortest session timeout, in milliseconds.
 pub const MIN_SESSION_TIMEOUT_MS: u32 = 100;
-/// The same before the cluster has feature level 3.
-pub const MIN_SESSION_TIMEOUT_MS_BEFORE: u32 = 500;
 /// Longest session timeout, in milliseconds.
 pub const MAX_SESSION_TIMEOUT_MS: u32 = 3_600_000;
 /// Longest TTL of a node: 40 bits of milliseconds, as ZooKeeper encodes it.
@@ -59,8 +57,6 @@ pub const CONTAINER_GRACE_MS: u64 = 10_000;
 pub const MAX_SEQUENCE: u64 = 9_999_999_999;
 /// Most locks that one request asks for.
 pub const MAX_LOCKS_TOGETHER: usize = 256;
-/// The same before the cluster has feature level 3.
-pub const MAX_LOCKS_TOGETHER_BEFORE: usize = 32;
 /// How often a session can hold a lock at once, by re-entry.
 pub const MAX_HOLDS: u32 = 65_535;
 /// Most permits of a semaphore.

@@ -1,8 +1,8 @@
-//! The encoding of a batch in the log: one version byte, then postcard. The bytes of a version never change their
-//! meaning, because logs outlive the programs that wrote them.
+//! The encoding of a batch in the log: one byte with the format, then postcard: the trace of the batch, if it has one,
+//! and the batch. The bytes of a format never change their meaning, because logs outlive the programs that wrote them.
 //!
-//! A batch is written in the oldest version that has everything in it. So a batch that needs a newer one may be
-//! proposed only when the cluster's feature level says that every member reads it.
+//! The format is the number of the lowest feature level that has everything in the batch. So a batch may be proposed
+//! only when the cluster's feature level says that every member reads it.
 
 use thiserror::Error;
 
@@ -10,30 +10,17 @@ use crate::command::{Batch, Command};
 use crate::feature::FeatureLevel;
 use crate::trace_context::{BatchTrace, TraceContext};
 
-/// The newest version: the batch has an operation of feature level 3. Otherwise as the version before.
-const VERSION: u8 = 7;
-/// The batch raises the feature level or carries a trace. The trace, if any, comes before the rest, which is as in the
-/// version before; its first part is the span of the batch.
-const TRACES: u8 = 6;
-/// The version of all other batches.
-const OLDEST: u8 = 5;
-/// The last version of unreleased programs; no longer read.
-const UNRELEASED: u8 = 4;
-
 /// Why bytes are not a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// There are no bytes.
     #[error("an encoded batch is not empty")]
     Empty,
-    /// A program from before the first release wrote it.
-    #[error(
-        "the batch has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this \
-         cluster with empty data directories"
-    )]
-    Unreleased,
     /// A later program wrote it.
-    #[error("the batch has format version {0}, this program reads up to {VERSION}: upgrade this node")]
+    #[error(
+        "the batch has format version {0}, this program reads up to {max}: upgrade this node",
+        max = FeatureLevel::LATEST
+    )]
     Version(u8),
     /// A later program raised the cluster's feature level.
     #[error(
@@ -44,9 +31,6 @@ pub enum DecodeError {
     /// The bytes are damaged, or never were a batch.
     #[error("the batch is damaged: {0}")]
     Damaged(postcard::Error),
-    /// The version that the bytes name does not have what is in them.
-    #[error("the batch is damaged: it has contents that format version {0} does not have")]
-    Contents(u8),
     /// The trace in the bytes cannot belong to the batch.
     #[error("the batch is damaged: its trace has {0}")]
     Trace(&'static str),
@@ -65,33 +49,16 @@ impl DecodeError {
 impl Batch {
     /// Encodes this batch for the log and for other nodes.
     pub fn encode(&self) -> Vec<u8> {
+        let level = self.commands.iter().map(Command::level).max().unwrap_or(FeatureLevel::FIRST);
         // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
         // result would be an empty vector, which no reader accepts as a batch.
-        let version = self.version();
-        let before =
-            if version == OLDEST { Ok(vec![version]) } else { postcard::to_extend(&self.trace, vec![version]) };
-        before.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
+        let trace = postcard::to_extend(&self.trace, vec![level.0 as u8]);
+        trace.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
     }
 
-    /// The oldest version that has everything in this batch.
-    fn version(&self) -> u8 {
-        let introduced = self.commands.iter().map(Command::introduced).max().unwrap_or(FeatureLevel::FIRST);
-        if introduced > FeatureLevel::TRACES {
-            VERSION
-        } else if introduced == FeatureLevel::TRACES || self.trace.is_some() {
-            TRACES
-        } else {
-            OLDEST
-        }
-    }
-
-    /// The feature level that the cluster must have before a leader appends an encoded batch. Only the version is
-    /// looked at: a batch of version 6 raises the level, or carries a trace that its node would not have added before.
+    /// The feature level that the cluster must have before a leader appends an encoded batch.
     pub fn level_in(bytes: &[u8]) -> FeatureLevel {
-        match bytes.first() {
-            Some(&VERSION) => FeatureLevel::LATEST,
-            _ => FeatureLevel::FIRST,
-        }
+        bytes.first().map_or(FeatureLevel::FIRST, |format| FeatureLevel((*format).into()))
     }
 
     /// The level to which this batch raises the feature level, if it does.
@@ -103,17 +70,15 @@ impl Batch {
         self.commands.iter().filter_map(level).max()
     }
 
-    /// The level to which an encoded batch raises the feature level, if it does. An ordinary batch is not decoded.
-    pub fn raised_in(bytes: &[u8]) -> Option<FeatureLevel> {
-        if !matches!(bytes.first(), Some(TRACES..=VERSION)) {
-            return None;
-        }
-        Self::decode(bytes).ok()?.raised_to()
+    /// The level to which an encoded batch raises the feature level, if it does and a program that supports the levels
+    /// up to this one can read it.
+    pub fn raised_in(supported: FeatureLevel, bytes: &[u8]) -> Option<FeatureLevel> {
+        Self::decode_at(supported, bytes).ok()?.raised_to()
     }
 
     /// The span of the batch that an encoded batch carries, without decoding the rest.
     pub fn trace_in(bytes: &[u8]) -> Option<TraceContext> {
-        let (TRACES..=VERSION, rest) = bytes.split_first()? else { return None };
+        let (_, rest) = bytes.split_first()?;
         postcard::take_from_bytes::<Option<TraceContext>>(rest).ok()?.0.filter(TraceContext::is_valid)
     }
 
@@ -122,16 +87,19 @@ impl Batch {
     /// # Errors
     /// Says what is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
-        match *version {
-            OLDEST..=VERSION => {}
-            1..=UNRELEASED => return Err(DecodeError::Unreleased),
-            other => return Err(DecodeError::Version(other)),
+        Self::decode_at(FeatureLevel::LATEST, bytes)
+    }
+
+    /// The same for a program that supports the feature levels up to this one.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_at(supported: FeatureLevel, bytes: &[u8]) -> Result<Self, DecodeError> {
+        let (format, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
+        if !(FeatureLevel::FIRST..=supported).contains(&Self::level_in(bytes)) {
+            return Err(DecodeError::Version(*format));
         }
-        let (trace, body): (Option<BatchTrace>, _) = match *version {
-            OLDEST => (None, body),
-            _ => postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?,
-        };
+        let (trace, body): (Option<BatchTrace>, _) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
         let (mut batch, rest): (Self, _) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
         if let Some(trace) = &trace {
             trace.check(batch.commands.len()).map_err(DecodeError::Trace)?;
@@ -140,14 +108,10 @@ impl Batch {
         if !rest.is_empty() {
             return Err(DecodeError::Trailing(rest.len()));
         }
-        if let Some(level) = batch.raised_to().filter(|level| *level > FeatureLevel::LATEST) {
-            return Err(DecodeError::FeatureLevel(level));
+        match batch.raised_to().filter(|level| *level > supported) {
+            Some(level) => Err(DecodeError::FeatureLevel(level)),
+            None => Ok(batch),
         }
-        // Programs that know only an older version refuse what it does not have, so this one must as well.
-        if batch.version() > *version {
-            return Err(DecodeError::Contents(*version));
-        }
-        Ok(batch)
     }
 }
 
@@ -182,15 +146,15 @@ mod tests {
         assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
-    /// Logs outlive programs: to change these bytes, change the version.
+    /// Logs outlive programs: to change these bytes, change the format.
     #[test]
-    fn the_bytes_of_version_5_stay_what_they_are() {
+    fn the_bytes_of_format_1_stay_what_they_are() {
         for (sequential, byte) in [(Sequential::No, 0), (Sequential::Suffix, 1), (Sequential::Alone, 2)] {
             let mut op = create("/a");
             if let NodeOp::Create { sequential: kept, .. } = &mut op {
                 *kept = sequential;
             }
-            let mut expected = vec![5, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 2];
+            let mut expected = vec![1, 0, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 2];
             expected.extend(b"/a\x01\x04data\x03\x05");
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
@@ -199,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_version_6_are_a_trace_and_those_of_5() {
+    fn a_trace_comes_before_the_batch() {
         let plain = batch(vec![create("/a").into(), create("/b").into()]);
         let (span, request) = (context(7, 8), context(9, 10));
         let traced = Batch { trace: Some(BatchTrace { span, requests: vec![(1, request)] }), ..plain.clone() };
         let trace = [&[1][..], &[7; 16], &[8; 8], &[1], &[1, 1], &[9; 16], &[10; 8], &[1]].concat();
-        let expected = [&[6][..], &trace, &plain.encode()[1..]].concat();
+        let expected = [&[1][..], &trace, &plain.encode()[2..]].concat();
         assert_eq!(traced.encode(), expected);
         assert_eq!(Batch::decode(&expected), Ok(traced));
         assert_eq!(Batch::trace_in(&expected), Some(span));
@@ -212,7 +176,7 @@ mod tests {
         let cut = &expected[..expected.len() - 1];
         assert!(matches!(Batch::decode(cut), Err(DecodeError::Damaged(_))));
         assert_eq!(Batch::decode(&[&expected[..], &[0]].concat()), Err(DecodeError::Trailing(1)));
-        for bytes in [&[][..], &[6], &[6, 0, 1], &expected[..20]] {
+        for bytes in [&[][..], &[1], &[1, 0, 1], &expected[..20]] {
             assert_eq!(Batch::trace_in(bytes), None, "{bytes:?}");
         }
     }
@@ -273,8 +237,8 @@ mod tests {
         let op = NodeOp::Check { path: NodePath::parse("/a").unwrap(), version: None };
         let batch = Batch { commands: vec![Command::Do { actor, op: op.into() }], ..batch(vec![]) };
         let expected =
-            b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x01\x04\x02/a\0";
-        assert_eq!(batch.encode()[13..], expected[..]);
+            b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x01\0\x04\x02/a\0";
+        assert_eq!(batch.encode()[14..], expected[..]);
         assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
@@ -310,7 +274,7 @@ mod tests {
         ];
         for (command, expected) in commands {
             let batch = Batch { commands: vec![command], ..batch(vec![]) };
-            assert_eq!(batch.encode()[13..], expected);
+            assert_eq!(batch.encode()[14..], expected);
         }
     }
 
@@ -331,72 +295,71 @@ mod tests {
         let rate = Rate { limit: 300, per_ms: 5 };
         let (permits, ahead) = (vec![1, 2], 3);
         let ops: [(Op, &[u8]); 36] = [
-            (AccessOp::Enable { first: Some(hash.clone()) }.into(), b"\x11\0\x01\x01h"),
-            (AccessOp::Disable.into(), b"\x11\x01"),
-            (put.into(), b"\x11\x02\x01n\x01\0\x01p\x01\x01\x05"),
-            (AccessOp::DeleteRole { name: name.clone() }.into(), b"\x11\x03\x01n"),
-            (AccessOp::Grant { principal: principal.clone(), role: role.clone() }.into(), b"\x11\x04\x01n\x01h"),
-            (AccessOp::Revoke { principal, role }.into(), b"\x11\x05\x01n\x01h"),
-            (create.into(), b"\x11\x06\x01h\x01n\x01\x05"),
-            (AccessOp::RevokeToken { id: name }.into(), b"\x11\x07\x01n"),
-            (AccessOp::Identify.into(), b"\x11\x08"),
-            (NodeOp::Delete { path: at(), version: None }.into(), b"\x01\x02/a\0"),
+            (AccessOp::Enable { first: Some(hash.clone()) }.into(), b"\x04\0\x01\x01h"),
+            (AccessOp::Disable.into(), b"\x04\x01"),
+            (put.into(), b"\x04\x02\x01n\x01\0\x01p\x01\x01\x05"),
+            (AccessOp::DeleteRole { name: name.clone() }.into(), b"\x04\x03\x01n"),
+            (AccessOp::Grant { principal: principal.clone(), role: role.clone() }.into(), b"\x04\x04\x01n\x01h"),
+            (AccessOp::Revoke { principal, role }.into(), b"\x04\x05\x01n\x01h"),
+            (create.into(), b"\x04\x06\x01h\x01n\x01\x05"),
+            (AccessOp::RevokeToken { id: name }.into(), b"\x04\x07\x01n"),
+            (AccessOp::Identify.into(), b"\x04\x08"),
+            (NodeOp::Delete { path: at(), version: None }.into(), b"\0\x01\x02/a\0"),
             (
                 NodeOp::SetData { path: at(), data: (*b"d").into(), version: Some(1) }.into(),
-                b"\x02\x02/a\x01\x01d\x01\x02",
+                b"\0\x02\x02/a\x01\x01d\x01\x02",
             ),
-            (NodeOp::SetData { path: at(), data: NodeData::NULL, version: None }.into(), b"\x02\x02/a\0\0"),
-            (NodeOp::SetAcl { path: at(), acl: vec![], version: None }.into(), b"\x03\x02/a\0\0"),
-            (NodeOp::Check { path: at(), version: None }.into(), b"\x04\x02/a\0"),
-            (NodeOp::CheckLock { lock: lock("a"), token }.into(), b"\x05\x01a\x07"),
-            (Op::Multi(vec![]), b"\x06\0"),
-            (acquire(LockMode::Exclusive).into(), b"\x07\x02\x01a\x01b\0\xac\x02\x09\x01l"),
-            (acquire(LockMode::Shared).into(), b"\x07\x02\x01a\x01b\x01\xac\x02\x09\x01l"),
-            (acquire(LockMode::Write).into(), b"\x07\x02\x01a\x01b\x02\xac\x02\x09\x01l"),
-            (acquire(LockMode::Permit(5)).into(), b"\x07\x02\x01a\x01b\x03\x05\xac\x02\x09\x01l"),
+            (NodeOp::SetData { path: at(), data: NodeData::NULL, version: None }.into(), b"\0\x02\x02/a\0\0"),
+            (NodeOp::SetAcl { path: at(), acl: vec![], version: None }.into(), b"\0\x03\x02/a\0\0"),
+            (NodeOp::Check { path: at(), version: None }.into(), b"\0\x04\x02/a\0"),
+            (NodeOp::CheckLock { lock: lock("a"), token }.into(), b"\0\x05\x01a\x07"),
+            (Op::Multi(vec![]), b"\x01\0"),
+            (acquire(LockMode::Exclusive).into(), b"\x02\0\x02\x01a\x01b\0\xac\x02\x09\x01l"),
+            (acquire(LockMode::Shared).into(), b"\x02\0\x02\x01a\x01b\x01\xac\x02\x09\x01l"),
+            (acquire(LockMode::Write).into(), b"\x02\0\x02\x01a\x01b\x02\xac\x02\x09\x01l"),
+            (acquire(LockMode::Permit(5)).into(), b"\x02\0\x02\x01a\x01b\x03\x05\xac\x02\x09\x01l"),
             (
                 LockOp::Withdraw { locks: locks(), token, if_holding: IfHolding::Release }.into(),
-                b"\x08\x02\x01a\x01b\x07\x01",
+                b"\x02\x01\x02\x01a\x01b\x07\x01",
             ),
-            (LockOp::Release { locks: locks(), token }.into(), b"\x09\x02\x01a\x01b\x07"),
-            (LockOp::Downgrade { lock: lock("a"), token }.into(), b"\x0a\x01a\x07"),
-            (LockOp::Claim { locks: locks(), token }.into(), b"\x0b\x02\x01a\x01b\x07"),
+            (LockOp::Release { locks: locks(), token }.into(), b"\x02\x02\x02\x01a\x01b\x07"),
+            (LockOp::Downgrade { lock: lock("a"), token }.into(), b"\x02\x03\x01a\x07"),
+            (LockOp::Claim { locks: locks(), token }.into(), b"\x02\x04\x02\x01a\x01b\x07"),
             (
                 LockOp::Abandon { locks: locks(), token, versions: vec![1, 2] }.into(),
-                b"\x0c\x02\x01a\x01b\x07\x02\x02\x04",
+                b"\x02\x05\x02\x01a\x01b\x07\x02\x02\x04",
             ),
-            (LockOp::ForceRelease { lock: lock("a"), token }.into(), b"\x0d\x01a\x07"),
+            (LockOp::ForceRelease { lock: lock("a"), token }.into(), b"\x02\x06\x01a\x07"),
             (
                 GateOp::Begin { key: key(), fingerprint: "f".into(), pending_ms: 5, label: "l".into() }.into(),
-                b"\x0e\x01k\x01f\x05\x01l",
+                b"\x03\0\x01k\x01f\x05\x01l",
             ),
             (
                 GateOp::Finish { key: key(), token, result: (*b"r").into(), keep_ms: 5 }.into(),
-                b"\x0f\x01k\x07\x01r\x05",
+                b"\x03\x01\x01k\x07\x01r\x05",
             ),
-            (GateOp::Fail { key: key(), token }.into(), b"\x10\x01k\x07"),
+            (GateOp::Fail { key: key(), token }.into(), b"\x03\x02\x01k\x07"),
             (
                 LockOp::AcquireReentrant { lock: lock("a"), delay_ms: 300, uuid: RequestId(9), label: "l".into() }
                     .into(),
-                b"\x12\x01a\xac\x02\x09\x01l",
+                b"\x02\x07\x01a\xac\x02\x09\x01l",
             ),
-            (GateOp::FinishForever { key: key(), token, result: (*b"r").into() }.into(), b"\x13\x01k\x07\x01r"),
-            (GateOp::Reset { key: key(), token: Some(token) }.into(), b"\x16\x01k\x01\x07"),
-            (GateOp::Reset { key: key(), token: None }.into(), b"\x16\x01k\0"),
-            (NodeOp::Add { path: at(), delta: -1, min: None, max: Some(5) }.into(), b"\x14\x02/a\x01\0\x01\x0a"),
+            (GateOp::FinishForever { key: key(), token, result: (*b"r").into() }.into(), b"\x03\x03\x01k\x07\x01r"),
+            (GateOp::Reset { key: key(), token: Some(token) }.into(), b"\x03\x04\x01k\x01\x07"),
+            (GateOp::Reset { key: key(), token: None }.into(), b"\x03\x04\x01k\0"),
+            (NodeOp::Add { path: at(), delta: -1, min: None, max: Some(5) }.into(), b"\0\x06\x02/a\x01\0\x01\x0a"),
             (
                 Op::Multi(vec![NodeOp::Add { path: at(), delta: 1, min: Some(0), max: None }]),
-                b"\x06\x01\x06\x02/a\x02\x01\0\0",
+                b"\x01\x01\x06\x02/a\x02\x01\0\0",
             ),
             (
                 RateOp::Take { name: rates("r"), rate, permits, ahead, reconfigure: true }.into(),
-                b"\x15\0\x01r\xac\x02\x05\x02\x01\x02\x03\x01",
+                b"\x05\0\x01r\xac\x02\x05\x02\x01\x02\x03\x01",
             ),
         ];
         for (op, expected) in ops {
             let bytes = batch(vec![op.clone()]).encode();
-            let (version, at) = if op.introduced() == FeatureLevel::FIRST { (5, 20) } else { (7, 21) };
-            assert_eq!((bytes[0], &bytes[at..]), (version, expected), "{op:?}");
+            assert_eq!((bytes[0], &bytes[21..]), (1, expected), "{op:?}");
             assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
         }
     }
@@ -404,56 +367,41 @@ mod tests {
     #[test]
     fn the_bytes_of_a_raised_feature_level_stay_what_they_are() {
         let raise = |level| Batch { commands: vec![Command::RaiseFeatureLevel { level }], ..batch(vec![]) };
-        let mut bytes = raise(FeatureLevel(2)).encode();
-        assert_eq!(bytes, [6, 0, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 9, 2]);
-        assert_eq!(Batch::decode(&bytes), Ok(raise(FeatureLevel(2))));
-        assert_eq!(Batch::raised_in(&bytes), Some(FeatureLevel(2)));
-        assert_eq!(Batch::raised_in(&batch(vec![create("/a").into()]).encode()), None);
-        bytes.splice(..2, [5]);
-        assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(5)));
+        let bytes = raise(FeatureLevel(1)).encode();
+        assert_eq!(bytes, [1, 0, 1, 2, 3, 2, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 9, 1]);
+        assert_eq!(Batch::decode(&bytes), Ok(raise(FeatureLevel(1))));
+        assert_eq!(Batch::raised_in(FeatureLevel::LATEST, &bytes), Some(FeatureLevel(1)));
+        let other = batch(vec![create("/a").into()]).encode();
+        assert_eq!(Batch::raised_in(FeatureLevel::LATEST, &other), None);
+    }
+
+    #[test]
+    fn what_a_later_program_wrote_is_refused_until_the_program_supports_its_level() {
         let later = FeatureLevel(FeatureLevel::LATEST.0 + 1);
-        let error = Batch::decode(&raise(later).encode()).unwrap_err();
-        assert!(error == DecodeError::FeatureLevel(later) && error.to_string().contains("upgrade this node"));
-    }
+        let raise = Batch { commands: vec![Command::RaiseFeatureLevel { level: later }], ..batch(vec![]) };
+        let mut bytes = raise.encode();
+        let error = Batch::decode(&bytes).unwrap_err();
+        assert!(error == DecodeError::FeatureLevel(later) && error.is_too_new());
+        assert!(error.to_string().contains("upgrade this node"), "{error}");
+        assert_eq!(Batch::raised_in(FeatureLevel::LATEST, &bytes), None);
+        assert_eq!(Batch::decode_at(later, &bytes), Ok(raise.clone()));
+        assert_eq!(Batch::raised_in(later, &bytes), Some(later));
 
-    #[test]
-    fn an_operation_of_level_3_needs_version_7() {
-        let (lock, uuid) = (LockName::parse("a").unwrap(), RequestId(9));
-        let op = Op::from(LockOp::AcquireReentrant { lock, delay_ms: 0, uuid, label: "".into() });
-        let batch = batch(vec![op, create("/a").into()]);
-        let mut bytes = batch.encode();
-        assert_eq!((bytes[0], Batch::level_in(&bytes)), (7, FeatureLevel(3)));
-        assert_eq!(Batch::raised_in(&bytes), None);
-        bytes[0] = 6;
-        assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(6)));
-        bytes.splice(..2, [5]);
-        assert_eq!(Batch::decode(&bytes), Err(DecodeError::Contents(5)));
-
-        let span = context(7, 8);
-        let traced = Batch { trace: Some(BatchTrace { span, requests: vec![] }), ..batch };
-        let bytes = traced.encode();
-        assert_eq!((bytes[0], Batch::trace_in(&bytes)), (7, Some(span)));
-        assert_eq!(Batch::decode(&bytes), Ok(traced));
-    }
-
-    /// Programs of level 2 and before write such a request in version 5, and have it refused: reading it must not fail.
-    #[test]
-    fn a_request_for_many_locks_needs_no_version_but_a_level() {
-        let locks = (0..33).map(|number| LockName::parse(&format!("l{number:02}")).unwrap()).collect();
-        let op = Op::from(LockOp::Release { locks, token: FencingToken(7) });
-        assert_eq!((op.introduced(), op.level()), (FeatureLevel(1), FeatureLevel(3)));
-        assert_eq!(batch(vec![op]).encode()[0], 5);
+        assert_eq!(Batch::level_in(&bytes), FeatureLevel::FIRST);
+        bytes[0] = later.0 as u8;
+        assert_eq!(Batch::level_in(&bytes), later);
+        let error = Batch::decode(&bytes).unwrap_err();
+        assert!(error == DecodeError::Version(later.0 as u8) && error.is_too_new());
+        assert!(error.to_string().contains("upgrade this node"), "{error}");
+        assert_eq!(Batch::decode_at(later, &bytes), Ok(raise));
     }
 
     #[test]
     fn what_is_no_batch_is_refused() {
         let bytes = batch(vec![create("/a").into()]).encode();
         assert_eq!(Batch::decode(&[]), Err(DecodeError::Empty));
-        assert_eq!(Batch::decode(&[9]), Err(DecodeError::Version(9)));
-        for version in 1..=UNRELEASED {
-            let unreleased = Batch::decode(&[version, 1, 2, 3, 4, 0]).unwrap_err();
-            assert_eq!(unreleased, DecodeError::Unreleased);
-            assert!(unreleased.to_string().contains("unreleased program"), "{unreleased}");
+        for format in [0, 9] {
+            assert_eq!(Batch::decode(&[format]), Err(DecodeError::Version(format)));
         }
         for cut in 1..bytes.len() {
             assert!(matches!(Batch::decode(&bytes[..cut]), Err(DecodeError::Damaged(_))), "cut at {cut}");
@@ -463,38 +411,15 @@ mod tests {
         assert!(Batch::decode(&relative).is_err(), "a path without its slash was taken");
     }
 
-    /// At two bytes a level, 100,000 levels would overflow the stack of every node that reads the entry.
-    #[test]
-    fn nesting_is_bounded_when_read() {
-        let mut bytes = vec![OLDEST, 1, 2, 3, 2, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0];
-        bytes.extend([6, 1].repeat(100_000));
-        assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
-    }
-
+    /// So nothing nests.
     #[test]
     fn a_multi_is_read_only_with_operations_on_nodes() {
         let multi = batch(vec![Op::Multi(vec![NodeOp::Check { path: NodePath::root(), version: None }])]).encode();
-        assert_eq!(multi[20..], *b"\x06\x01\x04\x01/\0");
-        let (alone, within) = (&multi[..20], &multi[..22]);
-        let others: [&[u8]; 12] = [
-            b"\x11\x01",
-            b"\x06\0",
-            b"\x07\x01\x01a\0\0\x09\0",
-            b"\x08\x01\x01a\x07\0",
-            b"\x09\x01\x01a\x07",
-            b"\x0a\x01a\x07",
-            b"\x0b\x01\x01a\x07",
-            b"\x0c\x01\x01a\x07\x01\0",
-            b"\x0d\x01a\x07",
-            b"\x0e\x01k\x01f\x05\0",
-            b"\x0f\x01k\x07\0\x05",
-            b"\x10\x01k\x07",
-        ];
-        for other in others {
-            assert!(Batch::decode(&[alone, other].concat()).is_ok(), "{other:?} alone");
-            let read = Batch::decode(&[within, other].concat());
-            assert!(matches!(read, Err(DecodeError::Damaged(_))), "{other:?}: {read:?}");
-        }
-        assert!(matches!(Batch::decode(&[alone, b"\x17"].concat()), Err(DecodeError::Damaged(_))));
+        assert_eq!(multi[21..], *b"\x01\x01\x04\x01/\0");
+        let (alone, within) = (&multi[..21], &multi[..23]);
+        let lock = b"\x02\x06\x01a\x07";
+        assert!(Batch::decode(&[alone, lock].concat()).is_ok());
+        assert!(Batch::decode(&[within, lock].concat()).is_err(), "a lock operation within a multi was taken");
+        assert!(matches!(Batch::decode(&[alone, b"\x06"].concat()), Err(DecodeError::Damaged(_))));
     }
 }

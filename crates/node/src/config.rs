@@ -52,6 +52,9 @@ pub struct NodeConfig {
     pub keepalive_group_timeout_ms: u64,
     /// How long a shutdown waits for commands in flight.
     pub shutdown_timeout_ms: u64,
+    /// The highest feature level that this node reads and takes part in: the latest of this program. Tests set a later
+    /// one, so that a cluster of two versions can be tried.
+    pub supported_level: FeatureLevel,
 }
 
 impl NodeConfig {
@@ -81,6 +84,7 @@ impl NodeConfig {
             reap_every_ms: 1_000,
             keepalive_group_timeout_ms: 1_000,
             shutdown_timeout_ms: 5_000,
+            supported_level: FeatureLevel::LATEST,
         }
     }
 
@@ -113,11 +117,10 @@ impl NodeConfig {
                 self.max_batches_in_flight
             ));
         }
-        if self.consensus.feature_level > FeatureLevel::LATEST.0 {
+        if self.consensus.feature_level > self.supported_level.0 {
             return Err(format!(
                 "feature_level is at most {}, the latest that this program supports; it is {}",
-                FeatureLevel::LATEST,
-                self.consensus.feature_level
+                self.supported_level, self.consensus.feature_level
             ));
         }
         if self.session_tick_ms > 500 {

@@ -1,5 +1,5 @@
 //! The leader raises the cluster's feature level ([`lockkeeper_core::FeatureLevel`]) once every member supports a
-//! higher one, and gives the cluster its uid at the level that has one.
+//! higher one, and gives the cluster its uid.
 //!
 //! It must never raise the level beyond what each member's present program can read: such a member would be out of the
 //! cluster until it is upgraded.
@@ -32,7 +32,7 @@ pub(crate) fn start(replica: Arc<Replica>, replication: Arc<dyn Replication>, pr
             let pause = if is_new(&replica) || lacks_uid(&replica) { COMPARE_NEW_EVERY } else { COMPARE_EVERY };
             clock.sleep_until(clock.now() + pause).await;
             let present = replica.feature_level();
-            let common = match present < FeatureLevel::LATEST {
+            let common = match present < replica.supported_level {
                 true => replication.common_feature_level().map(FeatureLevel),
                 // No member of this version can support more.
                 false => None,
@@ -59,9 +59,9 @@ fn is_new(replica: &Replica) -> bool {
     state.feature_level() == FeatureLevel::FIRST && state.zxid() == Zxid(0)
 }
 
-/// Whether the cluster has no uid at a level that has one: it has just reached the level, or began from another one.
+/// Whether the cluster has no uid: it is new, or began from another one.
 fn lacks_uid(replica: &Replica) -> bool {
-    replica.feature_level() >= FeatureLevel::CLUSTER_UID && replica.cluster_uid().is_none()
+    replica.cluster_uid().is_none()
 }
 
 /// The level beyond the present one that all members support, and since when.

@@ -337,9 +337,7 @@ impl Node {
         self.engine.refuse_request_when_full(who, locks).await
     }
 
-    /// Checks, before a gate is begun, that its result can be stored by an operation like `finish`. Below
-    /// [`FeatureLevel::GATES`](lockkeeper_core::FeatureLevel::GATES) it may still be refused once the work is done:
-    /// when others have filled the state by then.
+    /// Checks, before a gate is begun, that its result can be stored by an operation like `finish`.
     ///
     /// # Errors
     /// See [`NodeError`].

@@ -15,7 +15,6 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use hyper::body::Incoming;
 use lockkeeper_api::{CLUSTER_HEADER, ClusterIdentity, Code};
-use lockkeeper_core::FeatureLevel;
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
@@ -127,9 +126,7 @@ impl ClientFront {
             }
             let detail = format!(
                 "the request is for cluster {named}, and this node does not know the uid of its cluster yet; not \
-                 executed; ask another node or try again; a node to which this happens all the time belongs to another \
-                 cluster, which has no uid below feature level {}",
-                FeatureLevel::CLUSTER_UID
+                 executed; ask another node or try again"
             );
             return Err(Failure::new(Code::NoLeader, detail).retry_after(RETRY_AFTER_MS));
         }

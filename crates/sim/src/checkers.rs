@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Batch, Event, FeatureLevel, LockName, NodeData, Op, RateName, Refusal, Reply, State, Term};
+use lockkeeper_core::{Batch, Event, LockName, NodeData, Op, RateName, Refusal, Reply, State, Term};
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
@@ -29,6 +29,7 @@ use crate::checks::rights::Rights;
 use crate::checks::sessions::Sessions;
 use crate::checks::watches::{Received, Watches};
 use crate::checks::{Check, Checked, Violation};
+use crate::settings::LATER_LEVEL;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -211,7 +212,7 @@ impl Checkers {
         let proposal = lockkeeper_consensus::proposal_of(record).map_err(|error| error.to_string());
         let batch = proposal.and_then(|proposal| {
             let Some(proposal) = proposal else { return Ok(None) };
-            let batch = Batch::decode(&proposal.payload).map_err(|error| error.to_string())?;
+            let batch = Batch::decode_at(LATER_LEVEL, &proposal.payload).map_err(|error| error.to_string())?;
             Ok(Some(Batch { clock_ms: proposal.clock_ms, ..batch }))
         });
         match batch {
@@ -339,21 +340,6 @@ impl Checkers {
             },
         };
         self.hold(Check::AppliedAgreement, checked);
-    }
-
-    /// The cluster's feature level, which a request that begins now must not be refused for.
-    pub fn feature_level(&self) -> FeatureLevel {
-        self.state.feature_level()
-    }
-
-    /// A client was refused, in a request that began when the cluster had this feature level.
-    pub fn refused(&mut self, level: FeatureLevel, refusal: &Refusal) {
-        if let Refusal::FeatureLevelTooLow { needed, .. } = refusal
-            && *needed <= level
-        {
-            let what = format!("a request that began at feature level {} was refused: {refusal}", level.0);
-            self.broken(Check::Linearizable, what);
-        }
     }
 
     /// A client was given this answer to a request with an id.

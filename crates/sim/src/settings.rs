@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockkeeper_core::FeatureLevel;
 use lockkeeper_node::NodeConfig;
 
 /// A machine of the world: nodes count from 1, and all clients live on [`CLIENTS`].
@@ -9,6 +10,9 @@ pub type HostId = u64;
 
 /// The one host of all clients.
 pub const CLIENTS: HostId = 0;
+
+/// The feature level that the nodes of a drawn world support: one that no program has yet, so that the level rises.
+pub(crate) const LATER_LEVEL: FeatureLevel = FeatureLevel(FeatureLevel::LATEST.0 + 1);
 
 /// How one direction between two hosts behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,7 +13,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
 use crate::fault_kind::FaultKind;
-use crate::settings::{DiskPlan, LinkPlan, WorldPlan};
+use crate::settings::{DiskPlan, LATER_LEVEL, LinkPlan, WorldPlan};
 
 /// What clients do, by the share of each kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -235,6 +235,7 @@ fn draw_node(rng: &mut StdRng) -> NodeConfig {
     consensus.snapshot_every_entries = *[50, 200, 1_000, 50_000].choose(rng).unwrap_or(&1_000);
     consensus.keep_entries = *[10, 100, 1_000].choose(rng).unwrap_or(&100);
     let mut node = NodeConfig::new(consensus);
+    (node.supported_level, node.consensus.feature_level) = (LATER_LEVEL, LATER_LEVEL.0);
     node.bookmark_every_ms = 500;
     node.watch_queue_events = *[2, 16, 1_024].choose(rng).unwrap_or(&1_024);
     node.history_events = *[20, 1_000, 100_000].choose(rng).unwrap_or(&1_000);

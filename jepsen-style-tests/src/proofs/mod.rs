@@ -373,8 +373,8 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "rolling-upgrade",
-        about: "the release before is replaced node by node under load: no failed request, then the feature level \
-            rises, and the old program refuses",
+        about: "the release before is replaced node by node under load: no failed request; where the feature level \
+            rises then, the old program refuses, and where not, it serves again",
         limit: |_| minutes(4),
         run: |context| Box::pin(rolling_upgrade::run(context)),
     },

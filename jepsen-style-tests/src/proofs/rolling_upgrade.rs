@@ -1,6 +1,7 @@
 //! A cluster of the release before is upgraded node by node under load, the leader last, as docs/operate.md says. In a
 //! mixed cluster no request may fail, members are changed through both programs, and the feature level stays where it
-//! is. Once all nodes are upgraded it rises; from then on the old program must refuse the data, and say what to do.
+//! is. Once all nodes are upgraded it rises to that of the new program. If that is a higher one, the old program must
+//! refuse the data from then on, and say what to do; if it is not, the old program must serve on them again.
 //!
 //! Two kinds of clients: some ask each node themselves, and leave a node before it is stopped; others use the client
 //! library with all endpoints, and nobody tells them anything.
@@ -43,23 +44,27 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         return Err(Failed::CannotRun("it needs --previous, the program of the release before".into()));
     };
     let mut upgrade = Upgrade::start(context, previous).await?;
+    let old_level = upgrade.level_of_old_program().await?;
     let (leader, _) = upgrade.cluster.leader().await?;
     let followers: Vec<u64> = upgrade.cluster.ids().into_iter().filter(|id| *id != leader).collect();
     upgrade.replace(followers[0], &context.binary).await?;
     upgrade.change_members_through(followers[0]).await?;
     upgrade.replace(followers[1], &context.binary).await?;
-    upgrade.level_stays(leader).await?;
+    upgrade.level_stays(leader, old_level).await?;
     upgrade.hand_over(leader).await?;
     upgrade.replace(leader, &context.binary).await?;
     let raised = upgrade.level_rises().await?;
-    upgrade.is_refused(followers[0], previous).await?;
+    let back = match old_level < LEVEL {
+        true => upgrade.is_refused(followers[0], previous).await?,
+        false => upgrade.goes_back(followers[0], previous).await?,
+    };
     let (work, cycles) = (upgrade.load.end().await, upgrade.library.end().await?);
     upgrade.cluster.agree(AGREE_WITHIN).await?;
     work.judge()?;
     Ok(format!(
         "3 nodes upgraded under {} lock cycles and {cycles} of the client library: no request failed, the longest \
-         pause was {}, tokens rose; the feature level stayed at 1 beside an old node and rose to 2 in {:.1} s; the old \
-         program refused",
+         pause was {}, tokens rose; the feature level stayed at {old_level} beside an old node and was {LEVEL} in \
+         {:.1} s; the old program {back}",
         work.grants.len(),
         millis(work.longest_pause),
         raised.as_secs_f64()
@@ -81,6 +86,15 @@ impl<'a> Upgrade<'a> {
         let library = LibraryClients::start(&cluster.endpoints()).await?;
         tokio::time::sleep(BETWEEN).await;
         Ok(Self { context, cluster, load, library })
+    }
+
+    /// The level at which the old cluster is.
+    async fn level_of_old_program(&self) -> Result<u32, Failed> {
+        let statuses = self.cluster.statuses(false).await;
+        match statuses.iter().find_map(|status| status.feature_level) {
+            Some(level @ 1..=LEVEL) => Ok(level),
+            other => broken(format!("the release before is at feature level {other:?}, and this one at {LEVEL}")),
+        }
     }
 
     /// Stops a node as a service manager does, and starts it with another program.
@@ -143,14 +157,14 @@ impl<'a> Upgrade<'a> {
 
     /// One node still runs the old program, an upgraded one leads, and all are in step for longer than it takes to
     /// raise the level: it must stay.
-    async fn level_stays(&self, old: u64) -> Result<(), Failed> {
+    async fn level_stays(&self, old: u64, old_level: u32) -> Result<(), Failed> {
         let Some(upgraded) = self.cluster.ids().into_iter().find(|id| *id != old) else { return Ok(()) };
         self.hand_over(upgraded).await?;
         let (begun, mut in_step) = (Instant::now(), 0_u32);
         while begun.elapsed() < STAYS_FOR {
             let statuses = self.cluster.statuses(false).await;
             let levels: Vec<Option<u32>> = statuses.iter().map(|status| status.feature_level).collect();
-            if levels.iter().any(|level| level.is_some_and(|level| level != 1)) {
+            if levels.iter().any(|level| level.is_some_and(|level| level != old_level)) {
                 return broken(format!("the feature level rose beside an old node: {levels:?}"));
             }
             let all_synced = |status: &Status| status.members.iter().all(|member| member.synced == Some(true));
@@ -182,8 +196,15 @@ impl<'a> Upgrade<'a> {
         }
     }
 
+    /// The old program serves beside the new one on what that has written, and the new one goes on after it.
+    async fn goes_back(&mut self, node: u64, previous: &Path) -> Result<&'static str, Failed> {
+        self.replace(node, previous).await?;
+        self.replace(node, &self.context.binary).await?;
+        Ok("served on its data again")
+    }
+
     /// The old program ends instead of serving on the data of the new one, which then goes on with them.
-    async fn is_refused(&mut self, node: u64, previous: &Path) -> Result<(), Failed> {
+    async fn is_refused(&mut self, node: u64, previous: &Path) -> Result<&'static str, Failed> {
         self.context.log.say(format!("node {node} goes back to the old program"));
         self.load.use_nodes(apis_but(&self.cluster, node)).await;
         self.stop(node).await?;
@@ -205,7 +226,7 @@ impl<'a> Upgrade<'a> {
         self.cluster.ready(node).await?;
         self.load.use_nodes(apis_but(&self.cluster, 0)).await;
         tokio::time::sleep(BETWEEN).await;
-        Ok(())
+        Ok("refused")
     }
 }
 

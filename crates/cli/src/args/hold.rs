@@ -72,8 +72,8 @@ CMD runs in a process group of its own with
 A `lockkeeper lock` within CMD that names a lock of LOCKKEEPER_HELD does not wait for itself: it holds the lock once
 more under the same token, says so, and releases only its own hold. It uses the session of the outer one: a --ttl of
 its own has no effect, and standard error says so. If it is left behind when the outer one ends, also by --max-hold, it
-keeps the lock until it ends itself. It needs feature level 3 of the cluster, and a lock that is held exclusively and by
-itself: together with other locks, in either command, it is refused (125).
+keeps the lock until it ends itself. It needs a lock that is held exclusively and by itself: together with other locks,
+in either command, it is refused (125).
 
 Several locks are acquired all or none, in one transaction and with one token. Their order on the command line does not
 matter, and they cannot deadlock.

@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lockkeeper_server::local::Cluster;
 use nix::sys::signal::{Signal, kill};
 
-use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, numbers};
+use crate::support::{Dev, Killed, alive, complaint, eventually, json, numbers};
 
 #[test]
 fn a_command_behind_a_gate() {
@@ -26,23 +25,6 @@ fn a_command_behind_a_gate() {
     a_reset_ends_the_command(&dev);
     a_reader_that_leaves_does_not_cost_the_result(&dev);
     bad_arguments(&dev);
-}
-
-/// A member of an earlier version holds the cluster back: each call would run it once more.
-#[test]
-fn what_cannot_be_kept_for_ever_is_not_run() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let held_back = Cluster::start_with(1, |config| config.cluster.max_feature_level = Some(2));
-    let cluster = runtime.block_on(held_back).unwrap();
-    let run = |options: &[&str]| {
-        let mut command = lockkeeper();
-        command.args(["--endpoints", &cluster.endpoints()[0], "gate", "pay/42"]).args(options);
-        command.args(["--", "echo", "ran"]).output().unwrap()
-    };
-    let refused = run(&["--keep", "forever"]);
-    assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(125), &b""[..]), "{refused:?}");
-    assert!(complaint(&refused).contains("feature_level_too_low"), "{refused:?}");
-    assert_eq!(run(&[]).stdout, b"ran\n");
 }
 
 fn gate(dev: &Dev, options: &[&str], script: &str) -> Command {

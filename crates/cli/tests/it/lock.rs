@@ -212,10 +212,6 @@ fn nested(dev: &Dev, arguments: &str) -> String {
 #[test]
 fn a_lock_within_a_lock() {
     let dev = Dev::start(3, &[]);
-    eventually("the feature level of re-entry", || {
-        let statuses = json(&dev.run(&["--json", "status"]));
-        (0..3).all(|node| statuses["endpoints"][node]["feature_level"].as_u64() >= Some(3))
-    });
     the_same_lock_is_held_once_more(&dev);
     the_outer_one_decides_the_ttl(&dev);
     another_lock_has_a_session_of_its_own(&dev);

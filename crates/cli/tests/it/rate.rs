@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::support::{Dev, complaint, eventually, json};
+use crate::support::{Dev, complaint, json};
 
 fn run(dev: &Dev, arguments: &[&str]) -> Output {
     let mut command = dev.command(&["rate"]);
@@ -12,7 +12,6 @@ fn run(dev: &Dev, arguments: &[&str]) -> Output {
 #[test]
 fn a_rate_limit_on_the_command_line() {
     let dev = Dev::start(1, &[]);
-    eventually("feature level 3", || run(&dev, &["probe", "--limit", "1", "--per", "1ms"]).status.success());
     let hourly = |more: &[&'static str]| run(&dev, &[&["api/mails", "--limit", "3", "--per", "1h"], more].concat());
 
     let granted = hourly(&[]);

@@ -11,7 +11,7 @@ use crate::session::Session;
 /// Several locks that are held together.
 pub type MultiGuard = Guard<kind::Together>;
 
-/// From 1 to 256 locks (32 before the cluster has feature level 3) that are acquired and released together.
+/// From 1 to 256 locks that are acquired and released together.
 ///
 /// The requests enter all queues at one point of the cluster's order. So two multi-locks never deadlock, whatever
 /// names they share. While a multi-lock waits, it waits in all its queues, and the requests behind it wait as well.

@@ -1,17 +1,14 @@
 //! The feature levels that members announce: the highest that a node supports and that its operator allows.
 //!
 //! A node announces its level behind its claim and behind its answer to a claim (see [`crate::claim_exchange`]).
-//! Programs of version 0.1 announce none and ignore that of others. Each start of a member exchanges claims anew, so
-//! this node knows the level of the program that a member runs now, or nothing if the two have not met since.
+//! Each start of a member exchanges claims anew, so this node knows the level of the program that a member runs now, or
+//! nothing if the two have not met since.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
 use crate::admission::claim::StartId;
-
-/// The level of programs of version 0.1, which announce none.
-pub(crate) const FIRST_LEVEL: u32 = 1;
 
 /// See the module's text.
 pub(crate) struct AnnouncedLevels {
@@ -39,11 +36,6 @@ impl AnnouncedLevels {
         self.others.lock().remove(&node);
     }
 
-    /// The level that a member of the cluster has announced to this node.
-    pub(crate) fn of(&self, node: u64) -> Option<u32> {
-        self.others.lock().get(&node).map(|(_, level)| *level)
-    }
-
     /// All levels that this node knows, its own as that of `node`.
     pub(crate) fn all(&self, node: u64) -> BTreeMap<u64, u32> {
         let others = self.others.lock();
@@ -65,10 +57,10 @@ mod tests {
         let levels = AnnouncedLevels::new(2);
         levels.note(3, start(5), 2);
         levels.note(3, start(4), 1);
-        assert_eq!(levels.of(3), Some(2));
+        assert_eq!(levels.all(1), BTreeMap::from([(1, 2), (3, 2)]));
         levels.note(3, start(6), 1);
         assert_eq!(levels.all(1), BTreeMap::from([(1, 2), (3, 1)]));
         levels.forget(3);
-        assert_eq!(levels.of(3), None);
+        assert_eq!(levels.all(1), BTreeMap::from([(1, 2)]));
     }
 }

@@ -1,7 +1,6 @@
 //! The bodies of peer calls and answers, with their encoding. Bodies come from outside, so decoding refuses what it
 //! does not understand.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -10,16 +9,15 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::admission::levels::FIRST_LEVEL;
 use crate::application::ClockReport;
 use crate::connection::order::Ticket;
 use crate::error::{BarrierError, ChangeError, ProposeError, invalid};
 use crate::raft::log::codec;
 use crate::raft::types::{LogId, MAX_INDEX, TypeConfig, Vote};
-use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberAddresses, MemberChange, MemberRole, Members};
+use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS, MemberChange, Members};
 
 /// First byte of every body: the version of what follows.
-const VERSION: u8 = 4;
+const VERSION: u8 = 1;
 /// Payload bytes in one snapshot piece.
 pub(crate) const PIECE_BYTES: usize = 1024 * 1024;
 
@@ -41,15 +39,8 @@ pub(crate) fn encode_announced<T: Serialize>(message: &T, level: u32) -> io::Res
 
 /// A claim or an answer to one, and the level that its sender announces.
 pub(crate) fn decode_announced<T: DeserializeOwned>(body: &[u8]) -> io::Result<(T, u32)> {
-    let (message, rest) = match body.split_first() {
-        Some((&VERSION, rest)) => postcard::take_from_bytes(rest).map_err(|_| invalid("peer message"))?,
-        _ => return Err(invalid("peer message")),
-    };
-    if rest.is_empty() {
-        return Ok((message, FIRST_LEVEL));
-    }
-    let level = postcard::from_bytes(rest).ok().filter(|level| *level >= FIRST_LEVEL);
-    Ok((message, level.ok_or_else(|| invalid("feature level"))?))
+    let (message, level): (T, u32) = decode(body)?;
+    if level == 0 { Err(invalid("feature level")) } else { Ok((message, level)) }
 }
 
 /// Head of an append; the entries follow as (term, index, length, record payload).
@@ -145,18 +136,6 @@ pub(crate) enum Command {
         payload: Bytes,
         ticket: Ticket,
     },
-    /// As a node of version 0.1 sends and takes it. So are the next two.
-    AddMember {
-        node: u64,
-        addresses: MemberAddresses,
-        role: Option<MemberRole>,
-    },
-    Promote {
-        node: u64,
-    },
-    Remove {
-        node: u64,
-    },
     Transfer {
         to: Option<u64>,
     },
@@ -206,9 +185,6 @@ impl KnownMembers {
 /// (term, index), or why not.
 pub(crate) type ProposeReply = Result<(u64, u64), ProposeError>;
 pub(crate) type MembersReply = Result<Members, ChangeError>;
-/// As a node of version 0.1 sends it: voters, learners, front nodes.
-pub(crate) type FirstMembersReply = Result<(Addresses, Addresses, Addresses), ChangeError>;
-type Addresses = BTreeMap<u64, MemberAddresses>;
 pub(crate) type TransferReply = Result<u64, ChangeError>;
 /// (term, index), or why not.
 pub(crate) type ReadIndexReply = Result<(u64, u64), BarrierError>;
@@ -264,13 +240,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_is_read_behind_a_message_and_ignored_by_programs_that_know_of_none() {
+    fn a_level_is_read_behind_a_message() {
         let message = (7_u64, String::from("claim"));
         let announced = encode_announced(&message, 300).unwrap();
         assert_eq!(decode_announced::<(u64, String)>(&announced).unwrap(), (message.clone(), 300));
-        assert_eq!(decode::<(u64, String)>(&announced).unwrap(), message);
         let without = encode(&message).unwrap();
-        assert_eq!(decode_announced::<(u64, String)>(&without).unwrap(), (message, FIRST_LEVEL));
+        assert!(decode_announced::<(u64, String)>(&without).is_err(), "there is no level");
         assert!(decode_announced::<(u64, String)>(&[&without[..], &[0]].concat()).is_err(), "there is no level 0");
         assert!(decode_announced::<(u64, String)>(&[&without[..], &[0x80]].concat()).is_err(), "cut off");
     }

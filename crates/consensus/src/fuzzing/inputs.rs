@@ -13,7 +13,7 @@ use crate::admission::claim::{Start, StartId};
 use crate::application::ClockReport;
 use crate::calls::wire::PieceHead;
 use crate::raft::types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
-use crate::status::{MemberAddresses, MemberEntry, MemberRole};
+use crate::status::{MemberAddresses, MemberChange, MemberEntry, MemberRole};
 
 pub(super) fn id(term: u64, index: u64) -> LogId {
     log_id_of(LogPosition { term, index })
@@ -68,10 +68,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
         wire::encode_piece(&head, b"content").unwrap(),
         wire::encode(&TransferLeaderRequest::<TypeConfig>::new(leader, 1, Some(id(3, 9)))).unwrap(),
         wire::encode(&LivenessCheck::Hold { term: 4 }).unwrap(),
-        wire::encode(&Command::AddMember {
-            node: 4,
-            addresses: MemberAddresses::from("d:1"),
-            role: Some(MemberRole::Front),
+        wire::encode(&Command::Change {
+            change: MemberChange::Add {
+                node: 4,
+                addresses: MemberAddresses::from("d:1"),
+                role: Some(MemberRole::Front),
+            },
+            if_version: None,
         })
         .unwrap(),
         wire::encode(&append_reply()).unwrap(),

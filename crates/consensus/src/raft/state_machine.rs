@@ -59,8 +59,8 @@ impl Received {
     }
 }
 
-/// First byte of a snapshot's metadata. Those without it began with 0 or 1; only unreleased programs wrote them.
-const FORMAT_META: u8 = 2;
+/// First byte of a snapshot's metadata.
+const FORMAT_META: u8 = 1;
 
 /// openraft's description of a snapshot; kept as the metadata of its file.
 #[derive(Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde::Serialize;
 
-const VERSION: u8 = 4;
+const VERSION: u8 = 1;
 
 /// (term, index) of an entry.
 pub(crate) type Id = (u64, u64);
@@ -52,7 +52,7 @@ pub(crate) fn normal(clock_ms: u64, payload: &[u8]) -> Vec<u8> {
 
 pub(crate) fn membership(configs: &[&[u64]], nodes: &[u64]) -> Vec<u8> {
     let members = postcard::to_stdvec(&members(configs, nodes)).unwrap();
-    [&[4], &members[..]].concat()
+    [&[2], &members[..]].concat()
 }
 
 /// Peer address, the addresses for clients, and the role: 0 for an ordinary member, 1 for a front node.
@@ -101,7 +101,7 @@ pub(crate) fn success_at(wall_ms: u64) -> Bytes {
 
 /// The whole of a snapshot in one piece.
 pub(crate) fn snapshot(vote: Vote, last: Option<Id>, configs: &[&[u64]], nodes: &[u64], content: &[u8]) -> Bytes {
-    let meta = postcard::to_extend(&(last, last, members(configs, nodes)), vec![2]).unwrap();
+    let meta = postcard::to_extend(&(last, last, members(configs, nodes)), vec![1]).unwrap();
     framed(&(vote, meta, 0_u64, true), content)
 }
 

@@ -23,18 +23,8 @@ use crate::feature::FeatureLevel;
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
-/// The newest format: the feature level is 3 or higher.
-const VERSION: u32 = 10;
-/// The format where the feature level is 2.
-const FEATURE_LEVEL: u32 = 9;
-/// The format where a namespace has limits or a token was used, and there is nothing newer.
-const NAMESPACES: u32 = 8;
-/// The format where there is something of access control, and nothing newer.
-const ACCESS: u32 = 7;
-/// The oldest format that this program reads, and writes where there is nothing that needs a newer one.
-const OLDEST: u32 = 6;
-/// The last format of unreleased programs; no longer read.
-const UNRELEASED: u32 = 5;
+/// The format.
+const VERSION: u32 = 1;
 /// Longest record, with room to spare for a node with the largest data and ACL or the outcome of the largest reap.
 const MAX_RECORD_BYTES: u32 = 4 * 1024 * 1024;
 
@@ -47,12 +37,6 @@ pub enum SnapshotError {
     /// It does not start with the magic bytes.
     #[error("this is no Lockkeeper snapshot: it starts with other bytes")]
     Magic,
-    /// A program from before the first release wrote it.
-    #[error(
-        "the snapshot has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this \
-         cluster with empty data directories"
-    )]
-    Unreleased,
     /// A later program wrote it.
     #[error("the snapshot has format version {0}, this program reads version {VERSION}: upgrade this node")]
     Version(u32),

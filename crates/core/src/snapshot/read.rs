@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lockkeeper_mutants::mutant;
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{FEATURE_LEVEL, MAGIC, MAX_RECORD_BYTES, OLDEST, SnapshotError, UNRELEASED, VERSION};
+use super::{MAGIC, MAX_RECORD_BYTES, SnapshotError, VERSION};
 use crate::command::{NodeKind, Origin};
 use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, SessionId};
@@ -24,11 +24,19 @@ impl State {
     /// # Errors
     /// Says what is wrong with the stream. A damaged stream gives no state at all.
     pub fn read_snapshot(from: impl Read) -> Result<Self, SnapshotError> {
+        Self::read_snapshot_at(FeatureLevel::LATEST, from)
+    }
+
+    /// The same for a program that supports the feature levels up to this one.
+    ///
+    /// # Errors
+    /// As [`read_snapshot`](Self::read_snapshot).
+    pub fn read_snapshot_at(supported: FeatureLevel, from: impl Read) -> Result<Self, SnapshotError> {
         let mut reader =
             Reader { from: BufReader::with_capacity(BUFFER_BYTES, from), crc: 0, at: 0, scratch: Vec::new() };
-        let version = reader.preamble()?;
+        reader.preamble()?;
         let Record::Head(head) = reader.record()? else { return Err(damaged("it does not begin with its head")) };
-        let mut builder = Builder::new(version, head);
+        let mut builder = Builder::new(supported, head);
         loop {
             match reader.record()? {
                 Record::End => break,
@@ -72,14 +80,13 @@ impl<R: Read> Reader<R> {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// The format version.
-    fn preamble(&mut self) -> Result<u32, SnapshotError> {
+    /// Reads up to the first record.
+    fn preamble(&mut self) -> Result<(), SnapshotError> {
         if self.fill(MAGIC.len() as u32)? != MAGIC {
             return Err(SnapshotError::Magic);
         }
         match self.number()? {
-            known @ OLDEST..=VERSION => Ok(known),
-            1..=UNRELEASED => Err(SnapshotError::Unreleased),
+            VERSION => Ok(()),
             other => Err(SnapshotError::Version(other)),
         }
     }
@@ -127,7 +134,7 @@ struct Siblings {
 }
 
 struct Builder {
-    version: u32,
+    supported: FeatureLevel,
     head: Head,
     state: State,
     part: Part,
@@ -145,12 +152,12 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(version: u32, head: Head) -> Self {
+    fn new(supported: FeatureLevel, head: Head) -> Self {
         let mut state = State::new();
         state.zxid = head.zxid;
         state.clock_ms = head.clock_ms;
         Self {
-            version,
+            supported,
             head,
             state,
             part: Part::Sessions,
@@ -174,11 +181,7 @@ impl Builder {
             }
             Record::Node(_) => Part::Nodes,
             Record::Origin { .. } | Record::Outcome(_) => Part::Origins,
-            Record::Access(_)
-            | Record::Role { .. }
-            | Record::Grant { .. }
-            | Record::Token { .. }
-            | Record::UsedToken { .. } => Part::Access,
+            Record::Access(_) | Record::Role { .. } | Record::Grant { .. } | Record::Token { .. } => Part::Access,
             Record::Namespace { .. } => Part::Namespaces,
             Record::FeatureLevel(_) => Part::FeatureLevel,
             Record::Holds { .. } => Part::Holds,
@@ -212,32 +215,26 @@ impl Builder {
                 Ok(())
             }
             Record::FeatureLevel(level) => {
-                if level > FeatureLevel::LATEST {
+                if level > self.supported {
                     return Err(SnapshotError::FeatureLevel(level));
                 }
-                // Programs that know only an older version refuse what it does not have, so this one must as well.
-                let version = if level > FeatureLevel::TRACES { VERSION } else { FEATURE_LEVEL };
-                if level <= self.state.feature_level || self.version < version {
+                if level <= self.state.feature_level {
                     return Err(damaged(format!("it raises the feature level to {level}")));
                 }
-                self.state.set_feature_level(level);
+                self.state.feature_level = level;
                 Ok(())
             }
             Record::Holds { request, count, base_gone } => {
-                self.check_level(FeatureLevel::REENTRY, "holds of a lock")?;
                 if self.state.tree.holds.get_max().is_some_and(|(last, _)| request <= *last) {
                     return Err(damaged("its holds are out of order"));
                 }
                 self.state.tree.set_holds(&request, Holds { count, base_gone });
                 Ok(())
             }
-            Record::ClusterUid(uid) => {
-                self.check_level(FeatureLevel::CLUSTER_UID, "a uid of the cluster")?;
-                match self.state.cluster_uid.replace(uid) {
-                    None => Ok(()),
-                    Some(_) => Err(damaged("it has a second uid of the cluster")),
-                }
-            }
+            Record::ClusterUid(uid) => match self.state.cluster_uid.replace(uid) {
+                None => Ok(()),
+                Some(_) => Err(damaged("it has a second uid of the cluster")),
+            },
             Record::Node(node) => self.node(node),
             Record::Origin { origin, outcomes } => {
                 self.finish_origin()?;
@@ -256,14 +253,6 @@ impl Builder {
                 self.access(record);
                 Ok(())
             }
-        }
-    }
-
-    /// Refuses records of a feature level that the state has not.
-    fn check_level(&self, needed: FeatureLevel, what: &str) -> Result<(), SnapshotError> {
-        match self.state.feature_level >= needed {
-            true => Ok(()),
-            false => Err(damaged(format!("it has {what}, which needs feature level {needed}"))),
         }
     }
 
@@ -290,11 +279,6 @@ impl Builder {
                 found.grants += 1;
             }
             Record::Token { hash, token } => {
-                access.tokens.insert(hash, token);
-                found.tokens += 1;
-            }
-            Record::UsedToken { hash, mut token, last_used_ms } => {
-                Arc::make_mut(&mut token).last_used_ms = Some(last_used_ms);
                 access.tokens.insert(hash, token);
                 found.tokens += 1;
             }

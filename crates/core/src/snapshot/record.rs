@@ -45,12 +45,6 @@ pub(super) enum Record {
         hash: Arc<str>,
         token: Arc<Token>,
     },
-    /// In the place of [`Record::Token`] where the token was used.
-    UsedToken {
-        hash: Arc<str>,
-        token: Arc<Token>,
-        last_used_ms: u64,
-    },
     /// The namespace in which the session before it counts.
     SessionNamespace(Arc<str>),
     Namespace {
@@ -60,13 +54,13 @@ pub(super) enum Record {
     /// Absent at the first level.
     FeatureLevel(FeatureLevel),
     /// How a session holds a lock that it has re-entered: how often, and whether the call that made the request has
-    /// given its hold back. From feature level 3 on.
+    /// given its hold back.
     Holds {
         request: NodePath,
         count: u32,
         base_gone: bool,
     },
-    /// Absent where the cluster has none. From feature level 3 on.
+    /// Absent where the cluster has none.
     ClusterUid(ClusterUid),
 }
 

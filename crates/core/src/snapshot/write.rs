@@ -7,7 +7,7 @@ use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use super::record::{AccessRecord, Head, NodeRecord, Record, SessionRecord};
-use super::{ACCESS, FEATURE_LEVEL, MAGIC, NAMESPACES, OLDEST, SnapshotError, VERSION};
+use super::{MAGIC, SnapshotError, VERSION};
 use crate::feature::FeatureLevel;
 use crate::ids::SessionId;
 use crate::namespace::Namespace;
@@ -24,7 +24,7 @@ impl State {
     pub fn write_snapshot(&self, to: impl Write) -> Result<(), SnapshotError> {
         let mut writer = Writer { to: BufWriter::with_capacity(BUFFER_BYTES, to), crc: 0, scratch: Vec::new() };
         writer.bytes(&MAGIC)?;
-        writer.bytes(&self.format().to_le_bytes())?;
+        writer.bytes(&VERSION.to_le_bytes())?;
         writer.record(&Record::Head(self.head()))?;
         for (id, session) in self.sessions() {
             writer.session(id, session)?;
@@ -77,27 +77,6 @@ impl State {
         hold_records(self).for_each(|record| take(&record));
         let digest = hasher.finalize();
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-    }
-
-    /// The oldest format that has all there is, so that earlier programs can read what they know; but for remembered
-    /// refusals, of which a later program may have new ones.
-    fn format(&self) -> u32 {
-        let has_namespaces = self.has_namespaces() || self.sessions().any(|(_, session)| session.namespace.is_some());
-        if self.feature_level > FeatureLevel::TRACES {
-            VERSION
-        } else if self.feature_level > FeatureLevel::FIRST {
-            FEATURE_LEVEL
-        } else if has_namespaces || self.access.tokens().any(|(_, token)| token.last_used_ms.is_some()) {
-            NAMESPACES
-        } else if self.has_access_control() {
-            ACCESS
-        } else {
-            OLDEST
-        }
-    }
-
-    fn has_access_control(&self) -> bool {
-        access_records(&self.access).next().is_some() || self.sessions().any(|(_, session)| session.identity.is_some())
     }
 
     fn head(&self) -> Head {
@@ -162,13 +141,7 @@ fn access_records(access: &Access) -> impl Iterator<Item = Record> {
     let grants = access.grants.iter().flat_map(|(principal, roles)| {
         roles.iter().map(|role| Record::Grant { principal: principal.clone(), role: role.clone() })
     });
-    let tokens = access.tokens.iter().map(|(hash, token)| {
-        let (hash, token) = (hash.clone(), token.clone());
-        match token.last_used_ms {
-            Some(last_used_ms) => Record::UsedToken { hash, token, last_used_ms },
-            None => Record::Token { hash, token },
-        }
-    });
+    let tokens = access.tokens.iter().map(|(hash, token)| Record::Token { hash: hash.clone(), token: token.clone() });
     let head = (head != AccessRecord::default()).then_some(Record::Access(head));
     head.into_iter().chain(roles).chain(grants).chain(tokens)
 }

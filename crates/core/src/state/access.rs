@@ -16,7 +16,6 @@ use crate::access::{
     without_hash,
 };
 use crate::acl::{Identity, Principals};
-use crate::feature::FeatureLevel;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACCESS_NAME_BYTES, MAX_GRANTS, MAX_PATH_BYTES, MAX_ROLES, MAX_RULES, MAX_TOKENS};
 use crate::reply::{Refusal, Reply};
@@ -56,9 +55,7 @@ pub struct Token {
     pub created_ms: u64,
     /// When it stops to count, by the replicated clock.
     pub expires_ms: Option<u64>,
-    /// The beginning of the hour in which it was last used, by the replicated clock. Snapshots have a record of its own
-    /// for tokens that were used.
-    #[serde(skip)]
+    /// The beginning of the hour in which it was last used, by the replicated clock.
     pub last_used_ms: Option<u64>,
 }
 
@@ -267,11 +264,11 @@ impl Access {
     }
 
     /// The same after a change.
-    fn changed(&self, zxid: Zxid, clock_ms: u64, level: FeatureLevel, op: &AccessOp) -> Result<Self, Refusal> {
+    fn changed(&self, zxid: Zxid, clock_ms: u64, op: &AccessOp) -> Result<Self, Refusal> {
         let mut access = self.clone();
         access.version = zxid;
         match op {
-            AccessOp::Enable { first } => access.enable(zxid, clock_ms, level, first.as_ref())?,
+            AccessOp::Enable { first } => access.enable(zxid, clock_ms, first.as_ref())?,
             AccessOp::Disable => access.enabled = false,
             AccessOp::PutRole { name, rules, version } => access.put_role(zxid, name, rules, *version)?,
             AccessOp::DeleteRole { name } => access.delete_role(name)?,
@@ -289,13 +286,7 @@ impl Access {
         Ok(access)
     }
 
-    fn enable(
-        &mut self,
-        zxid: Zxid,
-        clock_ms: u64,
-        level: FeatureLevel,
-        first: Option<&Arc<str>>,
-    ) -> Result<(), Refusal> {
+    fn enable(&mut self, zxid: Zxid, clock_ms: u64, first: Option<&Arc<str>>) -> Result<(), Refusal> {
         self.enabled = true;
         if self.has_admin(clock_ms) {
             return Ok(());
@@ -303,12 +294,10 @@ impl Access {
         let Some(hash) = first else {
             return Err(Refusal::Forbidden("nobody could administer access control then".into()));
         };
-        let all = [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster];
-        let all = all.into_iter().chain((level >= FeatureLevel::RATES).then_some(Resource::Rates));
-        let rules: Vec<_> = all.map(|resource| Rule { resource, prefix: "".into(), rights: Rights::ALL }).collect();
-        // Until there were rate limits, this made the role without them. Any other list was somebody's choice.
-        let before = rules.iter().filter(|rule| rule.resource != Resource::Rates);
-        if self.roles.get(ADMIN).is_some_and(|role| role.rules != rules && !role.rules.iter().eq(before)) {
+        let all =
+            [Resource::Locks, Resource::Nodes, Resource::Gates, Resource::Sessions, Resource::Cluster, Resource::Rates];
+        let rules = all.map(|resource| Rule { resource, prefix: "".into(), rights: Rights::ALL });
+        if self.roles.get(ADMIN).is_some_and(|role| role.rules != rules) {
             // Those who have it would get every right.
             let why = "there is a role 'admin' with other rules, and nobody could administer access control; grant a \
                        role with the right to admin on cluster, and make a token, before";
@@ -482,7 +471,7 @@ impl Transaction<'_> {
         if self.access.is_done(self.clock_ms, op) {
             return Ok(Reply::AccessChanged);
         }
-        let changed = self.access.changed(self.zxid, self.clock_ms, self.level, op)?;
+        let changed = self.access.changed(self.zxid, self.clock_ms, op)?;
         // Nobody could undo what nobody may change. The caller of this change counts, because its credential is known
         // to work; others only where that is certain.
         let need = Need::of(Resource::Cluster, "", Rights::ADMIN);

@@ -15,7 +15,7 @@ use crate::feature::FeatureLevel;
 use crate::ids::{NodeId, Term};
 use crate::limits::{
     MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_IDENTITIES, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES,
-    MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS_BEFORE,
+    MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -96,13 +96,12 @@ impl State {
             Command::Do { actor, op } => self.perform(actor, rules, op),
             Command::AttachSession { session } => self.transact(|t| t.attach_session(*session)),
             Command::RaiseFeatureLevel { level } => {
-                self.set_feature_level(self.feature_level.max(*level));
+                self.feature_level = self.feature_level.max(*level);
                 self.unchanged(Ok(Reply::FeatureLevel(self.feature_level)))
             }
             Command::SetClusterUid { uid } => {
-                let level = self.check_level(command.introduced());
-                let reply = level.map(|()| Reply::ClusterUid(*self.cluster_uid.get_or_insert(*uid)));
-                self.unchanged(reply)
+                let kept = *self.cluster_uid.get_or_insert(*uid);
+                self.unchanged(Ok(Reply::ClusterUid(kept)))
             }
         }
     }
@@ -153,7 +152,7 @@ impl State {
 
     /// Refuses an operation that the feature level does not have. The nodes propose none, so this decides nothing; it
     /// keeps the state from having contents that its snapshots cannot have. Not remembered: the level may rise.
-    fn check_level(&self, needed: FeatureLevel) -> Result<(), Refusal> {
+    pub(super) fn check_level(&self, needed: FeatureLevel) -> Result<(), Refusal> {
         let level = self.feature_level;
         if needed <= level { Ok(()) } else { Err(Refusal::FeatureLevelTooLow { needed, level }) }
     }
@@ -163,7 +162,7 @@ impl State {
         if let Err(refusal) = check_principals(&actor.principals) {
             return self.refused(refusal);
         }
-        if let Err(refusal) = self.check_level(op.introduced()) {
+        if let Err(refusal) = self.check_level(op.level()) {
             return self.refused(refusal);
         }
         if let Err(refusal) = self.authorise(actor, op) {
@@ -273,12 +272,7 @@ fn open_session(
     owner: Option<SessionOwner>,
 ) -> Result<Reply, Refusal> {
     check_label(opening.label)?;
-    let shortest_ms = match transaction.level >= FeatureLevel::SHORT_SESSIONS {
-        true => MIN_SESSION_TIMEOUT_MS,
-        // As the programs decided that wrote the log until then.
-        false => MIN_SESSION_TIMEOUT_MS_BEFORE,
-    };
-    let timeout_ms = opening.timeout_ms.clamp(shortest_ms, MAX_SESSION_TIMEOUT_MS);
+    let timeout_ms = opening.timeout_ms.clamp(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
     let opened_ms = transaction.clock_ms;
     let (identity, namespace) = owner.map_or((None, None), |owner| (Some(owner.identity), owner.namespace));
     let session = Session {

@@ -154,14 +154,6 @@ impl Transaction<'_> {
         self.check_room(added, adds)
     }
 
-    /// Checks, below [`FeatureLevel::GATES`](crate::FeatureLevel::GATES), before a gate's result is stored in the place
-    /// of its pending node. The limits of its namespace do not count: the work is done, and would be done again without
-    /// its result.
-    pub(crate) fn check_result(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
-        let old = self.tree.get(path).map_or(0, |old| size::of_node(path, old));
-        self.check_room(size::of_node(path, node).saturating_sub(old), Adds::Lock)
-    }
-
     /// Checks before the nodes of a lock request, and missing directories, are created.
     pub(crate) fn check_lock_request(&self, session: SessionId, request: &Request<'_>) -> Result<(), Refusal> {
         self.check_ephemerals(session, request.locks.len())?;

@@ -14,7 +14,6 @@ use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use crate::acl::Permissions;
 use crate::command::NodeKind;
-use crate::feature::FeatureLevel;
 use crate::gate::{BorrowedRecord, FOREVER_MS, GATES_ROOT, GateKey, GatePage, GateRecord, GateStanding, GateSummary};
 use crate::ids::{FencingToken, SessionId};
 use crate::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
@@ -192,9 +191,6 @@ impl Transaction<'_> {
             return Err(Refusal::GateNotPending { key: key.clone(), token });
         };
         let node = Node::new(record.encode(), acl, kind, None);
-        if self.level < FeatureLevel::GATES {
-            self.check_result(&path, &node)?;
-        }
         self.remove(&path);
         self.create(&path, node);
         Ok(Reply::GateSettled)

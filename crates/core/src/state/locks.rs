@@ -20,9 +20,8 @@ use lockkeeper_mutants::mutant;
 
 use crate::acl::Permissions;
 use crate::command::{IfHolding, NodeKind, Sequential};
-use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, RequestId, SessionId};
-use crate::limits::{MAX_DELAY_MS, MAX_HOLDS, MAX_LOCKS_TOGETHER, MAX_LOCKS_TOGETHER_BEFORE, MAX_PERMITS};
+use crate::limits::{MAX_DELAY_MS, MAX_HOLDS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use crate::lock::{LockMode, LockName, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request};
 use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
@@ -98,7 +97,7 @@ impl Transaction<'_> {
     /// first answer (Curator's protection mode): the answer is how that request stands.
     pub(crate) fn acquire(&mut self, session: Option<SessionId>, request: &Request<'_>) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_request(self.most_locks(), request)?;
+        check_request(request)?;
         if let Some(known) = self.known(session, request)? {
             return self.queued(known);
         }
@@ -130,7 +129,7 @@ impl Transaction<'_> {
         request: &Request<'_>,
     ) -> Result<Reply, Refusal> {
         let owner = session.ok_or(Refusal::SessionRequired)?;
-        check_request(self.most_locks(), request)?;
+        check_request(request)?;
         if self.known(owner, request)?.is_some() {
             return self.acquire(session, request);
         }
@@ -203,15 +202,6 @@ impl Transaction<'_> {
                 self.tree.set_holds(path, Holds { count: holds.count - 1, ..holds });
                 false
             }
-        }
-    }
-
-    /// The most locks that one request may name.
-    fn most_locks(&self) -> usize {
-        match self.level >= FeatureLevel::REENTRY {
-            true => MAX_LOCKS_TOGETHER,
-            // As the programs decided that wrote the log until then.
-            false => MAX_LOCKS_TOGETHER_BEFORE,
         }
     }
 
@@ -317,7 +307,7 @@ impl Transaction<'_> {
         if_holding: IfHolding,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(self.most_locks(), locks)?;
+        check_locks(locks)?;
         let found: Vec<Found> = locks.iter().filter_map(|lock| self.own_base(session, lock, token)).collect();
         if if_holding == IfHolding::Keep && hold_as_a_whole(&found, locks) {
             return Ok(Reply::HeldInstead);
@@ -360,7 +350,7 @@ impl Transaction<'_> {
         token: FencingToken,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(self.most_locks(), locks)?;
+        check_locks(locks)?;
         let own = |lock: &LockName| {
             let found = self.own_base(session, lock, token);
             found.map(|found| found.path).ok_or_else(|| Refusal::NotQueued { lock: lock.clone().into(), token })
@@ -390,7 +380,7 @@ impl Transaction<'_> {
         token: FencingToken,
         versions: &[i32],
     ) -> Result<Reply, Refusal> {
-        check_locks(self.most_locks(), locks)?;
+        check_locks(locks)?;
         if versions.len() != locks.len() {
             return Err(bad(format!("{} versions for {} locks", versions.len(), locks.len())));
         }
@@ -415,7 +405,7 @@ impl Transaction<'_> {
         token: FencingToken,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(self.most_locks(), locks)?;
+        check_locks(locks)?;
         let held = locks.iter().map(|lock| self.own_holder(session, lock, token)).collect::<Result<Vec<_>, _>>()?;
         for request in &held {
             self.give_back(&request.path);
@@ -523,8 +513,8 @@ pub(crate) fn check_kind(lock: &LockName, directory: &Node, mode: LockMode) -> R
     }
 }
 
-fn check_request(most: usize, request: &Request<'_>) -> Result<(), Refusal> {
-    check_locks(most, request.locks)?;
+fn check_request(request: &Request<'_>) -> Result<(), Refusal> {
+    check_locks(request.locks)?;
     for lock in request.locks {
         check_readable(lock.as_str()).map_err(|error| bad(format!("the name of a lock: {error}")))?;
     }
@@ -540,9 +530,9 @@ fn check_request(most: usize, request: &Request<'_>) -> Result<(), Refusal> {
 }
 
 /// Checks that the locks are sorted, so that a set has one form, and that each is named once.
-fn check_locks(most: usize, locks: &[LockName]) -> Result<(), Refusal> {
-    if !(1..=most).contains(&locks.len()) {
-        return Err(bad(format!("a request names from 1 to {most} locks, this one {}", locks.len())));
+fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
+    if !(1..=MAX_LOCKS_TOGETHER).contains(&locks.len()) {
+        return Err(bad(format!("a request names from 1 to {MAX_LOCKS_TOGETHER} locks, this one {}", locks.len())));
     }
     match locks.windows(2).find(|pair| pair[0] >= pair[1]) {
         None => Ok(()),

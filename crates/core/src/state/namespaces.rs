@@ -18,7 +18,6 @@ use super::tree::{Node, Tree};
 use crate::access::{Need, Resource, Rights};
 use crate::acl::{Identity, Principals};
 use crate::command::Op;
-use crate::feature::FeatureLevel;
 use crate::gate::GATES_ROOT;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_NAMESPACES, MAX_PART_BYTES};
@@ -32,9 +31,6 @@ use crate::reply::{Refusal, Reply};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Namespaces {
     limited: OrdMap<Arc<str>, Counted>,
-    /// Whether the nodes below the root of the rate limits are in the namespaces of those. Before feature level 3 they
-    /// are nodes like any other.
-    has_rates: bool,
 }
 
 /// A namespace and what it uses.
@@ -243,14 +239,13 @@ impl Namespaces {
         if self.limited.is_empty() {
             return None;
         }
-        let has_rates = self.has_rates;
         let name = self.of_path(path)?;
-        self.limited.get_mut(name).filter(|counted| counted.covers(|| Self::position(has_rates, path)))
+        self.limited.get_mut(name).filter(|counted| counted.covers(|| Self::position(path)))
     }
 
     /// The namespace of a node.
     fn of_path<'a>(&self, path: &'a NodePath) -> Option<&'a str> {
-        match path.as_str().strip_prefix(RATES_ROOT).filter(|_| self.has_rates) {
+        match path.as_str().strip_prefix(RATES_ROOT) {
             Some("") => None,
             Some(name) if name.starts_with('/') => first_part(name),
             _ => namespace_of(path),
@@ -258,8 +253,8 @@ impl Namespaces {
     }
 
     /// The position of a node.
-    fn position(has_rates: bool, path: &NodePath) -> Position {
-        let roots = ROOTS.iter().enumerate().skip(1).take(if has_rates { 3 } else { 2 });
+    fn position(path: &NodePath) -> Position {
+        let roots = ROOTS.iter().enumerate().skip(1);
         let below = |root: &str| path.as_str().strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
         let root = roots.filter(|(_, root)| below(root)).map(|(index, _)| index).next();
         Position::Node(root.unwrap_or(0), path.clone())
@@ -447,21 +442,6 @@ impl State {
         let mut counted = Counted::new(namespace);
         counted.advance(&name, &self.tree, &self.sessions, usize::MAX);
         self.tree.namespaces.limited.insert(name, counted);
-    }
-
-    /// Sets the feature level, which does not fall. From level 3 on, rate limits are in namespaces.
-    pub(crate) fn set_feature_level(&mut self, level: FeatureLevel) {
-        self.feature_level = level;
-        if level < FeatureLevel::RATES || self.tree.namespaces.has_rates {
-            return;
-        }
-        let is_of_rates = |path: &NodePath| path.as_str().starts_with(RATES_ROOT);
-        let from = (Bound::Included(RATES_ROOT), Bound::Unbounded);
-        let nodes = self.tree.nodes.range::<_, str>(from).take_while(|(path, _)| is_of_rates(path));
-        let nodes: Vec<_> = nodes.map(|(path, node)| (path.clone(), node.clone())).collect();
-        nodes.iter().for_each(|(path, node)| self.tree.namespaces.remove(path, node));
-        self.tree.namespaces.has_rates = true;
-        nodes.iter().for_each(|(path, node)| self.tree.namespaces.add(path, node));
     }
 
     /// Checks the counts against what is there.

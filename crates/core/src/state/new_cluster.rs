@@ -178,11 +178,7 @@ mod tests {
     fn a_cluster_keeps_its_uid_and_a_new_one_gets_another() {
         let set = |uid| Command::SetClusterUid { uid: ClusterUid(NonZeroU64::new(uid).unwrap()) };
         let mut old = State::new();
-        let origin = |sequence| Origin { node: NodeId(1), incarnation: 9, sequence };
-        let early = old.apply(Term(1), &Batch::consecutive(origin(1), 5, vec![set(7)])).remove(0);
-        assert!(matches!(early.reply, Err(Refusal::FeatureLevelTooLow { .. })), "no snapshot of this level has it");
-        let raise = Command::RaiseFeatureLevel { level: FeatureLevel::CLUSTER_UID };
-        applied(&mut old, 2, vec![raise, set(7), set(8)]);
+        applied(&mut old, 1, vec![set(7), set(8)]);
         assert_eq!(old.cluster_uid().map(|uid| uid.to_string()), Some("0000000000000007".into()));
         let mut bytes = Vec::new();
         old.write_snapshot(&mut bytes).unwrap();

@@ -12,7 +12,6 @@ use super::tree::Node;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::event::Event;
-use crate::feature::FeatureLevel;
 use crate::gate::GATES_ROOT;
 use crate::lock::{LOCKS_ROOT, LockName, parse_request};
 use crate::path::NodePath;
@@ -30,23 +29,21 @@ enum NodeUse {
     Request,
     /// Below the directory of gates, and not a directory.
     Gate,
-    /// The bucket of a rate limit, or what a client of an earlier feature level made in its place.
+    /// The bucket of a rate limit.
     Bucket,
     /// Any other node.
     Ordinary,
 }
 
-fn node_use(path: &NodePath, kind: NodeKind, level: FeatureLevel) -> NodeUse {
+fn node_use(path: &NodePath, kind: NodeKind) -> NodeUse {
     let is_gate = || path.as_str().strip_prefix(GATES_ROOT).is_some_and(|rest| rest.starts_with('/'));
-    // Before, the nodes there are nodes like any other.
-    let has_rates = level >= FeatureLevel::RATES;
-    if is_top(path) || has_rates && path.as_str() == RATES_ROOT {
+    if is_top(path) {
         NodeUse::Top
     } else if is_request(path) {
         NodeUse::Request
     } else if kind != NodeKind::Container && is_gate() {
         NodeUse::Gate
-    } else if has_rates && matches!(kind, NodeKind::Ttl { .. }) && RateName::of_node(path).is_some() {
+    } else if matches!(kind, NodeKind::Ttl { .. }) && RateName::of_node(path).is_some() {
         NodeUse::Bucket
     } else {
         NodeUse::Ordinary
@@ -54,7 +51,7 @@ fn node_use(path: &NodePath, kind: NodeKind, level: FeatureLevel) -> NodeUse {
 }
 
 fn is_top(path: &NodePath) -> bool {
-    matches!(path.as_str(), LOCKS_ROOT | GATES_ROOT)
+    matches!(path.as_str(), LOCKS_ROOT | GATES_ROOT | RATES_ROOT)
 }
 
 /// Whether this is the path of a request in a lock's queue.
@@ -74,7 +71,7 @@ impl Transaction<'_> {
 
     /// Checks that the caller may delete the node; gives the event to publish if the deletion is a forced one.
     pub(crate) fn check_deletion(&self, path: &NodePath, node: &Node) -> Result<Option<Event>, Refusal> {
-        match node_use(path, node.kind, self.level) {
+        match node_use(path, node.kind) {
             NodeUse::Ordinary => return Ok(None),
             NodeUse::Top if self.is_super() => return Ok(None),
             NodeUse::Top => return Err(reserved(path)),
@@ -98,7 +95,7 @@ impl Transaction<'_> {
 
     /// Checks that the caller may change the node's data.
     pub(crate) fn check_rewriting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
-        match node_use(path, node.kind, self.level) {
+        match node_use(path, node.kind) {
             NodeUse::Ordinary => Ok(()),
             NodeUse::Top if self.is_super() => Ok(()),
             NodeUse::Top => Err(reserved(path)),
@@ -117,7 +114,7 @@ impl Transaction<'_> {
     /// Checks that the caller may change the node's access control list. The root's list decides about everything
     /// else in the tree.
     pub(crate) fn check_relisting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
-        match node_use(path, node.kind, self.level) {
+        match node_use(path, node.kind) {
             _ if self.is_super() => Ok(()),
             NodeUse::Top => Err(reserved(path)),
             NodeUse::Ordinary if path.is_root() => Err(reserved(path)),
@@ -132,7 +129,7 @@ impl Transaction<'_> {
     pub(crate) fn check_making(&mut self, path: &NodePath, node: &mut Node) -> Result<(), Refusal> {
         let parent = path.parent().and_then(|parent| Some((self.tree.get(&parent)?.kind, parent)));
         if let Some((kind, leaf)) = parent {
-            let what = match node_use(&leaf, kind, self.level) {
+            let what = match node_use(&leaf, kind) {
                 NodeUse::Gate => Some("a gate"),
                 NodeUse::Bucket => Some("a rate limit"),
                 _ => None,
@@ -141,8 +138,7 @@ impl Transaction<'_> {
                 return Err(Refusal::Forbidden(format!("{leaf} is {what}, and has no children").into()));
             }
         }
-        let is_below_rates = self.level >= FeatureLevel::RATES && RateName::of_node(path).is_some();
-        if is_below_rates && node.kind != NodeKind::Container {
+        if RateName::of_node(path).is_some() && node.kind != NodeKind::Container {
             return Err(Refusal::Forbidden(
                 format!(
                     "{path} would be a rate limit, and those are made by taking permits; below {RATES_ROOT} only \
@@ -151,7 +147,7 @@ impl Transaction<'_> {
                 .into(),
             ));
         }
-        match node_use(path, node.kind, self.level) {
+        match node_use(path, node.kind) {
             NodeUse::Ordinary | NodeUse::Bucket => Ok(()),
             NodeUse::Top if !matches!(node.kind, NodeKind::Persistent | NodeKind::Container) => {
                 Err(bad(format!("{path} is persistent or a container")))

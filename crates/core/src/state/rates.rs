@@ -96,8 +96,7 @@ impl State {
     }
 }
 
-/// The bucket in a node that a rate limit made. Its node's times must be its own: clients of earlier feature levels
-/// could make nodes there.
+/// The bucket in a node that a rate limit made.
 fn bucket_in(node: &Node) -> Option<Bucket> {
     let bucket = Bucket::decode(&node.data)?;
     let ttl_ms = bucket.full_at_ms() - bucket.as_of_ms;

@@ -256,12 +256,8 @@ fn every_bound_is_kept() {
     assert!(is_bad(bench.ask(with(|locks, _, _| locks.push(locks[0].clone())))), "a lock twice");
     assert!(is_bad(bench.ask(with(|locks, _, _| locks.insert(0, LockName::parse("m").unwrap())))), "not sorted");
     let many = |locks| LockOp::Release { locks, token: FencingToken(1) };
-    for (level, most) in [(FeatureLevel::FIRST, MAX_LOCKS_TOGETHER_BEFORE), (FeatureLevel::REENTRY, MAX_LOCKS_TOGETHER)]
-    {
-        bench.state.feature_level = level;
-        assert!(is_bad(bench.ask(many(names(most + 1)))));
-        assert!(matches!(bench.ask(many(names(most))), Err(Refusal::NotHeld { .. })));
-    }
+    assert!(is_bad(bench.ask(many(names(MAX_LOCKS_TOGETHER + 1)))));
+    assert!(matches!(bench.ask(many(names(MAX_LOCKS_TOGETHER))), Err(Refusal::NotHeld { .. })));
     assert!(bench.state.lock(&LockName::parse("l").unwrap()).is_none(), "a refused request made its directory");
 }
 
@@ -326,9 +322,6 @@ fn a_gate_is_begun_only_with_room_for_its_result_and_then_finished_in_any_case()
     bench.rules.max_state_bytes = 1;
     let result: Arc<[u8]> = vec![7; MAX_GATE_RESULT_BYTES].into();
     let finish = |name, token| GateOp::Finish { key: key(name), token, result: result.clone(), keep_ms: 1 };
-    // As the programs decide that know of no higher level.
-    assert!(matches!(bench.ask(finish("a", a)), Err(Refusal::StateFull { .. })));
-    bench.run(Command::RaiseFeatureLevel { level: FeatureLevel::GATES }).unwrap();
     assert_eq!(bench.ask(finish("a", a)), Ok(Reply::GateSettled));
     assert_eq!(bench.ask(finish("b", b)), Ok(Reply::GateSettled));
     assert_eq!(bench.state.tree.pending_gates, 0);
@@ -635,15 +628,21 @@ fn what_a_session_owned_in_one_directory_goes_together_and_the_directory_is_told
 }
 
 #[test]
+fn what_needs_a_higher_feature_level_is_refused_until_it_is_raised() {
+    let mut bench = Bench::new();
+    let (level, needed) = (FeatureLevel::FIRST, FeatureLevel(2));
+    let refused = bench.state.check_level(needed);
+    assert_eq!(refused, Err(Refusal::FeatureLevelTooLow { needed, level }));
+    let why = "this needs feature level 2 of the cluster, which is at level 1";
+    assert_eq!(refused.unwrap_err().to_string(), why);
+    bench.run(Command::RaiseFeatureLevel { level: needed }).unwrap();
+    assert_eq!(bench.state.check_level(needed), Ok(()));
+}
+
+#[test]
 fn no_configuration_lets_a_session_own_more_than_the_state_can_end() {
     let rules = Rules { max_ephemerals_per_session: u32::MAX, ..Rules::default() };
     assert_eq!(rules.ephemerals(), MAX_EPHEMERALS_PER_SESSION);
-}
-
-fn reentrant_bench() -> Bench {
-    let mut bench = Bench::new();
-    bench.run(Command::RaiseFeatureLevel { level: FeatureLevel::REENTRY }).unwrap();
-    bench
 }
 
 fn reacquire(lock: &str, uuid: u128) -> LockOp {
@@ -655,7 +654,7 @@ fn reacquire(lock: &str, uuid: u128) -> LockOp {
 #[test]
 fn a_call_gives_its_hold_back_once_and_a_retry_of_it_claims_nothing() {
     for withdraws in [false, true] {
-        let mut bench = reentrant_bench();
+        let mut bench = Bench::new();
         let locks = vec![LockName::parse("l").unwrap()];
         let queued = bench.ask(acquire("l", 1, LockMode::Exclusive));
         let Ok(Reply::Queued { token, .. }) = queued else { panic!("{queued:?}") };
@@ -692,7 +691,7 @@ fn a_call_gives_its_hold_back_once_and_a_retry_of_it_claims_nothing() {
 /// The locks of one request are given back together, so one of them cannot count by itself.
 #[test]
 fn a_lock_that_is_held_with_others_is_not_entered_again() {
-    let mut bench = reentrant_bench();
+    let mut bench = Bench::new();
     let locks = ["a", "b"].map(|name| LockName::parse(name).unwrap());
     let (mode, uuid) = (LockMode::Exclusive, RequestId(1));
     let queued = bench.ask(LockOp::Acquire { locks: locks.to_vec(), mode, delay_ms: 0, uuid, label: "".into() });
@@ -705,7 +704,7 @@ fn a_lock_that_is_held_with_others_is_not_entered_again() {
 /// Only the remembered answer tells a retry that its hold was counted: requests for locks must not push it out.
 #[test]
 fn the_answer_to_a_re_entry_is_remembered_as_those_to_other_changes() {
-    let mut bench = reentrant_bench();
+    let mut bench = Bench::new();
     bench.ask_as(1, vec![], acquire("l", 1, LockMode::Exclusive)).unwrap();
     bench.ask_as(2, vec![], reacquire("l", 2)).unwrap();
     for id in 10..MAX_REMEMBERED_REPLIES as u128 + 20 {

@@ -16,7 +16,6 @@ use crate::access::{Need, Rights};
 use crate::acl::{AclEntry, Permissions};
 use crate::command::Actor;
 use crate::event::{Event, NodeEventKind};
-use crate::feature::FeatureLevel;
 use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -38,8 +37,6 @@ pub(crate) struct Transaction<'a> {
     pub(crate) who: Option<&'a Actor>,
     /// The configured bounds.
     pub(crate) rules: &'a Rules,
-    /// The feature level of the cluster.
-    pub(crate) level: FeatureLevel,
 }
 
 /// The state before, for a rollback.
@@ -75,7 +72,6 @@ impl State {
             changed: false,
             who,
             rules,
-            level: self.feature_level,
         };
         let reply = work(&mut transaction);
         let Transaction { zxid, events, changed, .. } = transaction;

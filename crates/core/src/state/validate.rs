@@ -12,7 +12,6 @@ use super::session::Session;
 use super::size;
 use super::tree::{Holds, Node};
 use super::{Applied, State};
-use crate::feature::FeatureLevel;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::{
     MAX_BATCHES_IN_FLIGHT, MAX_DATA_BYTES, MAX_HOLDS, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES,
@@ -180,11 +179,6 @@ impl State {
 
     /// Only a request in exclusive mode, of a session, can hold more than once.
     fn validate_holds(&self) -> Result<(), String> {
-        ensure!(
-            self.tree.holds.is_empty() || self.feature_level >= FeatureLevel::REENTRY,
-            "a lock was re-entered at feature level {}",
-            self.feature_level
-        );
         for (path, holds) in &self.tree.holds {
             let count = holds.count;
             let is_kept = (1..=MAX_HOLDS).contains(&count) && *holds != Holds::ONCE;

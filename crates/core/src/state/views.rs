@@ -167,7 +167,7 @@ impl State {
         self.feature_level
     }
 
-    /// The uid of the cluster; `None` until it has the feature level that gives it one.
+    /// The uid of the cluster; `None` until a leader has given it one.
     pub fn cluster_uid(&self) -> Option<ClusterUid> {
         self.cluster_uid
     }

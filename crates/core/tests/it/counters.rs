@@ -4,13 +4,6 @@ use lockkeeper_core::*;
 
 use super::world::World;
 
-/// At the feature level of additions.
-fn world() -> World {
-    let mut world = World::encoded();
-    world.apply_checked(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).unwrap();
-    world
-}
-
 impl World {
     /// Applies a command that says truly whether it changed anything.
     fn apply_checked(&mut self, command: Command) -> Result<Reply, Refusal> {
@@ -44,7 +37,7 @@ fn create(at: &str, data: &[u8]) -> NodeOp {
 
 #[test]
 fn a_sum_is_within_its_bounds_or_refused() {
-    let mut world = world();
+    let mut world = World::encoded();
     assert_eq!(world.run(add("/n", 0, 0, 5)), Ok(Reply::Added(0)));
     assert_eq!(world.data("/n"), None, "0 makes no node");
     assert_eq!(world.run(add("/n", 5, 0, 5)), Ok(Reply::Added(5)));
@@ -67,7 +60,7 @@ fn a_sum_is_within_its_bounds_or_refused() {
 
 #[test]
 fn a_node_that_is_missing_needs_a_parent_and_one_with_other_data_is_refused() {
-    let mut world = world();
+    let mut world = World::encoded();
     assert_eq!(world.run(add("/a/n", 1, None, None)), Err(Refusal::NoNode(path("/a"))));
     assert_eq!(world.run(add("/a/n", 0, None, None)), Err(Refusal::NoNode(path("/a"))));
     for data in [&b""[..], b"x", b"1.5", b" 1", b"9223372036854775808", b"\xff"] {
@@ -82,7 +75,7 @@ fn a_node_that_is_missing_needs_a_parent_and_one_with_other_data_is_refused() {
 
 #[test]
 fn a_transaction_adds_all_or_nothing() {
-    let mut world = world();
+    let mut world = World::encoded();
     let both = |from: i64| Op::Multi(vec![add("/ann", -from, 0, None), add("/bob", from, None, 10), create("/x", b"")]);
     assert!(matches!(world.run(both(1)), Err(Refusal::MultiFailed { index: 0, .. })));
     world.run(add("/ann", 50, None, None)).unwrap();
@@ -95,7 +88,7 @@ fn a_transaction_adds_all_or_nothing() {
 
 #[test]
 fn a_repeated_addition_counts_once() {
-    let mut world = world();
+    let mut world = World::encoded();
     let opened =
         world.apply_checked(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "".into() });
     let Ok(Reply::SessionOpened { session, .. }) = opened else { panic!("{opened:?}") };

@@ -4,7 +4,7 @@ use lockkeeper_core::access::AccessOp;
 use lockkeeper_core::limits::MAX_NAMESPACES;
 use lockkeeper_core::*;
 
-use super::access::{acquire, create, is_forbidden, nobody, with_certificate, with_token};
+use super::access::{acquire, is_forbidden, nobody, with_certificate, with_token};
 use super::world::World;
 
 fn limit(name: &str, owner: Option<&str>, limits: NamespaceLimits) -> AccessOp {
@@ -100,21 +100,6 @@ fn limits_are_set_by_administrators_alone_and_by_name() {
     world.change(&admin, limit("orders", None, NamespaceLimits::default())).unwrap();
 }
 
-/// A snapshot without namespaces has the bytes of the format before, which earlier programs read.
-#[test]
-fn only_a_state_with_namespaces_needs_the_newest_format() {
-    let format = |state: &State| {
-        let mut bytes = Vec::new();
-        state.write_snapshot(&mut bytes).unwrap();
-        bytes[8]
-    };
-    let mut world = World::new();
-    world.call(&nobody(), None, create("/a", NodeKind::Persistent, Sequential::No)).unwrap();
-    let before = format(&world.state);
-    world.change(&nobody(), limit("a", None, sessions(1))).unwrap();
-    assert_eq!((before, format(&world.state)), (6, 8));
-}
-
 /// A session opened by an owner without a role is nobody's, and counts once somebody takes it: whoever that is.
 #[test]
 fn a_session_counts_once_however_its_client_proves_who_it_is() {
@@ -175,7 +160,6 @@ fn a_gate_is_finished_in_a_full_namespace() {
 #[test]
 fn gates_count_in_the_namespace_of_their_key() {
     let mut world = World::new();
-    world.apply(Command::RaiseFeatureLevel { level: FeatureLevel::LATEST });
     // The directory of the application, and two gates.
     let limits = NamespaceLimits { nodes: Some(3), bytes: Some(4_000), ..NamespaceLimits::default() };
     world.change(&nobody(), limit("billing", None, limits)).unwrap();

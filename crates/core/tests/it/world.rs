@@ -21,13 +21,6 @@ impl World {
         Self { is_encoded: true, ..Self::new() }
     }
 
-    /// At the feature level of rate limits.
-    pub(crate) fn with_rates() -> Self {
-        let mut world = Self::encoded();
-        world.apply(Command::RaiseFeatureLevel { level: FeatureLevel::RATES }).reply.unwrap();
-        world
-    }
-
     pub(crate) fn apply(&mut self, command: Command) -> Outcome {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };

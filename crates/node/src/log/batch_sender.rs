@@ -17,9 +17,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{
-    Batch, BatchTrace, FeatureLevel, MAX_TRACED_REQUESTS, NodeId, Origin, Refusal, Rules, State, TraceContext,
-};
+use lockkeeper_core::{Batch, BatchTrace, MAX_TRACED_REQUESTS, NodeId, Origin, Refusal, Rules, State, TraceContext};
 use lockkeeper_mutants::mutant;
 use tokio::sync::watch;
 
@@ -195,7 +193,7 @@ impl BatchSender {
         let origin = self.take_origin();
         metrics::histogram!("lockkeeper_batches_in_flight").record(self.open.len() as f64);
         metrics::histogram!("lockkeeper_batch_commands").record(pending.len() as f64);
-        let trace = self.begin_proposals(origin, &mut pending).filter(|_| self.log_carries_traces());
+        let trace = self.begin_proposals(origin, &mut pending);
         let payload = encode(origin, follows, self.rules, &pending, trace);
         let (commands, is_large) = (pending.len(), pending.iter().any(is_large));
         self.replica.inflight.begin(origin, pending);
@@ -212,11 +210,6 @@ impl BatchSender {
         };
         attempt(&mut batch, &self.replication, &self.answers);
         self.open.push_back(batch);
-    }
-
-    /// Whether all members can read a batch with a trace.
-    fn log_carries_traces(&self) -> bool {
-        self.replica.state().feature_level() >= FeatureLevel::TRACES
     }
 
     /// Begins a span for each request that is recorded. The first one stands for the batch: what the replicas do is

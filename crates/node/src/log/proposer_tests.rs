@@ -9,9 +9,7 @@ use bytes::Bytes;
 use lockkeeper_consensus::{
     BarrierError, Committed, Config, Leadership, LogPosition, Members, ProposeError, StateMachine, TransportError,
 };
-use lockkeeper_core::{
-    AclEntry, Batch, BatchTrace, FeatureLevel, NodeId, NodeKind, NodePath, Origin, Reply, Rules, State, Term,
-};
+use lockkeeper_core::{AclEntry, Batch, BatchTrace, NodeId, NodeKind, NodePath, Origin, Reply, Rules, State, Term};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -413,13 +411,12 @@ async fn a_batch_that_was_not_applied_in_the_log_that_a_snapshot_skips_is_sent_a
     assert_eq!((made(&mut first).await, made(&mut second).await), ("/x0000000000".into(), "/x0000000001".into()));
 }
 
-/// Sends two recorded requests, and one that is not, in one batch, at this feature level.
-async fn two_recorded_in_one_batch(level: FeatureLevel) -> (Recorder, Arc<Order>) {
+/// Sends two recorded requests, and one that is not, in one batch.
+async fn two_recorded_in_one_batch() -> (Recorder, Arc<Order>) {
     let recorder = Recorder::default();
     let traces = Traces::new(Some(Arc::new(recorder.clone())), 0);
     let one = |config: &mut NodeConfig| config.max_batches_in_flight = 1;
     let (order, proposer) = traced_stage(vec![], || Script::Commits, one, traces);
-    proposer.propose(Command::RaiseFeatureLevel { level }).await.expect("raised");
     order.script.lock().push_back(Script::Hangs);
     let sent = order.attempts.lock().len();
     let mut first = proposer.submit(make(true)).expect("taken");
@@ -436,7 +433,7 @@ async fn two_recorded_in_one_batch(level: FeatureLevel) -> (Recorder, Arc<Order>
 
 #[tokio::test]
 async fn each_recorded_request_of_a_batch_has_its_trace() {
-    let (recorder, order) = two_recorded_in_one_batch(FeatureLevel(2)).await;
+    let (recorder, order) = two_recorded_in_one_batch().await;
     let [batch, other] = &recorder.named("lockkeeper.propose")[..] else { panic!("{:?}", recorder.named("")) };
     assert_eq!((batch.parent, &batch.links[..]), (trace(1), &[trace(2)][..]));
     assert_eq!((other.parent, &other.links[..]), (trace(2), &[batch.context][..]));
@@ -446,13 +443,6 @@ async fn each_recorded_request_of_a_batch_has_its_trace() {
     let carried = BatchTrace { span: batch.context, requests: vec![(0, trace(1)), (2, trace(2))] };
     let attempts = order.attempts.lock();
     assert_eq!(attempts.last().map(|batch| (batch.commands.len(), batch.trace.clone())), Some((3, Some(carried))));
-}
-
-#[tokio::test]
-async fn a_batch_at_the_first_feature_level_carries_no_trace() {
-    let (recorder, order) = two_recorded_in_one_batch(FeatureLevel::FIRST).await;
-    assert_eq!(recorder.named("lockkeeper.propose").len(), 2);
-    assert!(order.attempts.lock().iter().all(|batch| batch.trace.is_none()));
 }
 
 #[tokio::test]

@@ -73,6 +73,8 @@ pub(crate) struct Replica {
     pub(crate) traces: Traces,
     /// That of the state, for those who may hold the state's lock already.
     feature_level: AtomicU32,
+    /// The highest feature level that this node reads.
+    pub(crate) supported_level: FeatureLevel,
     /// 0 where the cluster has none.
     cluster_uid: AtomicU64,
     zxid: watch::Sender<Zxid>,
@@ -113,6 +115,7 @@ impl Replica {
             copies: Copies::default(),
             traces,
             feature_level: AtomicU32::new(FeatureLevel::FIRST.0),
+            supported_level: config.supported_level,
             cluster_uid: AtomicU64::new(0),
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
@@ -192,7 +195,7 @@ impl Replica {
 
     /// The batch of an entry. If it cannot be read, the task that applies ends, as in [`step`](Self::step).
     fn read(&self, entry: &Committed) -> Batch {
-        match Batch::decode(&entry.payload) {
+        match Batch::decode_at(self.supported_level, &entry.payload) {
             Ok(batch) => Batch { clock_ms: entry.clock_ms, ..batch },
             Err(error) => {
                 let remedy = if error.is_too_new() { "" } else { "; start again, and report this" };
@@ -292,7 +295,7 @@ impl Replica {
             self.report_forced_deletions(state, batch, &outcomes);
         }
         for (command, outcome) in outcomes.into_iter().enumerate() {
-            // A batch at the first feature level carries no traces; those of this node's own requests are known here.
+            // A batch carries the traces of some requests only; those of this node's own requests are known here.
             let carried = || batch.trace.as_ref()?.of_command(command);
             self.note_trace(&outcome, completions.as_ref().and_then(Completions::next_trace).or_else(carried));
             self.for_each_observer(|observer| observer.deliver(state, &outcome.events));
@@ -395,7 +398,7 @@ impl StateMachine for Replica {
     }
 
     fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String> {
-        let batch = Batch::decode(payload).map_err(|error| error.to_string())?;
+        let batch = Batch::decode_at(self.supported_level, payload).map_err(|error| error.to_string())?;
         let Some(proposer) = proposer else { return Ok(()) };
         if batch.origin.node != NodeId(proposer) {
             return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
@@ -406,7 +409,7 @@ impl StateMachine for Replica {
     fn raises_level_to(&self, payload: &[u8]) -> Option<u32> {
         let present = self.feature_level();
         // Nothing can raise it further, so nothing needs to be decoded.
-        let level = (present < FeatureLevel::LATEST).then(|| Batch::raised_in(payload))??;
+        let level = (present < self.supported_level).then(|| Batch::raised_in(self.supported_level, payload))??;
         (level > present).then_some(level.0)
     }
 
@@ -424,7 +427,7 @@ impl StateMachine for Replica {
     }
 
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
-        let restored = State::read_snapshot(&mut *from)
+        let restored = State::read_snapshot_at(self.supported_level, &mut *from)
             .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
         // The reader reports the end only once it has verified the whole stream.
         match from.read(&mut [0]) {
@@ -604,7 +607,28 @@ mod tests {
             catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry]))).is_err(),
             "later entries must not be applied"
         );
-        assert!(reported.recv().await.unwrap().contains("cannot be read"));
+        let why = reported.recv().await.unwrap();
+        assert!(why.contains("cannot be read") && why.contains("upgrade this node"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn what_needs_a_higher_feature_level_is_refused_until_it_is_applied() {
+        let next = FeatureLevel(FeatureLevel::LATEST.0 + 1);
+        let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned())]);
+        let mut config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
+        config.supported_level = next;
+        let replica = Replica::new(&config, 1, Arc::new(SystemClock::default()), Arc::new(|why| panic!("{why}")));
+        let too_low = Refusal::FeatureLevelTooLow { needed: next, level: FeatureLevel::FIRST };
+        assert_eq!(replica.check_level(next), Err(too_low));
+        let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
+        let raise = Batch::consecutive(origin, 1, vec![Command::RaiseFeatureLevel { level: next }]).encode();
+        let mut of_next = raise.clone();
+        of_next[0] = next.0 as u8;
+        assert_eq!((replica.raises_level_to(&raise), replica.is_ahead(&of_next)), (Some(next.0), true));
+        let position = LogPosition { term: 1, index: 1 };
+        replica.apply(&[Committed { position, clock_ms: 1, payload: raise.clone().into() }]);
+        assert_eq!(replica.check_level(next), Ok(()));
+        assert_eq!((replica.raises_level_to(&raise), replica.is_ahead(&of_next)), (None, false));
     }
 
     /// Panics when it is read for the last time.

@@ -18,12 +18,6 @@ async fn take(node: &Node, request: TakePermits) -> Result<PermitsTaken, NodeErr
     node.take_permits(Caller::default(), request).await.map(|taken| taken.value)
 }
 
-/// Waits until the cluster is at the feature level of rate limits.
-async fn with_rates(cluster: &Cluster) {
-    let has_them = |node: &Node| node.status().feature_level >= lockkeeper_core::FeatureLevel::RATES;
-    until("rate limits", || cluster.members.values().all(|member| has_them(&member.node)).then_some(())).await;
-}
-
 /// A grant: decided at some moment from `sent` to `answered`.
 #[derive(Clone, Copy, Debug)]
 struct Granted {
@@ -80,7 +74,6 @@ fn check_bound(rate: Rate, mut granted: Vec<Granted>, changes_of_leader: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn there_are_never_too_many_through_the_deaths_of_leaders() {
     let mut cluster = Cluster::of_three().await;
-    with_rates(&cluster).await;
     let rate = Rate { limit: 400, per_ms: 1_000 };
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut tasks = Vec::new();
@@ -113,7 +106,6 @@ async fn there_are_never_too_many_through_the_deaths_of_leaders() {
 #[tokio::test]
 async fn a_hot_name_needs_few_commands() {
     let cluster = Cluster::of_three().await;
-    with_rates(&cluster).await;
     let rate = Rate { limit: 1_000_000, per_ms: 1_000 };
     let before = stale(cluster.at(1), State::zxid).await;
     for _ in 0..500 {
@@ -135,7 +127,6 @@ async fn a_hot_name_needs_few_commands() {
 #[tokio::test]
 async fn a_bucket_is_the_same_at_every_node_and_gone_when_it_is_full() {
     let cluster = Cluster::of_three().await;
-    with_rates(&cluster).await;
     let rate = Rate { limit: 3, per_ms: 600 };
     for node in 1..=3 {
         assert!(take(cluster.at(node), request("a/b", rate, 1)).await.unwrap().granted);

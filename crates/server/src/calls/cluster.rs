@@ -125,7 +125,10 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
 /// What holds the cluster's feature level back, as far as this node knows: a member, or this node's own configuration.
 pub(super) fn holds_level_back(context: &Context) -> String {
     let status = context.node.status();
-    let (present, consensus) = (status.feature_level.0, &status.consensus);
+    level_held_back_by(status.feature_level.0, &status.consensus)
+}
+
+fn level_held_back_by(present: u32, consensus: &ConsensusStatus) -> String {
     let low = |node: &u64| match consensus.feature_levels.get(node).copied() {
         Some(level) if level > present => None,
         Some(level) if *node == consensus.node => Some(format!("cluster.max_feature_level = {level} of node {node}")),
@@ -231,4 +234,24 @@ pub(super) async fn transfer(scope: CallScope, ask: Transfer) -> Answered {
         done.map(|leader| Reply::timeless(Answer::Transferred(Transferred { leader }))).map_err(Failure::from);
     record(context, AuditEvent::LeadershipTransferred { to: ask.to }, scope.requester(), &answered);
     answered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_what_holds_the_level_back() {
+        let mut consensus = ConsensusStatus { node: 1, leading: true, ..ConsensusStatus::default() };
+        consensus.members.voters = [1, 2, 3].map(|node| (node, "memory".into())).into();
+        consensus.feature_levels = [(1, 1), (2, 2)].into();
+        let by = level_held_back_by(1, &consensus);
+        let own = "; it is held back by cluster.max_feature_level = 1 of node 1";
+        assert_eq!(by, format!("{own}, and by node 3, which has not answered since this node leads"));
+        consensus.feature_levels = [(1, 2), (2, 1), (3, 2)].into();
+        let by = level_held_back_by(1, &consensus);
+        assert!(by.ends_with("by node 2, whose program or cluster.max_feature_level allows level 1 only"), "{by}");
+        consensus.feature_levels.insert(2, 2);
+        assert_eq!(level_held_back_by(1, &consensus), "");
+    }
 }

@@ -7,7 +7,6 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use lockkeeper_core::FeatureLevel;
 use lockkeeper_core::limits::{
     MAX_DATA_BYTES, MAX_EPHEMERALS_PER_SESSION, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
-    MIN_SESSION_TIMEOUT_MS_BEFORE,
 };
 
 use lockkeeper_tls::is_name;
@@ -16,6 +15,9 @@ use lockkeeper_zookeeper::FourLetterWord;
 use super::{AdminFrom, Config, ConfigError, Limits, ListenerName, NodeRole, Timing};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
+
+/// The shortest tick of ZooKeeper's clients.
+const MIN_TICK_MS: u32 = 250;
 
 /// The values that a checked configuration stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,7 +205,7 @@ impl Config {
 
     fn check_zookeeper(&self) -> Result<(), ConfigError> {
         let zookeeper = &self.zookeeper;
-        within("zookeeper.tick_ms", zookeeper.tick_ms, MIN_SESSION_TIMEOUT_MS_BEFORE / 2, MAX_SESSION_TIMEOUT_MS / 20)?;
+        within("zookeeper.tick_ms", zookeeper.tick_ms, MIN_TICK_MS, MAX_SESSION_TIMEOUT_MS / 20)?;
         within("zookeeper.outstanding_requests", zookeeper.outstanding_requests, 1, 1_000_000)?;
         within("zookeeper.connections", zookeeper.connections, 1, 1_000_000)?;
         within("zookeeper.connections_per_address", zookeeper.connections_per_address, 0, 1_000_000)?;

@@ -173,8 +173,7 @@ pub struct Timing {
     pub election_timeout_min_ms: u64,
     /// Longest such silence.
     pub election_timeout_max_ms: u64,
-    /// Shortest session timeout; what a client asks for is raised to it. At least 100, and 500 before the cluster has
-    /// feature level 3.
+    /// Shortest session timeout; what a client asks for is raised to it. At least 100.
     pub min_session_timeout_ms: u32,
     /// Longest session timeout; what a client asks for is cut to it.
     pub max_session_timeout_ms: u32,

@@ -76,7 +76,7 @@ pub(super) async fn list(Reader(scope): Reader, Query(query): Query<GatesQuery>)
 }
 
 /// Opens the gate by force: ends the operation that is under way, or forgets its result. A worker that is under way is
-/// not stopped, and its token counts no more. Each use is in the audit log. Needs feature level 3.
+/// not stopped, and its token counts no more. Each use is in the audit log.
 #[utoipa::path(delete, path = "/v1/gates/{key}", tag = "gates",
     params(("key" = String, Path, description = "The gate"), ResetQuery, super::SessionHeader),
     responses((status = 200, description = "It is open", body = GateReset),

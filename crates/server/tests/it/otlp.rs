@@ -17,16 +17,10 @@ use crate::stream_client::StreamClient;
 
 /// Nodes that record what their callers record, and nothing else.
 async fn cluster_of(nodes: u64, collector: &Collector) -> Cluster {
-    let cluster = Cluster::start_with(nodes, |config| {
+    Cluster::start_with(nodes, |config| {
         config.otlp = Some(OtlpSection { sample_ratio: 0.0, ..OtlpSection::new(collector.endpoint()) });
     })
-    .await;
-    for node in &cluster.nodes {
-        // Before that, the log carries no traces.
-        let level = async || node.get("/v1/cluster").await.json::<Status>().feature_level;
-        eventually("the second feature level", async || level().await >= Some(2)).await;
-    }
-    cluster
+    .await
 }
 
 /// The spans of this name below this one, once there are so many.

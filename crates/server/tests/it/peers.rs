@@ -30,7 +30,7 @@ fn number(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-const VERSION: u8 = 4;
+const VERSION: u8 = 1;
 
 fn vote(term: u64, node: u64, committed: bool) -> Vec<u8> {
     [&[VERSION], &number(term)[..], &[1], &number(node), &[u8::from(committed)]].concat()
@@ -56,7 +56,7 @@ fn forgeries(from: u64) -> Vec<(PeerKind, Vec<u8>)> {
         all.push((PeerKind::Heartbeat, framed(heartbeat, &[])));
         all.push((PeerKind::TransferLeader, [vote(term, from, true), number(from % 3 + 1), none.to_vec()].concat()));
         // Metadata of a snapshot without entries and members.
-        let snapshot = [&vote(term, from, true)[..], &[5, 2, 0, 0, 0, 0, 0, 1]].concat();
+        let snapshot = [&vote(term, from, true)[..], &[5, 1, 0, 0, 0, 0, 0, 1]].concat();
         all.push((PeerKind::Snapshot, framed(snapshot, b"nothing")));
     }
     all.push((PeerKind::Service, vec![0xff; 64]));

@@ -7,17 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::access::{As, enable, principal};
-use crate::harness::{Cluster, Got, Running, eventually};
-
-async fn start() -> Cluster {
-    let node = Cluster::start(1).await;
-    let probe = json!({ "limit": 1, "per_ms": 1 });
-    eventually("feature level 3", async || {
-        node.post("/v1/rates/probe/take", None, probe.clone()).await.status.is_success()
-    })
-    .await;
-    node
-}
+use crate::harness::{Cluster, Got, Running};
 
 async fn take(node: &Running, name: &str, body: Value) -> Got {
     node.post(&format!("/v1/rates/{name}/take"), None, body).await
@@ -25,7 +15,7 @@ async fn take(node: &Running, name: &str, body: Value) -> Got {
 
 #[tokio::test]
 async fn permits_are_granted_refused_and_shown() {
-    let node = start().await;
+    let node = Cluster::start(1).await;
     let rate = |permits: u32| json!({ "permits": permits, "limit": 5, "per_ms": 3_600_000 });
     let taken: PermitsTaken = take(&node, "mails/welcome", rate(4)).await.json();
     assert_eq!((taken.name.as_str(), taken.granted, taken.available), ("mails/welcome", true, 1));
@@ -73,7 +63,7 @@ async fn permits_are_granted_refused_and_shown() {
 
 #[tokio::test]
 async fn additions_stay_within_their_bounds() {
-    let node = start().await;
+    let node = Cluster::start(1).await;
     let session = node.session(20_000).await.credential;
     node.post("/v1/nodes/stock", None, json!({})).await;
     let add = async |body: Value| node.post("/v1/counters/stock/7", Some(&session), body).await;
@@ -102,7 +92,7 @@ async fn additions_stay_within_their_bounds() {
 
 #[tokio::test]
 async fn a_role_says_who_may_take_and_look() {
-    let node = start().await;
+    let node = Cluster::start(1).await;
     let admin = enable(&node).await;
     let rules = json!([{ "resource": "rates", "prefix": "mails", "rights": ["acquire"] },
                        { "resource": "nodes", "prefix": "/stock", "rights": ["read"] }]);
@@ -125,7 +115,7 @@ async fn a_role_says_who_may_take_and_look() {
 
 #[tokio::test]
 async fn a_namespace_bounds_buckets() {
-    let node = start().await;
+    let node = Cluster::start(1).await;
     let change = json!({ "put_namespace": { "name": "mails", "limits": { "nodes": 2 } } });
     As { node: &node, token: None }.change(change).await;
     let body = json!({ "limit": 5, "per_ms": 3_600_000 });

@@ -1,21 +1,12 @@
 //! Re-entry of a lock by its session, over HTTP and on the session's stream; and locks without a queue.
 
 use lockkeeper_api::Code;
-use lockkeeper_api::cluster::Status;
 use lockkeeper_api::locks::{Acquired, Lock, Released};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::harness::{Cluster, Got, Running, eventually};
 use crate::stream_client::StreamClient;
-
-/// A node of a cluster that has feature level 3.
-async fn node() -> Cluster {
-    let cluster = Cluster::start(1).await;
-    let level = async || cluster.get("/v1/cluster").await.json::<Status>().feature_level;
-    eventually("the feature level of re-entry", async || level().await >= Some(3)).await;
-    cluster
-}
 
 async fn acquire(node: &Running, lock: &str, credential: &str, body: Value) -> Got {
     node.post(&format!("/v1/locks/{lock}/acquire"), Some(credential), body).await
@@ -31,7 +22,7 @@ async fn shown(node: &Running, lock: &str) -> Lock {
 
 #[tokio::test]
 async fn a_session_holds_its_lock_once_more() {
-    let node = node().await;
+    let node = Cluster::start(1).await;
     let (own, other) = (node.session(20_000).await.credential, node.session(20_000).await.credential);
     let first: Acquired = acquire(&node, "l", &own, json!({ "reentrant": true })).await.json();
     assert_eq!(first.holds, 1);
@@ -63,7 +54,7 @@ async fn a_session_holds_its_lock_once_more() {
 
 #[tokio::test]
 async fn what_cannot_be_re_entered_is_refused() {
-    let node = node().await;
+    let node = Cluster::start(1).await;
     let own = node.session(20_000).await.credential;
     for body in [
         json!({ "reentrant": true, "also": ["b"] }),
@@ -78,21 +69,8 @@ async fn what_cannot_be_re_entered_is_refused() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_held_back_refuses_what_needs_a_higher_level() {
-    let cluster = Cluster::start_with(1, |config| config.cluster.max_feature_level = Some(2)).await;
-    let own = cluster.session(20_000).await.credential;
-    let many: Vec<String> = (0..32).map(|number| format!("m{number}")).collect();
-    for body in [json!({ "reentrant": true }), json!({ "also": many })] {
-        let problem = acquire(&cluster, "l", &own, body).await.problem(Code::FeatureLevelTooLow);
-        assert!(problem.detail.contains("level 3") && problem.detail.contains("max_feature_level"), "{problem}");
-        assert!(problem.detail.ends_with("held back by cluster.max_feature_level = 2 of node 1"), "{problem}");
-    }
-    assert_eq!(cluster.session(100).await.timeout_ms, 500);
-}
-
-#[tokio::test]
 async fn a_request_names_up_to_256_locks() {
-    let node = node().await;
+    let node = Cluster::start(1).await;
     let own = node.session(20_000).await.credential;
     let names = |count: usize| (0..count).map(|number| format!("m{number:03}")).collect::<Vec<_>>();
     let all: Acquired = acquire(&node, "l", &own, json!({ "also": names(255) })).await.json();
@@ -107,7 +85,7 @@ async fn a_request_names_up_to_256_locks() {
 
 #[tokio::test]
 async fn a_lock_is_re_entered_on_the_stream_too() {
-    let node = node().await;
+    let node = Cluster::start(1).await;
     let own = node.session(20_000).await.credential;
     let first: Acquired = acquire(&node, "l", &own, json!({})).await.json();
     let (mut wire, _) = StreamClient::greeted(&node, &own).await;
@@ -125,7 +103,7 @@ async fn a_lock_is_re_entered_on_the_stream_too() {
 
 #[tokio::test]
 async fn a_lock_without_a_queue() {
-    let node = node().await;
+    let node = Cluster::start(1).await;
     let (own, other) = (node.session(20_000).await.credential, node.session(20_000).await.credential);
     let id = Uuid::new_v4();
     let held: Acquired = acquire(&node, "u", &own, json!({ "unfair": true, "request_id": id })).await.json();
@@ -162,8 +140,6 @@ async fn a_lock_without_a_queue() {
 #[tokio::test]
 async fn sessions_of_100_ms_where_the_configuration_allows_them() {
     let cluster = Cluster::start_with(1, |config| config.timing.min_session_timeout_ms = 100).await;
-    let level = async || cluster.get("/v1/cluster").await.json::<Status>().feature_level;
-    eventually("the feature level", async || level().await >= Some(3)).await;
     let held: Acquired = cluster.post("/v1/locks/short/acquire", None, json!({ "ttl_ms": 100 })).await.json();
     assert_eq!(held.session_timeout_ms, 100);
     eventually("it is free again", async || shown(&cluster, "short").await.holders.is_empty()).await;

@@ -39,8 +39,7 @@ async fn what_is_no_message_ends_the_stream_and_says_why() {
         (r#"{"request":{"id":1,"call":{"get_cluster":{}},"surprise":1}}"#, "unknown field `surprise`"),
         (r#"{"request":{"id":1}}"#, "missing field `call`"),
         (r#"{"request":{"id":1,"call":{"get_cluster":{}},"request_id":"7"}}"#, "UUID"),
-        // As in version 1 of the protocol.
-        (r#"{"request":{"id":1,"method":"GET","path":"/v1/cluster"}}"#, "version 2 of the protocol"),
+        (r#"{"request":{"id":1,"method":"GET","path":"/v1/cluster"}}"#, "version 1 of the protocol"),
         (r#"{"watch":{"id":1,"path":"/","from":"x"}}"#, "invalid type"),
     ] {
         let ended = after(&node, Message::text(message)).await;

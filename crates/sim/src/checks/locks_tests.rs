@@ -250,7 +250,6 @@ fn a_request_of_which_its_client_was_told_that_it_is_no_more_is_gone_and_stays_a
 #[test]
 fn a_lock_that_its_session_holds_twice_is_free_after_two_releases() {
     let mut history = History::default();
-    history.apply(Command::RaiseFeatureLevel { level: lockkeeper_core::FeatureLevel::REENTRY });
     let (a, b) = (history.open(), history.open());
     let reenter = |uuid| LockOp::AcquireReentrant {
         lock: lock("l"),

@@ -74,7 +74,6 @@ impl Client {
     async fn acquire(&mut self, session: &Session, wanted: &Acquire) -> OpResult<Acquired> {
         let key = RequestKey { id: wanted.uuid, acknowledged: Vec::new() };
         let give_up_us = self.now_us() + micros(wanted.wait) + 10_000_000;
-        let level = self.lab.checkers.lock().feature_level();
         let mut guard = AcquireGuard { lab: self.lab.clone(), uuid: wanted.uuid.to_string(), is_settled: false };
         let mut open = false;
         loop {
@@ -108,7 +107,6 @@ impl Client {
                     return OpResult::Done(At { value, zxid });
                 }
                 Attempt::Refused(refusal) => {
-                    self.lab.checkers.lock().refused(level, &refusal);
                     guard.left(&format!("{refusal:?}"));
                     return OpResult::Refused(refusal);
                 }

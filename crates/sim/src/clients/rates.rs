@@ -27,11 +27,7 @@ impl Client {
                 }
                 answer
             };
-            let level = self.lab.checkers.lock().feature_level();
             let answer = self.call(TRY, serve).await;
-            if let Attempt::Refused(refusal) = &answer {
-                self.lab.checkers.lock().refused(level, refusal);
-            }
             let outcome = match answer {
                 Attempt::Done(taken) if taken.value.granted => Outcome::Ok,
                 Attempt::Done(_) | Attempt::Refused(_) | Attempt::SessionEnded => Outcome::Refused,

@@ -168,7 +168,6 @@ impl Client {
         session.keep(RequestId(id));
         let key = RequestKey { id: RequestId(id), acknowledged: session.acknowledgements() };
         let give_up_us = self.now_us() + 15_000_000;
-        let level = self.lab.checkers.lock().feature_level();
         let mut open = false;
         let op_result = loop {
             let caller = Caller {
@@ -188,7 +187,6 @@ impl Client {
                     break OpResult::Done(At { value, zxid });
                 }
                 Attempt::Refused(refusal) => {
-                    self.lab.checkers.lock().refused(level, &refusal);
                     self.book(session.credential, id, &op, Err(refusal.clone()), began, Zxid(0), what);
                     break OpResult::Refused(refusal);
                 }

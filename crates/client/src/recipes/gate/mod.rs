@@ -128,7 +128,7 @@ pub struct Done {
 pub enum Keep {
     /// So long, from 1 ms to [`LONGEST_KEEP`]. After that the operation may be done again.
     For(Duration),
-    /// Until the gate is [reset](crate::Client::gate_reset) by force. The cluster's feature level must be 3. Each such
+    /// Until the gate is [reset](crate::Client::gate_reset) by force. Each such
     /// result takes memory at every node for good: count on about 600 bytes and the result.
     Forever,
 }

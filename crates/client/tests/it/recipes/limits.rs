@@ -2,27 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use lockkeeper_client::Paging;
 use lockkeeper_client::api::Code;
-use lockkeeper_client::api::rates::TakePermits;
 use lockkeeper_client::recipes::{RecipeError, TxnError};
-use lockkeeper_client::{Client, Paging};
 
 use super::support::{cluster, session, soon};
-
-/// Waits until the cluster is at the feature level of rate limits.
-async fn with_rates(client: &Client) {
-    let probe = TakePermits::one_of(1, 1);
-    while client.take_permits("probe", &probe).await.is_err_and(|error| error.code() == Some(Code::FeatureLevelTooLow))
-    {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 #[tokio::test]
 async fn a_hundred_buyers_get_ten_seats() {
     let cluster = cluster().await;
     let session = session(&cluster).await;
-    soon("rate limits", with_rates(session.client())).await;
     let seats = session.bounded_counter("/courses/7/seats", 0..=10).unwrap();
     let buyers = (0..100).map(|_| {
         let seats = seats.clone();
@@ -58,7 +47,6 @@ async fn a_rate_limit_grants_refuses_and_lets_wait() {
     let cluster = cluster().await;
     let session = session(&cluster).await;
     let client = session.client();
-    soon("rate limits", with_rates(client)).await;
     let limit = session.rate_limit("mails/welcome", 3, Duration::from_millis(900)).unwrap();
     assert!(limit.try_take(2).await.unwrap().granted);
     let refused = limit.try_take(3).await.unwrap();

@@ -200,7 +200,9 @@ async fn garbage_is_said_to_be_not_lockkeepers() {
 #[tokio::test]
 async fn where_nodes_speak_another_version_of_the_stream_http_serves() {
     let old = Node::start(|event| match event {
-        Event::Upgrade(_) => vec![Do::Say(json!({"hello": {"timeout_ms": TIMEOUT_MS, "zxid": 1, "held": []}}))],
+        Event::Upgrade(_) => {
+            vec![Do::Say(json!({"hello": {"version": 2, "timeout_ms": TIMEOUT_MS, "zxid": 1, "held": []}}))]
+        }
         Event::Frame(..) => vec![],
         Event::Http(_) => good(event),
     })

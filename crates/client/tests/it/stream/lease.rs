@@ -77,7 +77,7 @@ async fn an_answer_after_its_round_still_counts_and_only_from_its_own_sending() 
 async fn the_handshake_is_a_sign_of_life() {
     // Every keepalive goes astray, but each new stream says that the session lives.
     let node = Node::start(|event| match event {
-        Event::Upgrade(_) => vec![Do::Say(json!({"hello": {"version": 2, "timeout_ms": 900, "zxid": 1, "held": []}}))],
+        Event::Upgrade(_) => vec![Do::Say(json!({"hello": {"version": 1, "timeout_ms": 900, "zxid": 1, "held": []}}))],
         Event::Http(line) if line == "POST /v1/sessions" => session_only(event, 900).unwrap(),
         Event::Frame(_, value) if value.get("keepalive").is_some() => vec![Do::Cut],
         _ => vec![Do::Freeze],

@@ -218,12 +218,12 @@ pub(crate) fn problem(code: Code) -> Do {
 }
 
 pub(crate) fn hello(held: Value) -> Do {
-    Do::Say(json!({"hello": {"version": 2, "timeout_ms": TIMEOUT_MS, "zxid": 100, "held": held}}))
+    Do::Say(json!({"hello": {"version": 1, "timeout_ms": TIMEOUT_MS, "zxid": 100, "held": held}}))
 }
 
 /// A hello that names the leader.
 pub(crate) fn hello_of(leader: &str, timeout_ms: u32) -> Do {
-    Do::Say(json!({"hello": {"version": 2, "timeout_ms": timeout_ms, "zxid": 100, "held": [], "leader": leader}}))
+    Do::Say(json!({"hello": {"version": 1, "timeout_ms": timeout_ms, "zxid": 100, "held": [], "leader": leader}}))
 }
 
 pub(crate) fn answer(id: &Value, body: Value) -> Do {

@@ -15,8 +15,7 @@ use crate::raft::types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, pos
 
 const KIND_BLANK: u8 = 0;
 const KIND_NORMAL: u8 = 1;
-/// 2 was a membership without the addresses for clients, 3 one without roles; only unreleased programs wrote them.
-const KIND_MEMBERSHIP: u8 = 4;
+const KIND_MEMBERSHIP: u8 = 2;
 const FORMAT_VOTE: u8 = 1;
 const FORMAT_COMMITTED: u8 = 1;
 

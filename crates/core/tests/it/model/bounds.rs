@@ -116,7 +116,7 @@ pub(crate) fn check(before: &Model, after: &Model, for_locks: bool, stores_resul
     }
     let (bytes, now) = (counted(before), counted(after));
     let most = if for_locks { max_state_bytes + max_state_bytes / 10 } else { max_state_bytes };
-    if now > bytes && now > most && !(stores_result && after.level >= 3) {
+    if now > bytes && now > most && !stores_result {
         return Err(Refusal::StateFull { bytes, limit: max_state_bytes });
     }
     Ok(())

@@ -75,17 +75,6 @@ pub(crate) struct Model {
     pub(crate) base_gone: BTreeSet<String>,
 }
 
-fn is_of_level_3(op: &Op) -> bool {
-    let is_addition = |op: &NodeOp| matches!(op, NodeOp::Add { .. });
-    match op {
-        Op::Lock(LockOp::AcquireReentrant { .. }) => true,
-        Op::Gate(GateOp::FinishForever { .. } | GateOp::Reset { .. }) => true,
-        Op::Node(op) => is_addition(op),
-        Op::Multi(ops) => ops.iter().any(is_addition),
-        _ => false,
-    }
-}
-
 pub(crate) fn path(text: &str) -> NodePath {
     NodePath::parse(text).unwrap()
 }
@@ -213,15 +202,12 @@ impl Model {
                 self.level = self.level.max(level.0);
                 Ok(Reply::FeatureLevel(FeatureLevel(self.level)))
             }
-            Command::SetClusterUid { .. } if self.level < 3 => {
-                Err(Refusal::FeatureLevelTooLow { needed: FeatureLevel(3), level: FeatureLevel(self.level) })
-            }
             Command::SetClusterUid { uid } => Ok(Reply::ClusterUid(*self.cluster_uid.get_or_insert(*uid))),
             Command::OpenSession { secret_hash, timeout_ms, label } => {
                 if label.len() > MAX_LABEL_BYTES {
                     return bad();
                 }
-                let timeout_ms = (*timeout_ms).clamp(if self.level < 3 { 500 } else { 100 }, MAX_SESSION_TIMEOUT_MS);
+                let timeout_ms = (*timeout_ms).clamp(100, MAX_SESSION_TIMEOUT_MS);
                 self.attempt(|m, zxid| {
                     let label = label.to_string();
                     let opened_ms = m.clock;
@@ -279,12 +265,6 @@ impl Model {
                 Ok(Reply::Reaped(reaped))
             }
             Command::Do { actor, op } => {
-                if self.level < 3 && is_of_level_3(op) {
-                    return Err(Refusal::FeatureLevelTooLow {
-                        needed: FeatureLevel(3),
-                        level: FeatureLevel(self.level),
-                    });
-                }
                 self.who = actor.principals.clone();
                 self.may_force = actor.may_force;
                 if let Some(id) = actor.session {

@@ -9,12 +9,11 @@ use lockkeeper_core::*;
 use super::naive::{Model, ModelReply, bad, is_lock_directory, join, path, split};
 
 /// Sorted, each once, neither none nor too many.
-pub(crate) fn check_locks(level: u32, locks: &[LockName]) -> Result<(), Refusal> {
+pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
     let mut sorted = locks.to_vec();
     sorted.sort();
     sorted.dedup();
-    let most = if level < 3 { 32 } else { 256 };
-    if sorted != locks || locks.is_empty() || locks.len() > most { bad() } else { Ok(()) }
+    if sorted != locks || locks.is_empty() || locks.len() > 256 { bad() } else { Ok(()) }
 }
 
 impl Model {
@@ -59,7 +58,7 @@ impl Model {
         token: FencingToken,
     ) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(self.level, locks)?;
+        check_locks(locks)?;
         let mut held = Vec::new();
         for lock in locks {
             held.push(self.holder(lock, token, |owner| owner == Some(session.0))?);
@@ -133,7 +132,7 @@ impl Model {
 
     fn claim(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(self.level, locks)?;
+        check_locks(locks)?;
         let mut versions = Vec::new();
         for lock in locks {
             let own = self.own_base(session, lock, token);
@@ -162,7 +161,7 @@ impl Model {
     }
 
     fn abandon(&mut self, zxid: u64, locks: &[LockName], token: FencingToken, versions: &[i32]) -> ModelReply {
-        check_locks(self.level, locks)?;
+        check_locks(locks)?;
         if versions.len() != locks.len() {
             return bad();
         }
@@ -187,7 +186,7 @@ impl Model {
         label: &str,
     ) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?.0;
-        check_locks(self.level, locks)?;
+        check_locks(locks)?;
         let wrong_permits = matches!(mode, LockMode::Permit(permits) if permits == 0 || permits > MAX_PERMITS);
         let inner = |lock: &LockName| lock.as_str().split('/').skip(1).any(|part| parse(part).is_some());
         let below_delay = |lock: &LockName| lock.as_str().split('/').any(is_kept_place);
@@ -308,7 +307,7 @@ impl Model {
         if_holding: IfHolding,
     ) -> ModelReply {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_locks(self.level, locks)?;
+        check_locks(locks)?;
         let own = |lock| self.own_base(session, lock, token);
         let found: Vec<String> = locks.iter().filter_map(own).collect();
         self.leave(zxid, locks, token, &found, if_holding)
