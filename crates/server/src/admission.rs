@@ -6,7 +6,7 @@
 //! - requests that keep or give back something (keepalive, release, verify, close of a session). Other requests never
 //!   cause one of these to be refused: a connection has one at a time, a stream up to [`OWN_LANE`].
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,8 +17,7 @@ use tokio::sync::Semaphore;
 use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::config::Limits;
 use crate::failure::Failure;
-use crate::http::connection::ClientAddress;
-use crate::rate_limits::RateLimits;
+use crate::throttle::Throttle;
 
 /// Most requests of one stream at a time in the lane of its own; further ones count as requests at work.
 const OWN_LANE: usize = 64;
@@ -77,7 +76,7 @@ pub(crate) struct Admission {
     /// One large body is parsed at a time, so that others leave the processors to small requests.
     pub(crate) large_bodies: Semaphore,
     /// Requests a second of namespaces.
-    pub(crate) rate_limits: Arc<RateLimits>,
+    pub(crate) throttle: Arc<Throttle>,
     own_lane: Arc<AtomicUsize>,
 }
 
@@ -106,7 +105,7 @@ impl Admission {
                 limits.reply_bytes_in_flight,
             ),
             large_bodies: Semaphore::new(1),
-            rate_limits: Arc::default(),
+            throttle: Arc::default(),
             own_lane: Arc::default(),
         }
     }
@@ -253,11 +252,6 @@ impl AtWork {
     pub(crate) fn leave(&self) {
         drop(self.place.lock().take());
     }
-}
-
-/// The address of a request's connection; without a connection it is this machine's.
-pub(crate) fn address_of(from: Option<&ClientAddress>) -> IpAddr {
-    from.map_or(Ipv4Addr::LOCALHOST.into(), |from| from.address.ip())
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
 use crate::audit::Audit;
+use crate::bounds::BodyBounds;
 use crate::config::{Admin, Checked, Config, Timing};
-use crate::extract::BodyBounds;
 use crate::http::origin::Origins;
 use crate::jwt::Jwt;
 use crate::otlp::Otlp;
@@ -64,7 +64,7 @@ impl Context {
         (config, checked): (&Config, &Checked),
         node: Node,
         (auth, jwt): (PeerAuth, Option<Arc<Jwt>>),
-        (audit, otlp): (Arc<Audit>, Option<Arc<Otlp>>),
+        (audit, otlp, metrics): (Arc<Audit>, Option<Arc<Otlp>>, Option<PrometheusHandle>),
         openapi: Bytes,
         stopping: CancellationToken,
     ) -> Arc<Self> {
@@ -88,7 +88,7 @@ impl Context {
                 timeout: Duration::from_millis(limits.body_read_timeout_ms),
             },
             stream_write_timeout: Duration::from_millis(limits.stream_write_timeout_ms),
-            metrics: crate::telemetry::metrics_handle(),
+            metrics,
             queue_age: QueueAge::default(),
             openapi,
             stopping,

@@ -1,7 +1,6 @@
 //! Extractors: from an HTTP request to typed, bounded values. A request that does not fit is answered with a problem
 //! document; nothing is guessed, and no unknown field is skipped.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,12 +20,13 @@ use lockkeeper_node::{Caller, Consistency, Credential, NodeError};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::admission::{self, Admission, AtWork};
-use crate::budget::{Budget, Exceeded, Holder, Taken};
+use crate::admission::AtWork;
+use crate::bounds::{BodyBounds, Room};
+use crate::budget::Exceeded;
+use crate::caller::{ClientAddress, address_of};
 use crate::calls::CallScope;
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::http::connection::ClientAddress;
+use crate::failure::{Failure, session_required};
 use crate::principals::{Unproved, from_address, prove_certificate, prove_header};
 use crate::socket::ClientCertificate;
 
@@ -36,13 +36,6 @@ const DISCARD_BYTES: usize = 32 * 1024 * 1024;
 
 /// How long a body for which there is no room is read and discarded, for the same reason.
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
-
-/// Bounds of a body.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BodyBounds {
-    pub(crate) max_bytes: usize,
-    pub(crate) timeout: Duration,
-}
 
 /// A JSON body. An empty one means `{}`, so that calls whose fields are all optional need none.
 #[derive(Debug)]
@@ -55,9 +48,9 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Context>> for Json<T>
         let json = is_json(request.headers());
         let coding = request.headers().get(header::CONTENT_ENCODING).cloned();
         let at_work = request.extensions().get::<AtWork>().cloned();
-        let mut room = Room::new(&context.admission, admission::address_of(request.extensions().get()));
+        let mut room = Room::new(&context.admission, address_of(request.extensions().get()));
         let bytes = read_body(request, context.body, &mut room).await?;
-        if let (Some(at_work), Some(taken)) = (at_work, room.taken) {
+        if let (Some(at_work), Some(taken)) = (at_work, room.into_taken()) {
             at_work.keep(taken);
         }
         if let Some(coding) = coding.filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
@@ -104,52 +97,6 @@ fn is_json(headers: &HeaderMap) -> bool {
     let Some(kind) = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()) else { return false };
     let kind = kind.split(';').next().unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/json")
-}
-
-/// A body of at most this size takes nothing of the budget: the bound on requests at work bounds these.
-const SMALL_BYTES: usize = 4 * 1024;
-
-/// Room for a body, taken before it is read.
-#[derive(Debug)]
-pub(crate) struct Room {
-    budget: Arc<Budget>,
-    holder: Holder,
-    bytes: usize,
-    taken: Option<Taken>,
-}
-
-impl Room {
-    pub(crate) fn new(admission: &Admission, from: IpAddr) -> Self {
-        Self::of(&admission.request_bytes, Holder::address(from))
-    }
-
-    pub(crate) fn of(budget: &Arc<Budget>, holder: Holder) -> Self {
-        Self { budget: budget.clone(), holder, bytes: SMALL_BYTES, taken: None }
-    }
-
-    /// Gives the room back: the body is complete, and counted elsewhere.
-    pub(crate) fn release(&mut self) {
-        (self.bytes, self.taken) = (SMALL_BYTES, None);
-    }
-
-    /// What has been taken: nothing for a small body.
-    pub(crate) fn into_taken(self) -> Option<Taken> {
-        self.taken
-    }
-
-    /// Takes room until it is enough for this many bytes.
-    pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), Exceeded> {
-        if bytes <= self.bytes {
-            return Ok(());
-        }
-        let more = bytes - self.bytes;
-        match &mut self.taken {
-            Some(taken) => taken.grow(more)?,
-            none => *none = Some(self.budget.take(self.holder, more)?),
-        }
-        self.bytes = bytes;
-        Ok(())
-    }
 }
 
 /// Reads a body within its bounds of size and time, and within `room`.
@@ -338,11 +285,6 @@ async fn one_param<T: DeserializeOwned + Send, S: Send + Sync>(parts: &mut Parts
     Ok(value)
 }
 
-pub(crate) fn session_required() -> Failure {
-    let detail = "this call needs a session; send Lockkeeper-Session: <id>.<secret> as POST /v1/sessions returned it";
-    Failure::new(Code::SessionRequired, detail)
-}
-
 /// The scope of a call whose caller may name a session and a request id.
 pub(crate) struct Identified(pub(crate) CallScope);
 
@@ -358,7 +300,7 @@ fn scope(
     let from = parts.extensions.get().copied().unwrap_or_default();
     let at_work = match parts.extensions.get::<AtWork>() {
         Some(at_work) => at_work.clone(),
-        None => context.admission.enter(admission::address_of(Some(&from)), None)?,
+        None => context.admission.enter(address_of(Some(&from)), None)?,
     };
     Ok(CallScope {
         context: context.clone(),

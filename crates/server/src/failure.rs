@@ -271,3 +271,8 @@ pub(crate) fn compacted(oldest: Zxid) -> Failure {
     );
     Failure::new(Code::Compacted, detail).with(|problem| problem.oldest_zxid = Some(oldest.0))
 }
+
+pub(crate) fn session_required() -> Failure {
+    let detail = "this call needs a session; send Lockkeeper-Session: <id>.<secret> as POST /v1/sessions returned it";
+    Failure::new(Code::SessionRequired, detail)
+}

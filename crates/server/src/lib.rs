@@ -11,7 +11,9 @@
 mod admission;
 mod audit;
 pub mod backup;
+mod bounds;
 mod budget;
+mod caller;
 mod calls;
 #[cfg(any(mutants, debug_assertions))]
 mod clock_control;
@@ -34,14 +36,15 @@ mod peer;
 mod principals;
 mod process_metrics;
 mod queue_age;
-mod rate_limits;
 mod reply;
 mod routes;
 mod server;
 mod service_manager;
 mod socket;
 mod stream;
+mod system_nodes;
 pub mod telemetry;
+mod throttle;
 mod tls;
 mod zookeeper;
 

@@ -18,12 +18,13 @@ use lockkeeper_api::{CLUSTER_HEADER, ClusterIdentity, Code};
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
-use crate::admission::{self, AtWork, Lane, SMALL_REPLY_BYTES, has_own_lane, is_health};
+use crate::admission::{AtWork, Lane, SMALL_REPLY_BYTES, has_own_lane, is_health};
 use crate::audit::{AuthenticationMethod, Requester};
 use crate::budget::{Budget, Exceeded, Holder};
+use crate::caller::{ClientAddress, address_of};
 use crate::context::Context;
 use crate::failure::{Failure, RETRY_AFTER_MS};
-use crate::http::connection::{ClientAddress, Front};
+use crate::http::connection::Front;
 use crate::http::{origin, paths};
 use crate::principals::TOKEN_PREFIX;
 use crate::reply::Reply;
@@ -59,7 +60,7 @@ impl ClientFront {
                 return response;
             }
         }
-        let from = admission::address_of(request.extensions().get());
+        let from = address_of(request.extensions().get());
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let is_health = is_health(request.uri().path());
         let mut router = self.router.clone();
@@ -162,7 +163,7 @@ pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request:
     let path = tracing::enabled!(tracing::Level::DEBUG).then(|| request.uri().path().to_owned());
     // Health and metrics need no place: they are needed most when the node is overloaded.
     let admitted = route.starts_with("/v1/").then(|| {
-        let from = admission::address_of(request.extensions().get());
+        let from = address_of(request.extensions().get());
         // A connection has one request at a time.
         context.admission.enter(from, has_own_lane(method, route).then(Lane::default).as_ref())
     });

@@ -21,8 +21,9 @@ use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
+use crate::caller::ClientAddress;
 use crate::context::Context;
-use crate::http::connection::{ClientAddress, Front};
+use crate::http::connection::Front;
 use crate::http::upgrade::{Upgradable, asks_for};
 use crate::socket::ClientCertificate;
 

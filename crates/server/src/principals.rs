@@ -315,13 +315,6 @@ pub(crate) fn digest_of(credentials: &str) -> String {
     format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials)))
 }
 
-/// Whether a text can be what [`digest_of`] gives.
-pub(crate) fn is_digest(text: &str) -> bool {
-    text.split_once(':').is_some_and(|(user, hash)| {
-        !user.is_empty() && STANDARD.decode(hash).is_ok_and(|bytes| bytes.len() == Sha1::output_size())
-    })
-}
-
 /// An entry as readers see it: without hashes for callers who may not administer the node.
 pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
     match entry.id.split_once(':') {
@@ -368,12 +361,6 @@ mod tests {
         // From ZooKeeper's documentation of `super:superpw` and of its own tools.
         assert_eq!(digest_of("super:superpw"), "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=");
         assert_eq!(digest_of(""), ":2jmj7l5rSw0yVb/vlWAYkK/YBwk=");
-        assert!(is_digest("super:g9oN2HttPfn8MMWJZ2r45Np/LIA="));
-        for wrong in
-            ["super:superpw", ":2jmj7l5rSw0yVb/vlWAYkK/YBwk=", "super", "a:b:c", "super:g9oN2HttPfn8MMWJZ2r45Np/LIA"]
-        {
-            assert!(!is_digest(wrong), "{wrong}");
-        }
     }
 
     #[test]

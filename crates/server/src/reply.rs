@@ -3,10 +3,14 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use lockkeeper_api::watch::ChangeKind;
 use lockkeeper_api::{Answer, Code, ZXID_HEADER};
-use lockkeeper_core::Zxid;
+use lockkeeper_core::{NodeEventKind, Zxid};
 
 use crate::failure::Failure;
+
+/// The result of every call.
+pub(crate) type Answered = Result<Reply, Failure>;
 
 /// An answer with its status and zxid.
 #[derive(Debug)]
@@ -46,5 +50,15 @@ impl IntoResponse for Reply {
             headers.insert(ZXID_HEADER, HeaderValue::from(zxid.0));
         }
         response
+    }
+}
+
+/// A change of a node, as watches over HTTP and on streams name it.
+pub(crate) fn kind_out(kind: NodeEventKind) -> ChangeKind {
+    match kind {
+        NodeEventKind::Created => ChangeKind::Created,
+        NodeEventKind::Deleted => ChangeKind::Deleted,
+        NodeEventKind::DataChanged => ChangeKind::DataChanged,
+        NodeEventKind::ChildrenChanged => ChangeKind::ChildrenChanged,
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::{BlockingPool, FramedTransport, MemberRole, PeerAuth, PeerBook, PeerIdentity, StartId};
-use lockkeeper_node::{Clock, Node, NodeConfig, Parts};
+use lockkeeper_consensus::{BlockingPool, FramedTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
+use lockkeeper_node::{Clock, Node, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use lockkeeper_tls::PeerTls;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::{Audit, AuditFile, AuditRecord};
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
-use crate::config::{Checked, Config, ForeignNames, Limits, NodeRole, ZooKeeper};
+use crate::config::{Checked, Config, Limits, ZooKeeper, node_config};
 use crate::context::Context;
 use crate::error::ServeError;
 use crate::http::connection::ConnectionBounds;
@@ -223,9 +223,9 @@ impl Server {
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
-        let openapi = Bytes::from(crate::openapi());
+        let openapi = Bytes::from(routes::document().to_string());
         let proofs = (auth, jwt.clone());
-        let records = (audit.clone(), otlp.clone());
+        let records = (audit.clone(), otlp.clone(), metrics.clone());
         let context = Context::new((&config, &checked), node.clone(), proofs, records, openapi, stopping.clone());
         let listen =
             |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
@@ -421,45 +421,6 @@ async fn start_node(
 #[cfg(not(any(mutants, debug_assertions)))]
 fn clock() -> std::io::Result<Arc<dyn Clock>> {
     Ok(Arc::new(lockkeeper_node::SystemClock::new()))
-}
-
-pub(crate) fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
-    let mut consensus =
-        lockkeeper_consensus::Config::new(&config.cluster.id, config.cluster.node, checked.peers.clone());
-    consensus.role = match config.cluster.role {
-        NodeRole::Member => MemberRole::Member,
-        NodeRole::Front => MemberRole::Front,
-    };
-    consensus.join = config.cluster.join.clone();
-    consensus.clients = checked.clients.clone();
-    consensus.zookeeper = checked.zookeeper_clients.clone();
-    consensus.heartbeat_ms = config.timing.heartbeat_ms;
-    consensus.election_timeout_min_ms = config.timing.election_timeout_min_ms;
-    consensus.election_timeout_max_ms = config.timing.election_timeout_max_ms;
-    consensus.snapshot_every_entries = config.storage.snapshot_every_entries;
-    consensus.keep_entries = config.storage.keep_entries;
-    consensus.snapshot_every_bytes = config.storage.snapshot_every_mib << 20;
-    consensus.keep_bytes = config.storage.keep_mib << 20;
-    let mut node = NodeConfig::new(consensus);
-    if let Some(most) = config.cluster.max_feature_level {
-        node.consensus.feature_level = most;
-    }
-    node.reap_every_ms = config.timing.reap_interval_ms;
-    node.max_sessions = config.limits.sessions;
-    node.rules.max_ephemerals_per_session = config.limits.ephemerals_per_session;
-    node.rules.max_state_bytes = config.limits.state_mib << 20;
-    node.rules.foreign_names = match config.locks.foreign_names {
-        ForeignNames::Refuse => lockkeeper_core::ForeignNames::Refuse,
-        ForeignNames::Allow => lockkeeper_core::ForeignNames::Allow,
-    };
-    node.max_queued_commands = config.limits.queued_changes;
-    node.max_watches = config.limits.watches;
-    // Requests that wait, requests at work, and cancelled requests that are leaving their queues.
-    node.max_lock_requests = config.limits.waiting_requests + 2 * config.limits.in_flight_requests;
-    node.watch_queue_events = config.limits.watch_queue_events;
-    node.history_events = config.limits.watch_history_events;
-    node.shutdown_timeout_ms = config.limits.shutdown_timeout_ms.max(1);
-    node
 }
 
 fn client_policy(config: &Config, tls: Option<TlsListener>, connections: usize, finish: CancellationToken) -> Policy {

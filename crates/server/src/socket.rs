@@ -33,6 +33,18 @@ fn is_own_address(client: IpAddr, own: IpAddr) -> bool {
     client.is_loopback() || client == own
 }
 
+/// Most bytes that the kernel buffers for a client that does not read. By default it takes megabytes, which no budget
+/// counts.
+pub(crate) const UNSENT_BYTES: u32 = 128 * 1024;
+
+/// Keeps a reply that its client does not read in the node, where `limits.reply_bytes_in_flight` counts it.
+pub(crate) fn bound_unsent(stream: &TcpStream) -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
+    let _ = stream;
+    Ok(())
+}
+
 pub(crate) type SocketReader = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
 pub(crate) type SocketWriter = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
 
@@ -154,7 +166,26 @@ impl AsyncWrite for Socket {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
     use super::*;
+
+    /// Bytes that the kernel takes for a client that reads nothing.
+    async fn taken(prepare: impl Fn(&TcpStream)) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpSocket::new_v4().unwrap();
+        client.set_recv_buffer_size(4096).unwrap();
+        let (client, accepted) = tokio::join!(client.connect(listener.local_addr().unwrap()), listener.accept());
+        let (client, (accepted, _)) = (client.unwrap(), accepted.unwrap());
+        prepare(&accepted);
+        let (some, mut taken) = (vec![0; 64 * 1024], 0);
+        accepted.writable().await.unwrap();
+        while let Ok(bytes) = accepted.try_write(&some) {
+            taken += bytes;
+        }
+        drop(client);
+        taken
+    }
 
     #[test]
     fn a_client_is_local_at_loopback_and_at_the_address_it_connected_to() {
@@ -170,5 +201,13 @@ mod tests {
         ] {
             assert_eq!(is_own_address(client.parse().unwrap(), own.parse().unwrap()), local, "{client} at {own}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_kernel_takes_little_for_a_client_that_reads_nothing() {
+        let bounded = taken(|stream| bound_unsent(stream).unwrap()).await;
+        let unbounded = taken(|_| ()).await;
+        assert!(bounded < 512 * 1024, "{bounded} bytes, {unbounded} without the bound");
     }
 }

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
-use crate::config::{Log, LogFormat};
+use crate::config::{Log, LogFormat, log_filter};
 use crate::exposition::{Exposition, Kind};
 use crate::log_lines::{LineFormat, MakeLineWriter, RateLimit};
 use crate::process_metrics;
@@ -28,23 +28,6 @@ const SECONDS: &[f64] = &[
 /// Sizes: commands in a batch and the like.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
 
-/// Libraries that log each step at `info` or above. Our own crates log what matters of it; name the library in
-/// `log.level` to see more.
-const QUIET: &str = "openraft=error,sled=warn,hyper=warn,hyper_util=warn,reqwest=warn";
-
-fn filter(level: &str) -> Result<EnvFilter, String> {
-    if level.eq_ignore_ascii_case("off") {
-        return Ok(EnvFilter::new("off"));
-    }
-    // Of two directives for one target the later one counts.
-    EnvFilter::try_new(format!("{QUIET},{level}")).map_err(|error| error.to_string())
-}
-
-/// Whether `level` is a filter of the log.
-pub(crate) fn check_filter(level: &str) -> Result<(), String> {
-    filter(level).map(drop)
-}
-
 fn line_format(format: LogFormat, has_colours: bool) -> LineFormat {
     match format {
         LogFormat::Json => LineFormat::Json,
@@ -55,7 +38,7 @@ fn line_format(format: LogFormat, has_colours: bool) -> LineFormat {
 
 /// Sends the log to standard error. For the process that runs the node, once; a second call does nothing.
 pub fn install_logging(log: &Log) {
-    let filter = filter(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = log_filter(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let form = line_format(log.format, std::io::stderr().is_terminal() && !no_colour);
     let lines = fmt::layer().with_writer(MakeLineWriter::new(std::io::stderr, form));
@@ -438,7 +421,7 @@ pub(crate) fn on_demand(context: &crate::context::Context) -> String {
     context.queue_age.add(&mut text, &context.node);
     context.node.look(|state| {
         add_namespaces(&mut text, state);
-        context.admission.rate_limits.add(&mut text, state);
+        context.admission.throttle.add(&mut text, state);
     });
     process_metrics::add(&mut text);
     text.into_text()

@@ -14,8 +14,8 @@ use lockkeeper_core::{FencingToken, GateKey, LockName, NodePath, RequestId, Sess
 use lockkeeper_node::ForcedDeletion;
 use serde::Serialize;
 
-use crate::calls::Answered;
 use crate::principals::names_in;
+use crate::reply::Answered;
 
 /// One record.
 #[derive(Clone, Debug)]

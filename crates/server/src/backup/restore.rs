@@ -12,8 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::contents::{self, Backup};
 use super::{BackupFailure, Origin, store_options};
-use crate::config::{Checked, Config, NodeRole};
-use crate::server::node_config;
+use crate::config::{Checked, Config, NodeRole, node_config};
 
 /// What is to be restored where.
 #[derive(Clone, Debug)]

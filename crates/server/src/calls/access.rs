@@ -13,11 +13,11 @@ use lockkeeper_core::limits::{MAX_ACCESS_NAME_BYTES, MAX_PATH_BYTES, MAX_RULES};
 use lockkeeper_core::{Actor, Principals, Refusal, Reply as Outcome, Session, State, Zxid, access};
 use lockkeeper_node::{Consistency, NodeError};
 
-use super::{Answered, CallScope, level, namespaces, record, unexpected};
+use super::{CallScope, level, namespaces, record, unexpected};
 use crate::audit::{AuditEvent, AuthenticationMethod};
 use crate::failure::Failure;
 use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Digits of the hash of a token.
 const TOKEN_HASH_DIGITS: usize = 64;

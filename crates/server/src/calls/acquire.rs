@@ -18,11 +18,10 @@ use uuid::Uuid;
 
 use super::locks::{describe, holder_views};
 use super::sessions::{check_label, credential_text, label_or_address};
-use super::{Answered, CallScope, unexpected, unfair};
+use super::{CallScope, unexpected, unfair};
 use crate::context::Context;
-use crate::extract::session_required;
-use crate::failure::Failure;
-use crate::reply::Reply;
+use crate::failure::{Failure, session_required};
+use crate::reply::{Answered, Reply};
 
 /// Longest wait for a lock.
 pub(crate) const MAX_WAIT_MS: u64 = 600_000;

@@ -15,11 +15,11 @@ use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::{FeatureLevel, Zxid};
 use lockkeeper_node::{Bound, Consistency, NodeError};
 
-use super::{Answered, CallScope, level, record};
+use super::{CallScope, level, record};
 use crate::audit::AuditEvent;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Held while a checksum is computed.
 static CHECKSUM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -18,11 +18,11 @@ use lockkeeper_core::{FencingToken, GateKey, GateOp, GatePage, GateStanding, Nod
 use lockkeeper_node::{Caller, NodeError};
 
 use super::sessions::check_label;
-use super::{Answered, CallScope, level, page_limit, record, unexpected};
+use super::{CallScope, level, page_limit, record, unexpected};
 use crate::audit::AuditEvent;
 use crate::failure::Failure;
 use crate::principals::{list_allows, may_name, may_read};
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Default of `pending_ms`.
 const DEFAULT_PENDING_MS: u64 = 60_000;

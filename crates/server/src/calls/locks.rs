@@ -11,12 +11,12 @@ use lockkeeper_core::lock::LOCKS_ROOT;
 use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Refusal, Standing, State};
 use lockkeeper_node::{Consistency, NodeError};
 
-use super::{Answered, CallScope, level, page_limit, record};
+use super::{CallScope, level, page_limit, record};
 use crate::audit::AuditEvent;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::principals::{list_allows, may_name, may_read};
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Most waiters shown of a lock.
 const QUEUE_SHOWN: usize = 1_000;

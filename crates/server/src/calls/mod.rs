@@ -27,22 +27,18 @@ use tokio::time::Instant;
 
 use crate::admission::AtWork;
 use crate::audit::{AuditEvent, AuditOutcome, AuditRecord, Requester};
+use crate::caller::ClientAddress;
 use crate::context::Context;
-use crate::extract::session_required;
-use crate::failure::{Failure, shutting_down};
-use crate::http::connection::ClientAddress;
+use crate::failure::{Failure, session_required, shutting_down};
 use crate::otlp::CallerTrace;
 use crate::principals::names_in;
-use crate::rate_limits::{Turn, charges_of_call};
-use crate::reply::Reply;
+use crate::reply::Answered;
+use crate::throttle::{Turn, charges_of_call};
 
 /// Most entries of a page.
 pub(crate) const MAX_PAGE: usize = 1_000;
 /// Entries of a page where nothing is said.
 const DEFAULT_PAGE: usize = 100;
-
-/// The result of every call.
-pub(crate) type Answered = Result<Reply, Failure>;
 
 /// The scope of a call: the node, the caller, and the place that admission gave it.
 pub(crate) struct CallScope {
@@ -145,7 +141,7 @@ impl CallScope {
 
     fn dispatch_in_turn(self, call: Call) -> BoxFuture<'static, Answered> {
         let charges = self.context.node.look(|state| charges_of_call(state, &self.caller.principals, &call));
-        let turn = self.context.admission.rate_limits.turn(&charges);
+        let turn = self.context.admission.throttle.turn(&charges);
         if turn == Turn::Now {
             return self.carry_out(call);
         }

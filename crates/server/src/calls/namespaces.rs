@@ -7,9 +7,9 @@ use lockkeeper_core::access::{AccessOp, Need, Resource, Rights};
 use lockkeeper_core::{Principals, Refusal, State, Zxid};
 use lockkeeper_node::NodeError;
 
-use super::{Answered, CallScope, level};
+use super::{CallScope, level};
 use crate::failure::Failure;
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Most requests a second that a limit can allow.
 const MAX_REQUESTS_PER_S: u64 = 1_000_000;

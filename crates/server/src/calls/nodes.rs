@@ -9,12 +9,12 @@ use lockkeeper_core::limits::MAX_DATA_BYTES;
 use lockkeeper_core::{NodeData, NodeKind, NodeOp, NodePath, Permissions, Refusal, Reply as Outcome, State};
 use lockkeeper_node::NodeError;
 
-use super::{Answered, CallScope, level, unexpected};
+use super::{CallScope, level, unexpected};
 use crate::admission::check_reply;
 use crate::failure::Failure;
 use crate::principals::{fix_up, may_read, shown_id};
-use crate::reply::Reply;
-use crate::zookeeper::SystemNodes;
+use crate::reply::{Answered, Reply};
+use crate::system_nodes;
 
 /// Most children in one reply.
 pub(crate) const MAX_CHILDREN: usize = 10_000;
@@ -167,7 +167,7 @@ fn view(
 
 /// Refuses changes below `/zookeeper`, which is kept for the nodes that ZooKeeper's clients expect.
 pub(super) fn not_reserved(path: &NodePath) -> Result<(), Failure> {
-    if SystemNodes::is_reserved(path.as_str()) {
+    if system_nodes::is_reserved(path.as_str()) {
         let detail =
             "/zookeeper and what lies below it is kept for what ZooKeeper's clients expect there; take another path";
         return Err(Failure::new(Code::Forbidden, detail));

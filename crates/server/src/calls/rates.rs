@@ -10,10 +10,10 @@ use lockkeeper_core::rate::RATES_ROOT;
 use lockkeeper_core::{NodePath, RateName, RatePage, Refusal, State};
 use lockkeeper_node::NodeError;
 
-use super::{Answered, CallScope, level, page_limit};
+use super::{CallScope, level, page_limit};
 use crate::failure::Failure;
 use crate::principals::list_allows;
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Takes permits, or says in how long they will be there. Both are answers: what is refused is a request that is wrong.
 pub(super) async fn take(scope: CallScope, name: String, ask: TakePermits) -> Answered {

@@ -9,12 +9,12 @@ use lockkeeper_core::limits::MAX_LABEL_BYTES;
 use lockkeeper_core::{Refusal, SessionId, State};
 use lockkeeper_node::{Consistency, Credential, Node, NodeError};
 
-use super::{Answered, CallScope, level, page_limit};
+use super::{CallScope, level, page_limit};
+use crate::caller::ClientAddress;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::http::connection::ClientAddress;
 use crate::principals::may_name;
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Most ephemeral nodes named in the view of a session.
 const EPHEMERALS_SHOWN: usize = 100;

@@ -7,9 +7,9 @@ use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{FencingToken, LockName, NodeOp, NodePath, Op, Reply as Outcome};
 
 use super::nodes::{acl_in, data_in, kind_in, not_reserved, stat_out};
-use super::{Answered, CallScope, unexpected};
+use super::{CallScope, unexpected};
 use crate::failure::Failure;
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// Carries out a transaction: all of it or nothing.
 pub(super) async fn txn(scope: CallScope, ask: Txn) -> Answered {

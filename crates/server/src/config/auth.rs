@@ -6,7 +6,8 @@ use axum::http::Uri;
 use lockkeeper_core::access;
 use serde::{Deserialize, Serialize};
 
-use super::check::{refuse, within};
+use super::check::within;
+use super::error::refuse;
 use super::{Config, ConfigError};
 
 /// See the module's text.

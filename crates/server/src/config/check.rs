@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use lockkeeper_core::FeatureLevel;
 use lockkeeper_core::limits::{
     MAX_DATA_BYTES, MAX_EPHEMERALS_PER_SESSION, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
-
 use lockkeeper_tls::is_name;
 use lockkeeper_zookeeper::FourLetterWord;
+use sha1::{Digest as _, Sha1};
 
-use super::{AdminFrom, Config, ConfigError, Limits, ListenerName, NodeRole, Timing};
-use crate::http::origin::is_origin;
-use crate::principals::is_digest;
+use super::error::refuse;
+use super::origin::is_origin;
+use super::{AdminFrom, Config, ConfigError, Limits, ListenerName, NodeRole, Timing, log_filter};
 
 /// The shortest tick of ZooKeeper's clients.
 const MIN_TICK_MS: u32 = 250;
@@ -43,10 +45,6 @@ const MAX_JOIN: usize = 32;
 
 /// Addresses by node id.
 type Addresses = BTreeMap<u64, String>;
-
-pub(crate) fn refuse(key: impl Into<String>, value: impl Display, rule: impl Into<String>) -> ConfigError {
-    ConfigError::Refused { key: key.into(), value: value.to_string(), rule: rule.into() }
-}
 
 pub(super) fn within<T: PartialOrd + Display + Copy>(key: &str, value: T, low: T, high: T) -> Result<(), ConfigError> {
     if value < low || value > high {
@@ -114,7 +112,7 @@ impl Config {
         }
         let (peers, clients) = self.check_peers()?;
         let zookeeper_clients = self.check_zookeeper_clients()?;
-        crate::telemetry::check_filter(&self.log.level)
+        log_filter(&self.log.level)
             .map_err(|error| refuse("log.level", &self.log.level, format!("is not a filter: {error}")))?;
         Ok(Checked {
             listen_client,
@@ -351,6 +349,13 @@ impl Config {
     }
 }
 
+/// Whether a text is `user:hash` with a hash of SHA-1 in base64, as `principals::digest_of` makes one.
+fn is_digest(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(user, hash)| {
+        !user.is_empty() && STANDARD.decode(hash).is_ok_and(|bytes| bytes.len() == Sha1::output_size())
+    })
+}
+
 pub(crate) fn host_and_port(key: &str, value: &str) -> Result<(), ConfigError> {
     let rule = "must be host:port";
     let (host, port) = value.rsplit_once(':').ok_or_else(|| refuse(key, format!("{value:?}"), rule))?;
@@ -373,4 +378,19 @@ fn listen_address(key: &str, value: &str) -> Result<SocketAddr, ConfigError> {
     let rule = |why: &dyn Display| format!("must be address:port of this machine ({why})");
     let mut found = value.to_socket_addrs().map_err(|error| refuse(key, format!("{value:?}"), rule(&error)))?;
     found.next().ok_or_else(|| refuse(key, format!("{value:?}"), rule(&"the name has no address")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_of_the_super_user_has_one_form() {
+        assert!(is_digest("super:g9oN2HttPfn8MMWJZ2r45Np/LIA="));
+        for wrong in
+            ["super:superpw", ":2jmj7l5rSw0yVb/vlWAYkK/YBwk=", "super", "a:b:c", "super:g9oN2HttPfn8MMWJZ2r45Np/LIA"]
+        {
+            assert!(!is_digest(wrong), "{wrong}");
+        }
+    }
 }

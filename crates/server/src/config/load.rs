@@ -1,43 +1,12 @@
 //! Reading the configuration from file and environment. Errors name the key and the place.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use figment::Figment;
 use figment::providers::{Env, Format, Toml};
 use serde::{Deserialize, Deserializer};
 
-use super::{Checked, Config};
-
-/// The configuration cannot be read or breaks a rule. One line each.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {source}; give the path of a readable TOML file with --config")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// It is not TOML, a key is unknown, or a value is of the wrong type.
-    #[error("configuration {origin}: {what}")]
-    Malformed {
-        /// File or environment.
-        origin: String,
-        /// Key, value and rule.
-        what: String,
-    },
-    /// A value breaks a rule.
-    #[error("configuration: {key} = {value}: {rule}")]
-    Refused {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What it has to be.
-        rule: String,
-    },
-}
+use super::{Checked, Config, ConfigError};
 
 /// Prefix of the environment variables. Those without a `__` behind it (`LOCKKEEPER_ENDPOINTS`, …) are for the command
 /// line.

@@ -5,7 +5,11 @@
 
 mod auth;
 mod check;
+mod error;
 mod load;
+mod log_filter;
+mod node;
+mod origin;
 mod otlp;
 mod tls;
 
@@ -16,8 +20,12 @@ use serde::{Deserialize, Serialize};
 
 pub use auth::{Auth, JwtSection};
 pub use check::Checked;
-pub(crate) use check::{host_and_port, refuse};
-pub use load::ConfigError;
+pub(crate) use check::host_and_port;
+pub use error::ConfigError;
+pub(crate) use error::refuse;
+pub(crate) use log_filter::log_filter;
+pub(crate) use node::node_config;
+pub(crate) use origin::is_plain;
 pub use otlp::OtlpSection;
 pub use tls::{ListenerName, ListenerTls, PeerListenerTls, Tls};
 

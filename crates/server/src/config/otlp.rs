@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use axum::http::{HeaderName, HeaderValue, Uri};
 use serde::{Deserialize, Serialize};
 
-use super::check::refuse;
+use super::error::refuse;
 use super::{Config, ConfigError};
 
 /// See the module's text.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lockkeeper_tls::{ClientCertificates, ClientNameRule, NameSource};
 use serde::{Deserialize, Serialize};
 
-use super::check::refuse;
+use super::error::refuse;
 use super::{Config, ConfigError};
 
 /// See the module's text. A listener without a section of its own has no TLS.

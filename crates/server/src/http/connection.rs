@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::phase::{Phase, PhaseClock, PhasedSocket};
 use super::upgrade::Handover;
-use crate::socket::{ClientCertificate, Socket, is_local};
+use crate::caller::ClientAddress;
+use crate::socket::{ClientCertificate, Socket, bound_unsent, is_local};
 use crate::tls::{TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener, hint_at_https};
 
 /// The bounds of a connection.
@@ -40,7 +41,7 @@ pub(crate) struct ConnectionBounds {
 /// Longest time for an idle connection that makes way to end.
 const MAKE_WAY_WITHIN: Duration = Duration::from_secs(1);
 /// Longest time for a client to read nothing of a reply once its connection is to make way; the slowest lines carry
-/// [`UNSENT_BYTES`] in it. The time for a write holds in any case.
+/// [`UNSENT_BYTES`](crate::socket::UNSENT_BYTES) in it. The time for a write holds in any case.
 const TAKES_NOTHING: Duration = Duration::from_secs(5);
 
 /// The service behind a listener.
@@ -58,18 +59,6 @@ pub(crate) fn prepare(stream: &TcpStream, bounds: &ConnectionBounds) -> std::io:
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(bounds.write_timeout))?;
     bound_unsent(stream)
-}
-
-/// Most bytes that the kernel buffers for a client that does not read. By default it takes megabytes, which no budget
-/// counts.
-const UNSENT_BYTES: u32 = 128 * 1024;
-
-/// Keeps a reply that its client does not read in the node, where `limits.reply_bytes_in_flight` counts it.
-pub(crate) fn bound_unsent(stream: &TcpStream) -> std::io::Result<()> {
-    #[cfg(target_os = "linux")]
-    socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
-    let _ = stream;
-    Ok(())
 }
 
 /// Signals that end a connection from this side.
@@ -175,21 +164,6 @@ async fn serve_http(
     }
 }
 
-/// The address of a request's client, for the audit log and ACLs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientAddress {
-    pub(crate) address: SocketAddr,
-    /// Whether the client is on this machine.
-    pub(crate) is_local: bool,
-}
-
-/// A request that came over no connection counts as this machine's.
-impl Default for ClientAddress {
-    fn default() -> Self {
-        Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), is_local: true }
-    }
-}
-
 /// Marks a reply whose body goes on until the client or the node ends it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endless;
@@ -270,19 +244,6 @@ mod tests {
         (client.unwrap(), accepted.unwrap())
     }
 
-    /// Bytes that the kernel takes for a client that reads nothing.
-    async fn taken(prepare: impl Fn(&TcpStream)) -> usize {
-        let (client, (accepted, _)) = connected().await;
-        prepare(&accepted);
-        let (some, mut taken) = (vec![0; 64 * 1024], 0);
-        accepted.writable().await.unwrap();
-        while let Ok(bytes) = accepted.try_write(&some) {
-            taken += bytes;
-        }
-        drop(client);
-        taken
-    }
-
     /// Answers everything with the same bytes.
     #[derive(Clone)]
     struct Large(usize);
@@ -331,13 +292,5 @@ mod tests {
         assert!(began.elapsed() > MAKE_WAY_WITHIN);
         let came = read_while_it_makes_way(BYTES, 1, TAKES_NOTHING + 2 * MAKE_WAY_WITHIN).await;
         assert!(came < BYTES, "all of it came to one that did not read on");
-    }
-
-    #[cfg(target_os = "linux")]
-    #[tokio::test]
-    async fn the_kernel_takes_little_for_a_client_that_reads_nothing() {
-        let bounded = taken(|stream| bound_unsent(stream).unwrap()).await;
-        let unbounded = taken(|_| ()).await;
-        assert!(bounded < 512 * 1024, "{bounded} bytes, {unbounded} without the bound");
     }
 }

@@ -8,9 +8,8 @@ use opentelemetry::trace::{Span as _, Status};
 use opentelemetry_sdk::trace::Span;
 
 use super::{context_of, number_of, text_of};
-use crate::calls::Answered;
 use crate::failure::Failure;
-use crate::reply::Reply;
+use crate::reply::{Answered, Reply};
 
 /// The mode as the API writes it.
 fn name_of(mode: Mode) -> &'static str {

@@ -4,8 +4,8 @@ use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, 
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::{Call, Problem};
 
-use crate::calls::Answered;
 use crate::extract::{Identified, Json, Query, Reader};
+use crate::reply::Answered;
 
 /// Shows access control: roles, grants, and tokens without their secrets. Needs the right to read the cluster.
 #[utoipa::path(get, path = "/v1/access", tag = "access", params(ReadQuery),

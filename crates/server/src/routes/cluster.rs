@@ -6,8 +6,8 @@ use lockkeeper_api::cluster::{
 };
 use lockkeeper_api::{Call, Problem};
 
-use crate::calls::Answered;
 use crate::extract::{Id, Json, Query, Reader};
+use crate::reply::Answered;
 
 /// Shows the cluster as this node sees it; answered by every node, with or without a leader.
 #[utoipa::path(get, path = "/v1/cluster", tag = "cluster", params(ClusterQuery),

@@ -4,8 +4,8 @@ use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::gates::{Begin, Fail, Finish, GateReset, GateView, Gates, GatesQuery, ResetQuery, Settled};
 use lockkeeper_api::{Call, Problem};
 
-use crate::calls::Answered;
 use crate::extract::{Identified, Json, KeyOfGate, Query, Reader};
+use crate::reply::Answered;
 
 /// Asks to do an operation that is to be done once: the answer says to proceed, who does it, or what came of it.
 ///

@@ -6,8 +6,8 @@ use lockkeeper_api::locks::{
 };
 use lockkeeper_api::{Call, Problem};
 
-use crate::calls::Answered;
 use crate::extract::{Identified, Json, Name, NameAndToken, Query, Reader};
+use crate::reply::Answered;
 
 /// Asks for the lock, waits in its queue, and gives the fencing token once it is held.
 ///

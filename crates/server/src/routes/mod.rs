@@ -25,8 +25,6 @@ use utoipa::{IntoParams, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub(crate) use watch::kind_out;
-
 use crate::context::Context;
 use crate::failure::Failure;
 

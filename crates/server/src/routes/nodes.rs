@@ -5,8 +5,8 @@ use lockkeeper_api::nodes::{
 };
 use lockkeeper_api::{Call, Problem};
 
-use crate::calls::Answered;
 use crate::extract::{Identified, Json, PathOfNode, Query, Reader};
+use crate::reply::Answered;
 
 /// Reads a node: its data, bookkeeping and ACL, and its children if asked for. The root is `/v1/nodes/`.
 #[utoipa::path(get, path = "/v1/nodes/{path}", tag = "nodes",

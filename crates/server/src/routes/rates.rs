@@ -4,8 +4,8 @@ use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::rates::{PermitsTaken, RateView, Rates, RatesQuery, TakePermits};
 use lockkeeper_api::{Call, Problem};
 
-use crate::calls::Answered;
 use crate::extract::{Identified, Json, NameOfRate, Query, Reader};
+use crate::reply::Answered;
 
 /// Lists the rate limits whose buckets are not full.
 #[utoipa::path(get, path = "/v1/rates", tag = "rates", params(RatesQuery),

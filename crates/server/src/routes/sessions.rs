@@ -4,8 +4,8 @@ use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::sessions::{Closed, KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
 use lockkeeper_api::{Call, Problem};
 
-use crate::calls::Answered;
 use crate::extract::{Id, Identified, Json, Query, Reader};
+use crate::reply::Answered;
 
 /// Opens a session.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", request_body = OpenSession,

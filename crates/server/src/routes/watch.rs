@@ -10,8 +10,8 @@ use futures::FutureExt;
 use futures::future::ready;
 use futures::stream::{self, StreamExt};
 use lockkeeper_api::Problem;
-use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
-use lockkeeper_core::{Need, NodeEventKind, NodePath, Principals, Refusal, Zxid};
+use lockkeeper_api::watch::{Bookmark, Change};
+use lockkeeper_core::{Need, NodePath, Principals, Refusal, Zxid};
 use lockkeeper_node::{Node, NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -22,6 +22,7 @@ use crate::extract::{Query, Reader};
 use crate::failure::{Failure, compacted};
 use crate::http::connection::Endless;
 use crate::principals::{may_read, readable};
+use crate::reply::kind_out;
 
 /// How often something is sent, so that both ends notice when the other has gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -147,13 +148,4 @@ fn change(event: &WatchEvent, last: bool) -> Event {
 fn filled(event: Event, body: &impl Serialize) -> Event {
     // Numbers and strings: writing them does not fail, and an event without data would be skipped by its reader.
     event.json_data(body).unwrap_or_else(|error| Event::default().event("error").data(error.to_string()))
-}
-
-pub(crate) fn kind_out(kind: NodeEventKind) -> ChangeKind {
-    match kind {
-        NodeEventKind::Created => ChangeKind::Created,
-        NodeEventKind::Deleted => ChangeKind::Deleted,
-        NodeEventKind::DataChanged => ChangeKind::DataChanged,
-        NodeEventKind::ChildrenChanged => ChangeKind::ChildrenChanged,
-    }
 }

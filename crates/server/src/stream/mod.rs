@@ -28,13 +28,13 @@ use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::admission::{Lane, address_of};
+use crate::admission::Lane;
 use crate::audit::Requester;
+use crate::bounds::Room;
 use crate::budget::Holder;
+use crate::caller::{ClientAddress, address_of};
 use crate::context::Context;
-use crate::extract::Room;
 use crate::failure::Failure;
-use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
 use crate::middleware::failed_authentication;
 use crate::socket::Socket;

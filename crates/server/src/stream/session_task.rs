@@ -34,7 +34,7 @@ use super::{GRACE, HIGH_WATER_BYTES, MAX_KEEPALIVES, MAX_OPEN, MAX_WATCHES, Sess
 use crate::budget::{Exceeded, Taken};
 use crate::failure::{Failure, compacted};
 use crate::principals::{may_read, readable};
-use crate::routes::kind_out;
+use crate::reply::kind_out;
 
 /// Rounds of a turn before it flushes and yields.
 const ROUNDS: usize = 8;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::bounds::Room;
 use crate::budget::Exceeded;
-use crate::extract::Room;
 use crate::socket::Socket;
 
 /// See the module's text.

@@ -10,6 +10,7 @@ use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply, R
 use super::auth::Identity;
 use super::system_nodes::{SystemNodes, stat_of_root};
 use super::values::{code, kind, path, path_to_read, stat, version};
+use crate::system_nodes::is_reserved;
 
 /// An operation and the form of its reply.
 #[derive(Debug)]
@@ -118,7 +119,7 @@ fn is_not_a_path(text: &str) -> bool {
 
 /// Clients may not change `/zookeeper` or nodes below it.
 fn not_reserved(path: &NodePath) -> Result<(), ErrorCode> {
-    if SystemNodes::is_reserved(path.as_str()) { Err(ErrorCode::NoAuth) } else { Ok(()) }
+    if is_reserved(path.as_str()) { Err(ErrorCode::NoAuth) } else { Ok(()) }
 }
 
 fn check(request: &PathVersion) -> Result<NodeOp, ErrorCode> {

@@ -31,12 +31,11 @@ use super::metrics::{Counts, RequestCounters};
 use super::outbox::{Close, Next};
 use super::reads::{self, ReadContext};
 use super::values::{code, zxid};
-use super::{admin_commands, rate, set_watches};
+use super::{admin_commands, set_watches, throttle};
 use crate::audit::{AuthenticationMethod, Requester};
-use crate::extract::Room;
-use crate::http::connection::bound_unsent;
+use crate::bounds::Room;
 use crate::principals::prove_certificate;
-use crate::socket::{Socket, SocketReader, SocketWriter};
+use crate::socket::{Socket, SocketReader, SocketWriter, bound_unsent};
 use crate::tls::{TLS_HANDSHAKE_BYTE, TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener};
 
 /// The connect request must arrive within this time.
@@ -279,7 +278,7 @@ impl SessionConnection {
 
     async fn serve(&mut self, header: RequestHeader, request: Request, began: Instant) -> ConnectionFlow {
         self.handle.outbox.room().await;
-        if let Err(code) = rate::turn(&self.frontend, &self.identity, &request).await {
+        if let Err(code) = throttle::turn(&self.frontend, &self.identity, &request).await {
             return self.reply_in_order(header.xid, Err(code)).await;
         }
         if let Some(change) = changes::change(&request, &self.identity) {

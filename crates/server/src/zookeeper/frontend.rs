@@ -25,7 +25,7 @@ use super::watches::{ConnectionId, WatchLimits, WatchTable, event_type};
 use crate::audit::Audit;
 use crate::budget::{Budget, give_back};
 use crate::principals::SuperUser;
-use crate::rate_limits::RateLimits;
+use crate::throttle::Throttle;
 
 /// Limits and options from the configuration.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(super) struct Settings {
     /// The digest of the `super` user.
     pub(super) super_user: SuperUser,
     /// Shared with the other listeners.
-    pub(super) rate_limits: Arc<RateLimits>,
+    pub(super) throttle: Arc<Throttle>,
     /// Whether these clients may delete lock requests of other sessions.
     pub(super) may_force: bool,
     /// Four-letter commands that are answered.

@@ -39,16 +39,16 @@ mod listener;
 mod metrics;
 mod outbox;
 mod ports;
-mod rate;
 mod reads;
 mod set_watches;
 mod system_nodes;
+mod throttle;
 mod values;
 mod watches;
 
 use frontend::{Frontend, Settings};
 pub(crate) use ports::ZooKeeperPorts;
-pub(crate) use system_nodes::SystemNodes;
+use system_nodes::SystemNodes;
 use watches::WatchLimits;
 
 /// Serves at most `most` ZooKeeper clients at a time until `finish` is cancelled, then returns the connections still
@@ -103,7 +103,7 @@ fn settings(config: &Config, admission: &Admission) -> Settings {
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,
         super_user: SuperUser::new(&config.admin),
-        rate_limits: admission.rate_limits.clone(),
+        throttle: admission.throttle.clone(),
         may_force: config.admin.allow_force_release,
         commands: zookeeper.words.clone(),
     }

@@ -13,6 +13,7 @@ use super::auth::{self, Identity};
 use super::java_order;
 use super::system_nodes::{SystemNode, SystemNodes, stat_of_root};
 use super::values::{code, path_to_read, stat, zxid};
+use crate::system_nodes::is_reserved;
 
 /// Who reads, and with which limits.
 #[derive(Clone, Copy)]
@@ -100,7 +101,7 @@ impl ReadContext<'_> {
         need: impl Fn(&NodePath) -> Need<'_>,
     ) -> Result<FoundNode<'s>, ErrorCode> {
         let path = path_to_read(text)?;
-        let may_see = match SystemNodes::is_reserved(path.as_str()) {
+        let may_see = match is_reserved(path.as_str()) {
             true => state.check_role(self.identity.principals()),
             false => state.check_right(self.identity.principals(), &need(&path)),
         };

@@ -11,7 +11,8 @@ use lockkeeper_core::AclEntry;
 use lockkeeper_core::Permissions;
 use lockkeeper_zookeeper::Stat;
 
-const ROOT: &str = "/zookeeper";
+use crate::system_nodes::ROOT;
+
 /// The members' addresses; changes with the membership.
 pub(super) const CONFIG: &str = "/zookeeper/config";
 const QUOTA: &str = "/zookeeper/quota";
@@ -25,7 +26,7 @@ type Addresses = BTreeMap<u64, (String, Option<String>)>;
 
 /// The present system nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SystemNodes {
+pub(super) struct SystemNodes {
     /// The members with the addresses of their ZooKeeper frontends.
     config: Option<Bytes>,
 }
@@ -68,11 +69,6 @@ impl SystemNodes {
             _ => return None,
         };
         Some(SystemNode { path, system_nodes: self })
-    }
-
-    /// Whether a path is `/zookeeper` or below, where clients may change nothing.
-    pub(crate) fn is_reserved(path: &str) -> bool {
-        path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// Whether a path is a system node, which nobody may delete.
@@ -175,11 +171,5 @@ mod tests {
         assert!(system_nodes.node("/zookeeper/config").is_none());
         assert!(system_nodes.node("/zookeeper").is_some() && system_nodes.node("/zookeeper/quota").is_some());
         assert_eq!(system_nodes.node("/zookeeper").unwrap().stat().num_children, 1);
-    }
-
-    #[test]
-    fn only_what_is_below_is_reserved() {
-        assert!(SystemNodes::is_reserved("/zookeeper") && SystemNodes::is_reserved("/zookeeper/quota/a"));
-        assert!(!SystemNodes::is_reserved("/zookeepers") && !SystemNodes::is_reserved("/"));
     }
 }

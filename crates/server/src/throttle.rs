@@ -1,4 +1,5 @@
-//! Requests a second of namespaces (promise P13): a token bucket for each namespace with such a limit, at each node.
+//! The throttle of namespaces: requests a second of each (promise P13), by a token bucket at each node. The rate limits
+//! that clients take permits of are the state's (`core/src/rate.rs`).
 //!
 //! A request above the rate waits for its turn, and is refused only after that, so that a client which repeats what is
 //! refused costs little. A caller without any right to a name uses up nothing of that name's namespace. What keeps or
@@ -27,7 +28,7 @@ const BURST: Duration = Duration::from_secs(1);
 
 /// The buckets of this node.
 #[derive(Debug, Default)]
-pub(crate) struct RateLimits {
+pub(crate) struct Throttle {
     buckets: Mutex<HashMap<Arc<str>, Bucket>>,
 }
 
@@ -56,7 +57,7 @@ pub(crate) enum Turn {
     After(Duration),
     /// Not at all: too many wait. It is told so after the longest wait, so that a client that repeats it at once does
     /// so twice a second.
-    TooMany(RateExceeded),
+    TooMany(Throttled),
 }
 
 impl Turn {
@@ -64,7 +65,7 @@ impl Turn {
     ///
     /// # Errors
     /// The namespace has too many requests.
-    pub(crate) async fn wait(self) -> Result<(), RateExceeded> {
+    pub(crate) async fn wait(self) -> Result<(), Throttled> {
         match self {
             Self::Now => Ok(()),
             Self::After(wait) => {
@@ -81,14 +82,14 @@ impl Turn {
 
 /// A request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RateExceeded {
+pub(crate) struct Throttled {
     charge: Charge,
     /// When there is room again.
     retry_after: Duration,
 }
 
-impl From<RateExceeded> for Failure {
-    fn from(exceeded: RateExceeded) -> Self {
+impl From<Throttled> for Failure {
+    fn from(exceeded: Throttled) -> Self {
         let Charge { namespace, per_s } = exceeded.charge;
         let detail = format!(
             "namespace {namespace} has more than {per_s} requests a second at this node (limit requests_per_s); not \
@@ -99,7 +100,7 @@ impl From<RateExceeded> for Failure {
     }
 }
 
-impl RateLimits {
+impl Throttle {
     /// The turn of a request: the latest of those in its namespaces.
     pub(crate) fn turn(&self, charges: &[Charge]) -> Turn {
         let mut latest = Turn::Now;
@@ -152,7 +153,7 @@ fn take(full_at: &mut Instant, charge: &Charge, now: Instant) -> Turn {
     let at = (*full_at).max(now);
     let wait = at.saturating_duration_since(now).saturating_sub(BURST);
     if wait > LONGEST_WAIT {
-        return Turn::TooMany(RateExceeded { charge: charge.clone(), retry_after: wait - LONGEST_WAIT });
+        return Turn::TooMany(Throttled { charge: charge.clone(), retry_after: wait - LONGEST_WAIT });
     }
     *full_at = at + Duration::from_nanos(1_000_000_000 / charge.per_s.max(1));
     if wait.is_zero() { Turn::Now } else { Turn::After(wait) }
@@ -279,7 +280,7 @@ mod tests {
         for turn in 1..=5 {
             assert_eq!(take(0), Turn::After(Duration::from_millis(100 * turn)));
         }
-        let refused = Turn::TooMany(RateExceeded { charge: charge(10), retry_after: Duration::from_millis(100) });
+        let refused = Turn::TooMany(Throttled { charge: charge(10), retry_after: Duration::from_millis(100) });
         assert_eq!(take(0), refused);
         assert_eq!(take(0), refused, "a refusal takes nothing");
         assert_eq!(take(100), Turn::After(Duration::from_millis(500)));
@@ -288,7 +289,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn buckets_of_namespaces_that_are_gone_are_forgotten() {
-        let limits = RateLimits::default();
+        let limits = Throttle::default();
         for number in 0..=MAX_NAMESPACES {
             limits.turn(&[Charge { namespace: number.to_string().into(), per_s: 10 }]);
         }
@@ -299,7 +300,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_for_its_turn_and_a_refusal_takes_as_long_as_the_longest_wait() {
-        let (limits, charges, began) = (RateLimits::default(), [charge(4)], Instant::now());
+        let (limits, charges, began) = (Throttle::default(), [charge(4)], Instant::now());
         let turns = (0..8).map(|_| async {
             let turn = limits.turn(&charges).wait().await;
             (began.elapsed(), turn)

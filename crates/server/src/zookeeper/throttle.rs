@@ -1,4 +1,4 @@
-//! Rate limits of namespaces for requests of ZooKeeper's clients: a request above the rate holds up those behind it on
+//! The throttle of namespaces for requests of ZooKeeper's clients: a request above the rate holds up those behind it on
 //! its connection.
 
 use lockkeeper_core::access::Resource;
@@ -6,7 +6,7 @@ use lockkeeper_zookeeper::{ErrorCode, MultiOp, MultiReadOp, Request};
 
 use super::auth::Identity;
 use super::frontend::Frontend;
-use crate::rate_limits::{Named, charges, node};
+use crate::throttle::{Named, charges, node};
 
 /// Waits for the turn of a request.
 ///
@@ -17,7 +17,7 @@ pub(super) async fn turn(frontend: &Frontend, identity: &Identity, request: &Req
         true => charges(state, identity.principals(), limited(request)),
         false => Vec::new(),
     });
-    frontend.settings.rate_limits.turn(&charges).wait().await.map_err(|_| ErrorCode::ThrottledOp)
+    frontend.settings.throttle.turn(&charges).wait().await.map_err(|_| ErrorCode::ThrottledOp)
 }
 
 /// The nodes of a request. One that gives back, or that is about the session alone, is exempt.
