@@ -36,13 +36,13 @@ pub fn all() -> [Target; 7] {
         Target {
             name: "stream-message",
             about: "a session stream's message: decodes as the published types do; its request is accepted or refused",
-            examine: lockkeeper_server::fuzzing::stream_message,
+            examine: lockkeeper_http::fuzzing::stream_message,
             seeds: stream_messages,
         },
         Target {
             name: "http-path",
             about: "the method and path of a request: refused, or folded into a path of single parameters",
-            examine: lockkeeper_server::fuzzing::http_path,
+            examine: lockkeeper_http::fuzzing::http_path,
             seeds: http_paths,
         },
         Target {

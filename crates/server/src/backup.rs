@@ -14,12 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lockkeeper_api::backup::BackupError;
+use lockkeeper_config::{Config, ConfigError};
 use lockkeeper_consensus::FoundingError;
 use lockkeeper_core::{SnapshotError, ZxidsUsedUp};
 use lockkeeper_store::{OpenError, Options, PreparationError, StoreError};
 use thiserror::Error;
-
-use crate::config::{Config, ConfigError};
 
 pub use contents::{Contents, inspect};
 pub use origin::Origin;

@@ -1,12 +1,11 @@
 //! Errors that keep a node from starting or end it: one line each, with the cause and the remedy.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use lockkeeper_config::ConfigError;
+use lockkeeper_service::port::PortError;
+use lockkeeper_service::tls::ListenerTlsError;
 use lockkeeper_store::{OpenError, SnapshotError, remedy};
-use lockkeeper_tls::TlsError;
-
-use crate::config::ConfigError;
 
 /// See the module's text.
 #[derive(Debug, thiserror::Error)]
@@ -15,23 +14,11 @@ pub enum ServeError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// An address cannot be taken.
-    #[error("cannot listen on {key} = {address}: {why}")]
-    Listen {
-        /// The key of the configuration.
-        key: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// Cause and remedy.
-        why: String,
-    },
+    #[error(transparent)]
+    Port(#[from] PortError),
     /// A certificate, a key or an authority of the configuration cannot be used.
-    #[error("[tls.{listener}]: {error}")]
-    Tls {
-        /// The last part of the section's name.
-        listener: &'static str,
-        /// The file and the cause.
-        error: TlsError,
-    },
+    #[error(transparent)]
+    Tls(#[from] ListenerTlsError),
     /// The audit file cannot be used.
     #[error("cannot append to audit.file = {path}: {error}; let this user create and write it, or name another file",
         path = .path.display())]
@@ -68,24 +55,6 @@ fn peers_remedy(error: &std::io::Error) -> &'static str {
 }
 
 impl ServeError {
-    pub(crate) fn listen(key: &'static str, address: SocketAddr, error: &std::io::Error) -> Self {
-        let why = match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                format!("another process has this port; stop it, or set {key} to a free one")
-            }
-            std::io::ErrorKind::AddrNotAvailable => {
-                format!("this machine has no such address; set {key} to one it has")
-            }
-            std::io::ErrorKind::PermissionDenied => format!("not permitted; set {key} to a port from 1024 on"),
-            _ => format!("{error}; correct {key}"),
-        };
-        Self::Listen { key, address, why }
-    }
-
-    pub(crate) fn tls(listener: &'static str, error: TlsError) -> Self {
-        Self::Tls { listener, error }
-    }
-
     pub(crate) fn audit(path: &Path, error: std::io::Error) -> Self {
         Self::Audit { path: path.to_path_buf(), error }
     }
@@ -93,7 +62,7 @@ impl ServeError {
     /// The exit code of the process: 2 for a configuration that cannot be used, 1 for everything else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Tls { .. } | Self::Audit { .. } => 2,
+            Self::Config(_) | Self::Tls(_) | Self::Audit { .. } => 2,
             _ => 1,
         }
     }

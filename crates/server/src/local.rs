@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockkeeper_config::Config;
 use lockkeeper_core::FeatureLevel;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,7 +19,6 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::config::Config;
 use crate::error::ServeError;
 use crate::server::Server;
 

@@ -205,7 +205,7 @@ fn is_colour(line: &str) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use std::sync::Arc;
 
     use tracing_subscriber::layer::SubscriberExt as _;
@@ -225,7 +225,7 @@ pub(crate) mod tests {
     }
 
     /// The lines that `logging` leaves in the log.
-    pub(crate) fn logged(form: LineFormat, logging: impl FnOnce()) -> Vec<String> {
+    fn logged(form: LineFormat, logging: impl FnOnce()) -> Vec<String> {
         let kept = Kept::default();
         let made = kept.clone();
         let lines = tracing_subscriber::fmt::layer().with_writer(MakeLineWriter::new(move || made.clone(), form));

@@ -8,11 +8,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use lockkeeper_config::{Checked, Config, Limits, ZooKeeper, node_config};
 use lockkeeper_consensus::{BlockingPool, FramedTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
+use lockkeeper_http::{serve_clients, serve_peers};
 use lockkeeper_node::{Clock, Node, Parts};
+use lockkeeper_service::audit::{Audit, AuditFile, AuditRecord};
+use lockkeeper_service::context::Context;
+use lockkeeper_service::jwt::Jwt;
+use lockkeeper_service::otlp::Otlp;
+use lockkeeper_service::port::{Bound, PortError};
+use lockkeeper_service::tls::TlsListeners;
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use lockkeeper_tls::PeerTls;
+use lockkeeper_zookeeper_frontend::ZooKeeperPorts;
 use metrics_exporter_prometheus::PrometheusHandle;
 use rand::rngs::OsRng;
 use rand::{RngCore, TryRngCore};
@@ -21,33 +29,17 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::{Audit, AuditFile, AuditRecord};
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
-use crate::config::{Checked, Config, Limits, ZooKeeper, node_config};
-use crate::context::Context;
 use crate::error::ServeError;
-use crate::http::connection::ConnectionBounds;
-use crate::http::connections::Most;
-use crate::http::limits::{OpenFiles, raise_open_files};
-use crate::http::listener::{Bound, Keys, Policy, accept};
-use crate::jwt::Jwt;
-use crate::middleware::ClientFront;
-use crate::otlp::Otlp;
-use crate::peer::PeerFront;
+use crate::open_files::{OpenFiles, raise_open_files};
 use crate::service_manager::ServiceManager;
-use crate::tls::{TlsListener, TlsListeners};
-use crate::zookeeper::ZooKeeperPorts;
-use crate::{routes, telemetry, zookeeper};
+use crate::telemetry;
 
 /// Time for waiters, streams and tasks to end after the node has stopped.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often a shutdown checks whether the requests at work are done.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A connection that has been idle for less is not closed for another one: its next request may be on its way.
-const YOUNG: Duration = Duration::from_millis(100);
-/// The same for another connection of its own address.
-const YOUNG_OF_OWN: Duration = Duration::from_secs(1);
 /// How often recorded latencies are moved into their buckets.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -71,7 +63,8 @@ pub fn check_config(config: &Config) -> Result<(), ServeError> {
     config.check()?;
     Jwt::open(config)?;
     Otlp::open(config)?;
-    TlsListeners::open(config).map(drop)
+    TlsListeners::open(config)?;
+    Ok(())
 }
 
 /// A node whose ports are bound and that does not serve yet.
@@ -126,7 +119,7 @@ impl Server {
         let checked = config.check()?;
         let (tls, jwt, audit) = (TlsListeners::open(&config)?, Jwt::open(&config)?, open_audit_file(&config)?);
         let otlp = Otlp::open(&config)?;
-        let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
+        let take = |key, address| Bound::bind(address).map_err(|error| PortError::new(key, address, &error));
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
         let zookeeper = ZooKeeperPorts::bind(&checked)?;
@@ -146,7 +139,7 @@ impl Server {
         adjust: impl Fn(&mut Config),
     ) -> Result<Vec<Self>, ServeError> {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let take = |key| Bound::bind(loopback).map_err(|error| ServeError::listen(key, loopback, &error));
+        let take = |key| Bound::bind(loopback).map_err(|error| PortError::new(key, loopback, &error));
         let ports = (1..=nodes).map(|id| Ok((id, take("listen.client")?, take("listen.peer")?)));
         let ports = ports.collect::<Result<Vec<_>, ServeError>>()?;
         let mut base = Config::new(cluster, 1);
@@ -223,25 +216,20 @@ impl Server {
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
-        let openapi = Bytes::from(routes::document().to_string());
-        let proofs = (auth, jwt.clone());
-        let records = (audit.clone(), otlp.clone(), metrics.clone());
-        let context = Context::new((&config, &checked), node.clone(), proofs, records, openapi, stopping.clone());
-        let listen =
-            |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
+        let records = (audit.clone(), otlp.clone());
+        let context = Context::new((&config, &checked), node.clone(), jwt.clone(), records, stopping.clone());
+        let listen = |key, bound: Bound, address| bound.listen().map_err(|error| PortError::new(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;
         let client_listener = listen("listen.client", client, client_address)?;
-        let peers = tokio::spawn(accept(
-            peer_listener,
-            PeerFront::new(context.clone(), tls.peer.is_some(), peers_stop.clone()),
-            peer_policy(&config, tls.peer.clone(), peers_stop.clone()),
-        ));
-        let front = ClientFront { context: context.clone(), router: routes::router(context.clone()) };
-        let policy = client_policy(&config, tls.client.clone(), connections, stopping.clone());
-        let clients = tokio::spawn(accept(client_listener, front, policy));
+        let members = (node.clone(), auth);
+        let peers = serve_peers(peer_listener, &config, members, tls.peer.clone(), peers_stop.clone());
+        let peers = tokio::spawn(peers);
+        let shown = (context.clone(), telemetry::metrics_of(context.clone()));
+        let clients = serve_clients(client_listener, &config, shown, tls.client.clone(), connections, stopping.clone());
+        let clients = tokio::spawn(clients);
         let listeners = zookeeper.listen(&config, tls.zookeeper.as_ref())?;
         let zookeeper = (!listeners.is_empty()).then(|| {
-            tokio::spawn(zookeeper::serve(
+            tokio::spawn(lockkeeper_zookeeper_frontend::serve(
                 listeners,
                 &node,
                 (&config, &checked),
@@ -421,40 +409,6 @@ async fn start_node(
 #[cfg(not(any(mutants, debug_assertions)))]
 fn clock() -> std::io::Result<Arc<dyn Clock>> {
     Ok(Arc::new(lockkeeper_node::SystemClock::new()))
-}
-
-fn client_policy(config: &Config, tls: Option<TlsListener>, connections: usize, finish: CancellationToken) -> Policy {
-    let limits = &config.limits;
-    let bounds = ConnectionBounds {
-        // A header somewhat too large gets a problem document; one far too large a bare 431.
-        buffer_bytes: (limits.header_bytes * 2).max(16 * 1024),
-        header_read_timeout: Duration::from_millis(limits.header_read_timeout_ms),
-        idle_timeout: Duration::from_millis(limits.idle_timeout_ms),
-        write_timeout: Duration::from_millis(limits.write_timeout_ms),
-        once: false,
-    };
-    let of_address = match limits.connections_per_address {
-        0 => connections.div_ceil(2),
-        most => most,
-    };
-    let most = Most { all: connections, of_address, young: YOUNG, young_of_own: YOUNG_OF_OWN };
-    let keys = Keys { all: "limits.connections", of_address: "limits.connections_per_address" };
-    Policy { name: "client", most, keys, tls, bounds: Arc::new(bounds), finish }
-}
-
-fn peer_policy(config: &Config, tls: Option<TlsListener>, finish: CancellationToken) -> Policy {
-    let bounds = ConnectionBounds {
-        buffer_bytes: 16 * 1024,
-        header_read_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
-        // A member's connection is upgraded at once.
-        idle_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
-        write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
-        once: false,
-    };
-    let all = config.limits.peer_connections;
-    let keys = Keys { all: "limits.peer_connections", of_address: "limits.peer_connections" };
-    let most = Most { all, of_address: all, young: YOUNG, young_of_own: YOUNG_OF_OWN };
-    Policy { name: "peer", most, keys, tls, bounds: Arc::new(bounds), finish }
 }
 
 type Accepting = tokio::task::JoinHandle<JoinSet<()>>;

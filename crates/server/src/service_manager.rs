@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use lockkeeper_consensus::ConsensusStatus;
 use lockkeeper_node::{Node, NodeStatus};
+use lockkeeper_service::hangup::Hangups;
 use sd_notify::NotifyState;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
-
-use crate::hangup::Hangups;
 
 /// How often the status is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

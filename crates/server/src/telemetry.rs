@@ -5,18 +5,22 @@
 //! locks in `queue_age`, whose number is bounded.
 
 use std::io::IsTerminal;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use lockkeeper_config::{Log, LogFormat, log_filter};
+use lockkeeper_http::WriteMetrics;
+use lockkeeper_service::context::Context;
+use lockkeeper_service::throttle::ThrottleCount;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
-use crate::config::{Log, LogFormat, log_filter};
 use crate::exposition::{Exposition, Kind};
 use crate::log_lines::{LineFormat, MakeLineWriter, RateLimit};
 use crate::process_metrics;
+use crate::queue_age::QueueAge;
 
 pub use crate::process_metrics::note_commit;
 
@@ -380,8 +384,17 @@ fn describe_replication() {
     describe_histogram!("lockkeeper_snapshot_seconds", Unit::Seconds, "Time to write a snapshot.");
 }
 
+/// What `/metrics` shows of a node; `None` where another program's recorder has the metrics.
+pub(crate) fn metrics_of(context: Arc<Context>) -> Option<WriteMetrics> {
+    let (handle, queue_age) = (metrics_handle()?, QueueAge::default());
+    Some(Arc::new(move || {
+        set_gauges(&context);
+        handle.render() + &on_demand(&context, &queue_age)
+    }))
+}
+
 /// Sets the gauges that are read on demand.
-pub(crate) fn set_gauges(context: &crate::context::Context) {
+fn set_gauges(context: &Context) {
     let status = context.node.status();
     let set = |name: &'static str, value: u64| metrics::gauge!(name).set(value as f64);
     set("lockkeeper_sessions", status.sessions as u64);
@@ -412,19 +425,31 @@ pub(crate) fn set_gauges(context: &crate::context::Context) {
     context.admission.show();
 }
 
-/// The metrics that the recorder does not keep. Call it on a thread for blocking work.
-pub(crate) fn on_demand(context: &crate::context::Context) -> String {
+/// The metrics that the recorder does not keep.
+fn on_demand(context: &Context, queue_age: &QueueAge) -> String {
     let mut text = Exposition::default();
     let help = "The cluster's clock as this node knows it, in seconds since 1970; 0 while the cluster has no time.";
     let clock = std::time::Duration::from_millis(context.node.clock_ms());
     text.set("lockkeeper_cluster_clock_seconds", Kind::Gauge, help, clock.as_secs_f64());
-    context.queue_age.add(&mut text, &context.node);
+    queue_age.add(&mut text, &context.node);
     context.node.look(|state| {
         add_namespaces(&mut text, state);
-        context.admission.throttle.add(&mut text, state);
+        add_throttled(&mut text, &context.admission.throttle.counts(state));
     });
     process_metrics::add(&mut text);
     text.into_text()
+}
+
+fn add_throttled(text: &mut Exposition, counts: &[ThrottleCount]) {
+    let series = |count: fn(&ThrottleCount) -> u64| {
+        let counted = counts.iter().map(move |counted| (&*counted.namespace, count(counted)));
+        counted.filter(|(_, count)| *count > 0).map(|(name, count)| (vec![("namespace", name)], count as f64))
+    };
+    let delayed = "Requests above the rate of their namespace that waited for their turn at this node.";
+    let refused = "Requests refused at this node because too many of their namespace waited for their turn.";
+    let kind = Kind::Counter;
+    text.set_all("lockkeeper_namespace_requests_delayed_total", kind, delayed, series(|counted| counted.delayed));
+    text.set_all("lockkeeper_namespace_requests_refused_total", kind, refused, series(|counted| counted.refused));
 }
 
 /// Only the namespaces that have limits have series, and keep them for as long.

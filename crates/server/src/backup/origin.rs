@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::SystemTime;
 
+use lockkeeper_config::Config;
+use lockkeeper_service::audit::{Audit, AuditEvent, AuditOutcome, AuditRecord, Requester};
 use serde::{Deserialize, Serialize};
 
 use super::BackupFailure;
-use crate::audit::{Audit, AuditEvent, AuditOutcome, AuditRecord, Requester};
-use crate::config::Config;
 
 /// The file.
 const FILE: &str = "origin";

@@ -13,13 +13,13 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use lockkeeper_config::{Config, NodeRole};
 use lockkeeper_consensus::{LogPosition, replay_log, stored_term};
 use lockkeeper_core::{Batch, State, Term};
 use lockkeeper_store::{Identity, SnapshotStore, Store};
 
 use super::restore::{longest_timeout_ms, prepare};
 use super::{BackupFailure, Origin, store_options};
-use crate::config::{Config, NodeRole};
 
 /// What was recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]

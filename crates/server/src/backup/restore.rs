@@ -5,6 +5,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use lockkeeper_config::{Checked, Config, NodeRole, node_config};
 use lockkeeper_consensus::{Founding, LogPosition};
 use lockkeeper_core::State;
 use lockkeeper_store::{Identity, Preparation};
@@ -12,7 +13,6 @@ use sha2::{Digest, Sha256};
 
 use super::contents::{self, Backup};
 use super::{BackupFailure, Origin, store_options};
-use crate::config::{Checked, Config, NodeRole, node_config};
 
 /// What is to be restored where.
 #[derive(Clone, Debug)]

@@ -1,0 +1,191 @@
+//! Names with slashes in paths. `/v1/locks/orders/42/acquire` is folded into `/v1/locks/orders%2F42/acquire`, so that
+//! one path parameter holds the name, the router stays a plain table, and decoding happens exactly once, in the router.
+//!
+//! The verb is the last part, for the methods that have verbs: `GET /v1/locks/a/acquire` shows the lock `a/acquire`,
+//! `POST` on the same path acquires the lock `a`.
+
+use std::borrow::Cow;
+
+use axum::http::Method;
+use axum::http::uri::{PathAndQuery, Uri};
+use lockkeeper_api::Code;
+use lockkeeper_service::failure::Failure;
+
+/// Prefix of the paths of locks.
+pub(crate) const LOCKS: &str = "/v1/locks/";
+const GATES: &str = "/v1/gates/";
+const RATES: &str = "/v1/rates/";
+const COUNTERS: &str = "/v1/counters/";
+const NODES: &str = "/v1/nodes";
+/// Longest path, encoded: a name of 1,024 bytes with every byte encoded, and the rest.
+const MAX_PATH_BYTES: usize = 4 * 1024;
+
+/// The URI with its name folded into one part; `None` if it stays as it is.
+pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
+    let path = uri.path();
+    check(path)?;
+    let folded = if let Some(rest) = path.strip_prefix(LOCKS) {
+        fold_lock(method, rest)?
+    } else if let Some(rest) = path.strip_prefix(GATES) {
+        fold_gate(method, rest)?
+    } else if let Some(rest) = path.strip_prefix(RATES) {
+        fold_rate(method, rest)?
+    } else if let Some(rest) = path.strip_prefix(COUNTERS) {
+        encode(rest).map(|name| format!("{COUNTERS}{name}"))
+    } else if let Some(rest) = path.strip_prefix(NODES) {
+        fold_node(rest)?
+    } else {
+        None
+    };
+    let Some(folded) = folded else { return Ok(None) };
+    let text = match uri.query() {
+        Some(query) => format!("{folded}?{query}"),
+        None => folded,
+    };
+    // It was a valid path, and `%2F` for `/` keeps it one.
+    let path_and_query =
+        PathAndQuery::try_from(text).map_err(|error| Failure::new(Code::BadPath, error.to_string()))?;
+    Ok(Some(Uri::from(path_and_query)))
+}
+
+/// Checks length and percent encoding.
+pub(crate) fn check(path: &str) -> Result<(), Failure> {
+    if path.len() > MAX_PATH_BYTES {
+        let detail = format!("the path has {} bytes, more than any name can need ({MAX_PATH_BYTES})", path.len());
+        return Err(Failure::new(Code::BadPath, detail));
+    }
+    let mut rest = path.as_bytes();
+    while let Some(at) = rest.iter().position(|b| *b == b'%') {
+        match rest.get(at + 1..at + 3) {
+            Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => rest = &rest[at + 3..],
+            _ => {
+                return Err(Failure::new(
+                    Code::BadPath,
+                    "'%' in a path must be followed by two hex digits; a '%' itself is written %25",
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fold_lock(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
+    let (name, verb) =
+        if method == Method::GET || method == Method::HEAD { (rest, "") } else { split_verb(method, rest) };
+    if name.is_empty() {
+        return Err(Failure::new(Code::BadPath, "the name of the lock is missing in the path"));
+    }
+    Ok(encode(name).map(|name| format!("{LOCKS}{name}{verb}")))
+}
+
+/// The name, and the verb with its slash.
+fn split_verb<'p>(method: &Method, rest: &'p str) -> (&'p str, &'p str) {
+    let Some(last) = rest.rfind('/') else { return (rest, "") };
+    if matches!(&rest[last..], "/acquire" | "/release" | "/verify" | "/downgrade") {
+        return rest.split_at(last);
+    }
+    match rest[..last].strip_suffix("/holders") {
+        Some(name) if method == Method::DELETE => rest.split_at(name.len()),
+        _ => (rest, ""),
+    }
+}
+
+fn fold_gate(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
+    let verb = match rest.rfind('/') {
+        Some(last) if method == Method::POST && matches!(&rest[last..], "/begin" | "/finish" | "/fail") => last,
+        _ => rest.len(),
+    };
+    let (key, verb) = rest.split_at(verb);
+    if key.is_empty() {
+        return Err(Failure::new(Code::BadPath, "the key of the gate is missing in the path"));
+    }
+    Ok(encode(key).map(|key| format!("{GATES}{key}{verb}")))
+}
+
+fn fold_rate(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
+    let (name, verb) = match rest.strip_suffix("/take") {
+        Some(name) if method == Method::POST => (name, "/take"),
+        _ => (rest, ""),
+    };
+    if name.is_empty() {
+        return Err(Failure::new(Code::BadPath, "the name of the rate limit is missing in the path"));
+    }
+    Ok(encode(name).map(|name| format!("{RATES}{name}{verb}")))
+}
+
+fn fold_node(rest: &str) -> Result<Option<String>, Failure> {
+    match rest.strip_prefix('/') {
+        // The root has no name; a slash stands for it.
+        Some("") => Ok(Some(format!("{NODES}/%2F"))),
+        None if rest.is_empty() => Ok(Some(format!("{NODES}/%2F"))),
+        Some("/") => Err(Failure::new(Code::BadPath, "a path must not have an empty part")),
+        Some(name) => Ok(encode(name).map(|name| format!("{NODES}/{name}"))),
+        None => Ok(None),
+    }
+}
+
+fn encode(name: &str) -> Option<Cow<'_, str>> {
+    name.contains('/').then(|| Cow::Owned(name.replace('/', "%2F")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(method: &Method, path: &str) -> Result<String, Code> {
+        let uri: Uri = path.parse().unwrap();
+        match fold(method, &uri) {
+            Ok(Some(uri)) => Ok(uri.to_string()),
+            Ok(None) => Ok(path.to_owned()),
+            Err(failure) => Err(failure.code()),
+        }
+    }
+
+    #[test]
+    fn names_become_one_part() {
+        for (method, path, wanted) in [
+            (Method::POST, "/v1/locks/a/acquire", "/v1/locks/a/acquire"),
+            (Method::POST, "/v1/locks/a/b/acquire", "/v1/locks/a%2Fb/acquire"),
+            (Method::POST, "/v1/locks/a/acquire/acquire?x=1", "/v1/locks/a%2Facquire/acquire?x=1"),
+            (Method::GET, "/v1/locks/a/acquire", "/v1/locks/a%2Facquire"),
+            (Method::POST, "/v1/locks/acquire", "/v1/locks/acquire"),
+            (Method::POST, "/v1/locks/a/../b/release", "/v1/locks/a%2F..%2Fb/release"),
+            (Method::DELETE, "/v1/locks/a/b/holders/7", "/v1/locks/a%2Fb/holders/7"),
+            (Method::GET, "/v1/locks/a/holders/7", "/v1/locks/a%2Fholders%2F7"),
+            (Method::POST, "/v1/locks/a/b/downgrade", "/v1/locks/a%2Fb/downgrade"),
+            (Method::POST, "/v1/gates/a/b/begin", "/v1/gates/a%2Fb/begin"),
+            (Method::POST, "/v1/gates/a/fail/finish", "/v1/gates/a%2Ffail/finish"),
+            (Method::GET, "/v1/gates/a/begin", "/v1/gates/a%2Fbegin"),
+            (Method::POST, "/v1/rates/a/b/take", "/v1/rates/a%2Fb/take"),
+            (Method::GET, "/v1/rates/a/take", "/v1/rates/a%2Ftake"),
+            (Method::POST, "/v1/counters/a/b", "/v1/counters/a%2Fb"),
+            (Method::GET, "/v1/nodes", "/v1/nodes/%2F"),
+            (Method::GET, "/v1/nodes/?children=true", "/v1/nodes/%2F?children=true"),
+            (Method::GET, "/v1/nodes/a//b/", "/v1/nodes/a%2F%2Fb%2F"),
+            (Method::GET, "/v1/nodesx", "/v1/nodesx"),
+            (Method::GET, "/v1/nodes/a%2520", "/v1/nodes/a%2520"),
+        ] {
+            assert_eq!(folded(&method, path).as_deref(), Ok(wanted), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn bad_paths_are_refused_before_the_router() {
+        for (method, path) in [
+            (Method::POST, "/v1/locks//acquire"),
+            (Method::GET, "/v1/locks/"),
+            (Method::GET, "/v1/gates/"),
+            (Method::POST, "/v1/gates//begin"),
+            (Method::GET, "/v1/rates/"),
+            (Method::POST, "/v1/rates//take"),
+            (Method::GET, "/v1/nodes//"),
+            (Method::GET, "/v1/nodes/%zz"),
+            (Method::GET, "/v1/nodes/a%2"),
+            (Method::GET, "/healthz%"),
+        ] {
+            assert_eq!(folded(&method, path), Err(Code::BadPath), "{method} {path}");
+        }
+        let long = format!("/v1/nodes/{}", "x".repeat(MAX_PATH_BYTES));
+        assert_eq!(folded(&Method::GET, &long), Err(Code::BadPath));
+    }
+}

@@ -1,0 +1,301 @@
+//! Completes the description of the API that is generated from the code: names of operations, numbers, bounds, which
+//! bodies may be left out, codes of errors, and unions in the form that generators of clients take. Changes what is
+//! said, never what is sent.
+
+use lockkeeper_api::MAX_TIMEOUT_MS;
+use lockkeeper_core::limits::{
+    MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_DELAY_MS, MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS,
+    MAX_GATE_PENDING_MS, MAX_LABEL_BYTES, MAX_LOCKS_TOGETHER, MAX_MULTI_OPS, MAX_PATH_BYTES, MAX_PERMITS,
+    MAX_RATE_LIMIT, MAX_RATE_PER_MS, MAX_SESSION_TIMEOUT_MS, MAX_TTL_MS, MIN_SESSION_TIMEOUT_MS,
+};
+use lockkeeper_service::calls::{MAX_CHILDREN, MAX_PAGE, MAX_WAIT_MS};
+use serde_json::{Map, Value, json};
+
+/// Stable names, which generated clients call their functions by.
+const OPERATIONS: [(&str, &str, &str); 45] = [
+    ("post", "/v1/sessions", "openSession"),
+    ("get", "/v1/sessions", "listSessions"),
+    ("get", "/v1/sessions/{id}", "getSession"),
+    ("delete", "/v1/sessions/{id}", "closeSession"),
+    ("post", "/v1/sessions/{id}/keepalive", "keepSessionAlive"),
+    ("get", "/v1/sessions/{id}/stream", "streamSession"),
+    ("get", "/v1/locks", "listLocks"),
+    ("get", "/v1/locks/{name}", "getLock"),
+    ("post", "/v1/locks/{name}/acquire", "acquireLock"),
+    ("post", "/v1/locks/{name}/release", "releaseLock"),
+    ("post", "/v1/locks/{name}/downgrade", "downgradeLock"),
+    ("post", "/v1/locks/{name}/verify", "verifyLock"),
+    ("delete", "/v1/locks/{name}/holders/{token}", "breakLock"),
+    ("get", "/v1/gates", "listGates"),
+    ("get", "/v1/gates/{key}", "getGate"),
+    ("post", "/v1/gates/{key}/begin", "beginGate"),
+    ("post", "/v1/gates/{key}/finish", "finishGate"),
+    ("post", "/v1/gates/{key}/fail", "failGate"),
+    ("delete", "/v1/gates/{key}", "resetGate"),
+    ("get", "/v1/nodes/{path}", "getNode"),
+    ("post", "/v1/nodes/{path}", "createNode"),
+    ("put", "/v1/nodes/{path}", "setNode"),
+    ("delete", "/v1/nodes/{path}", "deleteNode"),
+    ("post", "/v1/counters/{path}", "addToCounter"),
+    ("get", "/v1/rates", "listRates"),
+    ("get", "/v1/rates/{name}", "getRate"),
+    ("post", "/v1/rates/{name}/take", "takePermits"),
+    ("post", "/v1/txn", "runTransaction"),
+    ("get", "/v1/watch", "watchNodes"),
+    ("get", "/v1/cluster", "getCluster"),
+    ("get", "/v1/clock", "getClock"),
+    ("post", "/v1/cluster/members", "addMember"),
+    ("post", "/v1/cluster/members/{id}/promote", "promoteMember"),
+    ("delete", "/v1/cluster/members/{id}", "removeMember"),
+    ("post", "/v1/cluster/transfer", "transferLeadership"),
+    ("get", "/v1/snapshot", "saveSnapshot"),
+    ("get", "/v1/access", "getAccess"),
+    ("post", "/v1/access", "changeAccess"),
+    ("get", "/v1/namespaces", "listNamespaces"),
+    ("get", "/v1/access/me", "whoAmI"),
+    ("get", "/v1/access/check", "checkAccess"),
+    ("get", "/healthz", "getHealth"),
+    ("get", "/readyz", "getReadiness"),
+    ("get", "/metrics", "getMetrics"),
+    ("get", "/openapi.json", "getDescription"),
+];
+
+/// The document as it is served.
+pub(crate) fn complete(mut document: Value) -> Value {
+    plain_unions(&mut document);
+    bounds(&mut document);
+    unsigned(&mut document);
+    let schemas = document["components"]["schemas"].clone();
+    for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
+        for (method, operation) in item.as_object_mut().into_iter().flatten() {
+            name(operation, method, path);
+            leader_limit(operation, path);
+            parameters(operation);
+            body(operation, &schemas);
+            errors(operation, path);
+        }
+    }
+    document
+}
+
+fn name(operation: &mut Value, method: &str, path: &str) {
+    let named = OPERATIONS.iter().find(|(known, at, _)| *known == method && *at == path);
+    if let Some((.., id)) = named {
+        operation["operationId"] = json!(id);
+    }
+}
+
+/// `u64` is no `int64`: a zxid or a token may be larger than what that holds, and than what a double holds exactly.
+fn unsigned(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            let format = match fields.get("format").and_then(Value::as_str) {
+                Some("int64") => "uint64",
+                Some("int32") => "uint32",
+                _ => "",
+            };
+            let is_unsigned = fields.get("minimum").and_then(Value::as_f64).is_some_and(|minimum| minimum >= 0.0);
+            if is_unsigned && !format.is_empty() {
+                fields.insert("format".into(), json!(format));
+            }
+            fields.values_mut().for_each(unsigned);
+        }
+        Value::Array(items) => items.iter_mut().for_each(unsigned),
+        _ => {}
+    }
+}
+
+/// An `allOf` with a union in it becomes a union of whole objects, each with a name, told apart by their tag.
+fn plain_unions(document: &mut Value) {
+    let Some(schemas) = document["components"]["schemas"].as_object().cloned() else { return };
+    for (name, schema) in &schemas {
+        let Some(parts) = schema["allOf"].as_array() else { continue };
+        let resolved = |part: &Value| match part["$ref"].as_str().and_then(|at| at.rsplit('/').next()) {
+            Some(name) => schemas.get(name).cloned().unwrap_or_default(),
+            None => part.clone(),
+        };
+        let parts: Vec<Value> = parts.iter().map(resolved).collect();
+        let Some(choices) = parts.iter().find_map(|part| part["oneOf"].as_array().cloned()) else { continue };
+        let common: Vec<&Value> = parts.iter().filter(|part| part["oneOf"].is_null()).collect();
+        let (mut union, mut mapping) = (Vec::new(), Map::new());
+        let mut tag = String::new();
+        for choice in &choices {
+            let whole = common.iter().fold(choice.clone(), |whole, part| joined(whole, part));
+            let Some((field, word)) = tag_of(&whole) else { return };
+            let own = format!("{name}{}", in_capitals(&word));
+            let at = format!("#/components/schemas/{own}");
+            union.push(json!({ "$ref": at }));
+            mapping.insert(word, json!(at));
+            tag = field;
+            document["components"]["schemas"][own] = whole;
+        }
+        let description = schema["description"].clone();
+        let mut plain = json!({ "oneOf": union, "discriminator": { "propertyName": tag, "mapping": mapping } });
+        if description.is_string() {
+            plain["description"] = description;
+        }
+        document["components"]["schemas"][name.as_str()] = plain;
+    }
+}
+
+/// An object with the fields of both.
+fn joined(mut whole: Value, part: &Value) -> Value {
+    for (name, property) in part["properties"].as_object().into_iter().flatten() {
+        whole["properties"][name.as_str()] = property.clone();
+    }
+    let more = part["required"].as_array().cloned().unwrap_or_default();
+    if let Some(required) = whole["required"].as_array_mut() {
+        required.extend(more);
+    }
+    whole
+}
+
+/// The field that has one word only, and the word.
+fn tag_of(schema: &Value) -> Option<(String, String)> {
+    schema["properties"].as_object()?.iter().find_map(|(name, property)| {
+        match property["enum"].as_array()?.as_slice() {
+            [Value::String(word)] => Some((name.clone(), word.clone())),
+            _ => None,
+        }
+    })
+}
+
+fn in_capitals(word: &str) -> String {
+    let capital = |part: &str| part.get(..1).map_or_else(String::new, |first| first.to_uppercase() + &part[1..]);
+    word.split('_').map(capital).collect()
+}
+
+/// What the handlers and the state refuse beyond the types.
+fn bounds(document: &mut Value) {
+    let label = json!({ "maxLength": MAX_LABEL_BYTES });
+    let timeout = json!({ "minimum": MIN_SESSION_TIMEOUT_MS, "maximum": MAX_SESSION_TIMEOUT_MS });
+    let locks = json!({ "maxItems": MAX_LOCKS_TOGETHER - 1, "uniqueItems": true });
+    let token = json!({ "minimum": 1 });
+    let address = json!({ "minLength": 3, "maxLength": 256 });
+    let acl = json!({ "minItems": 1, "maxItems": MAX_ACL_ENTRIES });
+    let ttl = json!({ "minimum": 1, "maximum": MAX_TTL_MS });
+    let id = json!({ "minLength": 0, "maxLength": MAX_ACL_ID_BYTES });
+    for (schema, field, more) in [
+        ("OpenSession", "timeout_ms", &timeout),
+        ("OpenSession", "label", &label),
+        ("Acquire", "wait_ms", &json!({ "maximum": MAX_WAIT_MS })),
+        ("Acquire", "label", &label),
+        ("Acquire", "also", &locks),
+        ("Acquire", "permits", &json!({ "minimum": 1, "maximum": MAX_PERMITS })),
+        ("Acquire", "delay_ms", &json!({ "maximum": MAX_DELAY_MS })),
+        ("Acquire", "ttl_ms", &timeout),
+        ("Release", "token", &token),
+        ("Release", "also", &locks),
+        ("Token", "token", &token),
+        ("Finish", "token", &token),
+        ("Fail", "token", &token),
+        ("Begin", "fingerprint", &json!({ "minLength": 1, "maxLength": MAX_FINGERPRINT_BYTES })),
+        ("Begin", "pending_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_PENDING_MS })),
+        ("Begin", "keep_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
+        ("Begin", "label", &label),
+        ("Finish", "keep_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
+        ("Create", "ttl_ms", &ttl),
+        ("Create", "acl", &acl),
+        ("AclEntry", "permissions", &json!({ "maximum": 31 })),
+        ("AclEntry", "scheme", &json!({ "minLength": 1, "maxLength": MAX_ACL_ID_BYTES })),
+        ("AclEntry", "id", &id),
+        ("Data", "text", &json!({ "maxLength": MAX_DATA_BYTES })),
+        ("Data", "hex", &json!({ "maxLength": MAX_DATA_BYTES * 2 })),
+        ("Txn", "operations", &json!({ "minItems": 1, "maxItems": MAX_MULTI_OPS })),
+        ("AddMember", "node_id", &json!({ "minimum": 1, "maximum": u32::MAX })),
+        ("AddMember", "peer_address", &address),
+        ("AddMember", "client_address", &address),
+        ("AddMember", "zookeeper_address", &address),
+        ("Transfer", "to", &token),
+        ("TakePermits", "permits", &json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
+        ("TakePermits", "limit", &json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
+        ("TakePermits", "per_ms", &json!({ "minimum": 1, "maximum": MAX_RATE_PER_MS })),
+    ] {
+        // Indexing would make what is not there.
+        if let Some(known) = document.pointer_mut(&format!("/components/schemas/{schema}/properties/{field}")) {
+            extend(known, more);
+        }
+    }
+}
+
+fn extend(schema: &mut Value, more: &Value) {
+    if let (Some(schema), Some(more)) = (schema.as_object_mut(), more.as_object()) {
+        schema.extend(more.clone());
+    }
+}
+
+/// The header that every call of the API takes but those whose answers have no end.
+fn leader_limit(operation: &mut Value, path: &str) {
+    let has_no_end = path.ends_with("/stream") || matches!(path, "/v1/watch" | "/v1/snapshot");
+    if !path.starts_with("/v1/") || has_no_end {
+        return;
+    }
+    let header = json!({
+        "name": "Lockkeeper-Timeout-Ms",
+        "in": "header",
+        "description": "How long the node waits for the leader before it answers: 10 s at most, also if this is more",
+        "required": false,
+        "schema": { "type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS },
+    });
+    match operation["parameters"].as_array_mut() {
+        Some(parameters) => parameters.push(header),
+        None => operation["parameters"] = json!([header]),
+    }
+}
+
+fn parameters(operation: &mut Value) {
+    for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+        let more = match parameter["name"].as_str() {
+            Some("name" | "key") => json!({ "minLength": 1, "maxLength": MAX_PATH_BYTES }),
+            Some("path" | "after" | "prefix" | "children_after") => json!({ "maxLength": MAX_PATH_BYTES }),
+            Some("id" | "token") => json!({ "minimum": 1 }),
+            Some("limit") => json!({ "minimum": 1, "maximum": MAX_PAGE }),
+            Some("children_limit") => json!({ "minimum": 1, "maximum": MAX_CHILDREN }),
+            Some("Lockkeeper-Session") => json!({ "pattern": "^[0-9]+\\.[0-9a-f]{32}$" }),
+            Some("Lockkeeper-Request-Id") => json!({ "format": "uuid" }),
+            _ => continue,
+        };
+        extend(&mut parameter["schema"], &more);
+    }
+}
+
+/// A call whose fields are all optional needs no body.
+fn body(operation: &mut Value, schemas: &Value) {
+    let content = &operation["requestBody"]["content"]["application/json"]["schema"];
+    let Some(name) = content["$ref"].as_str().and_then(|at| at.rsplit('/').next()) else { return };
+    let required = schemas[name]["required"].as_array().is_some_and(|fields| !fields.is_empty());
+    operation["requestBody"]["required"] = json!(required);
+}
+
+/// Says of every call which codes its problems can have besides those that its own text names.
+fn errors(operation: &mut Value, path: &str) {
+    let has = |name: &str| {
+        let mut parameters = operation["parameters"].as_array().into_iter().flatten();
+        parameters.any(|parameter| parameter["name"] == name)
+    };
+    let mut refused = vec!["bad_request", "method_not_allowed", "too_slow", "header_too_large", "overloaded"];
+    if operation["requestBody"].is_object() {
+        refused.extend(["too_large", "unsupported_media_type"]);
+    }
+    if has("Lockkeeper-Session") {
+        refused.extend(["session_required", "wrong_secret", "session_expired"]);
+    }
+    if has("Lockkeeper-Request-Id") {
+        refused.push("request_mismatch");
+    }
+    if path.starts_with("/v1/") {
+        refused.extend(["forbidden", "other_cluster"]);
+    }
+    let failed = ["internal", "no_leader", "shutting_down", "unknown_outcome"];
+    let problem = json!({ "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } });
+    for (class, otherwise, codes) in
+        [("4XX", "Refused; nothing changed", &refused[..]), ("5XX", "Try again, or unknown (504)", &failed[..])]
+    {
+        let response = &mut operation["responses"][class];
+        if response.is_null() {
+            *response = json!({ "description": otherwise, "content": problem.clone() });
+        }
+        let text = response["description"].as_str().unwrap_or(otherwise);
+        response["description"] = json!(format!("{text}. Any of: `{}`", codes.join("`, `")));
+    }
+}
