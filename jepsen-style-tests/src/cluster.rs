@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::cluster::Status;
+use lockkeeper_api::nodes::Create;
 use nix::sys::signal::Signal;
 
 use crate::history::WakeUps;
@@ -18,7 +19,7 @@ use crate::net::direct::Direct;
 use crate::net::{Endpoint, FaultNet, LinkFault, Listener};
 use crate::process::Process;
 use crate::small_disk::SmallDisk;
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, without_fault};
 
 /// How long a node, or the cluster, may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -219,6 +220,15 @@ impl Cluster {
     /// The HTTP client cannot be built.
     pub fn own_api(&self, id: u64) -> Result<Api, Failed> {
         Ok(Api::at_address(new_client()?, self.net.unhindered(id)))
+    }
+
+    /// Creates a node of the tree, while nothing hinders it; gives its zxid.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub async fn make_node(&self, path: &str) -> Result<u64, Failed> {
+        let made = self.apis().remove(0).1.create(path, &Create::default(), None).await;
+        made.map(|made| made.value.zxid).map_err(without_fault)
     }
 
     /// The endpoints as the client library takes them: through the network.

@@ -299,8 +299,19 @@ impl Api {
 
     /// Asks for a lock.
     pub async fn acquire(&self, credential: &str, lock: &str, body: &Acquire, within: Duration) -> Called<Acquired> {
-        self.send(call(Method::POST, format!("/v1/locks/{lock}/acquire")).by(credential).within(within), Some(body))
-            .await
+        self.acquire_in(Some(credential), lock, body, within).await
+    }
+
+    /// Asks for a lock in a session, or in one that is made for it.
+    pub async fn acquire_in(
+        &self,
+        credential: Option<&str>,
+        lock: &str,
+        body: &Acquire,
+        within: Duration,
+    ) -> Called<Acquired> {
+        let call = call(Method::POST, format!("/v1/locks/{lock}/acquire")).within(within);
+        self.send(HttpCall { session: credential, ..call }, Some(body)).await
     }
 
     /// Gives a lock back.

@@ -23,6 +23,11 @@ pub fn broken<T>(what: impl Into<String>) -> Result<T, Failed> {
     Err(Failed::Broken(what.into()))
 }
 
+/// The promise is broken: a call failed that nothing hindered.
+pub fn without_fault(why: impl fmt::Display) -> Failed {
+    Failed::Broken(format!("with no fault about: {why}"))
+}
+
 /// The proof cannot run because a server that it needs ended: says the last lines of its log.
 pub fn ended_early(what: &str, log: &Path) -> Failed {
     let text = std::fs::read(log).unwrap_or_default();

@@ -30,7 +30,7 @@ use crate::disk_latency::DiskLatency;
 use crate::http::{Api, Failure};
 use crate::sse::{self, StreamItem};
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 pub(super) const SECONDS: u64 = 60;
 const SESSIONS: usize = 1_000;
@@ -67,12 +67,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let environment = vec![("LOCKKEEPER_ZOOKEEPER__TICK_MS".into(), "2000".into())];
     let options = Options { environment, ..Options::default() };
     let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
-    let parent = cluster.api(1).create("/expiry", &Create::default(), None).await.map_err(calm)?;
-    let watches: Vec<_> = cluster
-        .apis()
-        .into_iter()
-        .map(|(id, api)| (id, sse::follow(api, "/expiry".into(), parent.value.zxid)))
-        .collect();
+    let zxid = cluster.make_node("/expiry").await?;
+    let watches: Vec<_> =
+        cluster.apis().into_iter().map(|(id, api)| (id, sse::follow(api, "/expiry".into(), zxid))).collect();
     context.log.say(format!("opening {SESSIONS} sessions of {TIMEOUT:?}, each with {} ephemerals", EPHEMERALS.len()));
     let stop = Arc::new(AtomicBool::new(false));
     let alive = start_sessions(&cluster, &stop, &mut random).await?;
@@ -182,12 +179,13 @@ async fn start_sessions(cluster: &Cluster, stop: &Arc<AtomicBool>, random: &mut 
 
 async fn begin(api: &Api, number: usize) -> Result<LiveSession, Failed> {
     let timeout_ms = u32::try_from(TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    let opened = api.open_session(timeout_ms, &format!("expiry {number}")).await.map_err(calm)?;
+    let opened = api.open_session(timeout_ms, &format!("expiry {number}")).await.map_err(without_fault)?;
     let (id, credential) = (opened.value.session_id, opened.value.credential);
     let mut last_sent = opened.sent;
     for name in EPHEMERALS {
         let body = Create { kind: Kind::Ephemeral, ..Create::default() };
-        let created = api.create(&format!("/expiry/{id}-{name}"), &body, Some(&credential)).await.map_err(calm)?;
+        let created =
+            api.create(&format!("/expiry/{id}-{name}"), &body, Some(&credential)).await.map_err(without_fault)?;
         last_sent = created.sent;
     }
     Ok(LiveSession { id, credential, last_sent, stopped: None, longest_silence: Duration::ZERO, told_gone: None })
@@ -426,10 +424,6 @@ async fn told_and_gone(cluster: &Cluster, lives: &[LiveSession]) -> Result<(), F
     });
     let results: Vec<Result<(), Failed>> = futures::stream::iter(checks).buffer_unordered(32).collect().await;
     results.into_iter().collect()
-}
-
-fn calm(failure: Failure) -> Failed {
-    Failed::Broken(format!("with no fault about: {failure}"))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
 use crate::net::LinkFault;
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 pub(super) const ROUNDS: u32 = 20;
 pub(super) const CALM_SECONDS: u64 = 300;
@@ -123,8 +123,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 
 /// Where the rounds put what they create.
 pub(super) async fn make_parent(cluster: &Cluster) -> Result<(), Failed> {
-    let parent = cluster.api(1).create("/failover", &Create::default(), None).await;
-    parent.map(drop).map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))
+    cluster.make_node("/failover").await.map(drop)
 }
 
 /// What rounds of a fault came to.
@@ -170,8 +169,7 @@ async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut
     let (leader, _) = cluster.leader().await?;
     let survivors: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
     let parent = format!("/failover/{}-{round}", fault.slug());
-    let made = cluster.api(survivors[0]).create(&parent, &Create::default(), None).await;
-    made.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    cluster.make_node(&parent).await?;
     let load = Load::start(cluster, &survivors, LOCKERS_PER_NODE, Some(&parent)).await?;
     load.warm(Instant::now()).await?;
     tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
@@ -316,7 +314,7 @@ impl Load {
             for locker in 0..lockers {
                 let api = cluster.api(*node);
                 let session = api.open_session(30_000, "failover").await;
-                let session = session.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+                let session = session.map_err(without_fault)?;
                 let number = slot(&log);
                 let (log, name) = (Arc::clone(&log), format!("failover-{node}-{locker}"));
                 workers.push(tokio::spawn(lock_forever(api, number, name, session.value.credential, log)));

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use rand::Rng as _;
 use tokio::task::JoinSet;
 
-use super::Context;
+use super::{Context, acknowledged};
 use crate::cluster::{Cluster, Options};
 use crate::http::Api;
 use crate::process::Process;
@@ -36,8 +36,7 @@ const NOTICED: &str = "this process was not running for a while: the disk";
 pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
-    let parent = cluster.api(1).create("/frozen", &Create::default(), None).await;
-    parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    cluster.make_node("/frozen").await?;
     let load = Load::start(&cluster);
     let mut random = context.random(1);
     let mut longest = Duration::ZERO;
@@ -56,14 +55,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let written = load.end().await;
     cluster.all_ready().await?;
     cluster.agree(AGREE_WITHIN).await?;
-    for (id, api) in cluster.apis() {
-        let names = api.children_stale("/frozen").await;
-        let (names, _) = names.map_err(|failure| Failed::Broken(format!("node {id} after it all: {failure}")))?;
-        let names: std::collections::BTreeSet<String> = names.into_iter().collect();
-        if let Some(lost) = written.iter().find(|path| !names.contains(path.trim_start_matches("/frozen/"))) {
-            return broken(format!("{lost} was acknowledged and is not on node {id}"));
-        }
-    }
+    acknowledged::all_there(&cluster, written.iter().map(String::as_str)).await?;
     let mut noticed = 0;
     for id in cluster.ids() {
         noticed += std::fs::read_to_string(cluster.directory(id).join("server.log"))?.matches(NOTICED).count();

@@ -13,16 +13,18 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
 
-use super::Context;
+use super::{Context, queues_empty};
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure, session_id};
 use crate::stats::Summary;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 const WAITERS: usize = 1_000;
 const DYING: usize = 300;
 const WAIT: Duration = Duration::from_secs(240);
 const SESSION_MS: u32 = 120_000;
+/// Until the queue is empty once the last waiter has released.
+const EMPTY_WITHIN: Duration = Duration::from_secs(10);
 const NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
 
 struct Waiter {
@@ -67,7 +69,7 @@ async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> ProofResu
     }
     let took = begun.elapsed();
     let woken = cluster.counter(NOTIFICATIONS).await? - before;
-    queue.none_left(cluster).await?;
+    queues_empty(cluster, &[queue.lock], EMPTY_WITHIN).await?;
     // The holder before them and each of them but the last released to somebody.
     if woken != WAITERS as f64 {
         return broken(format!("{woken} notifications for {WAITERS} releases with a successor"));
@@ -117,7 +119,7 @@ async fn some_die(context: &Context, cluster: &Cluster) -> ProofResult {
         }
     }
     queue.closed().await?;
-    queue.none_left(cluster).await?;
+    queues_empty(cluster, &[queue.lock], EMPTY_WITHIN).await?;
     let woken = cluster.counter(NOTIFICATIONS).await? - before;
     let (releases, deaths) = (granted + 1, queue.dead.len());
     if woken > (releases + deaths) as f64 {
@@ -150,11 +152,11 @@ impl Queue {
     async fn fill(context: &Context, cluster: &Cluster, lock: &'static str) -> Result<Self, Failed> {
         let apis = cluster.apis();
         let (_, first) = apis.first().cloned().ok_or_else(|| Failed::Broken("no nodes".into()))?;
-        let session = first.open_session(SESSION_MS, "holder").await.map_err(setup)?.value;
+        let session = first.open_session(SESSION_MS, "holder").await.map_err(without_fault)?.value;
         let held = first
             .acquire(&session.credential, lock, &request(Duration::ZERO), Duration::from_secs(10))
             .await
-            .map_err(setup)?
+            .map_err(without_fault)?
             .value;
         context.log.say(format!("opening {WAITERS} sessions over {} nodes", apis.len()));
         let opened = join_all((0..WAITERS).map(|number| {
@@ -165,7 +167,7 @@ impl Queue {
             }
         }))
         .await;
-        let waiters = opened.into_iter().collect::<Result<Vec<_>, _>>().map_err(setup)?;
+        let waiters = opened.into_iter().collect::<Result<Vec<_>, _>>().map_err(without_fault)?;
         let (sender, reports) = mpsc::unbounded_channel();
         let tasks = (0..).zip(&waiters).map(|(number, waiter)| wait_in_queue(number, lock, waiter, &sender)).collect();
         let mut queue = Self {
@@ -189,7 +191,7 @@ impl Queue {
 
     async fn release_holder(&mut self) -> Result<(), Failed> {
         let (api, credential, token) = &self.holder;
-        api.release(credential, self.lock, *token).await.map_err(setup)?;
+        api.release(credential, self.lock, *token).await.map_err(without_fault)?;
         self.released = Some(Instant::now());
         Ok(())
     }
@@ -249,14 +251,14 @@ impl Queue {
     /// moment is freed by nothing but the session's end.
     async fn seen_now(&mut self, cluster: &Cluster) -> Result<(Option<u64>, u64), Failed> {
         self.closed().await?;
-        let view = cluster.api(1).lock(self.lock).await.map_err(setup)?.value;
+        let view = cluster.api(1).lock(self.lock).await.map_err(without_fault)?.value;
         Ok((view.holders.first().and_then(|holder| holder.session_id), view.waiting))
     }
 
     /// Waits until the dying have closed their sessions.
     async fn closed(&mut self) -> Result<(), Failed> {
         while let Some(closed) = self.closing.join_next().await {
-            closed.map_err(std::io::Error::other)?.map_err(setup)?;
+            closed.map_err(std::io::Error::other)?.map_err(without_fault)?;
         }
         Ok(())
     }
@@ -282,7 +284,7 @@ impl Queue {
     async fn wait_for_waiting(&mut self, cluster: &Cluster, expected: u64) -> Result<(), Failed> {
         let begun = Instant::now();
         loop {
-            let seen = cluster.api(1).lock(self.lock).await.map_err(setup)?.value.waiting;
+            let seen = cluster.api(1).lock(self.lock).await.map_err(without_fault)?.value.waiting;
             if seen == expected {
                 return Ok(());
             }
@@ -294,21 +296,6 @@ impl Queue {
                 return broken(format!("{seen} waiters stand in the queue after 60 s, not {expected}"));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn none_left(&self, cluster: &Cluster) -> Result<(), Failed> {
-        let begun = Instant::now();
-        loop {
-            match cluster.api(2).lock(self.lock).await {
-                Ok(left) if left.value.holders.is_empty() && left.value.waiting == 0 => return Ok(()),
-                // The directory of a lock that nobody wants is reaped.
-                Err(failure) if failure.code().is_some() => return Ok(()),
-                other if begun.elapsed() > Duration::from_secs(10) => {
-                    return broken(format!("the lock is not free at the end: {other:?}"));
-                }
-                _ => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
         }
     }
 }
@@ -353,8 +340,4 @@ fn sequence_of(path: &str) -> u64 {
 /// How a waiter dies.
 fn closes_its_session(waiter: usize) -> bool {
     waiter.is_multiple_of(2)
-}
-
-fn setup(failure: Failure) -> Failed {
-    Failed::Broken(format!("with no fault about: {failure}"))
 }

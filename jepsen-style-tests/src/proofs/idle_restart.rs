@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_api::locks::{Acquire, Acquired};
+use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::Create;
 use lockkeeper_client::{Client, Options as ClientOptions, Session, SessionOptions};
 use nix::sys::signal::Signal;
-use reqwest::Method;
 use tokio::task::JoinHandle;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
-use crate::http::{CALL_WITHIN, RepeatableChange};
+use crate::http::CALL_WITHIN;
 use crate::stats::millis;
 use crate::verdict::{Failed, ProofResult, broken};
 
@@ -116,16 +115,8 @@ impl Trial {
 
     /// A lock with a session made for it; most of its time must be left when the answer comes.
     async fn lease(&mut self, at: u64, when: &str) -> Result<(), Failed> {
-        let asked = RepeatableChange {
-            method: Method::POST,
-            target: "/v1/locks/idle/acquire".into(),
-            credential: None,
-            request_id: None,
-            within: CALL_WITHIN,
-            body: Some(Acquire { ttl_ms: Some(LEASE_MS), ..Acquire::default() }),
-        };
-        let api = self.cluster.api(at);
-        let held = api.change::<_, Acquired>(&asked).await;
+        let (api, ask) = (self.cluster.api(at), Acquire { ttl_ms: Some(LEASE_MS), ..Acquire::default() });
+        let held = api.acquire_in(None, "idle", &ask, CALL_WITHIN).await;
         let held = held.map_err(|failure| failed(&format!("a lease {when}"), &failure))?;
         self.judge(held.received - held.sent, &format!("a lease of {LEASE_MS} ms {when} (node {at})"))?;
         let credential = held.value.credential.unwrap_or_default();

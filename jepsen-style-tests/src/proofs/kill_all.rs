@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use uuid::Uuid;
 
-use super::Context;
+use super::{Context, acknowledged};
 use crate::cluster::{Cluster, Options};
 use crate::disk::{self, Loss};
 use crate::http::{Api, Failure};
@@ -131,7 +131,10 @@ pub(super) async fn many_rounds(
         all.take(&seen, &written);
         let gone = match verify(cluster, &written).await? {
             Some(what) => Some(what),
-            None => all.names_are_there(cluster).await?.or(tokens::check(&all.grants).err()),
+            None => {
+                let gone = acknowledged::missing(cluster, all.names.iter().map(String::as_str)).await?;
+                gone.or(tokens::check(&all.grants).err())
+            }
         };
         if let Some(what) = gone {
             return Ok(Durability::Not(format!("round {round}: {what}")));
@@ -168,22 +171,6 @@ impl Totals {
         self.names.extend(written.iter().map(|written| written.path.clone()));
         self.grants.append(&mut lock(&seen.grants));
         self.unknown += *lock(&seen.unknown);
-    }
-
-    /// All names of all rounds, on every node; gives what is missing.
-    async fn names_are_there(&self, cluster: &Cluster) -> Result<Option<String>, Failed> {
-        let rounds: BTreeSet<&str> = self.names.iter().filter_map(|path| Some(path.rsplit_once('/')?.0)).collect();
-        for (id, api) in cluster.apis() {
-            let mut found = BTreeSet::new();
-            for parent in &rounds {
-                let (names, _) = api.children_stale(parent).await.map_err(healthy)?;
-                found.extend(names.into_iter().map(|name| format!("{parent}/{name}")));
-            }
-            if let Some(missing) = self.names.iter().find(|name| !found.contains(*name)) {
-                return Ok(Some(format!("{missing} was acknowledged and is not on node {id}")));
-            }
-        }
-        Ok(None)
     }
 }
 

@@ -2,6 +2,7 @@
 //! [`ProofResult`].
 
 mod access;
+mod acknowledged;
 mod catch_up;
 mod cron;
 mod crowd;

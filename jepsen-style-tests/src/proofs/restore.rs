@@ -22,7 +22,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
 use crate::process::run_command;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 pub(super) const ROUNDS: u32 = 1;
 const WORKERS: usize = 4;
@@ -191,13 +191,13 @@ async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Vec<tokio::task
     if let Err(failure) = parent
         && failure.code() != Some(Code::NodeExists)
     {
-        return broken(format!("with no fault about: {failure}"));
+        return Err(without_fault(failure));
     }
     let mut workers = Vec::new();
     for number in 0..WORKERS {
         let api = apis[number % apis.len()].1.clone();
         let session = api.open_session(SESSION_MS, &format!("worker {number}")).await;
-        let session = session.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+        let session = session.map_err(without_fault)?;
         let credential = session.value.credential;
         lock(&issued.sessions).push(credential.clone());
         workers.push(tokio::spawn(work(api, credential, issued.clone())));

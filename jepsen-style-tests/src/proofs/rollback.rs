@@ -20,7 +20,7 @@ use crate::net::Listener;
 use crate::ports;
 use crate::process::Process;
 use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 pub(super) const ROUNDS: u32 = 1;
 const WRITES: u32 = 30;
@@ -68,8 +68,7 @@ impl Trials<'_> {
         self.context.log.say(format!("round {}: {name}", self.round));
         let dir = self.context.dir.join(format!("{}-{name}", self.round));
         let cluster = Cluster::start(&self.context.binary, &dir, Options::default()).await?;
-        let parent = cluster.api(1).create("/rollback", &Create::default(), None).await;
-        parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+        cluster.make_node("/rollback").await?;
         write(&cluster, 1, "before").await?;
         Ok(cluster)
     }
@@ -337,7 +336,7 @@ fn others(cluster: &Cluster, but: &[u64]) -> Vec<u64> {
 
 async fn last_index(cluster: &Cluster, node: u64) -> Result<u64, Failed> {
     let status = cluster.api(node).status(false).await;
-    Ok(status.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?.value.last_log_index)
+    Ok(status.map_err(without_fault)?.value.last_log_index)
 }
 
 /// Waits until a node has written down (file `peers`: node, directory, start, term, index) that the peers have more

@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::locks::{Acquire, Acquired, Mode};
 use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
 use nix::sys::signal::Signal;
-use reqwest::Method;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::DiskLatency;
-use crate::http::{Answer, Api, CALL_WITHIN, Called, Failure, RepeatableChange};
+use crate::http::{Answer, Api, CALL_WITHIN, Called, Failure};
 use crate::record::boot_us;
 use crate::stats::millis;
 use crate::verdict::{Failed, ProofResult, broken};
@@ -175,8 +174,7 @@ fn endpoints_from(cluster: &Cluster, first: u64) -> Vec<String> {
 
 async fn acquire(api: &Api, lock: &str, credential: Option<String>, body: Acquire) -> Called<Acquired> {
     let within = CALL_WITHIN + Duration::from_millis(body.wait_ms);
-    let (method, target) = (Method::POST, format!("/v1/locks/{lock}/acquire"));
-    api.change(&RepeatableChange { method, target, credential, request_id: None, within, body: Some(body) }).await
+    api.acquire_in(credential.as_deref(), lock, &body, within).await
 }
 
 fn waiter(api: &Api, lock: &str, credential: Option<String>, body: Acquire) -> JoinHandle<Called<Acquired>> {

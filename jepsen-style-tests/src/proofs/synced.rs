@@ -19,7 +19,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::disk::tracer_works;
 use crate::http::{Api, Failure};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 pub(super) const SECONDS: u64 = 10;
 const WRITERS_PER_NODE: usize = 4;
@@ -118,8 +118,7 @@ async fn finished_trace(file: &Path) -> Result<Vec<u8>, Failed> {
 
 /// Writes through all nodes, with a change of leader in the middle; gives how many were acknowledged to their clients.
 async fn load(cluster: &Cluster, over: Duration) -> Result<u64, Failed> {
-    let calm = |failure: Failure| Failed::Broken(format!("with no fault about: {failure}"));
-    cluster.api(1).create("/synced", &Create::default(), None).await.map_err(calm)?;
+    cluster.make_node("/synced").await?;
     let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut writers = Vec::new();
     for (_, api) in cluster.apis() {
@@ -156,7 +155,7 @@ async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
                 // A stall made it late; or nobody is in step any more, or it does not lead any more.
                 Err(Failure::Unknown(_) | Failure::NotDone(_)) => {}
                 Err(failure) if failure.code() == Some(Code::MembershipConflict) => {}
-                Err(failure) => return broken(format!("with no fault about: {failure}")),
+                Err(failure) => return Err(without_fault(failure)),
             }
         }
         if begun.elapsed() > HANDED_OVER_WITHIN {

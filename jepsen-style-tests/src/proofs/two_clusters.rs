@@ -18,7 +18,7 @@ use super::Context;
 use super::restore::{alone, text};
 use crate::cluster::{Cluster, Options};
 use crate::process::run_command;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 const LOCK: &str = "two-clusters";
 const WITHIN: Duration = Duration::from_secs(30);
@@ -153,7 +153,7 @@ async fn contend(
         }
     }
     if holder.client().verify(LOCK, token).await.is_ok_and(|verified| verified.held) {
-        holder.close().await.map_err(|error| Failed::Broken(format!("with no fault about: {error}")))?;
+        holder.close().await.map_err(without_fault)?;
     } else {
         return broken(format!("{name}: {LOCK} was not held in {first} all the time"));
     }
@@ -181,7 +181,7 @@ async fn hold(endpoints: &[String], length: Duration) -> Result<(Session, u64), 
         Ok::<_, Error>((session, token))
     };
     match timeout(WITHIN, hold).await {
-        Ok(held) => held.map_err(|error| Failed::Broken(format!("with no fault about: {error}"))),
+        Ok(held) => held.map_err(without_fault),
         Err(_) => broken(format!("{endpoints:?} do not grant {LOCK} within {WITHIN:?}")),
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
 use lockkeeper_api::watch::ChangeKind;
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -15,14 +14,14 @@ use tokio::time::{sleep, timeout};
 
 use super::super::Context;
 use super::kinds::{self, ActivityKind, Death, SessionHome};
-use super::{GRACE, SESSIONS, calm};
+use super::{GRACE, SESSIONS};
 use crate::cluster::Cluster;
 use crate::disk_latency::{DiskLatency, Syncs};
 use crate::http::{Api, metric_sum};
 use crate::record::boot_us;
 use crate::sse::{self, StreamItem};
 use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, without_fault};
 
 const TIMEOUT: Duration = Duration::from_secs(6);
 /// Three leaders are killed and restarted within it.
@@ -120,10 +119,10 @@ impl DeathTrial {
         lock: &'static str,
         timeout: Duration,
     ) -> Result<Self, Failed> {
-        let made = cluster.api(1).create(parent, &Create::default(), None).await.map_err(calm)?;
+        let zxid = cluster.make_node(parent).await?;
         let (seen, watches) = mpsc::unbounded_channel();
         for (_, api) in cluster.apis() {
-            let (mut followed, seen) = (sse::follow(api, parent.into(), made.value.zxid), seen.clone());
+            let (mut followed, seen) = (sse::follow(api, parent.into(), zxid), seen.clone());
             tokio::spawn(async move {
                 while let Some(StreamItem::Change(change, here)) = followed.recv().await {
                     let session = change.path.strip_prefix(parent).and_then(|name| name.strip_suffix("-e"));
@@ -137,9 +136,12 @@ impl DeathTrial {
             });
         }
         let apis: Vec<Api> = cluster.apis().into_iter().map(|(_, api)| api).collect();
-        let opened = apis[0].open_session(60_000, "holder").await.map_err(calm)?;
+        let opened = apis[0].open_session(60_000, "holder").await.map_err(without_fault)?;
         let credential = opened.value.credential;
-        apis[0].acquire(&credential, lock, &Acquire::default(), Duration::from_secs(10)).await.map_err(calm)?;
+        apis[0]
+            .acquire(&credential, lock, &Acquire::default(), Duration::from_secs(10))
+            .await
+            .map_err(without_fault)?;
         let holder = tokio::spawn(async move {
             for api in apis.iter().cycle() {
                 let _ = api.keepalive(&credential, Duration::from_secs(5)).await;

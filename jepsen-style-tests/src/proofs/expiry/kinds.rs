@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::{ATTEMPT, EVERY, calm};
+use super::{ATTEMPT, EVERY};
 use crate::http::{Api, session_id};
-use crate::verdict::Failed;
+use crate::verdict::{Failed, without_fault};
 
 /// What a client does until it dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +65,13 @@ pub(super) async fn live(kind: ActivityKind, place: SessionHome, life: Duration)
         let (reader, credential, timeout) = ZooKeeperReader::connect(&place.zookeeper, timeout_ms).await?;
         (credential, timeout, Some(reader))
     } else {
-        let opened = place.api.open_session(timeout_ms, &format!("{kind:?}")).await.map_err(calm)?;
+        let opened = place.api.open_session(timeout_ms, &format!("{kind:?}")).await.map_err(without_fault)?;
         (opened.value.credential, place.timeout, None)
     };
     let session = session_id(&credential).parse().map_err(io::Error::other)?;
     let ephemeral = format!("{}/{session}-e", place.parent);
     let body = Create { kind: NodeKind::Ephemeral, ..Create::default() };
-    let created = place.api.create(&ephemeral, &body, Some(&credential)).await.map_err(calm)?;
+    let created = place.api.create(&ephemeral, &body, Some(&credential)).await.map_err(without_fault)?;
     let (until, signs) = (created.received + life, (created.sent, created.received));
     let (sent, last) = match kind {
         ActivityKind::Keep => keep(&place.api, &credential, until, signs).await?,
@@ -93,7 +93,7 @@ async fn keep(
     mut signs: (Instant, Instant),
 ) -> Result<(Instant, Instant), Failed> {
     while Instant::now() < until {
-        let kept = api.keepalive(credential, ATTEMPT.max(Duration::from_secs(5))).await.map_err(calm)?;
+        let kept = api.keepalive(credential, ATTEMPT.max(Duration::from_secs(5))).await.map_err(without_fault)?;
         signs = (kept.sent, kept.received);
         sleep(EVERY).await;
     }
@@ -110,7 +110,7 @@ async fn write(
     for number in 0_u64.. {
         let body = Create { kind: NodeKind::Ephemeral, ..Create::default() };
         let path = format!("{}/{session}-w{number}", place.parent);
-        let written = place.api.create(&path, &body, Some(credential)).await.map_err(calm)?;
+        let written = place.api.create(&path, &body, Some(credential)).await.map_err(without_fault)?;
         signs = Some((written.sent, written.received));
         if Instant::now() >= until {
             break;

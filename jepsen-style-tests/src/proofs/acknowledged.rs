@@ -1,0 +1,45 @@
+//! What the cluster acknowledged must be on all nodes.
+
+use std::collections::BTreeSet;
+
+use lockkeeper_api::Code;
+
+use crate::cluster::Cluster;
+use crate::verdict::{Failed, broken};
+
+/// Looks for these nodes of the tree on every node of the cluster; says which is the first that is not there.
+///
+/// # Errors
+/// A node does not answer, with all of them ready.
+pub(super) async fn missing<'a>(
+    cluster: &Cluster,
+    paths: impl IntoIterator<Item = &'a str>,
+) -> Result<Option<String>, Failed> {
+    let wanted: BTreeSet<&str> = paths.into_iter().collect();
+    let parents: BTreeSet<&str> = wanted.iter().filter_map(|path| Some(path.rsplit_once('/')?.0)).collect();
+    for (id, api) in cluster.apis() {
+        let mut found = BTreeSet::new();
+        for parent in &parents {
+            match api.children_stale(parent).await {
+                Ok((names, _)) => found.extend(names.into_iter().map(|name| format!("{parent}/{name}"))),
+                Err(failure) if failure.code() == Some(Code::NoNode) => {}
+                Err(failure) => return broken(format!("with all nodes ready, node {id}: {failure}")),
+            }
+        }
+        if let Some(missing) = wanted.iter().find(|path| !found.contains::<str>(path)) {
+            return Ok(Some(format!("{missing} was acknowledged and is not on node {id}")));
+        }
+    }
+    Ok(None)
+}
+
+/// The same where nothing may be missing.
+///
+/// # Errors
+/// Something is.
+pub(super) async fn all_there<'a>(cluster: &Cluster, paths: impl IntoIterator<Item = &'a str>) -> Result<(), Failed> {
+    match missing(cluster, paths).await? {
+        Some(what) => broken(what),
+        None => Ok(()),
+    }
+}
