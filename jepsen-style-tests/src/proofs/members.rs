@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::cluster::{Role, Status};
 
 use super::Context;
-use super::lock_load::{LockLoad, WorkDone};
+use super::lock_cycles::CycleWork;
+use super::lock_load::LockLoad;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, new_client};
 use crate::stats::millis;
@@ -133,7 +134,7 @@ impl<'a> Growth<'a> {
     }
 
     /// Ends the load, and waits until all voters have the same contents.
-    async fn end(self) -> Result<(WorkDone, Vec<u64>), Failed> {
+    async fn end(self) -> Result<(CycleWork, Vec<u64>), Failed> {
         let voters = voters(&self.status_of_leader().await?);
         let apis = self.apis(&voters);
         let work = self.load.end().await;

@@ -160,7 +160,7 @@ impl Rotation {
 
     /// Replaces the files of all clients, the harness's own included.
     async fn restart_clients(&mut self, honest: &HonestClients, state: TlsState) -> Result<(), Failed> {
-        honest.restart(&self.cluster, &self.authorities, state)?;
+        honest.restart(&self.cluster, &self.authorities, state).await?;
         self.cluster.ask_with(&client(&self.authorities, state)?);
         tokio::time::sleep(CALM).await;
         Ok(())

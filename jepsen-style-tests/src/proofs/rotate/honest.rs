@@ -101,9 +101,14 @@ impl HonestClients {
     }
 
     /// Restarts those over HTTP with other files, in their sessions. The stream goes on.
-    pub(super) fn restart(&self, cluster: &Cluster, authorities: &Authorities, state: TlsState) -> Result<(), Failed> {
+    pub(super) async fn restart(
+        &self,
+        cluster: &Cluster,
+        authorities: &Authorities,
+        state: TlsState,
+    ) -> Result<(), Failed> {
         for (client, cycles) in self.cycles.iter().enumerate() {
-            cycles.go_on_with(apis(cluster, authorities, state, client)?);
+            cycles.go_on_with(apis(cluster, authorities, state, client)?).await;
         }
         Ok(())
     }
