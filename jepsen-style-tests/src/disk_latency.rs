@@ -22,7 +22,7 @@ pub struct DiskLatency {
 }
 
 /// When the disk was busy with a sync: from and until when, on the boot clock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Syncs(Vec<(u64, u64)>);
 
 impl DiskLatency {

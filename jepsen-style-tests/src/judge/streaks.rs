@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use lockkeeper_checkers::lives::Life;
 
 use crate::judge::grants::Grant;
+use crate::record::{Record, WorkerEvent};
 
 /// The holders that one grant had inside a process, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,15 @@ pub struct Streak {
     pub first_us: u64,
     /// When the last let go.
     pub last_us: u64,
+}
+
+/// The streaks that a process told of.
+pub fn streaks(told: &[Record]) -> Vec<Streak> {
+    let streak = |record: &Record| match record.what {
+        WorkerEvent::Streak { token, holds, first_us, last_us } => Some(Streak { token, holds, first_us, last_us }),
+        _ => None,
+    };
+    told.iter().filter_map(streak).collect()
 }
 
 /// What was seen of fairness.

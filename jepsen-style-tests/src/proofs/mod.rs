@@ -5,7 +5,6 @@ mod access;
 mod acknowledged;
 mod catch_up;
 mod cron;
-mod crowd;
 mod engines;
 mod expiry;
 mod failover;
@@ -18,7 +17,6 @@ mod herd;
 mod idle_restart;
 mod intruder;
 mod kill_all;
-mod kills;
 mod late_answers;
 mod lock_cycles;
 mod lock_delay;
@@ -26,7 +24,6 @@ mod lock_load;
 mod lost_writes;
 mod members;
 mod minority;
-mod multi_lock;
 mod one_queue;
 mod pair;
 mod paused_holder;
@@ -36,7 +33,7 @@ mod revoke;
 mod rollback;
 mod rolling_upgrade;
 mod rotate;
-mod semaphore;
+mod scenario;
 mod sharing;
 mod soak;
 mod socket;
@@ -58,6 +55,7 @@ use std::time::{Duration, Instant};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
+use self::scenario::rows;
 use crate::cluster::Cluster;
 use crate::log::RunLog;
 use crate::verdict::{Failed, ProofResult, broken};
@@ -267,21 +265,21 @@ pub const PROOFS: &[Proof] = &[
         name: "crowd",
         about: "200 clients in 4 processes on one lock, a node killed every 5 s: nothing lost, in order, no orphan, \
             one wake each (P1-P3)",
-        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(crowd::SECONDS)),
-        run: |context| Box::pin(crowd::run(context)),
+        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(rows::CROWD.seconds)),
+        run: |context| Box::pin(scenario::run(context, &rows::CROWD)),
     },
     Proof {
         name: "semaphore",
         about: "5 permits, 50 contenders, processes and nodes killed: never more than 5 inside by zxid, one wake per \
             freed permit",
-        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(semaphore::SECONDS)),
-        run: |context| Box::pin(semaphore::run(context)),
+        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(rows::SEMAPHORE.seconds)),
+        run: |context| Box::pin(scenario::run(context, &rows::SEMAPHORE)),
     },
     Proof {
         name: "multi-lock",
         about: "50 clients on random triples of 10 locks, a process killed: no deadlock, all or nothing under one zxid",
-        limit: |context| minutes(3) + Duration::from_secs(2 * context.seconds.unwrap_or(multi_lock::SECONDS)),
-        run: |context| Box::pin(multi_lock::run(context)),
+        limit: |context| minutes(3) + Duration::from_secs(2 * context.seconds.unwrap_or(rows::MULTI_LOCK.seconds)),
+        run: |context| Box::pin(scenario::run(context, &rows::MULTI_LOCK)),
     },
     Proof {
         name: "sharing",

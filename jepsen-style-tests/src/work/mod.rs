@@ -5,14 +5,11 @@
 //! Only `hold` stops itself, because the place between two instructions matters there.
 
 mod clients;
-mod contend;
 mod engines;
 mod gate;
 mod hold;
-mod permits;
-mod several;
 mod share;
-mod turn;
+mod turns;
 
 pub use gate::result_of;
 
@@ -52,20 +49,16 @@ struct Common {
 enum Work {
     /// Clients of a workload of the fault suite.
     Clients(clients::Clients),
-    /// Clients that increment a counter in a file under one lock.
-    Contend(contend::Contend),
     /// Clients that increment a counter under a lock of several engines, which are switched meanwhile.
     Engines(engines::EnginesWork),
     /// One client that takes a lock and then does as it is told: for pauses, deaths and delays.
     Hold(hold::HoldWork),
-    /// Clients of one semaphore.
-    Permits(permits::PermitsWork),
-    /// Clients that take three of several locks at once.
-    Several(several::MultiLockWork),
     /// Tasks on one lock, in turn with and without sharing it in the process.
     Share(share::Share),
     /// Callers of operations behind idempotency gates.
     Gate(gate::GateWork),
+    /// Clients that take turns with one lock, several together, or permits.
+    Turns(turns::TurnsWork),
 }
 
 /// Runs a worker to its end.
@@ -77,12 +70,10 @@ pub async fn run(arguments: WorkerArguments) -> Result<(), String> {
     let sessions = match work {
         Work::Clients(work) => return clients::run(&common, work).await,
         Work::Engines(work) => return engines::run(&common, work).await,
-        Work::Contend(work) => contend::run(&common, work).await?,
         Work::Hold(work) => hold::run(&common, work).await?,
-        Work::Permits(work) => permits::run(&common, work).await?,
-        Work::Several(work) => several::run(&common, work).await?,
         Work::Share(work) => share::run(&common, work).await?,
         Work::Gate(work) => gate::run(&common, work).await?,
+        Work::Turns(work) => turns::run(&common, work).await?,
     };
     let mut told_to_end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     tell(0, WorkerEvent::Idle);

@@ -62,7 +62,7 @@ async fn test_bed(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box
     let mut number = 0;
     let new_worker = move || -> Result<Worker, Failed> {
         number += 1;
-        let work = "--ttl-ms 1000 several --prefix many --locks 3 --inside /inside --clients 3 --seconds 600";
+        let work = "--ttl-ms 1000 turns --lock many --among 3 --hold-us 0 --longer-us 10000 --clients 3 --seconds 600";
         let mut arguments: Vec<String> = work.split(' ').map(str::to_owned).collect();
         arguments.extend(["--seed".into(), number.to_string()]);
         Worker::start(&place, &format!("worker-{number}"), &endpoints, &arguments)
