@@ -60,6 +60,11 @@ impl DiskLatency {
 }
 
 impl Syncs {
+    #[cfg(test)]
+    pub(crate) fn of(syncs: Vec<(u64, u64)>) -> Self {
+        Self(syncs)
+    }
+
     /// How long half of them took at most.
     pub fn median(&self) -> Duration {
         let took: Vec<Duration> = self.0.iter().map(|(from, until)| Duration::from_micros(until - from)).collect();

@@ -12,7 +12,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::DiskLatency;
 use crate::judge::gates::{GateTally, once};
-use crate::judge::in_time;
+use crate::judge::{Due, Lateness};
 use crate::record::{Record, Standing, WorkerEvent, boot_us, wall_ms};
 use crate::stats::millis;
 use crate::verdict::{Failed, ProofResult, broken};
@@ -49,20 +49,20 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     if tally.done == 0 || tally.in_progress == 0 {
         return Err(Failed::CannotRun("not both kinds of answer came up".into()));
     }
-    let (mut by_session, mut by_time, mut busiest) = (0, 0, 0);
+    let (mut by_session, mut by_time) = (Lateness::default(), Lateness::default());
     for round in 1..=rounds {
         for (latest, session) in [(&mut by_session, true), (&mut by_time, false)] {
-            let (late, busy) = killed_midway(context, &cluster, round, session).await?;
-            *latest = late.max(*latest);
-            busiest = busy.max(busiest);
+            *latest = latest.worst(killed_midway(context, &cluster, round, session).await?);
         }
     }
+    let (after_session, after_time) = (by_session.late_ms, by_time.late_ms);
+    let busiest = by_session.worst(by_time).busy_ms;
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
         "{KEYS} operations by {} concurrent callers, the leader killed amid: each body ran once, of the others {} got \
          the result and {} \
-         heard in progress; {rounds} workers killed midway: the next let in at most {by_session} ms after the \
-         session's end, {by_time} ms \
+         heard in progress; {rounds} workers killed midway: the next let in at most {after_session} ms after the \
+         session's end, {after_time} ms \
          after the pending time, never before (the disk was busy for at most {busiest} ms of it); begin + finish {} on \
          average",
         PROCESSES * CALLERS_EACH,
@@ -136,9 +136,8 @@ fn ran(context: &Context, key: &str, times: usize) -> Result<(), Failed> {
     if seen == times { Ok(()) } else { broken(format!("the body of {key} ran {seen} times, not {times}")) }
 }
 
-/// A worker is killed midway; gives how late the next was let in, in milliseconds, and for how many of them the disk
-/// was busy.
-async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session: bool) -> Result<(u64, u64), Failed> {
+/// A worker is killed midway; gives how late the next was let in.
+async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session: bool) -> Result<Lateness, Failed> {
     let kind = if session { "session" } else { "time" };
     let key = format!("stuck-{kind}-{round}");
     let mut words = format!("--prefix {key}");
@@ -171,18 +170,18 @@ async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session
     // the cluster said.
     let to_wall = wall_ms() - boot_us() / 1_000;
     let earliest_ms = if session { sure_ms.max().unwrap_or(0) } else { pending_until_ms.saturating_sub(to_wall) };
-    let let_in_ms = let_in_us / 1_000;
-    let busy = disk_latency.end()?.ms_within(earliest_ms * 1_000, let_in_us);
-    in_time(&format!("{key}: the next one's turn"), let_in_ms, earliest_ms, earliest_ms + GRACE_MS + busy)
-        .map_err(Failed::Broken)?;
+    let (what, latest_ms) = (format!("{key}: the next one's turn"), earliest_ms + GRACE_MS);
+    let due = Due { what: &what, earliest_ms, latest_ms, since_us: earliest_ms * 1_000 };
+    let lateness = due.judge(let_in_us, &disk_latency.end()?)?;
     next.idle(PATIENCE).await?;
     next.finish(PATIENCE).await?;
     ran(context, &format!("{key}-0"), 2)?;
     context.log.say(format!(
         "a worker with {kind} killed midway: the next was let in {} after, {} ms after it might have been \
-         (the disk was busy for {busy} ms)",
+         (the disk was busy for {} ms)",
         millis(begun.elapsed()),
-        let_in_ms - earliest_ms
+        lateness.late_ms,
+        lateness.busy_ms
     ));
-    Ok((let_in_ms - earliest_ms, busy))
+    Ok(lateness)
 }

@@ -7,12 +7,11 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 
 use super::Context;
-use super::pair::{HolderAndWaiter, PATIENCE, PairOptions, granted};
+use super::scenario::hand_over::{HandOverOptions, PATIENCE, lost, told_first};
 use crate::cluster::{Cluster, Options};
 use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, LinkFault};
@@ -66,16 +65,17 @@ async fn one_round(
     phase: Duration,
 ) -> Result<Duration, Failed> {
     let name = format!("round-{round}");
-    let asked = PairOptions { family: "late-answers", name: &name, ttl_ms: TTL_MS, words: "", holder_at: Some(node) };
-    let HolderAndWaiter { mut holder, mut waiter, .. } = asked.start(context, cluster).await?;
+    let asked =
+        HandOverOptions { family: "late-answers", name: &name, ttl_ms: TTL_MS, words: "", holder_at: Some(node) };
+    let mut pair = asked.start(context, cluster).await?;
     let sure =
         |records: &[Record]| records.iter().filter(|record| matches!(record.what, WorkerEvent::Sure { .. })).count();
     cluster.net().set_answers(node, LinkFault::Slow { delay: LATE, jitter: Duration::ZERO, bytes_per_s: 0 }).await?;
     // What was on its way before does not count.
     tokio::time::sleep(LATE).await;
-    let before = sure(&holder.records()?);
+    let before = sure(&pair.holder.records()?);
     let begun = tokio::time::Instant::now();
-    while sure(&holder.records()?) < before + ACKNOWLEDGED {
+    while sure(&pair.holder.records()?) < before + ACKNOWLEDGED {
         if begun.elapsed() > PATIENCE {
             return broken(format!(
                 "no keepalive was acknowledged within {PATIENCE:?} while answers took {}",
@@ -86,23 +86,13 @@ async fn one_round(
     }
     tokio::time::sleep(phase).await;
     cluster.net().set(Endpoint::Clients, node, LinkFault::Cut).await?;
-    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
-    let lost_us = holder.told("that its lock is lost", PATIENCE, lost).await?;
+    let granted_us = pair.next_granted_us().await?;
+    let lost_us = pair.holder.told("that its lock is lost", PATIENCE, lost).await?;
     cluster.net().heal().await?;
-    waiter.signal(Signal::SIGUSR1);
-    waiter.idle(PATIENCE).await?;
-    waiter.finish(PATIENCE).await?;
-    if lost_us > granted_us {
-        let late = Duration::from_micros(lost_us - granted_us);
-        return broken(format!("the holder was told {} after the lock went to another (P11)", millis(late)));
-    }
-    let lead = Duration::from_micros(granted_us - lost_us);
+    pair.end().await?;
+    let lead = told_first(lost_us, granted_us)?;
     context
         .log
         .say(format!("round {round}: the holder at node {node} was told {} before the next grant", millis(lead)));
     Ok(lead)
-}
-
-fn lost(record: &Record) -> Option<u64> {
-    matches!(record.what, WorkerEvent::Lost { .. }).then_some(record.at_us)
 }

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::locks::Request;
 use nix::sys::signal::Signal;
 
-use super::pair::{HolderAndWaiter, PATIENCE, PairOptions, granted, sure_until_ms};
+use super::scenario::hand_over::{HandOver, HandOverOptions, PATIENCE};
 use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::DiskLatency;
-use crate::judge::in_time;
+use crate::judge::{Due, Lateness, in_time};
 use crate::ledger::Ledger;
 use crate::record::{Record, WorkerEvent, boot_us, wall_ms};
 use crate::verdict::{Failed, ProofResult, broken};
@@ -38,52 +38,49 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let ledger = Ledger::open(&cluster).await?;
-    let (mut latest, mut kills, mut busiest) = (0, 0, 0);
+    let (mut killed, mut at_once, mut kills) = (Lateness::default(), Lateness::default(), 0);
     for round in 1..=rounds {
         let amid = round % 2 == 0;
-        let (late, busy) = killed(context, &mut cluster, &ledger, round, amid).await?;
-        (latest, busiest) = (latest.max(late), busiest.max(busy));
+        killed = killed.worst(killed_holder(context, &mut cluster, &ledger, round, amid).await?);
         kills += u32::from(amid);
     }
-    let (early, busy) = control(context, &cluster).await?;
-    busiest = busiest.max(busy);
-    let mut at_once = 0;
+    let (early, control_busy) = control(context, &cluster).await?;
     for how in ["release", "drop", "close"] {
-        let (after, busy) = let_go(context, &cluster, how).await?;
-        (at_once, busiest) = (at_once.max(after), busiest.max(busy));
+        at_once = at_once.worst(let_go(context, &cluster, how).await?);
     }
+    let (latest, after) = (killed.late_ms, at_once.late_ms);
+    let busiest = killed.busy_ms.max(control_busy).max(at_once.busy_ms);
     ledger.close(&cluster).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
         "{rounds} holders killed ({kills} times the leader during the delay): nobody granted before the session's end \
          and {DELAY_MS} ms, \
-         the next at most {latest} ms after; release, drop and close: the next within {at_once} ms; without a delay \
+         the next at most {latest} ms after; release, drop and close: the next within {after} ms; without a delay \
          the next came \
          {early} ms before one would have ended; the disk was busy for at most {busiest} ms of any of these waits"
     ))
 }
 
-async fn pair(context: &Context, cluster: &Cluster, name: &str, words: &str) -> Result<HolderAndWaiter, Failed> {
-    let asked = PairOptions { family: "lock-delay", name, ttl_ms: TTL_MS, words, holder_at: None };
+async fn start(context: &Context, cluster: &Cluster, name: &str, words: &str) -> Result<HandOver, Failed> {
+    let asked = HandOverOptions { family: "lock-delay", name, ttl_ms: TTL_MS, words, holder_at: None };
     asked.start(context, cluster).await
 }
 
-/// Gives how late the next was granted, in milliseconds after the end of the delay, and for how many the disk was busy.
-async fn killed(
+/// How late the next is granted the lock after the end of the delay.
+async fn killed_holder(
     context: &Context,
     cluster: &mut Cluster,
     ledger: &Ledger,
     round: u32,
     amid: bool,
-) -> Result<(u64, u64), Failed> {
-    let HolderAndWaiter { lock, mut holder, mut waiter, token } =
-        pair(context, cluster, &format!("killed-{round}"), &format!(" --delay-ms {DELAY_MS}")).await?;
+) -> Result<Lateness, Failed> {
+    let words = format!(" --delay-ms {DELAY_MS}");
+    let mut pair = start(context, cluster, &format!("killed-{round}"), &words).await?;
+    let lock = pair.lock.clone();
     let disk_latency = DiskLatency::begin(&context.dir)?;
-    holder.kill().await?;
-    let sure_ms = sure_until_ms(&holder)?;
+    let sure_ms = pair.kill_holder().await?;
     let place = delayed_place(cluster, &lock).await?;
-    let until_ms = place.delayed_until_ms.unwrap_or_default();
-    still_kept(cluster, &lock, token, &place).await?;
+    still_kept(cluster, &lock, pair.token, &place).await?;
     let kept_us = boot_us();
     if amid {
         let (leader, term) = cluster.leader().await?;
@@ -91,32 +88,29 @@ async fn killed(
         context.log.say(format!("node {leader}, the leader of term {term}, is killed during the delay"));
         cluster.spawn(leader)?;
     }
-    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
-    let to_wall = wall_ms() - boot_us() / 1_000;
-    let granted_ms = granted_us / 1_000;
+    let granted_us = pair.next_granted_us().await?;
+    let (to_wall, granted_ms) = (wall_ms() - boot_us() / 1_000, granted_us / 1_000);
     let what = format!("round {round}: the grant to the next");
-    // An election takes the disk too.
-    let (from_us, grace) =
-        if amid { (kept_us, GRACE_AMID_MS) } else { (until_ms.saturating_sub(to_wall) * 1_000, GRACE_MS) };
-    let busy = disk_latency.end()?.ms_within(from_us, granted_us);
     in_time(&what, granted_ms, sure_ms + DELAY_MS, u64::MAX).map_err(Failed::Broken)?;
-    in_time(&what, granted_ms + to_wall, until_ms, until_ms + grace + busy).map_err(Failed::Broken)?;
+    // The end of the delay on the replicated clock.
+    let until_ms = place.delayed_until_ms.unwrap_or_default().saturating_sub(to_wall);
+    // An election takes the disk too.
+    let (since_us, grace) = if amid { (kept_us, GRACE_AMID_MS) } else { (until_ms * 1_000, GRACE_MS) };
+    let due = Due { what: &what, earliest_ms: until_ms, latest_ms: until_ms + grace, since_us };
+    let lateness = due.judge(granted_us, &disk_latency.end()?)?;
     // One transaction took the dead holder's request and put the kept place there.
     let went = ledger.wait_for("the end of the dead holder's request", PATIENCE, |event| {
         !event.created && event.path.starts_with(&format!("/locks/{lock}/")) && event.zxid == place.token
     });
     went.await?;
-    waiter.signal(Signal::SIGUSR1);
-    waiter.idle(PATIENCE).await?;
-    waiter.finish(PATIENCE).await?;
+    pair.end().await?;
     cluster.all_ready().await?;
-    let (late, after_sure) = (granted_ms + to_wall - until_ms, granted_ms - sure_ms);
+    let (Lateness { late_ms, busy_ms }, after_sure) = (lateness, granted_ms - sure_ms);
     context.log.say(format!(
-        "round {round}: granted {late} ms after the end of the delay on the replicated clock, {after_sure} ms after \
-         the holder's keeper was \
-         last sure (delay {DELAY_MS} ms); the disk was busy for {busy} ms"
+        "round {round}: granted {late_ms} ms after the end of the delay on the replicated clock, {after_sure} ms after \
+         the holder's keeper was last sure (delay {DELAY_MS} ms); the disk was busy for {busy_ms} ms"
     ));
-    Ok((late, busy))
+    Ok(lateness)
 }
 
 /// Waits until the session has expired and the place is kept.
@@ -150,45 +144,40 @@ async fn still_kept(cluster: &Cluster, lock: &str, token: u64, place: &Request) 
     Ok(())
 }
 
-/// The same without a delay: the judge of `killed` must find it early. Gives by how much, and for how long the disk was
-/// busy.
+/// The same without a delay: the judge of `killed_holder` must find it early. Gives by how much, and for how long the
+/// disk was busy, in milliseconds.
 async fn control(context: &Context, cluster: &Cluster) -> Result<(u64, u64), Failed> {
-    let HolderAndWaiter { mut holder, mut waiter, .. } = pair(context, cluster, "control", "").await?;
+    let mut pair = start(context, cluster, "control", "").await?;
     let disk_latency = DiskLatency::begin(&context.dir)?;
-    holder.kill().await?;
-    let sure_ms = sure_until_ms(&holder)?;
-    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
-    let granted_ms = granted_us / 1_000;
-    let busy = disk_latency.end()?.ms_within(sure_ms * 1_000, granted_us);
-    in_time("the grant to the next, without a delay", granted_ms, sure_ms, sure_ms + EXPIRY_MS + busy)
-        .map_err(Failed::Broken)?;
-    if in_time("control", granted_ms, sure_ms + DELAY_MS, u64::MAX).is_ok() {
+    let sure_ms = pair.kill_holder().await?;
+    let granted_us = pair.next_granted_us().await?;
+    let due = Due {
+        what: "the grant to the next, without a delay",
+        earliest_ms: sure_ms,
+        latest_ms: sure_ms + EXPIRY_MS,
+        since_us: sure_ms * 1_000,
+    };
+    let lateness = due.judge(granted_us, &disk_latency.end()?)?;
+    if in_time("control", granted_us / 1_000, sure_ms + DELAY_MS, u64::MAX).is_ok() {
         return Err(Failed::CannotRun("without a delay the grant came as late as with one: nothing is shown".into()));
     }
-    waiter.signal(Signal::SIGUSR1);
-    waiter.idle(PATIENCE).await?;
-    waiter.finish(PATIENCE).await?;
-    Ok((sure_ms + DELAY_MS - granted_ms, busy))
+    pair.end().await?;
+    Ok((DELAY_MS - lateness.late_ms, lateness.busy_ms))
 }
 
-/// The holder lets go by itself; gives how long after that the next was granted, in milliseconds, and for how many of
-/// them the disk was busy.
-async fn let_go(context: &Context, cluster: &Cluster, how: &str) -> Result<(u64, u64), Failed> {
+/// The holder lets go by itself; gives how long after that the next was granted.
+async fn let_go(context: &Context, cluster: &Cluster, how: &str) -> Result<Lateness, Failed> {
     let words = format!(" --delay-ms {DELAY_MS} --let-go {how}");
-    let HolderAndWaiter { mut holder, mut waiter, .. } = pair(context, cluster, how, &words).await?;
+    let mut pair = start(context, cluster, how, &words).await?;
     let disk_latency = DiskLatency::begin(&context.dir)?;
-    holder.signal(Signal::SIGUSR1);
+    pair.holder.signal(Signal::SIGUSR1);
     let letting = |record: &Record| matches!(record.what, WorkerEvent::Letting { .. }).then_some(record.at_us);
-    let letting_us = holder.told("that it lets go", PATIENCE, letting).await?;
-    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
-    let (from, at) = (letting_us / 1_000, granted_us / 1_000);
-    let busy = disk_latency.end()?.ms_within(letting_us, granted_us);
-    in_time(&format!("after {how}: the grant to the next"), at, from, from + AT_ONCE_MS + busy)
-        .map_err(Failed::Broken)?;
-    waiter.signal(Signal::SIGUSR1);
-    for mut worker in [holder, waiter] {
-        worker.idle(PATIENCE).await?;
-        worker.finish(PATIENCE).await?;
-    }
-    Ok((at - from, busy))
+    let letting_us = pair.holder.told("that it lets go", PATIENCE, letting).await?;
+    let granted_us = pair.next_granted_us().await?;
+    let (what, from_ms) = (format!("after {how}: the grant to the next"), letting_us / 1_000);
+    let latest_ms = from_ms + AT_ONCE_MS;
+    let due = Due { what: &what, earliest_ms: from_ms, latest_ms, since_us: letting_us };
+    let lateness = due.judge(granted_us, &disk_latency.end()?)?;
+    pair.end_both().await?;
+    Ok(lateness)
 }

@@ -10,24 +10,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lockkeeper_api::Code;
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::Create;
-use lockkeeper_client::{Client, Options as ClientOptions, Session, SessionOptions};
 use uuid::Uuid;
 
-use super::Context;
+use super::scenario::hand_over::{HandOverOptions, lost, told_first};
+use super::{Context, acknowledged};
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
 use crate::net::LinkFault;
 use crate::net::proxy_net::ProxyNet;
 use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 pub(super) const ROUNDS: u32 = 4;
 /// Longer than the holder's session and an election together.
 const CUT_FOR: Duration = Duration::from_secs(5);
-const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
+const HOLDER_TTL_MS: u64 = 2_000;
 /// How long a client waits for one answer: short, so that many are attempted while the link is cut.
 const PROBE: Duration = Duration::from_millis(500);
 const KINDS: [&str; 4] = ["write", "linearizable read", "keepalive", "acquire"];
@@ -48,8 +47,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let net = Arc::new(ProxyNet::start(3).await?);
     let options = Options { nodes: 3, net: Some(net), ..Options::default() };
     let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
-    let parent = cluster.api(1).create("/minority", &Create::default(), None).await;
-    parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    cluster.make_node("/minority").await?;
     let (mut attempts, mut leads, mut resumed) = (0, Vec::new(), Vec::new());
     for round in 1..=rounds {
         let state = if round % 2 == 1 { LinkFault::Cut } else { LinkFault::Reset };
@@ -80,9 +78,10 @@ struct Figures {
 async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: LinkFault) -> Result<Figures, Failed> {
     let (leader, term) = cluster.leader().await?;
     let others: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
-    let lock = format!("minority-{round}");
-    let holder = CutOffHolder::attach(cluster.api(leader).base(), &lock).await?;
-    let waiter = start_waiter(cluster.api(others[0]), lock.clone()).await?;
+    let name = format!("round-{round}");
+    let ttl_ms = HOLDER_TTL_MS;
+    let asked = HandOverOptions { family: "minority", name: &name, ttl_ms, words: "", holder_at: Some(leader) };
+    let mut pair = asked.start(context, cluster).await?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let (here, there) = (Attempts::default(), Attempts::default());
@@ -93,10 +92,13 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     cluster.set_links_of(leader, state).await?;
     let cut = Instant::now();
     context.log.say(format!("round {round}: node {leader} leads term {term} and is cut off now ({state:?})"));
-    let granted = waiter.await.map_err(std::io::Error::other)??;
+    let granted_us = pair.next_granted_us().await?;
     acknowledged_of_each_kind(&there, cut).await?;
     tokio::time::sleep(CUT_FOR.saturating_sub(cut.elapsed())).await;
-    let lost = holder.lost_at(granted)?;
+    let Some(lost_us) = pair.holder.records()?.iter().find_map(lost) else {
+        return broken("the lock went to another and the holder was not told at all");
+    };
+    let lost_before_grant = told_first(lost_us, granted_us)?;
     let heal = Instant::now();
     cluster.set_links_of(leader, LinkFault::None).await?;
     stop.store(true, Ordering::SeqCst);
@@ -108,63 +110,17 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     let resumed_after = first_acknowledged_after(&there, cut)?;
     cluster.all_ready().await?;
     let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
-    all_there(cluster, &[&here, &there]).await?;
+    let made: Vec<String> = [&here, &there].into_iter().flat_map(copy).filter_map(|attempt| attempt.path).collect();
+    acknowledged::all_there(cluster, made.iter().map(String::as_str)).await?;
     context.log.say(format!(
         "  {refused} attempts at the cut-off node, none acknowledged; the others acknowledged after {}; holder told \
          {} before the grant; \
          healed, all agree at zxid {zxid}",
         millis(resumed_after),
-        millis(granted - lost)
+        millis(lost_before_grant)
     ));
-    Ok(Figures { refused, lost_before_grant: granted - lost, resumed_after })
-}
-
-/// A program that holds the lock through the client library, with nothing but the soon cut-off node to talk to.
-struct CutOffHolder {
-    lost: Arc<Mutex<Option<Instant>>>,
-    _watching: tokio::task::JoinHandle<()>,
-}
-
-impl CutOffHolder {
-    async fn attach(endpoint: &str, lock: &str) -> Result<Self, Failed> {
-        let calm = |error: &dyn std::fmt::Display| Failed::Broken(format!("with no fault about: {error}"));
-        let client = Client::new([endpoint], ClientOptions::default()).map_err(|error| calm(&error))?;
-        let options = SessionOptions { timeout: HOLDER_TIMEOUT, label: "holder".into(), ..SessionOptions::default() };
-        let session = Session::open(&client, &options).await.map_err(|error| calm(&error))?;
-        session.client().acquire(lock, &Acquire::default()).await.map_err(|error| calm(&error))?;
-        let lost = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&lost);
-        let watching = tokio::spawn(async move {
-            session.lost().await;
-            if let Ok(mut told) = told.lock() {
-                *told = Some(Instant::now());
-            }
-        });
-        Ok(Self { lost, _watching: watching })
-    }
-
-    fn lost_at(&self, granted: Instant) -> Result<Instant, Failed> {
-        match self.lost.lock().ok().and_then(|lost| *lost) {
-            Some(lost) if lost <= granted => Ok(lost),
-            Some(lost) => {
-                broken(format!("the holder was told {} after the lock went to another", millis(lost - granted)))
-            }
-            None => broken("the lock went to another and the holder was not told at all"),
-        }
-    }
-}
-
-/// Waits for the lock on the other side; gives the moment of the grant.
-async fn start_waiter(api: Api, lock: String) -> Result<tokio::task::JoinHandle<Result<Instant, Failed>>, Failed> {
-    let session = api.open_session(60_000, "waiter").await;
-    let session = session.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?.value;
-    Ok(tokio::spawn(async move {
-        let body = Acquire { wait_ms: 30_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
-        match api.acquire(&session.credential, &lock, &body, Duration::from_secs(40)).await {
-            Ok(answer) => Ok(answer.received),
-            Err(failure) => broken(format!("the waiter on the majority's side: {failure}")),
-        }
-    }))
+    pair.end().await?;
+    Ok(Figures { refused, lost_before_grant, resumed_after })
 }
 
 /// Attempts of each kind at one node, one after the other, recorded.
@@ -175,8 +131,7 @@ async fn probe(
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<tokio::task::JoinHandle<()>>, Failed> {
     let session = api.open_session(60_000, "probe").await;
-    let credential =
-        session.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?.value.credential;
+    let credential = session.map_err(without_fault)?.value.credential;
     let number = Arc::new(AtomicU64::new(0));
     let tasks = KINDS.into_iter().map(|kind| {
         let (api, credential, number) = (api.clone(), credential.clone(), Arc::clone(&number));
@@ -264,25 +219,6 @@ fn first_acknowledged_after(attempts: &Attempts, cut: Instant) -> Result<Duratio
     let writes =
         all.iter().filter(|attempt| attempt.kind == "write" && attempt.sent >= cut && attempt.failure.is_none());
     writes.map(|attempt| attempt.received - cut).min().ok_or_else(|| Failed::Broken("the others did not go on".into()))
-}
-
-/// Whatever was acknowledged on either side is on all nodes.
-async fn all_there(cluster: &Cluster, sides: &[&Attempts]) -> Result<(), Failed> {
-    for (id, api) in cluster.apis() {
-        let (names, _) = match api.children_stale("/minority").await {
-            Ok(listed) => listed,
-            Err(failure) if failure.code() == Some(Code::NoNode) => return broken(format!("node {id} lost /minority")),
-            Err(failure) => return broken(format!("node {id} after healing: {failure}")),
-        };
-        let names: std::collections::BTreeSet<String> = names.into_iter().collect();
-        for attempt in sides.iter().flat_map(|side| copy(side)) {
-            let Some(path) = attempt.path else { continue };
-            if !names.contains(path.trim_start_matches("/minority/")) {
-                return broken(format!("{path} was acknowledged and is not on node {id}"));
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

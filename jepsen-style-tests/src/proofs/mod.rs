@@ -25,7 +25,6 @@ mod lost_writes;
 mod members;
 mod minority;
 mod one_queue;
-mod pair;
 mod paused_holder;
 mod recovery;
 mod restore;

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::disk_latency::DiskLatency;
-use crate::judge::in_time;
+use crate::judge::Due;
 use crate::judge::pauses::{ExpectedProtection, PauseTrial, shows};
 use crate::postgres::{self, Postgres};
 use crate::record::{WorkerEvent, boot_us};
@@ -166,10 +166,13 @@ async fn one_pause(
     let (Some(granted_us), Some(sure_ms)) = (granted_us, sure_ms) else {
         return broken(format!("{}: the other holder was not granted the lock", way.name));
     };
-    let what = "the grant to the other";
-    let busy = disk_latency.end()?.ms_within(paused_us, granted_us);
-    let latest_ms = paused_us / 1_000 + TTL_MS + GRACE_MS + busy;
-    in_time(what, granted_us / 1_000, sure_ms, latest_ms).map_err(Failed::Broken)?;
+    let due = Due {
+        what: "the grant to the other",
+        earliest_ms: sure_ms,
+        latest_ms: paused_us / 1_000 + TTL_MS + GRACE_MS,
+        since_us: paused_us,
+    };
+    let busy = due.judge(granted_us, &disk_latency.end()?)?.busy_ms;
     let taken = own.taken().await.map_err(Failed::CannotRun)?;
     let pause = PauseTrial::of(&held, &taken);
     context.log.note(format!(

@@ -15,7 +15,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::failover::{self, Fault};
-use super::pair::{HolderAndWaiter, PATIENCE, PairOptions, granted, sure_until_ms};
+use super::scenario::hand_over::{HandOver, HandOverOptions, PATIENCE};
 use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
 use crate::net::proxy_net::ProxyNet;
@@ -87,7 +87,7 @@ async fn holders(
         let mut pairs = Vec::new();
         for number in first..count.min(first + HOLDERS) {
             let name = format!("{}-{number}", if with_leader { "both" } else { "alone" });
-            let asked = PairOptions { family: "recovery", name: &name, ttl_ms: TTL_MS, words: "", holder_at: None };
+            let asked = HandOverOptions { family: "recovery", name: &name, ttl_ms: TTL_MS, words: "", holder_at: None };
             pairs.push(asked.start(context, cluster).await?);
         }
         // Anywhere between two signs of life.
@@ -110,14 +110,10 @@ async fn holders(
     Ok(waits)
 }
 
-async fn next_after(pair: HolderAndWaiter, struck_us: u64) -> Result<(Duration, Duration), Failed> {
-    let HolderAndWaiter { mut holder, mut waiter, .. } = pair;
-    holder.kill().await?;
-    let sure_ms = sure_until_ms(&holder)?;
-    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
-    waiter.signal(Signal::SIGUSR1);
-    waiter.idle(PATIENCE).await?;
-    waiter.finish(PATIENCE).await?;
+async fn next_after(mut pair: HandOver, struck_us: u64) -> Result<(Duration, Duration), Failed> {
+    let sure_ms = pair.kill_holder().await?;
+    let granted_us = pair.next_granted_us().await?;
+    pair.end().await?;
     if granted_us < sure_ms * 1_000 {
         let early = sure_ms * 1_000 - granted_us;
         return Err(Failed::Broken(format!("granted {early} µs before the dead holder's session could end (P5)")));

@@ -17,12 +17,15 @@
 //! The engine ([`engine`]) runs a row, the clients are processes of [`crate::work`], and a check is a pure function of
 //! the [`Evidence`]. A new proof about locks is a row here and its name in `PROOFS`.
 //!
+//! Where one lock and one death matter, [`hand_over`] has the holder and the one behind it.
+//!
 //! A killed server loses its count of wake-ups. So the count is judged twice: over the whole run the known part (the
 //! last sample of each life, taken right before each kill) must not be *more* than the queues account for; in calm
 //! windows between the strikes, where samples are exact, it must not be fewer either.
 
 mod checks;
 mod engine;
+pub(super) mod hand_over;
 pub(super) mod rows;
 
 use std::collections::BTreeMap;
