@@ -28,6 +28,8 @@ mod observers;
 mod rates;
 mod replica;
 mod replication;
+#[cfg(test)]
+mod replication_double;
 mod request;
 mod sessions;
 mod status;

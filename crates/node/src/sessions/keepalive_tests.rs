@@ -1,54 +1,27 @@
 //! When keepalives go to the leader, and which of them go together.
 
-use async_trait::async_trait;
-use lockkeeper_consensus::{BarrierError, Config, Members, ProposeError, TransportError};
+use lockkeeper_consensus::{BarrierError, Config, Members, TransportError};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::replication_double::ReplicationDouble;
 use crate::time::clock::{Clock, ManualClock};
 
-/// A leader elsewhere to which every session is alive.
-struct OtherLeader {
-    groups: mpsc::UnboundedSender<Vec<SessionId>>,
-    leadership: watch::Sender<Leadership>,
-    members: watch::Sender<Members>,
-}
-
-#[async_trait]
-impl Replication for OtherLeader {
-    async fn propose(&self, _: Bytes) -> Result<(), ProposeError> {
-        std::future::pending().await
-    }
-
-    async fn read_barrier(&self) -> Result<(), BarrierError> {
-        Ok(())
-    }
-
-    async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
-        Err(BarrierError::NoLeader)
-    }
-
-    fn leadership(&self) -> watch::Receiver<Leadership> {
-        self.leadership.subscribe()
-    }
-
-    fn members(&self) -> watch::Receiver<Members> {
-        self.members.subscribe()
-    }
-
-    fn common_feature_level(&self) -> Option<u32> {
-        None
-    }
-
-    async fn call_service(&self, _: u64, body: Bytes, _: Duration) -> Result<Bytes, TransportError> {
+/// A leader elsewhere to which every session is alive, and the groups that it gets.
+fn other_leader() -> (Arc<ReplicationDouble>, mpsc::UnboundedReceiver<Vec<SessionId>>) {
+    let (groups, sent) = mpsc::unbounded_channel();
+    let serve = move |_, body: Bytes| {
         let Ok(SessionMessage::Keepalives(group)) = postcard::from_bytes(&body) else {
             return Err(TransportError::Garbled("no keepalives".into()));
         };
         let verdicts = vec![Verdict::Alive(1_000); group.ages.len()];
         let answer = postcard::to_stdvec(&KeepaliveAnswer { zxid: Zxid(1), verdicts });
-        self.groups.send(group.ages.into_iter().map(|(session, _)| session).collect()).expect("the test goes on");
+        groups.send(group.ages.into_iter().map(|(session, _)| session).collect()).expect("the test goes on");
         answer.map(Bytes::from).map_err(|error| TransportError::Garbled(error.to_string()))
-    }
+    };
+    let leadership = Leadership { term: 3, leader: Some(2), leading: false };
+    let confirm = |_| Err(BarrierError::NoLeader);
+    (Arc::new(ReplicationDouble::new(leadership, Members::default(), confirm, serve)), sent)
 }
 
 #[tokio::test]
@@ -59,9 +32,7 @@ async fn keepalives_gather_until_the_first_of_them_is_due() {
     let config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
     let clock = Arc::new(ManualClock::default());
     let replica = Replica::new(&config, 1, clock.clone(), Arc::new(|why| panic!("{why}")));
-    let (groups, mut sent) = mpsc::unbounded_channel();
-    let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(2), leading: false });
-    let leader = Arc::new(OtherLeader { groups, leadership, members: watch::Sender::new(Members::default()) });
+    let (leader, mut sent) = other_leader();
     let tasks = LeaderTasks::new(&config, 1, replica.clone(), leader.clone());
     let keepalives = Keepalives::start(&config, replica, leader, tasks);
     // All tasks share this thread, and run until they wait.

@@ -1,55 +1,29 @@
 //! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
 
-use lockkeeper_consensus::{Committed, Config, LogPosition, Members, ProposeError, StateMachine, TransportError};
+use lockkeeper_consensus::{Committed, Config, LogPosition, Members, StateMachine, TransportError};
 use lockkeeper_core::limits::MAX_EXPIRED_EPHEMERALS;
 use lockkeeper_core::{Actor, Batch, NodeId, Origin, Term, Zxid};
 use parking_lot::Mutex;
 
 use super::*;
 use crate::observers::records::tracker::SessionTracker;
+use crate::replication_double::ReplicationDouble;
 use crate::sessions::expiry::one_entry;
 use crate::sessions::messages::{TableAnswer, TableCall};
 use crate::time::clock::ManualClock;
 
 /// The answer of a quorum, and what happens before it comes.
 struct Quorum {
-    says: Mutex<Result<u64, BarrierError>>,
+    answer: Mutex<Result<u64, BarrierError>>,
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    leadership: watch::Sender<Leadership>,
-    members: watch::Sender<Members>,
 }
 
-#[async_trait]
-impl Replication for Quorum {
-    async fn propose(&self, _: Bytes) -> Result<(), ProposeError> {
-        std::future::pending().await
-    }
-
-    async fn read_barrier(&self) -> Result<(), BarrierError> {
-        Ok(())
-    }
-
-    async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
+impl Quorum {
+    fn answer(&self) -> Result<u64, BarrierError> {
         if let Some(meanwhile) = self.meanwhile.lock().take() {
             meanwhile();
         }
-        self.says.lock().clone()
-    }
-
-    fn leadership(&self) -> watch::Receiver<Leadership> {
-        self.leadership.subscribe()
-    }
-
-    fn members(&self) -> watch::Receiver<Members> {
-        self.members.subscribe()
-    }
-
-    fn common_feature_level(&self) -> Option<u32> {
-        None
-    }
-
-    async fn call_service(&self, _: u64, _: Bytes, _: Duration) -> Result<Bytes, TransportError> {
-        Err(TransportError::Refused)
+        self.answer.lock().clone()
     }
 }
 
@@ -57,6 +31,7 @@ struct Fixture {
     clock: Arc<ManualClock>,
     replica: Arc<Replica>,
     quorum: Arc<Quorum>,
+    replication: Arc<ReplicationDouble>,
     tasks: Arc<LeaderTasks>,
 }
 
@@ -78,11 +53,13 @@ fn stage() -> Fixture {
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
     let payload = Batch::consecutive(origin, 0, vec![open]).encode().into();
     replica.apply(&[Committed { position: LogPosition { term: 2, index: 1 }, clock_ms: 1, payload }]);
-    let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(1), leading: true });
-    let members = watch::Sender::new(Members { voters: [(1, "here".into())].into(), ..Members::default() });
-    let quorum = Arc::new(Quorum { says: Mutex::new(Ok(3)), meanwhile: Mutex::default(), leadership, members });
-    let tasks = LeaderTasks::new(&config, 1, replica.clone(), quorum.clone());
-    Fixture { clock, replica, quorum, tasks }
+    let leadership = Leadership { term: 3, leader: Some(1), leading: true };
+    let members = Members { voters: [(1, "here".into())].into(), ..Members::default() };
+    let quorum = Arc::new(Quorum { answer: Mutex::new(Ok(3)), meanwhile: Mutex::default() });
+    let (confirming, serve) = (quorum.clone(), |_, _| Err(TransportError::Refused));
+    let replication = Arc::new(ReplicationDouble::new(leadership, members, move |_| confirming.answer(), serve));
+    let tasks = LeaderTasks::new(&config, 1, replica.clone(), replication.clone());
+    Fixture { clock, replica, quorum, replication, tasks }
 }
 
 impl Fixture {
@@ -109,11 +86,11 @@ impl Fixture {
 async fn nothing_is_acknowledged_before_a_quorum_has_confirmed_the_term() {
     let stage = stage();
     assert_eq!(stage.keepalive().await, None, "no record yet");
-    *stage.quorum.says.lock() = Err(BarrierError::NoQuorum);
+    *stage.quorum.answer.lock() = Err(BarrierError::NoQuorum);
     assert_eq!(stage.tasks.start_term().await, None);
-    *stage.quorum.says.lock() = Ok(4);
+    *stage.quorum.answer.lock() = Ok(4);
     assert_eq!(stage.tasks.start_term().await, None, "that is another term");
-    *stage.quorum.says.lock() = Ok(3);
+    *stage.quorum.answer.lock() = Ok(3);
     assert_eq!(stage.tasks.start_term().await, Some(3));
     assert_eq!(stage.keepalive().await, Some(Verdict::Alive(1_000)));
 }
@@ -123,7 +100,7 @@ async fn a_deposed_leader_acknowledges_nothing() {
     let stage = stage();
     stage.tasks.start_term().await.expect("leads");
     for word in [Err(BarrierError::NoLeader), Err(BarrierError::NoQuorum), Ok(5)] {
-        *stage.quorum.says.lock() = word;
+        *stage.quorum.answer.lock() = word;
         assert_eq!(stage.keepalive().await, None);
     }
 }
@@ -169,14 +146,14 @@ async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
     stage.pass(SILENT);
     assert_eq!(stage.silent(), [MINE]);
     // It does not know for a moment that it leads, in the same term: a named session stays named.
-    stage.quorum.leadership.send_modify(|leadership| leadership.leading = false);
+    stage.replication.leadership.send_modify(|leadership| leadership.leading = false);
     assert_eq!(stage.tasks.start_term().await, None);
-    stage.quorum.leadership.send_modify(|leadership| leadership.leading = true);
+    stage.replication.leadership.send_modify(|leadership| leadership.leading = true);
     assert_eq!(stage.tasks.start_term().await, Some(3));
     assert_eq!(stage.keepalive().await, Some(Verdict::Expiring));
     // In a new term that proposal has no effect, and the timer begins at the latest sign of life.
-    *stage.quorum.says.lock() = Ok(4);
-    stage.quorum.leadership.send_modify(|leadership| leadership.term = 4);
+    *stage.quorum.answer.lock() = Ok(4);
+    stage.replication.leadership.send_modify(|leadership| leadership.term = 4);
     assert_eq!(stage.tasks.start_term().await, Some(4));
     assert_eq!(stage.keepalive().await, Some(Verdict::Alive(1_000)));
     stage.pass(1_000);

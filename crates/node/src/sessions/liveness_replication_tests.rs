@@ -1,13 +1,10 @@
 //! Promise P5 across leaders: three nodes, their tables, and a network that can be cut; consensus is made by hand.
 
-use async_trait::async_trait;
-use lockkeeper_consensus::{
-    Committed, Config, Leadership, LogPosition, Members, ProposeError, StateMachine, TransportError,
-};
+use lockkeeper_consensus::{Committed, Config, Leadership, LogPosition, Members, StateMachine, TransportError};
 use lockkeeper_core::{Batch, Command, NodeId, Origin, Zxid};
-use tokio::sync::watch;
 
 use super::*;
+use crate::replication_double::ReplicationDouble;
 use crate::sessions::leader_tasks::LeaderTasks;
 use crate::sessions::messages::{KeepaliveGroup, Verdict};
 use crate::time::clock::ManualClock;
@@ -23,54 +20,25 @@ struct TableCalls {
     slow: Mutex<BTreeSet<u64>>,
 }
 
-struct FixedLeadership {
-    node: u64,
-    net: Arc<TableCalls>,
-    leadership: watch::Sender<Leadership>,
-    members: watch::Sender<Members>,
-}
-
-#[async_trait]
-impl Replication for FixedLeadership {
-    async fn propose(&self, _: Bytes) -> Result<(), ProposeError> {
-        std::future::pending().await
-    }
-
-    async fn read_barrier(&self) -> Result<(), BarrierError> {
-        Ok(())
-    }
-
-    async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
-        let leadership = *self.leadership.borrow();
-        if leadership.leading { Ok(leadership.term) } else { Err(BarrierError::NoLeader) }
-    }
-
-    fn leadership(&self) -> watch::Receiver<Leadership> {
-        self.leadership.subscribe()
-    }
-
-    fn members(&self) -> watch::Receiver<Members> {
-        self.members.subscribe()
-    }
-
-    fn common_feature_level(&self) -> Option<u32> {
-        None
-    }
-
-    async fn call_service(&self, to: u64, body: Bytes, _: Duration) -> Result<Bytes, TransportError> {
-        let cut = [to, self.node].iter().any(|node| self.net.cut.lock().contains(node));
-        if self.net.slow.lock().contains(&to) {
+impl TableCalls {
+    fn serve(&self, from: u64, to: u64, body: &[u8]) -> Result<Bytes, TransportError> {
+        let cut = [to, from].iter().any(|node| self.cut.lock().contains(node));
+        if self.slow.lock().contains(&to) {
             return Err(TransportError::TimedOut);
         }
-        let tasks = self.net.nodes.lock().get(&to).filter(|_| !cut).cloned().ok_or(TransportError::Refused)?;
-        let Ok(SessionMessage::Table(call)) = postcard::from_bytes(&body) else { panic!("not for a table") };
-        Ok(postcard::to_stdvec(&tasks.liveness.answer_to(self.node, call)).expect("encoded").into())
+        let tasks = self.nodes.lock().get(&to).filter(|_| !cut).cloned().ok_or(TransportError::Refused)?;
+        let Ok(SessionMessage::Table(call)) = postcard::from_bytes(body) else { panic!("not for a table") };
+        Ok(postcard::to_stdvec(&tasks.liveness.answer_to(from, call)).expect("encoded").into())
     }
+}
+
+fn confirm(leadership: Leadership) -> Result<u64, BarrierError> {
+    if leadership.leading { Ok(leadership.term) } else { Err(BarrierError::NoLeader) }
 }
 
 struct TestNode {
     replica: Arc<Replica>,
-    wire: Arc<FixedLeadership>,
+    wire: Arc<ReplicationDouble>,
     tasks: Arc<LeaderTasks>,
 }
 
@@ -100,12 +68,10 @@ impl ThreeNodes {
         let origin = Origin { node: NodeId(9), incarnation: 1, sequence: 1 };
         let payload = Batch::consecutive(origin, 0, vec![open]).encode().into();
         replica.apply(&[Committed { position: LogPosition { term: 1, index: 1 }, clock_ms: 1, payload }]);
-        let wire = Arc::new(FixedLeadership {
-            node: id,
-            net: self.net.clone(),
-            leadership: watch::Sender::new(Leadership { term: self.term, leader: None, leading: false }),
-            members: watch::Sender::new(Members { voters, ..Members::default() }),
-        });
+        let leadership = Leadership { term: self.term, leader: None, leading: false };
+        let (net, members) = (self.net.clone(), Members { voters, ..Members::default() });
+        let serve = move |to, body: Bytes| net.serve(id, to, &body);
+        let wire = Arc::new(ReplicationDouble::new(leadership, members, confirm, serve));
         let tasks = LeaderTasks::new(&config, incarnation, replica.clone(), wire.clone());
         self.net.nodes.lock().insert(id, tasks.clone());
         self.nodes.insert(id, TestNode { replica, wire, tasks });
