@@ -1,9 +1,8 @@
 //! Requests behind many others in the queue of a lock wait for another command (`locks/entry_delay.rs`); no others do.
 
 use lockkeeper_core::{AclEntry, Actor, LockMode, NodeKind, NodeOp, NodePath, Sequential};
-use lockkeeper_node::{Acquire, Acquired, At, Credential, NodeError};
+use lockkeeper_node::{Acquire, Acquired, Credential};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use crate::common::counters::Counters;
 use crate::common::*;
@@ -11,13 +10,12 @@ use crate::common::*;
 const DELAYED: &str = "lockkeeper_delayed_requests_total";
 
 /// A session, and its acquire that waits.
-type WaitingCall = (Credential, JoinHandle<Result<At<Acquired>, NodeError>>);
+type WaitingCall = (Credential, Acquiring);
 
 /// A new session asks at node 1, and is then one of `waiters`.
 async fn wait_for(cluster: &Cluster, wanted: Acquire, waiters: usize) -> WaitingCall {
-    let node = cluster.at(1).clone();
-    let mine = session(&node, 60_000).await;
-    let task = tokio::spawn(async move { node.acquire(caller(mine), wanted).await });
+    let mine = session(cluster.at(1), 60_000).await;
+    let task = spawn_acquire(cluster.at(1), mine, wanted);
     until("the waiter to wait", || (waiting(cluster) == waiters).then_some(())).await;
     (mine, task)
 }

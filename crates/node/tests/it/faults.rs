@@ -144,8 +144,7 @@ async fn a_replica_that_skips_ahead_looks_at_everything_again() {
     let [behind, other] = cluster.but(leader)[..] else { panic!("two others") };
     let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(behind), 60_000).await);
     let grant = granted(cluster.at(other).acquire(caller(a), acquire("skip", 0)).await);
-    let node = cluster.at(behind).clone();
-    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), acquire("skip", 60_000)).await) });
+    let waiter = spawn_granted(cluster.at(behind), b, acquire("skip", 60_000));
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let mut events = cluster.at(behind).watch(watch("/", true, None)).await.unwrap();
     cluster.net.cut(behind);
@@ -187,8 +186,7 @@ async fn a_hand_over_needs_no_read_round() {
     let follower = cluster.but(leader)[0];
     let (a, b) = (session(cluster.at(leader), 60_000).await, session(cluster.at(follower), 60_000).await);
     let grant = granted(cluster.at(leader).acquire(caller(a), acquire("next", 0)).await);
-    let node = cluster.at(follower).clone();
-    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), acquire("next", 60_000)).await) });
+    let waiter = spawn_granted(cluster.at(follower), b, acquire("next", 60_000));
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     until("a keepalive of b", || cluster.at(follower).session_remaining(b.session)).await;
     cluster.net.answer_with(leader, PeerKind::ReadIndex, Some(Bytes::from_static(b"no read index")));
@@ -206,8 +204,7 @@ async fn a_replica_that_is_behind_grants_nothing_to_an_expired_session() {
     let [behind, other] = cluster.but(leader)[..] else { panic!("two others") };
     let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(behind), 1_000).await);
     let grant = granted(cluster.at(other).acquire(caller(a), acquire("late", 0)).await);
-    let node = cluster.at(behind).clone();
-    let waiter = tokio::spawn(async move { node.acquire(caller(b), acquire("late", 60_000)).await });
+    let waiter = spawn_acquire(cluster.at(behind), b, acquire("late", 60_000));
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     cluster.net.cut(behind);
     release(cluster.at(other), a, "late", grant.token).await;

@@ -72,11 +72,7 @@ async fn first_come_first_served_over_three_nodes() {
 async fn readers_share_and_a_writer_waits_for_all_of_them() {
     let cluster = Cluster::of_three().await;
     let shared = |wait_ms| Acquire { mode: LockMode::Shared, ..acquire("rw", wait_ms) };
-    let (a, b, w) = (
-        session(cluster.at(1), 30_000).await,
-        session(cluster.at(2), 30_000).await,
-        session(cluster.at(3), 30_000).await,
-    );
+    let [a, b, w] = sessions(&cluster, 30_000).await;
     let first = granted(cluster.at(1).acquire(caller(a), shared(0)).await);
     let second = granted(cluster.at(2).acquire(caller(b), shared(0)).await);
     let writer = cluster.at(3).clone();
@@ -95,17 +91,11 @@ async fn readers_share_and_a_writer_waits_for_all_of_them() {
 #[tokio::test]
 async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
     let cluster = Cluster::of_three().await;
-    let (a, b, c) = (
-        session(cluster.at(1), 30_000).await,
-        session(cluster.at(2), 30_000).await,
-        session(cluster.at(3), 30_000).await,
-    );
+    let [a, b, c] = sessions(&cluster, 30_000).await;
     let grant = granted(cluster.at(1).acquire(caller(a), acquire("x", 0)).await);
-    let node = cluster.at(2).clone();
-    let abandoned = tokio::spawn(async move { node.acquire(caller(b), acquire("x", 30_000)).await });
+    let abandoned = spawn_acquire(cluster.at(2), b, acquire("x", 30_000));
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let node = cluster.at(3).clone();
-    let patient = tokio::spawn(async move { granted(node.acquire(caller(c), acquire("x", 30_000)).await) });
+    let patient = spawn_granted(cluster.at(3), c, acquire("x", 30_000));
     until("c to wait", || (waiting(&cluster) == 2).then_some(())).await;
     abandoned.abort();
     until("b to leave the queue", || (waiting(&cluster) == 1).then_some(())).await;
@@ -114,8 +104,7 @@ async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
     assert!(cluster.at(1).verify(&lock("x"), held.token).await.unwrap().value);
     // In every stage: before it is sent, in flight, in the queue, holding.
     for round in 0..60_u32 {
-        let node = cluster.at(u64::from(round) % 3 + 1).clone();
-        let dropped = tokio::spawn(async move { node.acquire(caller(b), acquire("y", 30_000)).await });
+        let dropped = spawn_acquire(cluster.at(u64::from(round) % 3 + 1), b, acquire("y", 30_000));
         tokio::time::sleep(Duration::from_micros(u64::from(round) * 60)).await;
         dropped.abort();
         let undelivered = dropped.await;
@@ -136,8 +125,7 @@ async fn a_wait_that_ends_as_the_lock_comes_loses_no_grant() {
     let (mut held, mut busy) = (0, 0);
     for round in 0..60_u64 {
         let grant = granted(cluster.at(1).acquire(caller(a), acquire("race", 0)).await);
-        let node = cluster.at(round % 3 + 1).clone();
-        let waiter = tokio::spawn(async move { node.acquire(caller(b), acquire("race", 20)).await });
+        let waiter = spawn_acquire(cluster.at(round % 3 + 1), b, acquire("race", 20));
         tokio::time::sleep(Duration::from_micros(14_000 + round * 150)).await;
         release(cluster.at(3), a, "race", grant.token).await;
         match waiter.await.unwrap().unwrap().value {
@@ -235,8 +223,7 @@ async fn force_breaks_the_right_holder_and_only_that_one() {
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
     let grant = granted(cluster.at(1).acquire(caller(a), acquire("f", 0)).await);
-    let node = cluster.at(2).clone();
-    let next = tokio::spawn(async move { granted(node.acquire(caller(b), acquire("f", 30_000)).await) });
+    let next = spawn_granted(cluster.at(2), b, acquire("f", 30_000));
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let broken = cluster.at(3).force_release(lock("f"), grant.token, Principals::default()).await.unwrap();
     assert_eq!(broken.value.holder, a.session);

@@ -79,8 +79,7 @@ async fn a_waiting_request_keeps_its_session_alive() {
     let holder = session(cluster.at(1), 30_000).await;
     let grant = granted(cluster.at(1).acquire(caller(holder), acquire("long", 0)).await);
     let waiter = session(cluster.at(2), 600).await;
-    let node = cluster.at(2).clone();
-    let waiting_for_it = tokio::spawn(async move { node.acquire(caller(waiter), acquire("long", 30_000)).await });
+    let waiting_for_it = spawn_acquire(cluster.at(2), waiter, acquire("long", 30_000));
     // For many timeouts.
     tokio::time::sleep(Duration::from_millis(3_000)).await;
     assert!(exists(cluster.at(3), &waiter).await);
@@ -96,8 +95,7 @@ async fn a_waiter_whose_session_has_ended_learns_that_and_nothing_else() {
     let holder = session(cluster.at(1), 30_000).await;
     let grant = granted(cluster.at(1).acquire(caller(holder), acquire("s", 0)).await);
     let waiter = session(cluster.at(2), 30_000).await;
-    let node = cluster.at(2).clone();
-    let acquiring = tokio::spawn(async move { node.acquire(caller(waiter), acquire("s", 30_000)).await });
+    let acquiring = spawn_acquire(cluster.at(2), waiter, acquire("s", 30_000));
     until("the waiter to wait", || (waiting(&cluster) == 1).then_some(())).await;
     cluster.at(3).close_session(&waiter).await.unwrap();
     assert_eq!(acquiring.await.unwrap(), Err(NodeError::Refused(Refusal::SessionExpired(waiter.session))));

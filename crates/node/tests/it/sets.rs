@@ -29,9 +29,7 @@ async fn a_set_is_had_whole_or_not_at_all() {
     assert_eq!(standing(cluster.at(3), &["l", "m", "n"]).await, 1, "it left every queue");
 
     let n = granted(cluster.at(1).acquire(caller(a), acquire("n", 0)).await);
-    let node = cluster.at(2).clone();
-    let set =
-        tokio::spawn(async move { granted(node.acquire(caller(b), acquire_all(&["l", "m", "n"], 30_000)).await) });
+    let set = spawn_granted(cluster.at(2), b, acquire_all(&["l", "m", "n"], 30_000));
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
     release(cluster.at(1), a, "m", m.token).await;
     until("it to wait for the next", || (waiting(&cluster) == 1).then_some(())).await;
@@ -50,17 +48,11 @@ async fn a_set_is_had_whole_or_not_at_all() {
 #[tokio::test]
 async fn a_set_whose_caller_goes_leaves_every_queue() {
     let cluster = Cluster::of_three().await;
-    let (a, b, c) = (
-        session(cluster.at(1), 30_000).await,
-        session(cluster.at(2), 30_000).await,
-        session(cluster.at(3), 30_000).await,
-    );
+    let [a, b, c] = sessions(&cluster, 30_000).await;
     let m = granted(cluster.at(1).acquire(caller(a), acquire("m", 0)).await);
-    let node = cluster.at(2).clone();
-    let abandoned = tokio::spawn(async move { node.acquire(caller(b), acquire_all(&["l", "m"], 30_000)).await });
+    let abandoned = spawn_acquire(cluster.at(2), b, acquire_all(&["l", "m"], 30_000));
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let node = cluster.at(3).clone();
-    let next = tokio::spawn(async move { granted(node.acquire(caller(c), acquire("l", 30_000)).await) });
+    let next = spawn_granted(cluster.at(3), c, acquire("l", 30_000));
     until("c to wait behind it", || (waiting(&cluster) == 2).then_some(())).await;
     abandoned.abort();
     // Though the set's request held `l`.
@@ -70,8 +62,7 @@ async fn a_set_whose_caller_goes_leaves_every_queue() {
     release(cluster.at(1), a, "m", m.token).await;
     // In every stage: before it is sent, in flight, in the queues, holding.
     for round in 0..30_u32 {
-        let node = cluster.at(u64::from(round) % 3 + 1).clone();
-        let dropped = tokio::spawn(async move { node.acquire(caller(b), acquire_all(&["l", "m", "n"], 30_000)).await });
+        let dropped = spawn_acquire(cluster.at(u64::from(round) % 3 + 1), b, acquire_all(&["l", "m", "n"], 30_000));
         tokio::time::sleep(Duration::from_micros(u64::from(round) * 120)).await;
         dropped.abort();
         if let Ok(Ok(delivered)) = dropped.await {
@@ -89,8 +80,7 @@ async fn a_set_that_is_broken_by_force_while_it_waits_is_gone_at_once_and_whole(
     let cluster = Cluster::of_three().await;
     let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
     let m = granted(cluster.at(1).acquire(caller(a), acquire("m", 0)).await);
-    let node = cluster.at(2).clone();
-    let set = tokio::spawn(async move { node.acquire(caller(b), acquire_all(&["l", "m"], 30_000)).await });
+    let set = spawn_acquire(cluster.at(2), b, acquire_all(&["l", "m"], 30_000));
     until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let token = requests(cluster.at(2), "l").await[0].1;
     cluster.at(3).force_release(lock("l"), token, Principals::default()).await.unwrap();
@@ -230,8 +220,7 @@ async fn nobody_is_granted_before_the_delay_of_a_dead_holder_is_over() {
     // One that expires has.
     let dies = session(cluster.at(1), 600).await;
     let grant = granted(cluster.at(1).acquire(caller(dies), delayed(&["k", "l"])).await);
-    let node = cluster.at(3).clone();
-    let next = tokio::spawn(async move { granted(node.acquire(caller(heir), acquire("l", 30_000)).await) });
+    let next = spawn_granted(cluster.at(3), heir, acquire("l", 30_000));
     until("the heir to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let (watched, dead) = (cluster.at(3).clone(), dies.session);
     let started = Instant::now();
@@ -277,11 +266,7 @@ async fn a_delay_outlives_the_leader_and_can_be_broken() {
 #[tokio::test]
 async fn a_downgrade_lets_the_readers_behind_it_in() {
     let cluster = Cluster::of_three().await;
-    let (a, b, c) = (
-        session(cluster.at(1), 30_000).await,
-        session(cluster.at(2), 30_000).await,
-        session(cluster.at(3), 30_000).await,
-    );
+    let [a, b, c] = sessions(&cluster, 30_000).await;
     let in_mode = |mode, wait_ms| Acquire { mode, ..acquire("rw", wait_ms) };
     let grant = granted(cluster.at(1).acquire(caller(a), in_mode(LockMode::Write, 0)).await);
     let (reader, writer) = (cluster.at(2).clone(), cluster.at(3).clone());

@@ -15,11 +15,12 @@ use lockkeeper_core::{
     SessionId, State,
 };
 use lockkeeper_node::{
-    Acquire, Acquired, Caller, Consistency, Credential, Grant, Node, NodeConfig, NodeError, Parts, SystemClock,
+    Acquire, Acquired, At, Caller, Consistency, Credential, Grant, Node, NodeConfig, NodeError, Parts, SystemClock,
 };
 use lockkeeper_store::Store;
 use memory_network::{DataDirectory, MemoryNetwork, next_number};
 use rand::SeedableRng;
+use tokio::task::JoinHandle;
 
 pub(crate) use self::memory_network::until;
 
@@ -169,6 +170,15 @@ pub(crate) async fn session(node: &Node, timeout_ms: u32) -> Credential {
     node.open_session(timeout_ms, "test").await.unwrap().value.credential
 }
 
+/// A session at each of three nodes.
+pub(crate) async fn sessions(cluster: &Cluster, timeout_ms: u32) -> [Credential; 3] {
+    let mut opened = Vec::new();
+    for node in 1..=3 {
+        opened.push(session(cluster.at(node), timeout_ms).await);
+    }
+    opened.try_into().expect("three")
+}
+
 pub(crate) fn caller(credential: Credential) -> Caller {
     Caller { credential: Some(credential), ..Caller::default() }
 }
@@ -190,7 +200,21 @@ pub(crate) fn acquire_all(names: &[&str], wait_ms: u64) -> Acquire {
     Acquire { locks, mode: LockMode::Exclusive, reentrant: false, delay_ms: 0, uuid, label: "test".into(), wait }
 }
 
-pub(crate) fn granted(acquired: Result<lockkeeper_node::At<Acquired>, NodeError>) -> Grant {
+pub(crate) type Acquiring = JoinHandle<Result<At<Acquired>, NodeError>>;
+
+/// Acquires in a task of its own.
+pub(crate) fn spawn_acquire(node: &Node, mine: Credential, wanted: Acquire) -> Acquiring {
+    let node = node.clone();
+    tokio::spawn(async move { node.acquire(caller(mine), wanted).await })
+}
+
+/// The same for a request that is granted.
+pub(crate) fn spawn_granted(node: &Node, mine: Credential, wanted: Acquire) -> JoinHandle<Grant> {
+    let node = node.clone();
+    tokio::spawn(async move { granted(node.acquire(caller(mine), wanted).await) })
+}
+
+pub(crate) fn granted(acquired: Result<At<Acquired>, NodeError>) -> Grant {
     match acquired.unwrap().value {
         Acquired::Held(grant) => grant,
         other => panic!("not held: {other:?}"),
