@@ -3,7 +3,6 @@
 //! stops.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 

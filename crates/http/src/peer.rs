@@ -176,7 +176,7 @@ fn record(address: SocketAddr, rejection: PeerRejection) -> PeerRejection {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write as _};
+    use std::io;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use axum::response::Response;
 use lockkeeper_api::{Problem, TRACES_HEADER};
 use lockkeeper_service::admission::Lane;
 use lockkeeper_service::calls::{CallScope, check_owner};
-use lockkeeper_service::failure::{Failure, shutting_down};
+use lockkeeper_service::failure::shutting_down;
 
 use crate::context::HttpContext;
 use crate::extract::{Id, Identified};

@@ -92,7 +92,7 @@ impl RequestSpan {
             }
             _ => "done",
         };
-        self.set_outcome(outcome, reply.status.as_u16(), reply.zxid);
+        self.set_outcome(outcome, reply.status, reply.zxid);
     }
 
     fn end_with_failure(&mut self, failure: &Failure) {
