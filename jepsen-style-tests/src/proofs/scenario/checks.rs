@@ -282,12 +282,14 @@ mod tests {
         }
     }
 
+    type Spoil = fn(&mut Evidence<'static>);
+
     #[test]
     fn each_check_can_fail() {
         for check in EVERY.iter().chain(&[everybody_served as LockCheck]) {
             check(&seen()).unwrap();
         }
-        let spoilt: [(LockCheck, fn(&mut Evidence<'static>)); 7] = [
+        let spoilt: [(LockCheck, Spoil); 7] = [
             (everybody_served, |seen| drop(seen.history.grants.pop())),
             (no_call_failed_by_itself, |seen| {
                 seen.strikes.nodes = 0;
