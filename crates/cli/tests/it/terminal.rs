@@ -281,7 +281,9 @@ fn a_pager_and_a_command_ask_in_turns(terminal: &mut Terminal, dev: &Dev) {
 
 fn nothing_is_suspended(terminal: &mut Terminal, dev: &Dev) {
     for (input, says) in [("", "CMD is continued"), ("< /dev/null", "not suspended")] {
-        let cmd = "sh -c 'trap \"exit 7\" USR1; echo $$ > pid; echo started; while :; do sleep 0.01; done'";
+        // It starts nothing while Ctrl-Z is typed: a dash that is stopped between vfork and exec of a child cannot be
+        // seen to be stopped, by nobody.
+        let cmd = "sh -c 'sleep 1000 & trap \"kill $!; exit 7\" USR1; echo $$ > pid; echo started; wait'";
         terminal.line(&format!("lockkeeper lock x -- {cmd} {input}"));
         terminal.shows("started");
         terminal.key(CTRL_Z);
