@@ -42,6 +42,12 @@
 //! ```
 //!
 //! Buffers in decoded values share memory with their frame: copy them to keep them.
+//!
+//! # Differences from ZooKeeper
+//! Strings must be UTF-8 (ZooKeeper replaces invalid bytes), a length below −1 is always an error (ZooKeeper takes it
+//! for an empty vector), null strings and vectors decode as empty ones, and an element count that the rest of the
+//! message cannot hold is refused before memory is allocated. `tests/golden` has the bytes of every message; the fuzz
+//! target `jute` starts from them.
 
 #[macro_use]
 pub mod jute;
