@@ -3,38 +3,27 @@
 
 use std::fmt::Write as _;
 
+use crate::metric_table::{self, Kind, Metric};
+
 /// Text for `/metrics`.
 #[derive(Debug, Default)]
 pub(crate) struct Exposition(String);
-
-/// The type of a metric.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
-    Counter,
-    Gauge,
-}
 
 /// The labels of one series, and its value.
 pub(crate) type Series<'a> = (Vec<(&'static str, &'a str)>, f64);
 
 impl Exposition {
     /// Adds a metric with one series and no labels.
-    pub(crate) fn set(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
-        self.set_all(name, kind, help, [(Vec::new(), value)]);
+    pub(crate) fn set(&mut self, name: &str, value: f64) {
+        self.set_all(name, [(Vec::new(), value)]);
     }
 
     /// Adds a metric with all its series.
-    pub(crate) fn set_all<'a>(
-        &mut self,
-        name: &str,
-        kind: Kind,
-        help: &str,
-        series: impl IntoIterator<Item = Series<'a>>,
-    ) {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
+    pub(crate) fn set_all<'a>(&mut self, name: &str, series: impl IntoIterator<Item = Series<'a>>) {
+        let row = metric_table::find(name);
+        debug_assert!(row.is_some(), "{name} has no row in the table of metrics");
+        let Some(Metric { kind, help, .. }) = row else { return };
+        let kind = if *kind == Kind::Counter { "counter" } else { "gauge" };
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in series {
@@ -63,16 +52,22 @@ mod tests {
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let mut text = Exposition::default();
-        text.set("cpu_seconds_total", Kind::Counter, "CPU time.", 1.25);
-        text.set_all("age", Kind::Gauge, "Age.", [(vec![("name", "a\"b\\c\nd"), ("of", "x")], 3.0)]);
-        text.set_all("none", Kind::Gauge, "Nothing.", []);
-        text.set("limit", Kind::Gauge, "No limit.", f64::INFINITY);
-        let expected = concat!(
-            "# HELP cpu_seconds_total CPU time.\n# TYPE cpu_seconds_total counter\ncpu_seconds_total 1.25\n",
-            "# HELP age Age.\n# TYPE age gauge\nage{name=\"a\\\"b\\\\c\\nd\",of=\"x\"} 3\n",
-            "# HELP none Nothing.\n# TYPE none gauge\n",
-            "# HELP limit No limit.\n# TYPE limit gauge\nlimit +Inf\n",
-        );
-        assert_eq!(text.into_text(), expected);
+        text.set("process_cpu_seconds_total", 1.25);
+        text.set_all("lockkeeper_queue_age_seconds", [(vec![("name", "a\"b\\c\nd"), ("of", "x")], 3.0)]);
+        text.set_all("lockkeeper_namespace_used", []);
+        text.set("lockkeeper_namespace_limit", f64::INFINITY);
+        let lines: Vec<String> = text.into_text().lines().map(str::to_owned).collect();
+        let expected = [
+            "# TYPE process_cpu_seconds_total counter",
+            "process_cpu_seconds_total 1.25",
+            "# TYPE lockkeeper_queue_age_seconds gauge",
+            "lockkeeper_queue_age_seconds{name=\"a\\\"b\\\\c\\nd\",of=\"x\"} 3",
+            "# TYPE lockkeeper_namespace_used gauge",
+            "# TYPE lockkeeper_namespace_limit gauge",
+            "lockkeeper_namespace_limit +Inf",
+        ];
+        let (help, others): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.starts_with("# HELP "));
+        assert_eq!((help.len(), help[0].as_str()), (4, "# HELP process_cpu_seconds_total user and system"));
+        assert_eq!(others, expected);
     }
 }

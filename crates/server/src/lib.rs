@@ -14,6 +14,7 @@ mod error;
 mod exposition;
 pub mod local;
 mod log_lines;
+mod metric_table;
 mod open_files;
 mod process_metrics;
 mod queue_age;

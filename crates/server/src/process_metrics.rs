@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::exposition::{Exposition, Kind};
+use crate::exposition::Exposition;
 
 /// Ticks a second in `/proc/PID/stat`: `USER_HZ`, which is 100 on every architecture that Rust's standard library
 /// supports on Linux.
@@ -56,19 +56,18 @@ pub(crate) fn add(text: &mut Exposition) {
     let profile = if cfg!(debug_assertions) { "test" } else { "release" };
     let commit = COMMIT.get().copied().unwrap_or("unknown");
     let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", commit), ("profile", profile)];
-    text.set_all("lockkeeper_build_info", Kind::Gauge, "1; its labels name the build.", [(build.to_vec(), 1.0)]);
+    text.set_all("lockkeeper_build_info", [(build.to_vec(), 1.0)]);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let process = Process::parse(&read("/proc/self/status"), &read("/proc/self/stat"));
-    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
-    text.set("process_cpu_seconds_total", counter, "User and system CPU time.", cpu_time().as_secs_f64());
-    text.set("process_resident_memory_bytes", gauge, "Resident memory.", process.resident_bytes);
-    text.set("process_virtual_memory_bytes", gauge, "Virtual memory.", process.virtual_bytes);
-    text.set("process_threads", gauge, "Threads.", process.threads);
-    text.set("process_open_fds", gauge, "Open files, connections included.", open_files());
+    text.set("process_cpu_seconds_total", cpu_time().as_secs_f64());
+    text.set("process_resident_memory_bytes", process.resident_bytes);
+    text.set("process_virtual_memory_bytes", process.virtual_bytes);
+    text.set("process_threads", process.threads);
+    text.set("process_open_fds", open_files());
     let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
-    text.set("process_max_fds", gauge, "Limit on open files.", most as f64);
+    text.set("process_max_fds", most as f64);
     if let Some(started_unix_s) = started_unix_s(&process) {
-        text.set("process_start_time_seconds", gauge, "Start, in seconds since 1970.", started_unix_s);
+        text.set("process_start_time_seconds", started_unix_s);
     }
 }
 

@@ -13,7 +13,7 @@ use lockkeeper_node::Node;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::exposition::{Exposition, Kind, Series};
+use crate::exposition::{Exposition, Series};
 
 /// Most namespaces with a series of their own.
 const MOST_NAMESPACES: usize = 20;
@@ -75,8 +75,7 @@ fn add_ages<'a>(text: &mut Exposition, oldest: impl Iterator<Item = (&'a String,
         let age = Duration::from_millis(now_ms.saturating_sub(*since_ms));
         (vec![("namespace", namespace.as_str())], age.as_secs_f64())
     });
-    let help = "How long the oldest waiter has waited, by namespace of its lock.";
-    text.set_all("lockkeeper_queue_age_seconds", Kind::Gauge, help, series);
+    text.set_all("lockkeeper_queue_age_seconds", series);
 }
 
 #[cfg(test)]
