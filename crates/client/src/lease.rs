@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use lockkeeper_mutants::invariant;
+
 use crate::clock::Moment;
 
 const LARGEST_MARGIN: Duration = Duration::from_millis(500);
@@ -56,7 +58,9 @@ impl Lease {
 
     /// When the session counts as lost.
     pub(crate) fn lost_at(&self) -> Moment {
-        self.sent + (self.timeout - safety_margin(self.timeout))
+        let lost_at = self.sent + (self.timeout - safety_margin(self.timeout));
+        invariant!(lost_at <= self.expires_at(), "a session counts as lost before the cluster may expire it");
+        lost_at
     }
 
     /// The cluster does not grant the session's locks to others before this.

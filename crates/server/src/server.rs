@@ -5,12 +5,13 @@
 //! cut off.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use lockkeeper_config::{Checked, Config, Limits, ZooKeeper, node_config};
 use lockkeeper_consensus::{BlockingPool, FramedTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
 use lockkeeper_http::{serve_clients, serve_peers};
+use lockkeeper_mutants::broken_invariant;
 use lockkeeper_node::{Clock, Node, Parts};
 use lockkeeper_service::audit::{Audit, AuditFile, AuditRecord};
 use lockkeeper_service::context::Context;
@@ -102,12 +103,29 @@ impl Fate {
     }
 
     async fn sealed(&self) -> ServeError {
-        let mut sealed = self.0.subscribe();
-        // The sender lives as long as `self`.
-        let why = sealed.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
-        ServeError::Fatal(why.unwrap_or_default())
+        let (mut sealed, mut broken) = (self.0.subscribe(), BROKEN.0.subscribe());
+        // The senders live as long as `self`.
+        let why = tokio::select! {
+            why = sealed.wait_for(Option::is_some) => why.map(|why| why.clone()),
+            why = broken.wait_for(Option::is_some) => why.map(|why| why.clone()),
+        };
+        ServeError::Fatal(why.ok().flatten().unwrap_or_default())
     }
 }
+
+/// The first broken invariant of this process, whichever thread found it. Panics of tasks are caught, by tokio at the
+/// latest, so a hook notes it.
+static BROKEN: LazyLock<Fate> = LazyLock::new(|| {
+    let (fate, usual) = (Fate::new(), std::panic::take_hook());
+    let found = fate.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        if let Some(what) = broken_invariant(panic.payload()) {
+            found.seal(format!("{what}; start again, and report this"));
+        }
+        usual(panic);
+    }));
+    fate
+});
 
 impl Server {
     /// Checks the configuration, reads its certificates, opens its audit file and binds the ports. Nothing listens yet,
@@ -201,6 +219,7 @@ impl Server {
         let metrics = telemetry::metrics_handle();
         metrics::gauge!("lockkeeper_super_user").set(f64::from(u8::from(!config.admin.super_digest.is_empty())));
         let fate = Fate::new();
+        LazyLock::force(&BROKEN);
         service_manager.starting("opening the data directory").await;
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
         let clock = clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?;

@@ -59,6 +59,11 @@ impl DataBarrier {
         self.unsynced.get() >= self.most_unsynced / 2
     }
 
+    /// Whether nothing was inserted or removed since the last barrier.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.unsynced.get() == 0
+    }
+
     /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
         let started = Instant::now();

@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use lockkeeper_mutants::invariant;
+
 use crate::types::Record;
 
 struct Slot {
@@ -51,7 +53,8 @@ impl TailCache {
 
     /// The record must follow the last one held.
     pub(crate) fn push(&mut self, record: Record, command: u64) {
-        debug_assert!(self.slots.back().is_none_or(|slot| slot.record.position.index + 1 == record.position.index));
+        let is_next = self.slots.back().is_none_or(|slot| slot.record.position.index + 1 == record.position.index);
+        invariant!(is_next, "the records in memory are consecutive");
         self.bytes += cost(&record);
         self.slots.push_back(Slot { record, command });
         self.evict();
@@ -59,6 +62,7 @@ impl TailCache {
 
     /// Commands up to `command` are in sled: their records may go when the budget is exceeded.
     pub(crate) fn mark_inserted(&mut self, command: u64) {
+        invariant!(self.inserted <= command, "commands are carried out in their order");
         self.inserted = command;
         self.evict();
     }
@@ -67,7 +71,7 @@ impl TailCache {
     pub(crate) fn truncate(&mut self, end: u64) {
         while self.slots.back().is_some_and(|slot| slot.record.position.index >= end) {
             let slot = self.slots.pop_back();
-            self.bytes -= slot.map_or(0, |slot| cost(&slot.record));
+            self.forget(slot);
         }
     }
 
@@ -85,9 +89,14 @@ impl TailCache {
     }
 
     fn drop_first(&mut self) {
-        if let Some(slot) = self.slots.pop_front() {
-            self.bytes -= cost(&slot.record);
-        }
+        let slot = self.slots.pop_front();
+        self.forget(slot);
+    }
+
+    fn forget(&mut self, slot: Option<Slot>) {
+        let bytes = slot.map_or(0, |slot| cost(&slot.record));
+        invariant!(bytes <= self.bytes, "the bytes in memory include those of each record");
+        self.bytes -= bytes;
     }
 }
 

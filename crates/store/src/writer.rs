@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
 use crate::codec::{self, MetaKind};
@@ -134,6 +134,7 @@ impl Writer {
             self.shared.state.lock().tail.mark_inserted(command.number);
         }
         self.barrier.run()?;
+        invariant!(self.barrier.is_clean(), "nothing is acknowledged before the barrier");
         self.raise_watermark(&applied, applied.voted)?;
         if applied.records > 0 {
             metrics::histogram!("lockkeeper_store_batch_records").record(applied.records as f64);
@@ -149,6 +150,8 @@ impl Writer {
                 if let Some(first) = records.first().filter(|_| applied.last.is_none()) {
                     self.put_start(first.position.index)?;
                 }
+                let are_consecutive = records.windows(2).all(|two| two[0].position.index + 1 == two[1].position.index);
+                invariant!(are_consecutive, "the records of an append are consecutive");
                 for record in records {
                     applied.parts += self.log.insert(record, &mut self.buffer, &self.barrier)?;
                     applied.last = Some(record.position);
@@ -156,6 +159,10 @@ impl Writer {
                 applied.records += records.len() as u64;
             }
             Work::Vote { vote, sequence } => {
+                invariant!(
+                    applied.vote_sequence < *sequence,
+                    "votes are written in the order in which they were given"
+                );
                 self.log.put_meta(MetaKind::Vote, *sequence, vote)?;
                 (applied.vote_sequence, applied.voted) = (*sequence, true);
             }

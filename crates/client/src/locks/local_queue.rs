@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use lockkeeper_mutants::invariant;
+
 use crate::clock::Moment;
 
 /// How long one process may pass a lock among its waiters while other processes wait.
@@ -97,6 +99,7 @@ impl<W> LocalQueue<W> {
     /// The cluster has granted the lock. Returns the number of the grant and the first waiter. Without a waiter,
     /// release the grant, then call [`over`](Self::over).
     pub(super) fn granted(&mut self, now: Moment) -> (u64, Option<W>) {
+        invariant!(self.stage == Stage::Asking, "a grant comes only where it was asked for, and none is held");
         self.grant += 1;
         self.stage = Stage::Held { since: now, passes: 0 };
         (self.grant, self.waiters.pop_front().map(|(_, waiter)| waiter))

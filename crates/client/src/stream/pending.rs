@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_api::Problem;
 use lockkeeper_api::stream::FromServer;
+use lockkeeper_mutants::invariant;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -169,9 +170,13 @@ impl PendingRequests {
     /// Removes a request that is answered or no longer wanted.
     pub(super) fn remove(&mut self, id: u64) -> Option<PendingRequest> {
         let request = self.requests.remove(&id)?;
-        self.sent -= usize::from(request.sent);
-        self.remembered -= usize::from(request.sent && request.request_id.is_some());
-        self.waiting -= usize::from(!request.spec.wait.is_zero());
+        let sent = usize::from(request.sent);
+        let remembered = usize::from(request.sent && request.request_id.is_some());
+        let waiting = usize::from(!request.spec.wait.is_zero());
+        let is_counted = sent <= self.sent && remembered <= self.remembered && waiting <= self.waiting;
+        invariant!(is_counted, "the counts of a stream include each of its requests");
+        (self.sent, self.remembered) = (self.sent - sent, self.remembered - remembered);
+        self.waiting -= waiting;
         Some(request)
     }
 
@@ -240,6 +245,7 @@ impl PendingRequests {
                 return None;
             }
             self.queued.pop_front();
+            invariant!(!request.sent, "a request is sent once over a connection");
             self.remembered += usize::from(remembered);
             (request.sent, request.ever_sent) = (true, true);
             self.sent += 1;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
+use lockkeeper_mutants::invariant;
 use lockkeeper_store::{Finished, LogPosition, Snapshot, SnapshotSink, SnapshotStorage};
 use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftStateMachine};
@@ -123,7 +124,9 @@ impl StateMachineAdapter {
     }
 
     fn announce(&self) {
-        self.applied.send_replace(self.last_applied.as_ref().map_or(0, LogId::index));
+        let now = self.last_applied.as_ref().map_or(0, LogId::index);
+        let before = self.applied.send_replace(now);
+        invariant!(before <= now, "the applied index never goes back");
     }
 
     fn meta(&self) -> SnapshotMeta {
@@ -135,6 +138,8 @@ impl StateMachineAdapter {
         let mut responders = Vec::with_capacity(chunk.len());
         for (entry, responder) in chunk {
             let id = entry.log_id();
+            let is_later = self.last_applied.as_ref().is_none_or(|last| last.index() < id.index());
+            invariant!(is_later, "entries are applied in the order of the log");
             self.last_applied = Some(id);
             match entry.payload {
                 EntryPayload::Normal(stamped) => run.push(Committed {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use super::bounds::is_full;
 use super::namespaces::SessionOwner;
@@ -35,11 +35,16 @@ impl State {
             None if !is_next(self.last_batch(origin.node), batch) => return Vec::new(),
             _ => {}
         }
+        let (before, last) = (self.zxid, self.last_batch(origin.node));
+        let place = |origin: Origin| (origin.incarnation, origin.sequence);
+        invariant!(last.map(place) < Some(place(origin)), "the batches of a node are applied in their order");
         self.clock_ms = self.clock_ms.max(batch.clock_ms);
         let outcomes: Vec<Outcome> =
             batch.commands.iter().map(|command| self.apply_command(entry_term, &batch.rules, command)).collect();
         let kept = outcomes.iter().map(|o| Outcome { reply: o.reply.clone(), events: Vec::new(), ..*o });
         self.remember_batch(Applied { origin, outcomes: kept.collect() });
+        invariant!(before <= self.zxid, "the zxid never goes back");
+        invariant!(self.last_batch(origin.node) == Some(origin), "the last batch of a node is remembered");
         outcomes
     }
 
@@ -211,6 +216,8 @@ impl State {
             let is_reentry = matches!(outcome.reply, Ok(Reply::Reentered { .. }));
             let of_lock = !is_reentry && matches!(op, Op::Lock(op) if op.acquires());
             memory.remember(key.id, of_lock, wanted, outcome.zxid, outcome.reply.clone());
+            invariant!(memory.by_age.len() == memory.answers.len(), "each remembered reply has one age");
+            invariant!(self.remembered_bytes >= bytes_before, "the remembered bytes include those of each session");
             self.remembered_bytes = self.remembered_bytes + memory.bytes() - bytes_before;
         }
         outcome
@@ -229,6 +236,7 @@ impl State {
         if outcome.changed
             && let Some(session) = actor.session.and_then(|id| self.sessions.get_mut(&id))
         {
+            invariant!(session.acted < outcome.zxid, "a session acts at rising zxids");
             Arc::make_mut(session).acted = outcome.zxid;
         }
         outcome

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use crate::ids::FencingToken;
 use crate::limits::MAX_PERMITS;
@@ -113,8 +113,8 @@ impl Index {
                 self.kinds.remove(&kind_of(mode));
             }
         }
-        self.places.remove(&place);
-        self.tokens.remove(&(token, place));
+        let is_known = [self.places.remove(&place).is_some(), self.tokens.remove(&(token, place)).is_some()];
+        invariant!(is_known == [true; 2], "a request leaves the queue with the place and the token with which it entered");
     }
 }
 
@@ -177,7 +177,11 @@ impl Queue {
         }
         let Some((place, mode)) = place_of(child) else { return };
         let is_empty = match &mut self.requests {
-            Requests::One(request) => request.as_ref().is_some_and(|one| one.place == place),
+            Requests::One(request) => {
+                let is_it = request.as_ref().is_some_and(|one| one.place == place && one.token == token);
+                invariant!(is_it, "a request leaves the queue with the place and the token with which it entered");
+                is_it
+            }
             Requests::Many(index) => {
                 let index = Arc::make_mut(index);
                 index.remove(QueuedRequest { place, mode, token });
@@ -259,6 +263,12 @@ impl Queue {
     fn kinds(&self) -> impl Iterator<Item = u16> {
         let many = self.many().into_iter().flat_map(|index| index.kinds.keys().copied());
         self.one().map(|one| kind_of(one.mode)).into_iter().chain(many)
+    }
+
+    /// Whether this request stands behind all others and has the largest token. O(log n).
+    pub(crate) fn is_last(&self, path: &NodePath, token: FencingToken) -> bool {
+        let largest = self.many().map_or(self.one().map(|one| one.token), |index| Some(index.tokens.get_max()?.0));
+        self.iter().next_back().is_some_and(|((_, last), _)| last == path) && largest == Some(token)
     }
 
     pub(crate) fn contains(&self, place: &Place) -> bool {

@@ -16,7 +16,7 @@ use super::size;
 use super::standing::Standing;
 use super::transaction::Transaction;
 use super::tree::{Holds, Node, Tree};
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use crate::acl::Permissions;
 use crate::command::{IfHolding, NodeKind, Sequential};
@@ -50,6 +50,12 @@ impl Tree {
     /// The request that holds the lock with this token. A kept place holds nothing.
     pub(crate) fn holder(&self, directory: &NodePath, token: FencingToken) -> Option<Found> {
         self.requests(directory, token).find(|found| found.held && !is_delay(found.path.name()))
+    }
+
+    /// Whether the head of a queue is this request, if that excludes all others.
+    fn is_head(&self, path: &NodePath) -> bool {
+        let Some((_, LockMode::Exclusive | LockMode::Write)) = parse_request(path.name()) else { return true };
+        self.queue_of(path).and_then(|(_, queue)| queue.iter().next()).is_some_and(|((_, head), _)| head == path)
     }
 }
 
@@ -271,7 +277,11 @@ impl Transaction<'_> {
         let node = Node::new(request.label.as_bytes(), acl, NodeKind::Ephemeral, Some(session));
         let prefix = directory.child(&request.form.prefix(request.uuid)).map_err(|e| bad(e.to_string()))?;
         match self.create_checked(&prefix, Sequential::Suffix, node, Maker::Service)? {
-            Reply::Created { path, .. } => Ok(path),
+            Reply::Created { path, .. } => {
+                let is_last = self.node(&directory)?.queue().is_last(&path, self.zxid.into());
+                invariant!(is_last, "a request enters its queue behind all others, with a larger token");
+                Ok(path)
+            }
             _ => Err(Refusal::NoNode(prefix)),
         }
     }
@@ -295,6 +305,8 @@ impl Transaction<'_> {
         let first = paths.first().ok_or_else(|| bad("a request names at least one lock"))?;
         let token = self.node(first)?.czxid.into();
         let held = paths.iter().all(|path| matches!(self.tree.standing(path), Standing::Holds { .. }));
+        let is_granted_in_turn = !held || paths.iter().all(|path| self.tree.is_head(path));
+        invariant!(is_granted_in_turn, "the holder of an exclusive lock is the head of its queue");
         Ok(Reply::Queued { paths, token, held })
     }
 
@@ -408,6 +420,7 @@ impl Transaction<'_> {
         check_locks(locks)?;
         let held = locks.iter().map(|lock| self.own_holder(session, lock, token)).collect::<Result<Vec<_>, _>>()?;
         for request in &held {
+            invariant!(self.tree.is_head(&request.path), "the holder of an exclusive lock is the head of its queue");
             self.give_back(&request.path);
         }
         Ok(self.left(&held).unwrap_or(Reply::Released))

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use super::State;
 use super::access::Access;
@@ -180,8 +180,10 @@ impl Counted {
     }
 
     fn remove(&mut self, path: &NodePath, node: &Node) {
+        let bytes = size::of_node(path, node);
+        invariant!(self.nodes > 0 && bytes <= self.bytes, "the counts of a namespace include each of its nodes");
         self.nodes -= 1;
-        self.bytes -= size::of_node(path, node);
+        self.bytes -= bytes;
         self.lock_requests -= u64::from(is_request(path, node));
         node.owner.into_iter().for_each(|owner| self.remove_session(owner));
     }

@@ -3,6 +3,8 @@
 //! A bucket that is not full is a TTL node below the root of the rate limits, whose time ends when it is full. It
 //! belongs to no session.
 
+use lockkeeper_mutants::invariant;
+
 use super::State;
 use super::apply::bad;
 use super::bounds::Adds;
@@ -157,6 +159,7 @@ impl Transaction<'_> {
     }
 
     fn store_bucket(&mut self, path: &NodePath, bucket: &Bucket) -> Result<(), Refusal> {
+        invariant!(!bucket.is_full(), "only a bucket that is not full is stored");
         let kind = NodeKind::Ttl { ttl_ms: bucket.full_at_ms() - bucket.as_of_ms };
         let data = bucket.encode();
         let Some(old) = self.tree.get(path) else {

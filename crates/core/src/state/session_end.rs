@@ -4,7 +4,7 @@
 //! All ways lead to one function, which deletes what the session owned before the event of its end (promise P6), and
 //! keeps its locks closed for their delay if it expired.
 
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use super::State;
 use super::session::Session;
@@ -109,8 +109,11 @@ impl Transaction<'_> {
     fn end_session(&mut self, id: SessionId, cause: SessionEnd) -> Result<(), Refusal> {
         let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
         self.changed = true;
-        *self.session_bytes -= size::of_session(&session);
-        *self.remembered_bytes -= session.memory.bytes();
+        let (bytes, remembered) = (size::of_session(&session), session.memory.bytes());
+        invariant!(bytes <= *self.session_bytes, "the bytes of the sessions include those of each");
+        invariant!(remembered <= *self.remembered_bytes, "the remembered bytes include those of each session");
+        *self.session_bytes -= bytes;
+        *self.remembered_bytes -= remembered;
         let delayed = match cause {
             SessionEnd::Expired if !mutant!(NoLockDelay) => self.to_be_delayed(&session),
             SessionEnd::Expired | SessionEnd::Closed => Vec::new(),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use super::State;
 use super::access::Access;
@@ -76,6 +76,7 @@ impl State {
         let reply = work(&mut transaction);
         let Transaction { zxid, events, changed, .. } = transaction;
         assert!(reply.is_ok() || !changed, "a refused operation changed the state");
+        invariant!(changed || events.is_empty(), "a transaction without a change has no events");
         if changed {
             self.zxid = zxid;
         }
@@ -123,6 +124,7 @@ impl Transaction<'_> {
         (node.czxid, node.mzxid) = (self.zxid, self.zxid);
         (node.ctime_ms, node.mtime_ms) = (self.clock_ms, self.clock_ms);
         if let Some(owner) = node.owner {
+            invariant!(owner.0 < self.zxid.0, "a session is older than the nodes it owns");
             self.change_session(owner, |session| {
                 session.ephemerals.insert(path.clone());
             });
@@ -148,7 +150,7 @@ impl Transaction<'_> {
         self.changed = true;
         if let Some(owner) = node.owner {
             self.change_session(owner, |session| {
-                session.ephemerals.remove(path);
+                invariant!(session.ephemerals.remove(path).is_some(), "a session lists each node it owns");
             });
         }
         self.publish(NodeEventKind::Deleted, path, node.acl.clone());
@@ -170,7 +172,9 @@ impl Transaction<'_> {
         // If each is in a directory of its own, there are two of each.
         self.events.reserve(2 * owned.len() + 1);
         for siblings in owned.chunk_by(|a, b| a.directory() == b.directory()) {
-            let Some(gone) = self.tree.detach_siblings(siblings, self.zxid, self.clock_ms) else { continue };
+            let gone = self.tree.detach_siblings(siblings, self.zxid, self.clock_ms);
+            invariant!(gone.is_some(), "a node that a session lists is there");
+            let Some(gone) = gone else { continue };
             for (path, node) in siblings.iter().zip(gone.nodes) {
                 self.publish(NodeEventKind::Deleted, path, node.acl.clone());
             }
@@ -184,7 +188,7 @@ impl Transaction<'_> {
         self.changed = true;
         if let Some(owner) = node.owner {
             self.change_session(owner, |session| {
-                session.ephemerals.remove(from);
+                invariant!(session.ephemerals.remove(from).is_some(), "a session lists each node it owns");
                 session.ephemerals.insert(to.clone());
             });
         }
@@ -207,7 +211,9 @@ impl Transaction<'_> {
     }
 
     fn change_session(&mut self, id: SessionId, change: impl FnOnce(&mut Session)) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+        let session = self.sessions.get_mut(&id);
+        invariant!(session.is_some(), "the session that owns a node is open");
+        if let Some(session) = session {
             change(Arc::make_mut(session));
         }
     }
@@ -219,7 +225,8 @@ impl Transaction<'_> {
         let timeout_ms = session.timeout_ms;
         *self.session_bytes += size::of_session(&session);
         self.tree.namespaces.add_session(session.namespace.as_deref(), id);
-        self.sessions.insert(id, Arc::new(session));
+        let same = self.sessions.insert(id, Arc::new(session));
+        invariant!(same.is_none(), "no session id is given twice");
         self.events.push(Event::SessionOpened { zxid: self.zxid, session: id, timeout_ms });
         id
     }
@@ -230,6 +237,7 @@ impl Transaction<'_> {
         let attachment = self.zxid;
         self.changed = true;
         self.change_session(id, |session| {
+            invariant!(session.attachment < attachment, "an attachment is newer than the one before");
             (session.attachment, session.acted) = (attachment, attachment);
         });
         self.events.push(Event::SessionAttached { zxid: attachment, session: id });

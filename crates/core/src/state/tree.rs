@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
+use lockkeeper_mutants::invariant;
 
 use super::children::Children;
 use super::gates::is_pending;
@@ -302,7 +303,8 @@ impl Tree {
         }
         let is_delay = is_delay(path.name());
         if let Some(at_ms) = before {
-            self.deadlines.remove(&(at_ms, path.clone()));
+            let was_kept = self.deadlines.remove(&(at_ms, path.clone())).is_some();
+            invariant!(was_kept, "each deadline of a node is in the index");
             self.delays.remove(&(at_ms, path.clone()));
         }
         if let Some(at_ms) = after {
@@ -316,14 +318,22 @@ impl Tree {
     /// Inserts a node whose parent exists, and counts it there.
     pub(crate) fn attach(&mut self, path: &NodePath, node: Node, zxid: Zxid) {
         let (token, ephemeral) = (FencingToken::from(node.czxid), node.is_ephemeral());
+        let count = self.nodes.len();
         self.place(path, node);
+        invariant!(self.nodes.len() == count + 1, "a node is created where none is");
         let Some(parent) = path.parent_str() else { return };
+        let mut has_parent = false;
         self.adopt(parent, |directory| {
+            has_parent = true;
+            invariant!(directory.pzxid <= zxid, "a directory changes at rising zxids");
             directory.add(path, token, ephemeral);
             directory.children_made += 1;
             directory.pzxid = zxid;
             directory.empty_since_ms = None;
+            let (made, there) = (directory.children_made, directory.children.len() as u64);
+            invariant!(there <= made, "a directory counts each child that it ever had");
         });
+        invariant!(has_parent, "the parent of a new node is there");
     }
 
     /// Inserts a node and what is derived from it, but for its place in its directory.
@@ -369,21 +379,27 @@ impl Tree {
         let mut nodes = Vec::with_capacity(paths.len());
         for path in paths {
             let Some(node) = self.nodes.remove(*path) else { continue };
-            self.ephemeral_count -= usize::from(node.is_ephemeral());
-            self.pending_gates -= usize::from(is_pending(path, &node));
-            self.bytes -= size::of_node(path, &node);
+            let (ephemerals, pending) = (usize::from(node.is_ephemeral()), usize::from(is_pending(path, &node)));
+            let bytes = size::of_node(path, &node);
+            invariant!(node.children().is_empty(), "a node that is deleted has no children");
+            invariant!(ephemerals <= self.ephemeral_count, "the count of ephemerals includes each");
+            invariant!(pending <= self.pending_gates, "the count of pending gates includes each");
+            invariant!(bytes <= self.bytes, "the bytes of the tree include those of each node");
+            self.ephemeral_count -= ephemerals;
+            self.pending_gates -= pending;
+            self.bytes -= bytes;
             self.namespaces.remove(path, &node);
             self.move_deadline(path, node.deadline_ms(), None);
             self.set_holds(path, Holds::ONCE);
             nodes.push(node);
         }
-        debug_assert!(nodes.is_empty() || nodes.len() == paths.len(), "one of {paths:?} is not there");
+        invariant!(nodes.is_empty() || nodes.len() == paths.len(), "siblings that are deleted together are there");
         let of = paths.first().filter(|_| !nodes.is_empty())?.parent_str()?;
         let (directory, parent) = self.nodes.get_key_value_mut(of)?;
         let (directory, parent) = (directory.clone(), Arc::make_mut(parent));
         let before = parent.deadline_ms();
         let own = parent.directory_mut();
-        let mut emptied = !own.queue.is_empty();
+        let (mut emptied, listed) = (!own.queue.is_empty(), own.children.len());
         if nodes.len() == own.children.len() {
             (own.children, own.queue) = Default::default();
         } else {
@@ -392,6 +408,8 @@ impl Tree {
                 own.queue.remove(path, FencingToken::from(node.czxid), node.is_ephemeral());
             }
         }
+        invariant!(listed - own.children.len() == nodes.len(), "a directory lists each of its children");
+        invariant!(own.pzxid <= zxid, "a directory changes at rising zxids");
         own.pzxid = zxid;
         own.empty_since_ms = own.children.is_empty().then_some(clock_ms);
         emptied &= own.queue.is_empty();
@@ -400,7 +418,7 @@ impl Tree {
             self.move_deadline(&directory, before, after);
         }
         if emptied {
-            self.queues.remove(&directory);
+            invariant!(self.queues.remove(&directory).is_some(), "each queue with a request is in the index");
         }
         Some(Detached { nodes, directory, acl })
     }

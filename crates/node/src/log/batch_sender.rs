@@ -18,7 +18,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{Leadership, ProposeError};
 use lockkeeper_core::{Batch, BatchTrace, MAX_TRACED_REQUESTS, NodeId, Origin, Refusal, Rules, State, TraceContext};
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
@@ -166,7 +166,8 @@ impl BatchSender {
         let first = self.replica.inflight.first();
         let applied = self.open.iter().take_while(|batch| first.is_none_or(|first| batch.sequence < first)).count();
         let commands = self.open.drain(..applied).map(|batch| batch.commands).sum();
-        self.unanswered.fetch_sub(commands, Ordering::SeqCst);
+        let before = self.unanswered.fetch_sub(commands, Ordering::SeqCst);
+        invariant!(before >= commands, "each command in flight counts as unanswered");
         applied > 0
     }
 
@@ -191,6 +192,7 @@ impl BatchSender {
         };
         self.next.sequence = self.next.sequence.max(follows + 1);
         let origin = self.take_origin();
+        invariant!(follows < origin.sequence, "a batch follows one with a lower sequence");
         metrics::histogram!("lockkeeper_batches_in_flight").record(self.open.len() as f64);
         metrics::histogram!("lockkeeper_batch_commands").record(pending.len() as f64);
         let trace = self.begin_proposals(origin, &mut pending);
@@ -210,6 +212,7 @@ impl BatchSender {
         };
         attempt(&mut batch, &self.replication, &self.answers);
         self.open.push_back(batch);
+        invariant!(self.open.len() <= self.max_open, "no more batches are in flight than the state remembers");
     }
 
     /// Begins a span for each request that is recorded. The first one stands for the batch: what the replicas do is
@@ -256,6 +259,7 @@ impl BatchSender {
     /// Notes the answer to an attempt.
     fn note(&mut self, sequence: u64, result: Result<(), ProposeError>) -> Next {
         let Some(batch) = self.open.iter_mut().find(|batch| batch.sequence == sequence) else { return Next::GoOn };
+        invariant!(batch.unanswered > 0, "an answer belongs to an attempt");
         batch.unanswered -= 1;
         match result {
             // Committed. This replica will apply it, or install a snapshot that covers it.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{AccessOp, Actor, Command, LockOp, Op, SessionId};
+use lockkeeper_mutants::invariant;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -51,6 +52,7 @@ impl Size {
     }
 
     fn subtract(&mut self, other: Self) {
+        invariant!(other.fits(*self), "the size of a queue includes each of its commands");
         self.commands -= other.commands;
         self.bytes -= other.bytes;
     }
@@ -270,6 +272,7 @@ impl QueueState {
     fn take_small(&mut self, max_commands: usize, max_bytes: usize, why: &'static str) -> Vec<Pending> {
         let taken = self.take(false, max_commands, max_bytes);
         let delayed = taken.iter().filter(|pending| pending.may_wait_until.is_some()).count();
+        invariant!(taken.len() - delayed <= self.urgent, "each small command that does not wait counts as urgent");
         self.urgent -= taken.len() - delayed;
         if self.flows.is_empty() {
             self.delayed_until = None;

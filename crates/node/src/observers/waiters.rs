@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{Event, NodeEventKind, NodePath, Standing, State};
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -88,6 +88,8 @@ impl WaiterTable {
         for path in waiter.paths.iter() {
             unlink(&mut self.at, path, &id);
         }
+        let is_clean = self.at.is_empty() && self.behind.is_empty() && self.permit_queues.is_empty();
+        invariant!(is_clean || !self.waiters.is_empty(), "nobody is linked who does not wait");
         Some(waiter)
     }
 
@@ -104,7 +106,7 @@ impl WaiterTable {
         match waiter.permit_sequence() {
             Some(sequence) => {
                 if let Some(queue) = self.permit_queues.get_mut(&waiter.blocker) {
-                    queue.remove(&(sequence, id));
+                    invariant!(queue.remove(&(sequence, id)), "a waiter for a permit stands in the queue for it");
                     if queue.is_empty() {
                         self.permit_queues.remove(&waiter.blocker);
                     }

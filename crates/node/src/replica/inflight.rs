@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Command, Origin, Outcome, TraceContext};
+use lockkeeper_mutants::invariant;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
@@ -178,7 +179,10 @@ pub(crate) struct Inflight {
 impl Inflight {
     /// A batch goes out, after those that are on their way.
     pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>) {
-        self.batches.lock().push_back(InflightBatch { origin, pending });
+        let mut batches = self.batches.lock();
+        let is_next = batches.back().is_none_or(|last| last.origin.sequence < origin.sequence);
+        invariant!(is_next, "batches go out in the order of their sequences");
+        batches.push_back(InflightBatch { origin, pending });
     }
 
     /// Takes back the commands of this batch and of every later one, a list for each batch. Batches whose callers are
@@ -246,7 +250,7 @@ impl Completions {
     /// Answers the next caller.
     pub(crate) fn resolve_next(&mut self, done: Done) {
         let one = self.pending.next();
-        debug_assert!(one.is_some(), "one outcome for each command");
+        invariant!(one.is_some(), "a batch has no more outcomes than commands");
         if let Some(one) = one {
             one.resolve(done);
         }
@@ -254,7 +258,7 @@ impl Completions {
 
     /// All callers have been answered.
     pub(crate) fn finish(self) {
-        debug_assert_eq!(self.pending.len(), 0, "one outcome for each command");
+        invariant!(self.pending.len() == 0, "each command of a batch that was applied has an outcome");
         self.progress.notify_one();
     }
 }

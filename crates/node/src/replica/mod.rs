@@ -27,7 +27,7 @@ use lockkeeper_core::{
     Batch, ClusterUid, Command, Event, FeatureLevel, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome,
     Refusal, Reply, State, Term, TraceContext, Zxid,
 };
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
@@ -140,6 +140,7 @@ impl Replica {
 
     /// Copies what is read without the state's lock.
     fn cache(&self, state: &State) {
+        invariant!(self.feature_level() <= state.feature_level(), "the feature level never falls");
         self.feature_level.store(state.feature_level().0, Ordering::Release);
         self.cluster_uid.store(state.cluster_uid().map_or(0, |uid| uid.0.get()), Ordering::Release);
     }
@@ -273,6 +274,7 @@ impl Replica {
     }
 
     fn publish(&self, zxid: Zxid, delay_end_ms: Option<u64>) {
+        invariant!(*self.zxid.borrow() <= zxid, "the zxid that callers wait for never goes back");
         self.zxid.send_if_modified(|last| std::mem::replace(last, zxid) != zxid);
         self.delay_end_ms.send_if_modified(|last| std::mem::replace(last, delay_end_ms) != delay_end_ms);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockkeeper_core::limits::{MAX_BULK, MAX_EXPIRED_EPHEMERALS};
 use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use crate::log::proposer::Proposer;
 use crate::observers::records::LeaderRecord;
@@ -84,6 +84,8 @@ impl LeaderTasks {
                 tracker.stalled(MISSING_GRACE_MS, now_ms);
             }
             let sessions = tracker.len();
+            let is_later = records.leader.as_ref().is_none_or(|before| before.term < term);
+            invariant!(is_later, "the record of a leader is of a later term than the one before");
             records.leader = Some(LeaderRecord { term, tracker, unreplicated: BTreeMap::new() });
             sessions
         });

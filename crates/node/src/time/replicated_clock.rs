@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_consensus::ClockReport;
+use lockkeeper_mutants::invariant;
 
 /// A hundredth: the clock runs faster or slower by at most that much while it is corrected.
 pub(crate) const SLEW_DIVISOR: u64 = 100;
@@ -74,6 +75,7 @@ impl ReplicatedClock {
 
     /// The clock of the state after an entry or a snapshot.
     pub(crate) fn applied(&mut self, clock_ms: u64, now_ms: u64) {
+        invariant!(self.applied_ms <= clock_ms, "the clock of the state never goes back");
         self.applied_ms = clock_ms;
         if clock_ms > self.shows(now_ms) {
             self.seen = Some((clock_ms, now_ms));

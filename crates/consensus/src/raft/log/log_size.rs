@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use lockkeeper_mutants::invariant;
 use lockkeeper_store::{LogStorage, StoreError};
 
 /// Bytes of one mark.
@@ -44,6 +45,7 @@ impl LogSize {
 
     /// An entry at the end of the log.
     pub(crate) fn push(&mut self, index: u64, payload_bytes: usize) {
+        invariant!(self.marks.back().is_none_or(|mark| mark.last < index), "the log grows at its end");
         let bytes = payload_bytes as u64 + OVERHEAD_BYTES;
         match self.marks.back_mut().filter(|mark| mark.bytes < MARK_BYTES) {
             Some(mark) => (mark.last, mark.bytes) = (index, mark.bytes + bytes),

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use lockkeeper_core::SessionId;
-use lockkeeper_mutants::mutant;
+use lockkeeper_mutants::{invariant, mutant};
 
 /// The leader's record of one session.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +78,7 @@ impl SessionTracker {
             self.deadlines.remove(&(at, session));
         }
         self.deadlines.insert((entry.deadline_ms(), session));
+        invariant!(self.deadlines.len() <= self.entries.len(), "a session has one deadline at most");
     }
 
     /// A session ended, in the state as applied here.
@@ -150,6 +151,7 @@ impl SessionTracker {
         while let Some(&(at, session)) = self.deadlines.first().filter(|(at, _)| *at < due_ms) {
             self.deadlines.remove(&(at, session));
             let Some(entry) = self.entries.get_mut(&session) else { continue };
+            invariant!(entry.stands_at_ms == Some(at), "a session stands at its deadline");
             if entry.is_silent(now_ms, self.grace_ms) {
                 entry.stands_at_ms = None;
                 self.to_expire.push_back(session);

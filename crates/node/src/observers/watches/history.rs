@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lockkeeper_core::{AclEntry, NodeEventKind, NodePath, Zxid};
+use lockkeeper_mutants::invariant;
 
 /// A change at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ impl History {
 
     /// Adds an event; they come in zxid order. The oldest are dropped first, so that the bounds always hold.
     pub(crate) fn push(&mut self, event: WatchEvent) {
+        let last = self.events.back().map_or(self.complete_after, |last| last.zxid);
+        invariant!(last <= event.zxid, "watch events come in the order of their zxids");
         self.bytes += event.bytes();
         while self.events.len() >= self.max_events || self.bytes > self.max_bytes {
             let Some(oldest) = self.events.pop_front() else { break };
