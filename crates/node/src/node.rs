@@ -23,7 +23,7 @@ use crate::locks::cancellation::Undecided;
 use crate::observers::Observer;
 use crate::observers::watches::{WatchSpec, WatchStream};
 use crate::rates::{PermitsTaken, TakePermits};
-use crate::replica::{ForcedDeletionHook, Replica};
+use crate::replica::{ForcedDeletionHook, Replica, validation};
 use crate::request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
 };
@@ -103,6 +103,7 @@ impl Node {
             fatal: parts.fatal,
         })
         .await?;
+        validation::start(replica.clone(), parts.blocking.clone());
         let engine =
             Engine::start(parts.config, incarnation, replica, Arc::new(consensus.clone()), &slot, parts.random);
         Ok(Self { engine, consensus, blocking: parts.blocking })

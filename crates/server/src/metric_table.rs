@@ -104,6 +104,7 @@ static TABLE: [(&str, &[Metric]); 7] = [
         gauge("lockkeeper_ephemerals", Count, "ephemeral ones"),
         gauge("lockkeeper_state_bytes", Bytes, "the state in memory"),
         gauge("lockkeeper_state_bytes_limit", Bytes, "`limits.state_mib`"),
+        histogram("lockkeeper_state_validation_seconds", Seconds, "check of the whole state, every 5 min; a broken invariant ends the process"),
         gauge("lockkeeper_watches", Count, "watches here, ZooKeeper clients left out"),
         counter("lockkeeper_watches_lost_total", Count, "ended: client too slow, or history skipped"),
     ]),

@@ -13,6 +13,7 @@ mod forced_deletion;
 pub(crate) mod inflight;
 mod slow_apply;
 mod state_size;
+pub(crate) mod validation;
 
 use std::any::Any;
 use std::io::{self, Read, Write};
@@ -526,7 +527,7 @@ mod tests {
         replica_with(Arc::new(SystemClock::default()))
     }
 
-    fn replica_with(clock: Arc<dyn Clock>) -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
+    pub(super) fn replica_with(clock: Arc<dyn Clock>) -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
         let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned())]);
         let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
         let (failures, reported) = mpsc::unbounded_channel();
