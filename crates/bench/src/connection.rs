@@ -5,7 +5,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
-use lockkeeper_api::locks::{Acquire, Acquired, Token};
 use lockkeeper_api::sessions::{OpenSession, SessionOpened};
 use lockkeeper_api::{Call, Problem, SESSION_HEADER};
 use lockkeeper_client::{AccessToken, Tls};
@@ -20,8 +19,6 @@ use tokio_util::either::Either;
 
 use crate::BenchError;
 
-/// A waiter may queue behind all other clients.
-pub(crate) const WAIT_MS: u64 = 60_000;
 /// Longer than a warm-up without a request; every request renews the session.
 const SESSION_TIMEOUT_MS: u32 = 60_000;
 
@@ -64,7 +61,7 @@ pub(crate) async fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<(String
 }
 
 /// One open HTTP/1.1 connection with a session.
-pub struct Connection {
+pub(crate) struct Connection {
     endpoint: String,
     host: String,
     sender: SendRequest<Full<Bytes>>,
@@ -95,20 +92,9 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects and opens a session.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used.
-    pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
-        Self::open_with(endpoint, label, &Security::default()).await
-    }
-
-    /// The same, with TLS if the endpoint is an `https` URL, and with a token if there is one.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used.
-    pub async fn open_with(endpoint: &str, label: &str, security: &Security) -> Result<Self, BenchError> {
-        let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
+    /// Connects and opens a session, with TLS if the endpoint is an `https` URL, and with a token if there is one.
+    pub(crate) async fn open_with(endpoint: &str, label: &str, security: &Security) -> Result<Self, BenchError> {
+        let failed = |why: String| BenchError::endpoint(endpoint, why);
         let mut opened = Self::connect(endpoint, security).await?;
         let session = opened.open_session(SESSION_TIMEOUT_MS, label).await.map_err(failed)?;
         opened.credential = Some(session.credential);
@@ -120,8 +106,7 @@ impl Connection {
     /// Connects, without a session.
     pub(crate) async fn connect(endpoint: &str, security: &Security) -> Result<Self, BenchError> {
         let connected = handshake(endpoint, security).await;
-        let (host, sender, driver) =
-            connected.map_err(|why| BenchError::Endpoint { endpoint: endpoint.to_owned(), why })?;
+        let (host, sender, driver) = connected.map_err(|why| BenchError::endpoint(endpoint, why))?;
         let (endpoint, security) = (endpoint.to_owned(), security.clone());
         Ok(Self { endpoint, host, sender, driver, credential: None, session_id: 0, leader: None, security })
     }
@@ -133,13 +118,12 @@ impl Connection {
     }
 
     /// Moves to the leader's endpoint, as the client library does, if the opening of the session named one of these.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used.
-    pub async fn move_to_leader(&mut self, addresses: &[String]) -> Result<(), BenchError> {
-        if let Some(leader) = self.leader.take().filter(|leader| addresses.contains(leader)) {
-            let scheme = if self.endpoint.starts_with("https://") { "https" } else { "http" };
-            self.endpoint = format!("{scheme}://{leader}");
+    pub(crate) async fn move_to_leader(&mut self, endpoints: &[String]) -> Result<(), BenchError> {
+        let Some(leader) = self.leader.take() else { return Ok(()) };
+        let scheme = if self.endpoint.starts_with("https://") { "https" } else { "http" };
+        let leader = format!("{scheme}://{leader}");
+        if endpoints.contains(&leader) {
+            self.endpoint = leader;
             self.connect_again().await?;
         }
         Ok(())
@@ -147,8 +131,7 @@ impl Connection {
 
     async fn connect_again(&mut self) -> Result<(), BenchError> {
         let again = handshake(&self.endpoint, &self.security).await;
-        let (host, sender, driver) =
-            again.map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })?;
+        let (host, sender, driver) = again.map_err(|why| BenchError::endpoint(&self.endpoint, why))?;
         (self.host, self.sender) = (host, sender);
         std::mem::replace(&mut self.driver, driver).abort();
         Ok(())
@@ -170,28 +153,7 @@ impl Connection {
         self.credential.as_deref().unwrap_or_default()
     }
 
-    /// Acquires a lock by its route and returns the token.
-    ///
-    /// # Errors
-    /// The server's, or the connection is lost.
-    pub async fn acquire(&mut self, target: &str) -> Result<u64, String> {
-        let ask = Acquire { wait_ms: WAIT_MS, ..Acquire::default() };
-        let acquired: Acquired = self.send(Method::POST, target, Some(&ask)).await?;
-        Ok(acquired.token)
-    }
-
-    /// Releases a lock by its route.
-    ///
-    /// # Errors
-    /// The server's, or the connection is lost.
-    pub async fn release(&mut self, target: &str, token: u64) -> Result<(), String> {
-        self.send::<serde::de::IgnoredAny>(Method::POST, target, Some(&Token { token })).await.map(|_| ())
-    }
-
     /// Makes a call of the API and returns the token in its answer.
-    ///
-    /// # Errors
-    /// The server's, or the connection is lost.
     pub(crate) async fn call(&mut self, call: &Call) -> Result<u64, String> {
         let body = call.body().map_err(|e| e.to_string())?;
         let bytes = self.exchange(Method::POST, &call.target(), body).await?;
@@ -199,16 +161,13 @@ impl Connection {
     }
 
     /// Closes the session, over a new connection if a request was cancelled on this one.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used, or the server's.
-    pub async fn close(&mut self) -> Result<(), BenchError> {
+    pub(crate) async fn close(&mut self) -> Result<(), BenchError> {
         let target = format!("/v1/sessions/{}", self.session_id);
         if !self.sender.is_ready() {
             self.connect_again().await?;
         }
         let closed = self.send::<serde::de::IgnoredAny>(Method::DELETE, &target, None::<&()>).await;
-        closed.map(|_| ()).map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })
+        closed.map(|_| ()).map_err(|why| BenchError::endpoint(&self.endpoint, why))
     }
 
     async fn send<T: DeserializeOwned>(

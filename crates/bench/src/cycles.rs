@@ -1,23 +1,30 @@
-//! What clients count: their cycles of acquire and release in a phase of a measurement.
+//! What clients count: their cycles of acquire and release.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Pause of a client after a failed cycle.
-pub const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// Largest latency that a histogram distinguishes.
 const HIGHEST_US: u64 = 120_000_000;
 
-/// Phase of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Cycles do not count yet.
-    WarmUp,
-    /// Cycles count.
-    Measure,
-    /// Clients end.
-    Done,
+/// Result of one client or of several.
+#[derive(Clone, Debug, Default)]
+pub struct ClientResult {
+    /// The cycles.
+    pub cycles: Cycles,
+    /// Cycles whose lock another client had held before.
+    pub hand_overs: u64,
+    /// Grants whose token was not larger than every earlier one of the same lock. Must be 0.
+    pub tokens_not_rising: u64,
+}
+
+impl ClientResult {
+    /// Adds the result of another client or of another measurement.
+    pub fn add(&mut self, other: &Self) {
+        self.cycles.add(&other.cycles);
+        self.hand_overs += other.hand_overs;
+        self.tokens_not_rising += other.tokens_not_rising;
+    }
 }
 
 /// Cycles of one client or of several.
@@ -48,14 +55,12 @@ impl Cycles {
         self.first_error.get_or_insert(why);
     }
 
-    /// Counts a completed cycle.
-    pub fn succeeded(&mut self, acquire: Duration, cycle: Duration) {
+    pub(crate) fn succeeded(&mut self, acquire: Duration, cycle: Duration) {
         self.acquire.saturating_record(micros(acquire));
         self.cycle.saturating_record(micros(cycle));
     }
 
-    /// Adds the cycles of another client.
-    pub fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
         // The bounds are the same, so this cannot fail.
         let _ = self.acquire.add(&other.acquire);
         let _ = self.cycle.add(&other.cycle);

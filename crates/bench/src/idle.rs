@@ -15,9 +15,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_tungstenite::tungstenite::Message;
 
+use crate::BenchError;
 use crate::connection::{Connection, Security};
 use crate::stream::{StreamSocket, connect_stream};
-use crate::{BenchError, cpu};
+use crate::usage::{resident_bytes, spent_us};
 
 /// Timeout of the sessions.
 const TIMEOUT_MS: u32 = 30_000;
@@ -96,8 +97,8 @@ impl Seen {
 /// # Errors
 /// An endpoint cannot be used, or a server's CPU time or memory cannot be read.
 pub async fn run_idle(plan: &IdlePlan) -> Result<IdleMeasured, BenchError> {
-    let memory = || plan.server_pids.iter().map(|pid| cpu::resident_bytes(*pid)).collect::<Result<Vec<_>, _>>();
-    let spent = || plan.server_pids.iter().map(|pid| cpu::spent_us(&[*pid])).collect::<Result<Vec<_>, _>>();
+    let memory = || plan.server_pids.iter().map(|pid| resident_bytes(*pid)).collect::<Result<Vec<_>, _>>();
+    let spent = || plan.server_pids.iter().map(|pid| spent_us(&[*pid])).collect::<Result<Vec<_>, _>>();
     let empty = memory()?;
     let (seen, began) = (Arc::<Seen>::default(), Instant::now());
     let streams = open_all(plan, &seen).await?;
@@ -143,7 +144,7 @@ async fn open_share(
 ) -> Result<JoinSet<()>, BenchError> {
     let mut streams = JoinSet::new();
     if sessions > 0 {
-        let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
+        let failed = |why: String| BenchError::endpoint(endpoint, why);
         let mut connection = Connection::connect(endpoint, security).await?;
         for number in 0..sessions {
             let session = connection.open_session(TIMEOUT_MS, "idle").await.map_err(failed)?;

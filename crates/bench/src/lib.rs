@@ -5,19 +5,21 @@
 //! retries. Every error is counted and reported, never retried silently. It must never touch a lock or a gate whose
 //! name does not start with [`LOCK_PREFIX`].
 //!
-//! `lockkeeper-cycles`, which compares Lockkeeper with its peers, counts the same [`Cycles`] and draws the same
-//! [`charts`].
+//! [`measure()`] is one measurement of any [`LockSystem`]: `lockkeeper bench` has [`Lockkeeper`] measured,
+//! `lockkeeper-cycles` that and its peers, in turns.
 
+mod client;
 mod connection;
-mod cpu;
 mod cycles;
 mod gates;
 mod idle;
+mod lockkeeper;
+mod measure;
+mod pace;
 mod plot;
-mod rate;
-mod run;
 mod stream;
 mod time_charts;
+mod usage;
 
 use std::fmt;
 use std::time::Duration;
@@ -25,15 +27,17 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-pub use connection::{Connection, Security};
-pub use cpu::{US_PER_TICK, children_of, resident_bytes, spent_us};
-pub use cycles::{Cycles, PAUSE_AFTER_ERROR, Phase};
+pub use client::{LockClient, LockSystem};
+pub use connection::Security;
+pub use cycles::{ClientResult, Cycles};
 pub use gates::{GatesMeasured, run_gates};
 pub use idle::{IdleMeasured, IdlePlan, ServerCost, run_idle};
+pub use lockkeeper::{Lockkeeper, run, run_with};
+pub use measure::{Measurement, Workload, measure};
+pub use pace::Edges;
 pub use plot::{Figures, PlotError, charts, svg};
-pub use run::{Routes, run, run_with};
-pub use stream::Stream;
 pub use time_charts::{TimeChart, time_charts};
+pub use usage::{Used, children_of, resident_bytes, spent_us};
 
 /// Prefix of the load generator's locks and gates.
 pub const LOCK_PREFIX: &str = "lockkeeper-bench";
@@ -103,6 +107,15 @@ pub struct Plan {
     pub server_pids: Vec<u32>,
 }
 
+#[cfg(test)]
+impl Plan {
+    /// Four clients, for half a second.
+    fn short(endpoints: Vec<String>, locks: Locks, transport: Transport) -> Self {
+        let (warm_up, measure) = (Duration::from_millis(200), Duration::from_millis(500));
+        Self { endpoints, clients: 4, locks, transport, rate: None, warm_up, measure, server_pids: Vec::new() }
+    }
+}
+
 /// A distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
@@ -164,19 +177,15 @@ pub struct Measured {
     /// CPU time of this process per cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cpu_us_per_cycle: Option<f64>,
-    /// Grants whose token was not larger than the client's previous token of the same lock. Must be 0.
+    /// Grants whose token was not larger than every earlier one of the same lock. Must be 0.
     pub tokens_not_rising: u64,
 }
 
 impl Measured {
     /// Whether as many cycles were completed as were due, but for a tenth.
     pub fn kept_rate(&self) -> bool {
-        is_kept(self.rate, self.cycles_per_second)
+        self.rate.is_none_or(|rate| self.cycles_per_second >= 0.9 * rate)
     }
-}
-
-fn is_kept(rate: Option<f64>, cycles_per_second: f64) -> bool {
-    rate.is_none_or(|rate| cycles_per_second >= 0.9 * rate)
 }
 
 /// Why a measurement could not be made.
@@ -201,4 +210,11 @@ pub enum BenchError {
     /// Every cycle failed.
     #[error("no cycle succeeded: {0}")]
     NothingWorked(String),
+}
+
+impl BenchError {
+    /// An endpoint could not be used.
+    pub fn endpoint(endpoint: &str, why: impl fmt::Display) -> Self {
+        Self::Endpoint { endpoint: endpoint.to_owned(), why: why.to_string() }
+    }
 }

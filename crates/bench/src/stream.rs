@@ -1,7 +1,6 @@
 //! One bare session stream: no retries, no keepalives (every request renews the session).
 
 use futures::{SinkExt, StreamExt};
-use lockkeeper_api::locks::{Acquire, Release};
 use lockkeeper_api::stream::{FromClient, StreamRequest};
 use lockkeeper_api::{Call, Problem, SESSION_HEADER};
 use serde::Deserialize;
@@ -14,7 +13,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::BenchError;
-use crate::connection::{Connection, Granted, Security, Socket, WAIT_MS, connect};
+use crate::connection::{Connection, Granted, Security, Socket, connect};
 
 /// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
@@ -22,7 +21,7 @@ const READ_BUFFER_BYTES: usize = 4 << 10;
 pub(crate) type StreamSocket = WebSocketStream<Socket>;
 
 /// One session stream.
-pub struct Stream {
+pub(crate) struct Stream {
     /// Opens and closes the session.
     session: Connection,
     socket: StreamSocket,
@@ -46,27 +45,8 @@ struct Answer<'a> {
 }
 
 impl Stream {
-    /// Opens a session and its stream.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used.
-    pub async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
-        Self::open_with(endpoint, label, &Security::default()).await
-    }
-
-    /// The same, with TLS if the endpoint is an `https` URL, and with a token if there is one.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used.
-    pub async fn open_with(endpoint: &str, label: &str, security: &Security) -> Result<Self, BenchError> {
-        Self::of(Connection::open_with(endpoint, label, security).await?).await
-    }
-
     /// Opens the stream of a session, at the session's endpoint.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used.
-    pub async fn of(session: Connection) -> Result<Self, BenchError> {
+    pub(crate) async fn of(session: Connection) -> Result<Self, BenchError> {
         let (endpoint, security) = (session.endpoint(), session.security());
         let socket = connect_stream(endpoint, session.session_id(), session.credential(), security).await?;
         Ok(Self { session, socket, last_id: 0 })
@@ -83,9 +63,6 @@ impl Stream {
     }
 
     /// Makes a call and returns the token in its answer. No other answer may be under way.
-    ///
-    /// # Errors
-    /// The server's, or the connection is lost.
     pub(crate) async fn call(&mut self, call: Call) -> Result<u64, String> {
         let sent = self.send(call).await?;
         self.flush().await?;
@@ -95,37 +72,39 @@ impl Stream {
         }
     }
 
-    /// Buffers an acquire.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub async fn send_acquire(&mut self, lock: &str) -> Result<u64, String> {
-        let body = Acquire { wait_ms: WAIT_MS, ..Acquire::default() };
-        self.send(Call::AcquireLock { name: lock.to_owned(), body }).await
-    }
-
-    /// Buffers a release.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub async fn send_release(&mut self, lock: &str, token: u64) -> Result<u64, String> {
-        let body = Release { token, also: Vec::new(), even_in_part: false };
-        self.send(Call::ReleaseLock { name: lock.to_owned(), body }).await
+    /// Sends two calls together, and returns the token in the answer to the second. Says when the first is answered.
+    pub(crate) async fn call_both(
+        &mut self,
+        first: Call,
+        second: Call,
+        first_answered: &mut (dyn FnMut() + Send),
+    ) -> Result<u64, String> {
+        let (first, second) = (self.send(first).await?, self.send(second).await?);
+        self.flush().await?;
+        let (mut is_first_answered, mut token) = (false, None);
+        loop {
+            match self.next_answer().await? {
+                (id, outcome) if id == first => {
+                    outcome?;
+                    is_first_answered = true;
+                    first_answered();
+                }
+                (id, outcome) if id == second => token = Some(outcome?),
+                (id, _) => return Err(format!("an answer with the unknown id {id}")),
+            }
+            if let Some(token) = token.filter(|_| is_first_answered) {
+                return Ok(token);
+            }
+        }
     }
 
     /// Sends all buffered requests.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub async fn flush(&mut self) -> Result<(), String> {
+    async fn flush(&mut self) -> Result<(), String> {
         self.socket.flush().await.map_err(lost)
     }
 
     /// The next answer: its id, and the token or the error.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub async fn next_answer(&mut self) -> Result<(u64, Result<u64, String>), String> {
+    async fn next_answer(&mut self) -> Result<(u64, Result<u64, String>), String> {
         loop {
             let message = self.socket.next().await.ok_or("connection lost")?.map_err(lost)?;
             let Message::Text(text) = message else { continue };
@@ -146,10 +125,7 @@ impl Stream {
     }
 
     /// Closes the session.
-    ///
-    /// # Errors
-    /// The endpoint cannot be used, or the server's.
-    pub async fn close(&mut self) -> Result<(), BenchError> {
+    pub(crate) async fn close(&mut self) -> Result<(), BenchError> {
         self.session.close().await
     }
 }
@@ -161,7 +137,7 @@ pub(crate) async fn connect_stream(
     credential: &str,
     security: &Security,
 ) -> Result<StreamSocket, BenchError> {
-    let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
+    let failed = |why: String| BenchError::endpoint(endpoint, why);
     let (host, stream) = connect(endpoint, security.tls.as_ref()).await.map_err(failed)?;
     let scheme = if endpoint.starts_with("https://") { "wss" } else { "ws" };
     let url = format!("{scheme}://{host}/v1/sessions/{session_id}/stream");

@@ -23,10 +23,10 @@ use lockkeeper_engines::{
     ZookeeperOptions, lock,
 };
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The engine of that name. The engines with a table create it, unless it is there.
-async fn open(name: &str, addresses: &[String]) -> Result<Arc<dyn LockEngine>, Failure> {
+pub(crate) async fn open(name: &str, addresses: &[String]) -> Result<Arc<dyn LockEngine>, Failure> {
     let address = addresses.first().map_or("", String::as_str);
     Ok(match name {
         "lockkeeper" => Arc::new(LockkeeperEngine::new(Client::connect(addresses).await?)),

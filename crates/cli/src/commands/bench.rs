@@ -23,14 +23,18 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         return idle(common, args, endpoints, sessions, security);
     }
     let kinds: &[Locks] = match args.locks {
+        // Each operation has a gate of its own.
+        _ if args.gates => &[Locks::Own],
         BenchLocks::Own => &[Locks::Own],
         BenchLocks::One => &[Locks::One],
         BenchLocks::Both => &[Locks::Own, Locks::One],
     };
-    if args.gates {
-        return gates(common, args, endpoints, &security);
-    }
-    let transports = transports(args);
+    let transports: &[Transport] = match args.transport {
+        BenchTransport::Http => &[Transport::Http],
+        BenchTransport::Stream => &[Transport::Stream],
+        BenchTransport::Library => &[Transport::Library],
+        BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
+    };
     // Fail before minutes of measuring if the file cannot be created.
     let plot = match args.plot.as_deref() {
         Some(path) => Some((path, File::create(path).map_err(|e| plot_failure(path, &e))?)),
@@ -41,8 +45,17 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     for &locks in kinds {
         for &clients in &args.clients {
             for &transport in transports {
-                let plan = Plan { locks, ..plan(args, &endpoints, clients, transport) };
-                results.extend(ramp(&runtime, &plan, &args.rate, &security)?);
+                let plan = Plan {
+                    endpoints: endpoints.clone(),
+                    clients,
+                    locks,
+                    transport,
+                    rate: None,
+                    warm_up: Duration::from_secs(args.warm_up.into()),
+                    measure: Duration::from_secs(args.seconds.into()),
+                    server_pids: args.server_pids.clone(),
+                };
+                results.extend(ramp(&runtime, args, &plan, &security)?);
             }
         }
     }
@@ -50,70 +63,20 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         let document = svg(&results).map_err(|e| Failure::new(EXIT_FAILED, e.to_string()))?;
         file.write_all(document.as_bytes()).map_err(|e| plot_failure(path, &e))?;
     }
-    if common.json {
-        print_json_list("measurements", &results)?
-    } else {
-        print(&results)?
-    }
-    let are_valid =
-        results.iter().all(|m| is_valid(m.clients, m.errors, m.first_error.as_deref(), m.tokens_not_rising));
-    Ok(if are_valid { EXIT_OK } else { EXIT_FAILED })
-}
-
-fn transports(args: &Bench) -> &'static [Transport] {
-    match args.transport {
-        BenchTransport::Http => &[Transport::Http],
-        BenchTransport::Stream => &[Transport::Stream],
-        BenchTransport::Library => &[Transport::Library],
-        BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
-    }
-}
-
-/// A closed loop of so many clients.
-fn plan(args: &Bench, endpoints: &[String], clients: u32, transport: Transport) -> Plan {
-    Plan {
-        endpoints: endpoints.to_vec(),
-        clients,
-        locks: Locks::Own,
-        transport,
-        rate: None,
-        warm_up: Duration::from_secs(args.warm_up.into()),
-        measure: Duration::from_secs(args.seconds.into()),
-        server_pids: args.server_pids.clone(),
-    }
-}
-
-/// Measures gates and prints the results.
-fn gates(common: &Common, args: &Bench, endpoints: Vec<String>, security: &Security) -> Result<u8, Failure> {
-    let runtime = runtime()?;
-    let rates = if args.rate.is_empty() { vec![None] } else { args.rate.iter().copied().map(Some).collect() };
-    let mut results: Vec<GatesMeasured> = Vec::new();
-    for &clients in &args.clients {
-        for &transport in transports(args) {
-            for &rate in &rates {
-                let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
-                print_error(&format!("{clients} clients, gates, {}{at} …", transport_name(transport)));
-                let plan = Plan { rate, ..plan(args, &endpoints, clients, transport) };
-                let measured = runtime.block_on(run_gates(&plan, security)).map_err(failure)?;
-                let is_kept = measured.kept_rate();
-                results.push(measured);
-                if !is_kept {
-                    break;
-                }
-            }
+    match (common.json, args.gates) {
+        (true, true) => {
+            let gates: Vec<GatesMeasured> = results.iter().cloned().map(GatesMeasured::of).collect();
+            print_json_list("measurements", &gates)?
         }
+        (true, false) => print_json_list("measurements", &results)?,
+        (false, true) => print_gates(&results)?,
+        (false, false) => print(&results)?,
     }
-    if common.json {
-        print_json_list("measurements", &results)?
-    } else {
-        print_gates(&results)?
-    }
-    let are_valid =
-        results.iter().all(|m| is_valid(m.clients, m.errors, m.first_error.as_deref(), m.tokens_not_rising));
+    let are_valid = results.iter().all(is_valid);
     Ok(if are_valid { EXIT_OK } else { EXIT_FAILED })
 }
 
-fn print_gates(results: &[GatesMeasured]) -> Result<(), Failure> {
+fn print_gates(results: &[Measured]) -> Result<(), Failure> {
     let mut table = table(&[
         "over",
         "clients",
@@ -140,9 +103,9 @@ fn print_gates(results: &[GatesMeasured]) -> Result<(), Failure> {
             number(millis(m.cycle.p50_us)),
             number(millis(m.cycle.p99_us)),
             number(millis(m.cycle.p99_9_us)),
-            number(format!("{:.2} ms", m.begin.mean_us / 1e3)),
-            number(millis(m.begin.p50_us)),
-            number(millis(m.begin.p99_us)),
+            number(format!("{:.2} ms", m.acquire.mean_us / 1e3)),
+            number(millis(m.acquire.p50_us)),
+            number(millis(m.acquire.p99_us)),
             number(per_cycle(m.server_cpu_us_per_cycle)),
             number(per_cycle(m.client_cpu_us_per_cycle)),
             number(m.errors),
@@ -204,14 +167,20 @@ fn print_idle(measured: &IdleMeasured) -> Result<(), Failure> {
 }
 
 /// Measures at each rate until one is not kept; one closed loop without rates.
-fn ramp(runtime: &Runtime, plan: &Plan, rates: &[f64], security: &Security) -> Result<Vec<Measured>, Failure> {
-    let rates = if rates.is_empty() { vec![None] } else { rates.iter().copied().map(Some).collect() };
+fn ramp(runtime: &Runtime, args: &Bench, plan: &Plan, security: &Security) -> Result<Vec<Measured>, Failure> {
+    let rates = if args.rate.is_empty() { vec![None] } else { args.rate.iter().copied().map(Some).collect() };
+    let what = if args.gates { "gates".to_owned() } else { plan.locks.to_string() };
     let mut results = Vec::new();
     for rate in rates {
         let at = rate.map(|rate| format!(", {rate} cycles/s")).unwrap_or_default();
         let over = transport_name(plan.transport);
-        print_error(&format!("{} clients, {}, {over}{at} …", plan.clients, plan.locks));
-        let measured = runtime.block_on(run_with(&Plan { rate, ..plan.clone() }, security)).map_err(failure)?;
+        print_error(&format!("{} clients, {what}, {over}{at} …", plan.clients));
+        let plan = Plan { rate, ..plan.clone() };
+        let measured = match args.gates {
+            true => runtime.block_on(run_gates(&plan, security)),
+            false => runtime.block_on(run_with(&plan, security)),
+        };
+        let measured = measured.map_err(failure)?;
         let is_kept = measured.kept_rate();
         results.push(measured);
         if !is_kept {
@@ -235,14 +204,14 @@ fn plot_failure(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Whether every cycle succeeded, and every token rose; says what did not.
-fn is_valid(clients: u32, errors: u64, first_error: Option<&str>, tokens_not_rising: u64) -> bool {
-    if let Some(error) = first_error {
-        print_error(&format!("{clients} clients: {errors} cycles failed; first error: {error}"));
+fn is_valid(m: &Measured) -> bool {
+    if let Some(error) = &m.first_error {
+        print_error(&format!("{} clients: {} cycles failed; first error: {error}", m.clients, m.errors));
     }
-    if tokens_not_rising > 0 {
-        print_error(&format!("{clients} clients: {tokens_not_rising} tokens did not rise"));
+    if m.tokens_not_rising > 0 {
+        print_error(&format!("{} clients: {} tokens did not rise", m.clients, m.tokens_not_rising));
     }
-    errors == 0 && tokens_not_rising == 0
+    m.errors == 0 && m.tokens_not_rising == 0
 }
 
 fn transport_name(transport: Transport) -> &'static str {

@@ -1,15 +1,17 @@
 //! Measures what a lock costs: the same work against Lockkeeper and its peers.
 //!
-//! Each client (`client`) follows its system's documented recipe. `point` runs one measurement. The systems take turns,
-//! point by point, so that all see the same state of the machine. `table` compares the results with those of one
-//! system. This program starts no servers (`scripts/bench-peers` does), never retries silently, and must never write
+//! Each client follows its system's documented recipe (`system`). `lockkeeper-bench` runs one measurement. The systems
+//! take turns, point by point, so that all see the same state of the machine. `table` compares the results with those
+//! of one system. This program starts no servers (`scripts/bench` does), never retries silently, and must never write
 //! outside of what it created.
 
-mod client;
-mod point;
+mod engine;
+mod etcd;
+mod etcd_messages;
+mod redis;
 mod system;
 mod table;
-mod usage;
+mod zookeeper;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,12 +19,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use lockkeeper_bench::{BenchError, Locks, PlotError, charts};
+use lockkeeper_bench::{BenchError, Edges, LockSystem, Locks, Measurement, PlotError, Security, Workload};
+use lockkeeper_bench::{charts, measure};
+use lockkeeper_client::{AccessToken, AccessTokenError, Tls, TlsError, TlsFiles};
 use serde::Serialize;
 
-use point::{Plan, Point};
 use system::{Kind, System, name_of};
-use table::{PointFigures, Row};
+use table::{Limits, PointFigures, Row};
 
 /// Measures cycles of acquire and release against several systems, side by side.
 #[derive(Debug, Parser)]
@@ -35,7 +38,8 @@ use table::{PointFigures, Row};
 struct Arguments {
     /// A system, given once for each: addresses of its servers, over which clients are spread, and its processes,
     /// whose CPU time is counted with that of their children. KIND is lockkeeper-http, lockkeeper-stream,
-    /// lockkeeper-zookeeper, zookeeper, etcd, redis or redlock; or engine-NAME with an engine of lockkeeper-engines
+    /// lockkeeper-secure-http, lockkeeper-secure-stream, lockkeeper-zookeeper, zookeeper, etcd, redis or redlock; or
+    /// engine-NAME with an engine of lockkeeper-engines
     #[arg(long = "system", value_name = "KIND=ADDRESS,…[@PID,…]", required = true)]
     systems: Vec<System>,
     /// The system that others are compared with [default: zookeeper, or else the first]
@@ -65,6 +69,18 @@ struct Arguments {
     /// median is above it is not compared
     #[arg(long, value_name = "SHARE", default_value = "0.15", value_parser = share)]
     busy_limit: f64,
+    /// Fails if an acquire takes a system more than this times the reference's: the median ratio of the p50
+    #[arg(long, value_name = "RATIO")]
+    acquire_at_most: Option<f64>,
+    /// For the secure kinds: the authority, this client's certificate and key, and the file with its token
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_CA")]
+    ca: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_CERT", requires = "key")]
+    cert: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEY")]
+    key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
     /// Write all values, including those of each round, to this file. A round that could not be measured is null
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -93,16 +109,16 @@ fn share(text: &str) -> Result<f64, String> {
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 enum MeasureError {
-    #[error("{system}: {why}")]
-    Connect { system: String, why: String },
     #[error("--reference: {0} is not measured")]
     Reference(Kind),
     #[error(transparent)]
-    Process(#[from] BenchError),
+    Bench(#[from] BenchError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Token(#[from] AccessTokenError),
     #[error(transparent)]
     Plot(#[from] PlotError),
-    #[error("cannot read the CPU time of the machine: {0}")]
-    Machine(std::io::Error),
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot encode the results as JSON: {0}")]
@@ -136,25 +152,40 @@ async fn main() -> ExitCode {
 
 /// Whether every point was measured without an error, on a machine that was not too busy.
 async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
-    let systems: Vec<Arc<System>> = arguments.systems.iter().cloned().map(Arc::new).collect();
-    let kinds: Vec<Kind> = systems.iter().map(|system| system.kind).collect();
+    let kinds: Vec<Kind> = arguments.systems.iter().map(|system| system.kind).collect();
+    let security = security(arguments)?;
+    let systems: Vec<Arc<dyn LockSystem>> = arguments
+        .systems
+        .iter()
+        .map(|system| Arc::new(System { security: security.clone(), ..system.clone() }) as Arc<dyn LockSystem>)
+        .collect();
     let at = |kind: Kind| kinds.iter().position(|known| *known == kind);
     let reference = match arguments.reference {
         Some(kind) => at(kind).ok_or(MeasureError::Reference(kind))?,
         None => at(Kind::Zookeeper).unwrap_or(0),
     };
-    let points = arguments
-        .locks
-        .iter()
-        .flat_map(|&locks| arguments.clients.iter().map(move |&clients| Point { locks, clients }));
-    let mut rows: Vec<Row> = points.map(|point| Row::new(point, &kinds, reference, arguments.busy_limit)).collect();
+    let work = Workload {
+        clients: arguments.clients.iter().copied().max().unwrap_or(1).min(64),
+        locks: Locks::Own,
+        rate: None,
+        edges: Edges::Cut,
+        warm_up: arguments.warm_up,
+        measure: arguments.seconds,
+    };
+    let limits = Limits { busy: arguments.busy_limit, acquire: arguments.acquire_at_most };
+    let numbers = |locks| arguments.clients.iter().map(move |&clients| Workload { locks, clients, ..work });
+    let points = arguments.locks.iter().flat_map(|&locks| numbers(locks));
+    let mut rows: Vec<Row> = points.map(|work| Row::new(work, &kinds, reference, limits)).collect();
 
     // Fail before minutes of measuring if a file cannot be written.
     for path in [&arguments.json, &arguments.markdown, &arguments.plot].into_iter().flatten() {
         write(path, String::new())?;
     }
-    warm_up(arguments, &systems).await?;
-    let plan = Plan { warm_up: arguments.warm_up, measure: arguments.seconds };
+    let work = Workload { measure: arguments.first_warm_up, ..work };
+    for system in &systems {
+        let measured = measure(system, &work).await?;
+        eprintln!("first warm-up, {work}, {system}: {}", in_short(&measured));
+    }
     for round in 1..=arguments.rounds {
         for row in &mut rows {
             // Alternate which system is first, so that drift of the machine affects all.
@@ -163,13 +194,13 @@ async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
                 order.reverse();
             }
             for at in order {
-                match point::measure(&systems[at], row.point, &plan).await {
+                match measure(&systems[at], &row.work).await {
                     Ok(measured) => {
-                        eprintln!("round {round}, {}, {}: {}", row.point, kinds[at], measured.in_short());
+                        eprintln!("round {round}, {}, {}: {}", row.work, kinds[at], in_short(&measured));
                         row.add(at, &measured);
                     }
                     Err(trouble) => {
-                        eprintln!("round {round}, {}, {}: {trouble}", row.point, kinds[at]);
+                        eprintln!("round {round}, {}, {}: {trouble}", row.work, kinds[at]);
                         row.add_failure(at, trouble.to_string());
                     }
                 }
@@ -180,22 +211,31 @@ async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
     Ok(rows.iter().all(|row| row.remarks().is_empty()))
 }
 
-async fn warm_up(arguments: &Arguments, systems: &[Arc<System>]) -> Result<(), MeasureError> {
-    let plan = Plan { warm_up: arguments.warm_up, measure: arguments.first_warm_up };
-    let clients = arguments.clients.iter().copied().max().unwrap_or(1).min(64);
-    for system in systems {
-        let point = Point { locks: Locks::Own, clients };
-        let measured = point::measure(system, point, &plan).await?;
-        eprintln!("first warm-up, {point}, {}: {}", system.kind, measured.in_short());
+fn security(arguments: &Arguments) -> Result<Security, MeasureError> {
+    if !arguments.systems.iter().any(|system| system.kind.is_secure()) {
+        return Ok(Security::default());
     }
-    Ok(())
+    let files = arguments.cert.clone().zip(arguments.key.clone());
+    let identity = files.map(|(certificate, key)| TlsFiles { certificate, key });
+    let tls = arguments.ca.as_deref().map(|authority| Tls::from_files(authority, identity.as_ref())).transpose()?;
+    let token = arguments.token_file.as_deref().map(AccessToken::from_file).transpose()?;
+    Ok(Security { tls, token })
+}
+
+fn in_short(measured: &Measurement) -> String {
+    let cycles = &measured.result.cycles;
+    let errors = match &cycles.first_error {
+        Some(first) => format!(", {} errors, the first: {first}", cycles.errors),
+        None => String::new(),
+    };
+    format!("{:.0} cycles/s{errors}", measured.cycles_per_second())
 }
 
 fn show(arguments: &Arguments, reference: Kind, rows: &[Row]) -> Result<(), MeasureError> {
     println!("{}", table::for_people(reference, rows));
     for row in rows {
         for remark in row.remarks() {
-            println!("! {}: {remark}", row.point);
+            println!("! {}: {remark}", row.work);
         }
     }
     if let Some(path) = &arguments.markdown {

@@ -1,10 +1,20 @@
-//! The systems that are compared.
+//! The systems that are compared, and how a client of each is opened.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use clap::ValueEnum;
+use lockkeeper_bench::{BenchError, LockClient, LockSystem, Lockkeeper, Security, Transport};
+use lockkeeper_engines::LockEngine;
+use tokio::sync::OnceCell;
+
+use crate::engine::EngineClient;
+use crate::etcd::Etcd;
+use crate::redis::Redis;
+use crate::zookeeper::ZooKeeper;
 
 /// A system, and how its clients reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -13,6 +23,10 @@ pub(crate) enum Kind {
     LockkeeperHttp,
     /// Lockkeeper over the session stream, each release awaited
     LockkeeperStream,
+    /// Lockkeeper over HTTP with TLS and access control
+    LockkeeperSecureHttp,
+    /// The same over the session stream
+    LockkeeperSecureStream,
     /// Lockkeeper's ZooKeeper listener, with ZooKeeper's recipe
     LockkeeperZookeeper,
     /// ZooKeeper, with its recipe
@@ -23,22 +37,22 @@ pub(crate) enum Kind {
     Redis,
     /// Redlock over several Redis servers
     Redlock,
-    /// The engine `lockkeeper` of lockkeeper-engines
+    // The engines of lockkeeper-engines.
     EngineLockkeeper,
-    /// The engine `zookeeper`
     EngineZookeeper,
-    /// The engine `redis`
     EngineRedis,
-    /// The engine `redlock`
     EngineRedlock,
-    /// The engine `mysql`: a lock table
     EngineMysql,
-    /// The engine `mysql-get-lock`
     EngineMysqlGetLock,
-    /// The engine `postgres`: a lock table
     EnginePostgres,
-    /// The engine `postgres-advisory`
     EnginePostgresAdvisory,
+}
+
+impl Kind {
+    /// Whether it uses TLS and shows a token.
+    pub(crate) fn is_secure(self) -> bool {
+        matches!(self, Self::LockkeeperSecureHttp | Self::LockkeeperSecureStream)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -46,19 +60,14 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::LockkeeperHttp => "Lockkeeper, HTTP",
             Self::LockkeeperStream => "Lockkeeper, stream",
+            Self::LockkeeperSecureHttp => "Lockkeeper, HTTP, TLS",
+            Self::LockkeeperSecureStream => "Lockkeeper, stream, TLS",
             Self::LockkeeperZookeeper => "Lockkeeper, ZooKeeper listener",
             Self::Zookeeper => "ZooKeeper",
             Self::Etcd => "etcd",
             Self::Redis => "Redis",
             Self::Redlock => "Redlock",
-            Self::EngineLockkeeper => "lockkeeper",
-            Self::EngineZookeeper => "zookeeper",
-            Self::EngineRedis => "redis",
-            Self::EngineRedlock => "redlock",
-            Self::EngineMysql => "mysql",
-            Self::EngineMysqlGetLock => "mysql-get-lock",
-            Self::EnginePostgres => "postgres",
-            Self::EnginePostgresAdvisory => "postgres-advisory",
+            engine => return f.write_str(name_of(engine).trim_start_matches("engine-")),
         })
     }
 }
@@ -69,11 +78,63 @@ pub(crate) fn name_of(value: &impl ValueEnum) -> String {
 }
 
 /// The servers of a system: `KIND=ADDRESS,…`, and `@PID,…` for their processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct System {
     pub(crate) kind: Kind,
     pub(crate) addresses: Vec<String>,
     pub(crate) pids: Vec<u32>,
+    /// Of a secure one.
+    pub(crate) security: Security,
+    /// The one that all clients share.
+    pub(crate) engine: OnceCell<Arc<dyn LockEngine>>,
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+#[async_trait]
+impl LockSystem for System {
+    async fn open(&self, number: usize, lock: &str) -> Result<Box<dyn LockClient>, BenchError> {
+        let address = &self.addresses[number % self.addresses.len()];
+        let opened = match self.kind {
+            Kind::LockkeeperHttp | Kind::LockkeeperSecureHttp => {
+                return self.lockkeeper(Transport::Http).open(number, lock).await;
+            }
+            Kind::LockkeeperStream | Kind::LockkeeperSecureStream => {
+                return self.lockkeeper(Transport::Stream).open(number, lock).await;
+            }
+            Kind::LockkeeperZookeeper | Kind::Zookeeper => boxed(ZooKeeper::open(address, lock)).await,
+            Kind::Etcd => boxed(Etcd::open(address, lock)).await,
+            Kind::Redis | Kind::Redlock => boxed(Redis::open(&self.addresses, lock)).await,
+            _ => boxed(EngineClient::open(self, lock)).await,
+        };
+        opened.map_err(|why| BenchError::endpoint(&format!("{}, {address}", self.kind), why))
+    }
+
+    fn server_pids(&self) -> &[u32] {
+        &self.pids
+    }
+}
+
+impl System {
+    fn lockkeeper(&self, transport: Transport) -> Lockkeeper {
+        let (scheme, security) = match self.kind.is_secure() {
+            true => ("https", self.security.clone()),
+            false => ("http", Security::default()),
+        };
+        let endpoints = self.addresses.iter().map(|address| format!("{scheme}://{address}")).collect();
+        Lockkeeper::compared(endpoints, transport, security)
+    }
+}
+
+/// A client of any system, once it is open.
+async fn boxed<C: LockClient + 'static>(
+    opening: impl Future<Output = Result<C, String>>,
+) -> Result<Box<dyn LockClient>, String> {
+    Ok(Box::new(opening.await?))
 }
 
 impl FromStr for System {
@@ -92,7 +153,8 @@ impl FromStr for System {
         });
         let pids = pids.split(',').filter(|pid| !pid.is_empty());
         let pids = pids.map(|pid| pid.parse().map_err(|error| format!("`{pid}` is no process id: {error}")));
-        Ok(Self { kind, addresses: addresses.collect::<Result<_, _>>()?, pids: pids.collect::<Result<_, _>>()? })
+        let (addresses, pids) = (addresses.collect::<Result<_, _>>()?, pids.collect::<Result<_, _>>()?);
+        Ok(Self { kind, addresses, pids, security: Security::default(), engine: OnceCell::new() })
     }
 }
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
-use lockkeeper_bench::{Cycles, Figures, Latency, Locks};
+use lockkeeper_bench::{ClientResult, Figures, Latency, Locks, Measurement, Workload};
 use serde::Serialize;
 
-use crate::point::{Measured, Point};
 use crate::system::{Kind, name_of};
 
 /// Each client's cycles in a round, on average, from which on latencies count.
@@ -15,11 +14,20 @@ const TURNS: u64 = 2;
 /// One point with each system's results.
 #[derive(Debug)]
 pub(crate) struct Row {
-    pub(crate) point: Point,
+    pub(crate) work: Workload,
     systems: Vec<Total>,
     /// The system that others are compared with.
     reference: usize,
-    busy_limit: f64,
+    limits: Limits,
+}
+
+/// Above which a point does not count, or is too slow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Of the machine's CPU time that other programs use.
+    pub(crate) busy: f64,
+    /// Of the median ratio of an acquire to the reference.
+    pub(crate) acquire: Option<f64>,
 }
 
 /// All rounds of one system. Values are medians, so that a stalled disk spoils a round but not the value.
@@ -27,7 +35,7 @@ pub(crate) struct Row {
 struct Total {
     kind: Kind,
     /// Over all rounds.
-    cycles: Cycles,
+    result: ClientResult,
     /// `None` is a round that could not be measured. It keeps its place, as rounds of the same number are compared.
     rounds: Vec<Option<Round>>,
 }
@@ -47,7 +55,7 @@ struct Round {
     written_bytes_per_cycle: Option<f64>,
     resident_bytes: Option<f64>,
     /// The share of the machine that others used.
-    others: f64,
+    others: Option<f64>,
 }
 
 /// One point as JSON.
@@ -84,67 +92,73 @@ struct Ratio {
 }
 
 impl Row {
-    pub(crate) fn new(point: Point, kinds: &[Kind], reference: usize, busy_limit: f64) -> Self {
-        let nothing = |kind: &Kind| Total { kind: *kind, cycles: Cycles::default(), rounds: Vec::new() };
-        Self { point, systems: kinds.iter().map(nothing).collect(), reference, busy_limit }
+    pub(crate) fn new(work: Workload, kinds: &[Kind], reference: usize, limits: Limits) -> Self {
+        let nothing = |kind: &Kind| Total { kind: *kind, result: ClientResult::default(), rounds: Vec::new() };
+        Self { work, systems: kinds.iter().map(nothing).collect(), reference, limits }
     }
 
     /// Adds a round of one system.
-    pub(crate) fn add(&mut self, system: usize, measured: &Measured) {
+    pub(crate) fn add(&mut self, system: usize, measured: &Measurement) {
         let total = &mut self.systems[system];
         let acquire = &measured.result.cycles.acquire;
-        let cycles = measured.result.cycles.cycle.len() as f64;
         // With fewer, the clients' first turn is seen, whose length is that of the measurement.
-        let is_known = acquire.len() >= TURNS * u64::from(self.point.clients);
+        let is_known = acquire.len() >= TURNS * u64::from(self.work.clients);
         let at = |quantile| is_known.then(|| acquire.value_at_quantile(quantile) as f64);
-        let per_cycle = |used: Option<u64>| used.filter(|_| cycles > 0.0).map(|used| used as f64 / cycles);
         let hand_overs = measured.result.hand_overs as f64 / measured.seconds;
+        let servers = measured.servers;
         total.rounds.push(Some(Round {
             cycles_per_second: measured.cycles_per_second(),
-            hand_overs_per_second: (self.point.locks == Locks::One).then_some(hand_overs),
+            hand_overs_per_second: (self.work.locks == Locks::One).then_some(hand_overs),
             acquire_p50_us: at(0.5),
             acquire_p99_us: at(0.99),
             acquire_p99_9_us: at(0.999),
-            server_cpu_us_per_cycle: per_cycle(measured.servers.map(|used| used.cpu_us)),
-            client_cpu_us_per_cycle: per_cycle(Some(measured.own_us)),
-            switches_per_cycle: per_cycle(measured.servers.map(|used| used.switches)),
-            written_bytes_per_cycle: per_cycle(measured.servers.map(|used| used.written_bytes)),
-            resident_bytes: measured.servers.map(|used| used.resident_bytes as f64),
+            server_cpu_us_per_cycle: measured.per_cycle(servers.map(|used| used.cpu_us)),
+            client_cpu_us_per_cycle: measured.per_cycle(measured.own_us),
+            switches_per_cycle: measured.per_cycle(servers.map(|used| used.switches)),
+            written_bytes_per_cycle: measured.per_cycle(servers.and_then(|used| used.written_bytes)),
+            resident_bytes: servers.map(|used| used.resident_bytes as f64),
             others: measured.others,
         }));
-        total.cycles.add(&measured.result.cycles);
+        total.result.add(&measured.result);
     }
 
     /// A round of one system could not be measured.
     pub(crate) fn add_failure(&mut self, system: usize, why: String) {
         let total = &mut self.systems[system];
         total.rounds.push(None);
-        total.cycles.failed(why);
+        total.result.cycles.failed(why);
     }
 
     /// Why values of this point do not count.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let bad = self.systems.iter().filter(|total| !total.is_valid());
-        let errors = bad.map(|total| match &total.cycles.first_error {
-            Some(first) => format!("{} had {} errors, the first: {first}", total.kind, total.cycles.errors),
-            None => format!("{} finished no cycle in the measured time; measure longer", total.kind),
+        let errors = bad.map(|Total { kind, result, .. }| match &result.cycles.first_error {
+            Some(first) => format!("{kind} had {} errors, the first: {first}", result.cycles.errors),
+            None if result.tokens_not_rising > 0 => format!("{kind}: {} tokens did not rise", result.tokens_not_rising),
+            None => format!("{kind} finished no cycle in the measured time; measure longer"),
         });
-        let busy = self.systems.iter().filter(|total| total.is_too_busy(self.busy_limit)).map(|total| {
-            let share = total.median(|round| Some(round.others)).unwrap_or_default() * 100.0;
+        let busy = self.systems.iter().filter(|total| total.is_too_busy(self.limits.busy)).map(|total| {
+            let share = total.median(|round| round.others).unwrap_or_default() * 100.0;
             format!("{share:.0} % of the machine beside {}", total.kind)
         });
         let busy: Vec<String> = busy.collect();
         let not_compared = format!("not compared: other programs used {}", busy.join(", "));
-        errors.chain((!busy.is_empty()).then_some(not_compared)).collect()
+        let slow = self.systems.iter().filter_map(|total| {
+            let (limit, ratio) = (self.limits.acquire?, self.ratio(total, |round| round.acquire_p50_us)?.median);
+            let reference = self.systems[self.reference].kind;
+            let times = format!("an acquire takes {ratio:.2} × the time of {reference}, more than {limit}");
+            (ratio > limit).then(|| format!("{}: {times}", total.kind))
+        });
+        errors.chain((!busy.is_empty()).then_some(not_compared)).chain(slow).collect()
     }
 
     /// A point of the plot for each system that was measured: the medians, acquire p50 where it is known.
     pub(crate) fn plotted(&self) -> Vec<Figures> {
         let figures = self.systems.iter().filter_map(|total| {
             Some(Figures {
-                locks: self.point.locks,
+                locks: self.work.locks,
                 line: total.kind.to_string(),
-                over: f64::from(self.point.clients),
+                over: f64::from(self.work.clients),
                 cycles_per_second: total.median(|round| Some(round.cycles_per_second))?,
                 acquire_us: total.median(|round| round.acquire_p50_us),
             })
@@ -154,20 +168,20 @@ impl Row {
 
     pub(crate) fn figures(&self) -> PointFigures {
         let figures = |total: &Total| SystemFigures {
-            cycles: total.cycles.cycle.len(),
-            acquire: Latency::of(&total.cycles.acquire),
-            cycle: Latency::of(&total.cycles.cycle),
-            errors: total.cycles.errors,
-            first_error: total.cycles.first_error.clone(),
-            too_busy: total.is_too_busy(self.busy_limit),
+            cycles: total.result.cycles.cycle.len(),
+            acquire: Latency::of(&total.result.cycles.acquire),
+            cycle: Latency::of(&total.result.cycles.cycle),
+            errors: total.result.cycles.errors,
+            first_error: total.result.cycles.first_error.clone(),
+            too_busy: total.is_too_busy(self.limits.busy),
             rounds: total.rounds.clone(),
             cycles_ratio: self.ratio(total, |round| Some(round.cycles_per_second)),
             acquire_p50_ratio: self.ratio(total, |round| round.acquire_p50_us),
             server_cpu_ratio: self.ratio(total, |round| round.server_cpu_us_per_cycle),
         };
         PointFigures {
-            locks: self.point.locks,
-            clients: self.point.clients,
+            locks: self.work.locks,
+            clients: self.work.clients,
             systems: self.systems.iter().map(|total| (name_of(&total.kind), figures(total))).collect(),
         }
     }
@@ -176,7 +190,7 @@ impl Row {
     /// too busy beside one of them.
     fn ratio(&self, total: &Total, of: fn(&Round) -> Option<f64>) -> Option<Ratio> {
         let reference = &self.systems[self.reference];
-        if total.kind == reference.kind || [total, reference].iter().any(|one| one.is_too_busy(self.busy_limit)) {
+        if total.kind == reference.kind || [total, reference].iter().any(|one| one.is_too_busy(self.limits.busy)) {
             return None;
         }
         let rounds = total.rounds.iter().zip(&reference.rounds);
@@ -200,7 +214,7 @@ impl Row {
             value(|round| round.hand_overs_per_second, |rate| format!("{rate:.0}")),
             spread(|round| Some(round.cycles_per_second)),
             value(|round| round.acquire_p50_us, millis),
-            ratio(|round| round.acquire_p50_us),
+            spread(|round| round.acquire_p50_us),
             value(|round| round.acquire_p99_us, millis),
             value(|round| round.acquire_p99_9_us, millis),
             value(|round| round.server_cpu_us_per_cycle, |us| format!("{us:.0} µs")),
@@ -209,19 +223,20 @@ impl Row {
             value(|round| round.switches_per_cycle, |switches| format!("{switches:.1}")),
             value(|round| round.written_bytes_per_cycle, |bytes| format!("{:.1} kB", bytes / 1e3)),
             value(|round| round.resident_bytes, |bytes| format!("{:.0} MB", bytes / 1e6)),
-            value(|round| Some(round.others), |others| format!("{:.0} %", others * 100.0)),
-            total.cycles.errors.to_string() + if total.is_valid() { "" } else { " !" },
+            value(|round| round.others, |others| format!("{:.0} %", others * 100.0)),
+            total.result.cycles.errors.to_string() + if total.is_valid() { "" } else { " !" },
         ]
     }
 }
 
 impl Total {
     fn is_valid(&self) -> bool {
-        self.cycles.errors == 0 && !self.cycles.cycle.is_empty()
+        let ClientResult { cycles, tokens_not_rising, .. } = &self.result;
+        cycles.errors == 0 && *tokens_not_rising == 0 && !cycles.cycle.is_empty()
     }
 
     fn is_too_busy(&self, limit: f64) -> bool {
-        self.median(|round| Some(round.others)).is_some_and(|others| others > limit)
+        self.median(|round| round.others).is_some_and(|others| others > limit)
     }
 
     /// The median over the rounds that have the value.
@@ -281,7 +296,7 @@ fn filled(reference: Kind, rows: &[Row]) -> Table {
     ]);
     for row in rows {
         for total in &row.systems {
-            let name = [name_of(&row.point.locks), row.point.clients.to_string(), total.kind.to_string()];
+            let name = [name_of(&row.work.locks), row.work.clients.to_string(), total.kind.to_string()];
             let numbers = row.cells(total).into_iter();
             let numbers = numbers.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
             table.add_row(name.map(Cell::new).into_iter().chain(numbers));
@@ -302,21 +317,29 @@ fn millis(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::ClientResult;
-    use crate::usage::Used;
+    use std::time::Duration;
 
-    fn measured(cycles: u64, us: u64, cpu_us: u64) -> Measured {
+    use lockkeeper_bench::{Edges, Used};
+
+    const LIMITS: Limits = Limits { busy: 0.1, acquire: None };
+
+    fn work(locks: Locks, clients: u32) -> Workload {
+        let (warm_up, measure) = (Duration::ZERO, Duration::from_secs(1));
+        Workload { clients, locks, rate: None, edges: Edges::Cut, warm_up, measure }
+    }
+
+    fn measured(cycles: u64, us: u64, cpu_us: u64) -> Measurement {
         let mut result = ClientResult { hand_overs: cycles / 2, ..ClientResult::default() };
         result.cycles.acquire.record_n(us, cycles).unwrap();
         result.cycles.cycle.record_n(us, cycles).unwrap();
-        let (switches, written_bytes) = (cycles * 3, cycles * 500);
+        let (switches, written_bytes) = (cycles * 3, Some(cycles * 500));
         let servers = Some(Used { cpu_us, switches, written_bytes, resident_bytes: 5_000_000 });
-        Measured { seconds: 1.0, result, servers, own_us: cycles * 7, others: 0.01 }
+        Measurement { seconds: 1.0, result, servers, own_us: Some(cycles * 7), others: Some(0.01) }
     }
 
     fn row() -> Row {
         let kinds = [Kind::LockkeeperHttp, Kind::Zookeeper];
-        let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, &kinds, 1, 0.1);
+        let mut row = Row::new(work(Locks::One, 16), &kinds, 1, LIMITS);
         // The disk stalled in the second round.
         for (cycles, us) in [(200, 2_000), (1, 900_000), (400, 2_000)] {
             row.add(0, &measured(cycles, us, 30_000));
@@ -334,7 +357,8 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_middle_round_and_ratios_are_to_the_reference() {
         let lines = cells(row());
-        let expected = ["one", "16", "Lockkeeper, HTTP", "200", "100", "2.00 (0.01–4.00)", "2.00 ms", "0.05"];
+        let expected =
+            ["one", "16", "Lockkeeper, HTTP", "200", "100", "2.00 (0.01–4.00)", "2.00 ms", "0.05 (0.05–0.05)"];
         assert_eq!(lines[0][1..9], expected, "{lines:?}");
         let expected = ["150 µs", "0.75", "7 µs", "3.0", "0.5 kB", "5 MB", "1 %", "0"];
         assert_eq!(lines[0][11..19], expected, "{lines:?}");
@@ -343,7 +367,7 @@ mod tests {
 
     #[test]
     fn latencies_of_fewer_than_two_turns_do_not_count() {
-        let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, &[Kind::Etcd], 0, 0.1);
+        let mut row = Row::new(work(Locks::One, 16), &[Kind::Etcd], 0, LIMITS);
         row.add(0, &measured(31, 40_000, 20_000));
         assert_eq!(cells(row)[0][7], "-");
     }
@@ -362,7 +386,7 @@ mod tests {
     #[test]
     fn a_round_that_could_not_be_measured_shifts_no_other() {
         let kinds = [Kind::LockkeeperHttp, Kind::Zookeeper];
-        let mut row = Row::new(Point { locks: Locks::Own, clients: 1 }, &kinds, 1, 0.1);
+        let mut row = Row::new(work(Locks::Own, 1), &kinds, 1, LIMITS);
         for (cycles, reference) in [(200, Some(100)), (300, None), (400, Some(200)), (600, Some(300))] {
             row.add(0, &measured(cycles, 1_000, 10_000));
             match reference {
@@ -377,9 +401,19 @@ mod tests {
     fn a_machine_that_was_too_busy_beside_a_system_is_not_judged() {
         let mut row = row();
         for _ in 0..4 {
-            row.add(1, &Measured { others: 0.4, ..measured(100, 1, 1) });
+            row.add(1, &Measurement { others: Some(0.4), ..measured(100, 1, 1) });
         }
         assert_eq!(row.remarks(), ["not compared: other programs used 40 % of the machine beside ZooKeeper"]);
         assert_eq!(cells(row)[0][6], "-");
+    }
+
+    #[test]
+    fn an_acquire_that_takes_longer_than_allowed_is_a_remark() {
+        let mut row = row();
+        row.limits.acquire = Some(0.06);
+        assert!(row.remarks().is_empty());
+        row.limits.acquire = Some(0.04);
+        let slow = "Lockkeeper, HTTP: an acquire takes 0.05 × the time of ZooKeeper, more than 0.04";
+        assert_eq!(row.remarks(), [slow]);
     }
 }

@@ -7,9 +7,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkeeper_bench::LockClient;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
-
-use super::LockClient;
 
 /// Session timeout and connection timeout.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -19,7 +18,7 @@ const IN_QUEUE: &CreateOptions<'static> = &CreateMode::EphemeralSequential.with_
 const PREFIX: &str = "lock-";
 
 /// See the module's text.
-pub(super) struct ZooKeeper {
+pub(crate) struct ZooKeeper {
     /// Dropping it closes the session.
     client: Option<Client>,
     directory: String,
@@ -28,7 +27,7 @@ pub(super) struct ZooKeeper {
 
 impl ZooKeeper {
     /// Opens a session at a server and creates the lock's directory.
-    pub(super) async fn open(address: &str, lock: &str) -> Result<Self, String> {
+    pub(crate) async fn open(address: &str, lock: &str) -> Result<Self, String> {
         let connector =
             Client::connector().with_session_timeout(SESSION_TIMEOUT).with_connection_timeout(SESSION_TIMEOUT);
         let client = connector.connect(address).await.map_err(|error| error.to_string())?;
@@ -45,7 +44,7 @@ impl ZooKeeper {
 #[async_trait]
 impl LockClient for ZooKeeper {
     /// Waits until the own node is the first, and gives its sequence number.
-    async fn acquire(&mut self) -> Result<Option<i64>, String> {
+    async fn acquire(&mut self) -> Result<Option<u64>, String> {
         let (client, directory) = (self.client()?, &self.directory);
         let created = client.create(&format!("{directory}/{PREFIX}"), b"", IN_QUEUE).await;
         let (_, sequence) = created.map_err(|error| format!("create: {error}"))?;
@@ -63,7 +62,7 @@ impl LockClient for ZooKeeper {
             }
         }
         self.held = format!("{directory}/{own}");
-        Ok(Some(sequence.into_i64()))
+        Ok(u64::try_from(sequence.into_i64()).ok())
     }
 
     async fn release(&mut self) -> Result<(), String> {

@@ -9,11 +9,10 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
+use lockkeeper_bench::LockClient;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Value, cmd};
 use tokio::time::{Instant, sleep};
-
-use super::LockClient;
 
 /// Time limit for connections and answers: a slow disk is measured and not an error.
 const LONGEST_ANSWER: Duration = Duration::from_secs(30);
@@ -27,7 +26,7 @@ const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
 /// See the module's text.
-pub(super) struct Redis {
+pub(crate) struct Redis {
     servers: Vec<MultiplexedConnection>,
     key: String,
     /// Unique to this client and try.
@@ -35,7 +34,7 @@ pub(super) struct Redis {
 }
 
 impl Redis {
-    pub(super) async fn open(addresses: &[String], lock: &str) -> Result<Self, String> {
+    pub(crate) async fn open(addresses: &[String], lock: &str) -> Result<Self, String> {
         let limits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(LONGEST_ANSWER))
             .set_response_timeout(Some(LONGEST_ANSWER));
@@ -104,7 +103,7 @@ impl Redis {
 
 #[async_trait]
 impl LockClient for Redis {
-    async fn acquire(&mut self) -> Result<Option<i64>, String> {
+    async fn acquire(&mut self) -> Result<Option<u64>, String> {
         while !self.try_once().await? {
             sleep(Duration::from_millis(rand::random_range(RETRY_AFTER_MS))).await;
         }

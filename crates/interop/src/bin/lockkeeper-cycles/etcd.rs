@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkeeper_bench::LockClient;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -15,8 +16,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{IntoRequest, IntoStreamingRequest, Status};
 use tonic_prost::ProstCodec;
 
-use super::LockClient;
-use super::etcd_messages::{
+use crate::etcd_messages::{
     ASCEND, BY_CREATE_REVISION, CREATE_REVISION, Compare, DELETE_RANGE, DELETED, DESCEND, DeleteRangeRequest,
     DeleteRangeResponse, Empty, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LeaseGrantRequest, LeaseGrantResponse,
     LeaseId, Operation, PutRequest, RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse, WATCH,
@@ -29,7 +29,7 @@ const LEASE_SECONDS: i64 = 60;
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(20);
 
 /// See the module's text.
-pub(super) struct Etcd {
+pub(crate) struct Etcd {
     channel: Channel,
     lease: i64,
     keep_alive: JoinHandle<()>,
@@ -47,7 +47,7 @@ impl Drop for Etcd {
 }
 
 impl Etcd {
-    pub(super) async fn open(address: &str, lock: &str) -> Result<Self, String> {
+    pub(crate) async fn open(address: &str, lock: &str) -> Result<Self, String> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
         let channel = endpoint.tcp_nodelay(true).connect().await.map_err(|error| format!("{error:?}"))?;
         let granted: LeaseGrantResponse = call(&channel, LEASE_GRANT, LeaseGrantRequest { ttl: LEASE_SECONDS }).await?;
@@ -128,12 +128,12 @@ impl Etcd {
 
 #[async_trait]
 impl LockClient for Etcd {
-    async fn acquire(&mut self) -> Result<Option<i64>, String> {
+    async fn acquire(&mut self) -> Result<Option<u64>, String> {
         let (own, first) = self.enqueue().await?;
         if first.is_some_and(|first| first != own) {
             self.wait_for_older(own).await?;
         }
-        Ok(Some(own))
+        Ok(u64::try_from(own).ok())
     }
 
     async fn release(&mut self) -> Result<(), String> {
