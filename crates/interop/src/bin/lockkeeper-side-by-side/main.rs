@@ -27,7 +27,7 @@ use compare::Comparison;
 use error::CompareError;
 use run::{Account, System};
 use script::Script;
-use servers::{LockkeeperCluster, ZooKeeperEnsemble};
+use servers::{SERVERS, Servers};
 
 /// Sends the same requests to a real ZooKeeper and to Lockkeeper and compares replies, stats and events.
 ///
@@ -42,7 +42,7 @@ struct Arguments {
     /// Addresses of an empty ZooKeeper [default: starts one]
     #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…")]
     zookeeper: Vec<SocketAddr>,
-    /// NodeAddresses for ZooKeeper's clients of a Lockkeeper with nothing in it; started here if none are given
+    /// Addresses for ZooKeeper's clients of an empty Lockkeeper [default: starts one]
     #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…")]
     lockkeeper: Vec<SocketAddr>,
     /// The server binary [default: `lockkeeper` beside this program]
@@ -86,28 +86,32 @@ fn both(arguments: &Arguments) -> Result<Comparison, CompareError> {
     if let Some(out) = &arguments.out {
         std::fs::create_dir_all(out).map_err(CompareError::io("make the directory for the accounts"))?;
     }
-    let zookeeper = with_zookeeper(arguments, &script, &scratch.path().join("zookeeper"))?;
-    let lockkeeper = with_lockkeeper(arguments, &script, &scratch.path().join("lockkeeper"))?;
+    let zookeeper = account_at(arguments, &script, System::ZooKeeper, &arguments.zookeeper, scratch.path())?;
+    let lockkeeper = account_at(arguments, &script, System::Lockkeeper, &arguments.lockkeeper, scratch.path())?;
     Ok(Comparison::of(&script, &zookeeper, &lockkeeper, arguments.only.is_empty()))
 }
 
-fn with_zookeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, CompareError> {
-    if !arguments.zookeeper.is_empty() {
-        return account_of(arguments, script, System::ZooKeeper, &arguments.zookeeper);
+/// Executes the script at these servers, or at some that it starts.
+fn account_at(
+    arguments: &Arguments,
+    script: &Script,
+    system: System,
+    given: &[SocketAddr],
+    scratch: &Path,
+) -> Result<Account, CompareError> {
+    if !given.is_empty() {
+        return account_of(arguments, script, system, given);
     }
-    let ensemble = ZooKeeperEnsemble::start(directory)?;
-    let account = account_of(arguments, script, System::ZooKeeper, ensemble.addresses());
-    keep_logs(arguments, directory, "zookeeper");
-    account
-}
-
-fn with_lockkeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, CompareError> {
-    if !arguments.lockkeeper.is_empty() {
-        return account_of(arguments, script, System::Lockkeeper, &arguments.lockkeeper);
+    let servers = Servers::start(system, arguments.lockkeeper_bin.as_deref(), &scratch.join(system.name()))?;
+    let account = account_of(arguments, script, system, &servers.addresses);
+    if let Some(out) = &arguments.out {
+        for server in 1..=SERVERS {
+            let kept = out.join(format!("{}-{server}.log", system.name()));
+            if let Err(error) = std::fs::copy(servers.log(server), kept) {
+                eprintln!("cannot keep the log of server {server} of {}: {error}", system.name());
+            }
+        }
     }
-    let cluster = LockkeeperCluster::start(arguments.lockkeeper_bin.as_deref(), directory)?;
-    let account = account_of(arguments, script, System::Lockkeeper, cluster.addresses());
-    keep_logs(arguments, directory, "lockkeeper");
     account
 }
 
@@ -120,23 +124,9 @@ fn account_of(
 ) -> Result<Account, CompareError> {
     let mut account = Account::default();
     let ended = run::run(script, system, servers, &mut account);
-    let file = match system {
-        System::ZooKeeper => "zookeeper.txt",
-        System::Lockkeeper => "lockkeeper.txt",
-    };
     if let Some(out) = &arguments.out {
-        std::fs::write(out.join(file), account.text(script)).map_err(CompareError::io("write an account"))?;
+        let file = out.join(format!("{}.txt", system.name()));
+        std::fs::write(file, account.text(script)).map_err(CompareError::io("write an account"))?;
     }
     ended.map(|()| account)
-}
-
-/// Keeps each server's log, which is beside its data in a folder named after its number.
-fn keep_logs(arguments: &Arguments, directory: &Path, who: &str) {
-    let Some(out) = &arguments.out else { return };
-    for server in 1..=servers::SERVERS {
-        let log = directory.join(server.to_string()).join("log");
-        if let Err(error) = std::fs::copy(log, out.join(format!("{who}-{server}.log"))) {
-            eprintln!("cannot keep the log of server {server} of {who}: {error}");
-        }
-    }
 }

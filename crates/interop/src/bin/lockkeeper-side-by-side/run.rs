@@ -35,6 +35,16 @@ pub(crate) enum System {
     Lockkeeper,
 }
 
+impl System {
+    /// As files are named.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ZooKeeper => "zookeeper",
+            Self::Lockkeeper => "lockkeeper",
+        }
+    }
+}
+
 /// Transcript of one system.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
