@@ -8,30 +8,7 @@ use std::time::Duration;
 
 use lockkeeper_core::*;
 
-use support::MeasuredLog;
-
-fn act(log: &mut MeasuredLog, session: SessionId, op: Op) {
-    log.apply(Command::Do { actor: Actor::of(session), op });
-}
-
-fn create(path: &str, kind: NodeKind) -> Op {
-    let path = NodePath::parse(path).unwrap_or_else(|e| panic!("{e}"));
-    let (data, acl) = ([b'x'; 32].into(), vec![AclEntry::open()]);
-    NodeOp::Create { path, data, kind, sequential: Sequential::No, acl }.into()
-}
-
-fn acquire(lock: &str, uuid: u128) -> Op {
-    let lock = LockName::parse(lock).unwrap_or_else(|e| panic!("{e}"));
-    // Names in no order, as real ones are.
-    let uuid = RequestId(uuid.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-    LockOp::Acquire { locks: vec![lock], mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "worker".into() }.into()
-}
-
-/// Time that this thread has had a processor: others use the machine too.
-fn on_cpu() -> Duration {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
-    Duration::from(now.unwrap_or_else(|error| panic!("{error}")))
-}
+use support::{MeasuredLog, acquire_one, create, on_cpu};
 
 /// The shortest, the median and the longest of a few.
 fn measure(log: &MeasuredLog, session: SessionId, beside_a_copy: bool) -> [Duration; 3] {
@@ -57,30 +34,24 @@ fn measure(log: &MeasuredLog, session: SessionId, beside_a_copy: bool) -> [Durat
 fn op_of(shape: &str, n: u32) -> Op {
     match shape {
         "nodes of one directory" => create(&format!("/own/{n:08}"), NodeKind::Ephemeral),
-        "locks of its own" => acquire(&format!("own/{:08}", n.wrapping_mul(2_654_435_761)), n.into()),
-        _ => acquire("one", n.into()),
+        "locks of its own" => acquire_one(&format!("own/{:08}", n.wrapping_mul(2_654_435_761)), n),
+        _ => acquire_one("one", n),
     }
 }
 
 fn main() {
     let others = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(200_000_u32);
-    let mut log = MeasuredLog::new(Rules { max_ephemerals_per_session: 100_000, ..Rules::default() });
+    let mut log = MeasuredLog::new(Rules::default().max_state_bytes);
     log.open();
-    for directory in 0..others / 1_000 {
-        log.apply(Command::Do { actor: Actor::default(), op: create(&format!("/d{directory}"), NodeKind::Persistent) });
-        for node in 1..1_000 {
-            let op = create(&format!("/d{directory}/node-{node}"), NodeKind::Persistent);
-            log.apply(Command::Do { actor: Actor::default(), op });
-        }
-    }
+    log.make_nodes(others);
     let most = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(100_000_u32);
     for count in [10_000_u32, 100_000].into_iter().filter(|count| *count <= most) {
         for shape in ["nodes of one directory", "locks of its own", "places in one queue"] {
             let mut own = log.clone();
             let session = own.open();
-            act(&mut own, session, create("/own", NodeKind::Persistent));
+            own.act(session, create("/own", NodeKind::Persistent));
             for n in 0..count {
-                act(&mut own, session, op_of(shape, n));
+                own.act(session, op_of(shape, n));
             }
             for beside_a_copy in [false, true] {
                 let [shortest, median, longest] = measure(&own, session, beside_a_copy);

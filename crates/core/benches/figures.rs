@@ -8,14 +8,12 @@ use std::time::Instant;
 
 use lockkeeper_core::*;
 
-use support::MeasuredLog;
+use support::{MeasuredLog, acquire, lock, token};
 
 /// As many as a session may have, but for the one that the cycles need.
 const WAITERS: u32 = 99_999;
 
-fn act(log: &mut MeasuredLog, op: impl Into<Op>) -> Outcome {
-    log.apply(Command::Do { actor: Actor::of(SessionId(1)), op: op.into() })
-}
+const SESSION: SessionId = SessionId(1);
 
 /// Runs something and says how long one of `count` took.
 fn timed<T>(what: &str, count: u32, work: impl FnOnce() -> T) -> T {
@@ -26,52 +24,26 @@ fn timed<T>(what: &str, count: u32, work: impl FnOnce() -> T) -> T {
     result
 }
 
-fn acquire(lock: &LockName, uuid: u128, mode: LockMode) -> LockOp {
-    LockOp::Acquire { locks: vec![lock.clone()], mode, delay_ms: 0, uuid: RequestId(uuid), label: "worker".into() }
-}
-
-fn token(outcome: &Outcome) -> FencingToken {
-    match &outcome.reply {
-        Ok(Reply::Queued { token, .. }) => *token,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn main() {
-    let mut log =
-        MeasuredLog::new(Rules { max_ephemerals_per_session: 100_000, max_state_bytes: u64::MAX, ..Rules::default() });
+    let mut log = MeasuredLog::new(u64::MAX);
     log.open();
-    let own = LockName::parse("own").unwrap_or_else(|e| panic!("{e}"));
+    let own = lock("own");
     let cycles = |log: &mut MeasuredLog, count: u32| {
         for uuid in 0..count {
-            let token = token(&act(log, acquire(&own, u128::from(uuid), LockMode::Exclusive)));
-            act(log, LockOp::Release { locks: vec![own.clone()], token });
+            let token = token(&log.act(SESSION, acquire(vec![own.clone()], LockMode::Exclusive, u128::from(uuid))));
+            log.act(SESSION, LockOp::Release { locks: vec![own.clone()], token });
         }
     };
     timed("acquire and release, small state", 200_000, || cycles(&mut log, 200_000));
 
-    let data = NodeData::from([b'x'; 32]);
-    let create = |path: String, data: &NodeData| NodeOp::Create {
-        path: NodePath::parse(&path).unwrap_or_else(|e| panic!("{e}")),
-        data: data.clone(),
-        kind: NodeKind::Persistent,
-        sequential: Sequential::No,
-        acl: vec![AclEntry::open()],
-    };
-    timed("create 1,000,000 nodes", 1_000_000, || {
-        for directory in 0..1_000 {
-            act(&mut log, create(format!("/d{directory}"), &data));
-            for node in 1..1_000 {
-                act(&mut log, create(format!("/d{directory}/node-{node}"), &data));
-            }
-        }
-    });
+    timed("create 1,000,000 nodes", 1_000_000, || log.make_nodes(1_000_000));
     timed("acquire and release, large state", 200_000, || cycles(&mut log, 200_000));
 
-    let queue = LockName::parse("queue").unwrap_or_else(|e| panic!("{e}"));
+    let queue = lock("queue");
     let waiters = timed("99,999 requests in one queue, one in ten exclusive", WAITERS, || {
         let mode = |i| if i % 10 == 0 { LockMode::Exclusive } else { LockMode::Shared };
-        (0..u128::from(WAITERS)).map(|i| act(&mut log, acquire(&queue, i, mode(i)))).collect::<Vec<_>>()
+        let ask = |i| log.act(SESSION, acquire(vec![queue.clone()], mode(i), i));
+        (0..u128::from(WAITERS)).map(ask).collect::<Vec<_>>()
     });
     let paths: Vec<NodePath> = log.state.lock(&queue).into_iter().flat_map(|q| q.requests()).map(|r| r.path).collect();
     timed("standing of each", WAITERS, || paths.iter().for_each(|path| drop(log.state.standing(path))));
@@ -87,5 +59,5 @@ fn main() {
     timed("validate", 1, || restored.validate()).unwrap_or_else(|e| panic!("{e}"));
     let memory = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     println!("{}", memory.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default());
-    timed("end a session with 99,999 ephemerals", 1, || log.apply(Command::CloseSession { session: SessionId(1) }));
+    timed("end a session with 99,999 ephemerals", 1, || log.apply(Command::CloseSession { session: SESSION }));
 }

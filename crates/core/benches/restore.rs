@@ -8,61 +8,30 @@
 
 mod support;
 
-use std::time::Duration;
-
 use lockkeeper_core::*;
 
-use support::MeasuredLog;
+use support::{MeasuredLog, acquire_one, on_cpu};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A log whose commands fill a state.
-struct Filler(MeasuredLog);
-
-impl Filler {
-    fn create(&mut self, path: &str) {
-        let path = NodePath::parse(path).unwrap_or_else(|e| panic!("{e}"));
-        let (data, acl) = ([b'x'; 32].into(), vec![AclEntry::open()]);
-        let op = NodeOp::Create { path, data, kind: NodeKind::Persistent, sequential: Sequential::No, acl };
-        self.0.apply(Command::Do { actor: Actor::default(), op: op.into() });
-    }
-
-    fn fill(&mut self, shape: &str, count: u32) {
-        match shape {
-            "nodes" => {
-                for directory in 0..count / 1_000 {
-                    self.create(&format!("/d{directory}"));
-                    (1..1_000).for_each(|node| self.create(&format!("/d{directory}/node-{node}")));
+fn fill(log: &mut MeasuredLog, shape: &str, count: u32) {
+    match shape {
+        "nodes" => log.make_nodes(count),
+        "locks" => {
+            let mut session = log.open();
+            for n in 0..count {
+                if n % 1_000 == 999 {
+                    session = log.open();
                 }
+                log.act(session, acquire_one(&format!("orders/{n}"), n));
             }
-            "locks" => {
-                let mut session = self.0.open();
-                for n in 0..count {
-                    if n % 1_000 == 999 {
-                        session = self.0.open();
-                    }
-                    let lock = LockName::parse(&format!("orders/{n}")).unwrap_or_else(|e| panic!("{e}"));
-                    let (mode, label) = (LockMode::Exclusive, "worker".into());
-                    let uuid = RequestId(u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-                    let op = LockOp::Acquire { locks: vec![lock], mode, delay_ms: 0, uuid, label };
-                    self.0.apply(Command::Do { actor: Actor::of(session), op: op.into() });
-                }
-            }
-            "sessions" => {
-                (0..count).for_each(|_| {
-                    self.0.open();
-                });
-            }
-            other => panic!("no shape '{other}'"),
         }
+        "sessions" => (0..count).for_each(|_| {
+            log.open();
+        }),
+        other => panic!("no shape '{other}'"),
     }
-}
-
-/// Time that this process has had a processor: others use the machine too.
-fn on_cpu() -> Duration {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
-    Duration::from(now.unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Resident memory in bytes.
@@ -87,10 +56,10 @@ fn main() {
     let shape = arguments.next().unwrap_or_else(|| "nodes".into());
     let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(1_000_000);
     if writes {
-        let mut filler = Filler(MeasuredLog::new(Rules { max_state_bytes: u64::MAX, ..Rules::default() }));
-        filler.fill(&shape, count);
+        let mut log = MeasuredLog::new(u64::MAX);
+        fill(&mut log, &shape, count);
         let to = std::fs::File::create(arguments.next().unwrap_or_default()).unwrap_or_else(|e| panic!("{e}"));
-        return filler.0.state.write_snapshot(to).unwrap_or_else(|e| panic!("{e}"));
+        return log.state.write_snapshot(to).unwrap_or_else(|e| panic!("{e}"));
     }
     let path = snapshot(&shape, count);
     for round in 1..=3 {

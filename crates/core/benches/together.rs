@@ -8,33 +8,22 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_core::*;
 
-use support::MeasuredLog;
+use support::{MeasuredLog, acquire, lock, token};
 
 /// Locks in the state beside those that are measured.
 const OTHERS: u32 = 50_000;
 const ROUNDS: u32 = 200;
 
-struct Timed(MeasuredLog);
+const SESSION: SessionId = SessionId(1);
 
-impl Timed {
-    fn act(&mut self, op: LockOp) -> (Outcome, Duration) {
-        let began = Instant::now();
-        let outcome = self.0.apply(Command::Do { actor: Actor::of(SessionId(1)), op: op.into() });
-        (outcome, began.elapsed())
-    }
-
-    fn acquire(&mut self, locks: &[LockName], uuid: u128) -> (FencingToken, Duration) {
-        let (locks, mode, uuid) = (locks.to_vec(), LockMode::Exclusive, RequestId(uuid));
-        let (outcome, took) = self.act(LockOp::Acquire { locks, mode, delay_ms: 0, uuid, label: "worker".into() });
-        match outcome.reply {
-            Ok(Reply::Queued { token, held: true, .. }) => (token, took),
-            other => panic!("{other:?}"),
-        }
-    }
+fn timed(log: &mut MeasuredLog, op: impl Into<Op>) -> (Outcome, Duration) {
+    let began = Instant::now();
+    let outcome = log.act(SESSION, op);
+    (outcome, began.elapsed())
 }
 
 fn names(prefix: &str, count: u32) -> Vec<LockName> {
-    (0..count).map(|n| LockName::parse(&format!("{prefix}/{n:06}")).unwrap_or_else(|e| panic!("{e}"))).collect()
+    (0..count).map(|n| lock(&format!("{prefix}/{n:06}"))).collect()
 }
 
 /// The middle one and the longest.
@@ -44,18 +33,19 @@ fn show(what: &str, mut took: Vec<Duration>) {
 }
 
 fn main() {
-    let mut timed = Timed(MeasuredLog::new(Rules { max_ephemerals_per_session: 100_000, ..Rules::default() }));
-    timed.0.open();
-    for (number, lock) in names("others", OTHERS).into_iter().enumerate() {
-        timed.acquire(&[lock], number as u128);
+    let mut log = MeasuredLog::new(Rules::default().max_state_bytes);
+    log.open();
+    for (number, name) in (0..).zip(names("others", OTHERS)) {
+        log.act(SESSION, acquire(vec![name], LockMode::Exclusive, number));
     }
     for count in [1, 32, 256] {
         let (mut acquires, mut releases) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             let locks = names(&format!("together/{count}/{round}"), count);
-            let (token, took) = timed.acquire(&locks, u128::MAX - u128::from(round));
+            let uuid = u128::MAX - u128::from(round);
+            let (held, took) = timed(&mut log, acquire(locks.clone(), LockMode::Exclusive, uuid));
             acquires.push(took);
-            releases.push(timed.act(LockOp::Release { locks, token }).1);
+            releases.push(timed(&mut log, LockOp::Release { locks, token: token(&held) }).1);
         }
         show(&format!("acquire {count} locks together"), acquires);
         show(&format!("release {count} locks together"), releases);
