@@ -1,23 +1,32 @@
 //! Measures consensus on this machine: three nodes in one process with real stores, over loopback. Proposals
 //! per second, read barriers per second. `cargo bench -p lockkeeper-consensus --bench measure [SECONDS]`
 
-use std::collections::{BTreeMap, BTreeSet};
+#![allow(clippy::unwrap_used)] // it ends where something is not as it must be
+
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, ClockReport, Committed, Config, Consensus, FramedTransport, LogPosition, Parts, PeerAuth, PeerBook,
-    PeerIdentity, PeerService, Restored, ServiceError, SnapshotEncoder, StartId, StateMachine, Timekeeper,
+    BlockingPool, Committed, Config, Consensus, FramedTransport, LogPosition, Parts, PeerAuth, Restored,
+    SnapshotEncoder, StateMachine,
 };
-use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 
+#[allow(dead_code)] // it uses a part
+#[path = "../tests/it/common.rs"]
+mod common;
 #[path = "../tests/it/listener.rs"]
 mod listener;
+#[path = "../tests/it/memory_network.rs"]
+mod memory_network;
 
+use common::{Echo, WallTime};
+use memory_network::{DataDirectory, until};
+
+/// Counts only, so that the machine costs nothing.
 struct Counter(AtomicU64);
 
 impl StateMachine for Counter {
@@ -41,71 +50,28 @@ impl StateMachine for Counter {
     }
 }
 
-/// Stamps entries with the machine's clock.
-struct WallTime;
-
-impl Timekeeper for WallTime {
-    fn lead(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-    }
-
-    fn reading_to_send(&self) -> u64 {
-        0
-    }
-
-    fn follow(&self, _: u64, _: Duration) {}
-
-    fn report(&self) -> ClockReport {
-        ClockReport { wall_ms: self.lead(), clock_ms: None }
-    }
-
-    fn reported(&self, _: u64, _: ClockReport) {}
-
-    fn set_voters(&self, _: BTreeSet<u64>) {}
-}
-
-struct Silent;
-
-#[async_trait]
-impl PeerService for Silent {
-    async fn serve(&self, _: u64, _: Bytes) -> Result<Bytes, ServiceError> {
-        Ok(Bytes::new())
-    }
-}
-
 async fn node(
     dir: &std::path::Path,
     node: u64,
     peers: BTreeMap<u64, String>,
     listener: tokio::net::TcpListener,
 ) -> Consensus {
-    let mut options = Options::new(Arc::new(|error| panic!("{error}")));
-    options.free_floor_bytes = 0;
-    let dir = dir.join(node.to_string());
-    let identity = Identity { cluster: "measure".into(), node, directory: u128::from(node) };
-    let (store, opened) = Store::open(&dir, &identity, options.clone()).expect("a store");
-    let snapshots = SnapshotStore::open(&dir, store.bounds(), &options).expect("snapshots");
-    let boot = node;
-    let identity = PeerIdentity {
-        cluster: "measure".into(),
-        node,
-        directory: opened.directory,
-        start: StartId { number: opened.incarnation, boot },
-    };
-    let book = PeerBook::open(&dir, identity, &peers).expect("a peer book");
+    let fatal: Arc<dyn Fn(String) + Send + Sync> = Arc::new(|line| panic!("{line}"));
+    let directory = DataDirectory::open(&dir.join(node.to_string()), node, &peers, fatal.clone());
+    let DataDirectory { store, opened, snapshots, book, start, .. } = directory;
     let consensus = Consensus::start(Parts {
-        config: Config::new("measure", node, peers),
+        config: Config::new("test", node, peers),
         store: Arc::new(store),
         opened,
         snapshots: Arc::new(snapshots),
         blocking: Arc::new(BlockingPool),
         machine: Arc::new(Counter(AtomicU64::new(0))),
-        service: Arc::new(Silent),
+        service: Arc::new(Echo),
         transport: Arc::new(FramedTransport::new(book.clone()).expect("a transport")),
         memory: book.clone(),
-        boot,
+        boot: start.boot,
         time: Arc::new(WallTime),
-        fatal: Arc::new(|line| panic!("{line}")),
+        fatal,
     })
     .await
     .expect("consensus");
@@ -169,15 +135,11 @@ async fn main() {
     for (id, listener) in listeners {
         nodes.insert(id, node(dir.path(), id, peers.clone(), listener).await);
     }
-    let leader = loop {
-        let view = *nodes[&1].leadership().borrow();
-        match view.leader {
-            Some(leader) if nodes.values().all(|node| node.leadership().borrow().leader == Some(leader)) => {
-                break leader;
-            }
-            _ => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    };
+    let leader = until("one leader", || {
+        let leader = nodes[&1].leadership().borrow().leader;
+        leader.filter(|_| nodes.values().all(|node| node.leadership().borrow().leader == leader))
+    })
+    .await;
     let follower = if leader == 1 { 2 } else { 1 };
     let payload = Bytes::from(vec![7; 100]);
     for (at, name) in [(leader, "leader"), (follower, "follower")] {
