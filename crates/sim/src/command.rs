@@ -119,12 +119,6 @@ pub fn main() -> ExitCode {
     if let Some(filter) = &args.log {
         tracing_subscriber::fmt().with_env_filter(filter.as_str()).with_writer(std::io::stderr).without_time().init();
     }
-    if !crate::DETERMINISTIC {
-        eprintln!(
-            "this build cannot run a seed twice and see the same: build it without RUSTFLAGS in the environment \
-             (.cargo/config.toml sets tokio_unstable)"
-        );
-    }
     if args.determinism {
         return determinism(&args);
     }

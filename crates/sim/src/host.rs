@@ -14,12 +14,14 @@ use tokio::time::Instant;
 
 use crate::clock::HostClock;
 
-/// Whether this build can run a seed twice with the same result: tokio seeds its own choices only with `--cfg
-/// tokio_unstable`, which `.cargo/config.toml` sets and a `RUSTFLAGS` in the environment removes.
-pub const DETERMINISTIC: bool = cfg!(tokio_unstable);
+// tokio takes a seed for its own choices only so.
+#[cfg(not(tokio_unstable))]
+compile_error!(
+    "this build cannot run a seed twice and see the same: RUSTFLAGS in the environment, or rustflags of your own \
+     configuration, replace those of .cargo/config.toml; unset them, or add `--cfg tokio_unstable` to them"
+);
 
 /// More polls of its tasks in one tick are a livelock, which the run would never leave. A busy tick has some thousands.
-#[cfg(tokio_unstable)]
 const MAX_POLLS: u64 = 1_000_000;
 
 /// See the module's text.
@@ -53,17 +55,12 @@ impl Host {
     pub(crate) fn boot(&mut self, seed: u64) -> std::io::Result<()> {
         let mut builder = Builder::new_current_thread();
         builder.enable_time().start_paused(true);
-        #[cfg(tokio_unstable)]
-        {
-            let polls = self.polls.clone();
-            builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
-            builder.on_before_task_poll(move |_| {
-                let polled = polls.fetch_add(1, Ordering::Relaxed);
-                assert!(polled < MAX_POLLS, "livelock: tasks wake each other, {polled} polls while time stood still");
-            });
-        }
-        #[cfg(not(tokio_unstable))]
-        let _ = seed;
+        let polls = self.polls.clone();
+        builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+        builder.on_before_task_poll(move |_| {
+            let polled = polls.fetch_add(1, Ordering::Relaxed);
+            assert!(polled < MAX_POLLS, "livelock: tasks wake each other, {polled} polls while time stood still");
+        });
         let runtime = builder.build()?;
         {
             let _inside = runtime.enter();
@@ -171,7 +168,7 @@ pub(crate) fn panics() -> Vec<String> {
     PANICS.with_borrow_mut(|panics| panics.as_mut().map(std::mem::take).unwrap_or_default())
 }
 
-#[cfg(all(test, tokio_unstable))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

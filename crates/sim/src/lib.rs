@@ -25,7 +25,6 @@ mod trace;
 pub mod world;
 
 pub use calls::{ClientNet, Incoming};
-pub use host::DETERMINISTIC;
 pub use net::CallError;
 pub use settings::{CLIENTS, Crash, DiskPlan, HostId, LinkPlan, WorldPlan};
 pub use world::{Fatal, World};
