@@ -271,7 +271,7 @@ fn lines(text: &str) -> Option<Vec<StoredWrite>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_checkers::skip::skip;
+    use lockkeeper_checkers::skip::needs;
 
     async fn refuses_what_is_stale(store: &Store) {
         let fenced = store.open(true).await.unwrap();
@@ -321,7 +321,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_database_refuses_what_is_stale() {
-        let Some(programs) = crate::postgres::installed() else { return skip(crate::postgres::PACKAGES) };
+        let Some(programs) = needs(crate::postgres::PACKAGES, crate::postgres::installed) else { return };
         let dir = tempfile::tempdir().unwrap();
         let postgres = crate::postgres::Postgres::start(&programs, dir.path()).await.unwrap();
         refuses_what_is_stale(&Store::Postgres(postgres.url())).await;

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use futures::executor::block_on;
-use lockkeeper_checkers::skip::skip;
+use lockkeeper_checkers::skip::has;
 use lockkeeper_store::{Done, FatalError, Identity, LogPosition, Opened, Options, Record, Store};
 use rand::SeedableRng as _;
 
@@ -82,8 +82,8 @@ fn cut(disk: &Disk, data: &Path, seed: u64, is_purged: bool) -> Lost {
 
 #[test]
 fn a_power_cut_during_a_purge_or_the_rest_after_it_loses_nothing_acknowledged() {
-    if !super::possible() {
-        return skip("strace, and leave to trace");
+    if !has("strace, and leave to trace", super::possible) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().canonicalize().unwrap();

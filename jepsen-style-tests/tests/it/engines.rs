@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jepsen_style_tests::servers::redis::{self, Redis};
 use jepsen_style_tests::servers::zookeeper::{self, ZooKeeper};
-use lockkeeper_checkers::skip::skip;
+use lockkeeper_checkers::skip::has;
 use lockkeeper_engines::{
     EngineError, Lease, LockEngine, LockRequest, RedisEngine, RedisOptions, RedlockEngine, Wait, ZookeeperEngine,
     ZookeeperOptions, lock,
@@ -85,8 +85,8 @@ impl Subject for OneRedis {
 
 #[tokio::test]
 async fn redis_keeps_the_contract() {
-    if !redis::installed() {
-        return skip(redis::PACKAGES);
+    if !has(redis::PACKAGES, redis::installed) {
+        return;
     }
     let dir = directory();
     let server = OneRedis(Redis::start(dir.path(), "redis").await.unwrap());
@@ -96,8 +96,8 @@ async fn redis_keeps_the_contract() {
 
 #[tokio::test]
 async fn redis_loses_locks_with_its_data_and_at_a_failover() {
-    if !redis::installed() {
-        return skip(redis::PACKAGES);
+    if !has(redis::PACKAGES, redis::installed) {
+        return;
     }
     let dir = directory();
     let mut primary = Redis::start(dir.path(), "primary").await.unwrap();
@@ -148,8 +148,8 @@ async fn redis_loses_locks_with_its_data_and_at_a_failover() {
 
 #[tokio::test]
 async fn redis_out_of_reach_is_an_error_of_its_class() {
-    if !redis::installed() {
-        return skip(redis::PACKAGES);
+    if !has(redis::PACKAGES, redis::installed) {
+        return;
     }
     let dir = directory();
     let mut server = Redis::start(dir.path(), "redis").await.unwrap();
@@ -232,8 +232,8 @@ impl Subject for FiveRedis {
 
 #[tokio::test]
 async fn redlock_keeps_the_contract() {
-    if !redis::installed() {
-        return skip(redis::PACKAGES);
+    if !has(redis::PACKAGES, redis::installed) {
+        return;
     }
     let five = FiveRedis::start(&directory()).await;
     the_example_runs("redlock", &five.0.iter().map(Redis::url).collect::<Vec<_>>(), false).await;
@@ -242,8 +242,8 @@ async fn redlock_keeps_the_contract() {
 
 #[tokio::test]
 async fn redlock_needs_a_majority_with_its_data() {
-    if !redis::installed() {
-        return skip(redis::PACKAGES);
+    if !has(redis::PACKAGES, redis::installed) {
+        return;
     }
     let dir = directory();
     let mut five = FiveRedis::start(&dir).await;
@@ -309,8 +309,8 @@ impl Subject for OneZooKeeper {
 
 #[tokio::test]
 async fn zookeeper_keeps_the_contract() {
-    if !zookeeper::installed() {
-        return skip(zookeeper::PACKAGES);
+    if !has(zookeeper::PACKAGES, zookeeper::installed) {
+        return;
     }
     let dir = directory();
     let server = OneZooKeeper(ZooKeeper::start(dir.path(), 1, Duration::from_millis(200)).await.unwrap());

@@ -9,7 +9,7 @@ use jepsen_style_tests::servers::mariadb::{self, MariaDb};
 use jepsen_style_tests::servers::subjects::{
     MARIADB_OPTIONS, MySqlGetLock, MySqlTable, PostgresAdvisory, PostgresTable,
 };
-use lockkeeper_checkers::skip::skip;
+use lockkeeper_checkers::skip::needs;
 use lockkeeper_client::Moment;
 use lockkeeper_engines::{
     EngineError, Lease, LockEngine, LockRequest, Mode, MySqlEngine, MySqlGetLockEngine, PostgresAdvisoryEngine,
@@ -45,22 +45,16 @@ async fn renewed(engine: &dyn LockEngine, lease: &Lease) -> Result<Moment, Engin
     renewed
 }
 
-/// A server, unless it is not installed: then the test is skipped.
+/// A server, unless the test is skipped.
 async fn mariadb(options: &[&str]) -> Option<(tempfile::TempDir, MariaDb)> {
-    if !mariadb::installed() {
-        skip(mariadb::PACKAGES);
-        return None;
-    }
+    needs(mariadb::PACKAGES, || mariadb::installed().then_some(()))?;
     let logs = tempfile::tempdir().unwrap();
     let server = MariaDb::start(logs.path(), options).await.unwrap();
     Some((logs, server))
 }
 
 async fn postgres() -> Option<(tempfile::TempDir, Postgres)> {
-    let Some(programs) = postgres::installed() else {
-        skip(postgres::PACKAGES);
-        return None;
-    };
+    let programs = needs(postgres::PACKAGES, postgres::installed)?;
     let logs = tempfile::tempdir().unwrap();
     let server = Postgres::start(&programs, logs.path()).await.unwrap();
     Some((logs, server))

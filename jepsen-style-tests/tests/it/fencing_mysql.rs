@@ -3,7 +3,7 @@
 
 use futures::future::join_all;
 use jepsen_style_tests::servers::mariadb::{self, MariaDb};
-use lockkeeper_checkers::skip::skip;
+use lockkeeper_checkers::skip::has;
 use lockkeeper_client::fencing::sql::{Dialect, FencedTable, parameter, refused};
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error, Opts, OptsBuilder, Params, TxOpts, Value};
@@ -34,8 +34,8 @@ async fn row(db: &mut Conn, key: &str) -> (i64, i64) {
 
 #[tokio::test]
 async fn mariadb_writes_nothing_for_a_stale_token() {
-    if !mariadb::installed() {
-        return skip(mariadb::PACKAGES);
+    if !has(mariadb::PACKAGES, mariadb::installed) {
+        return;
     }
     let logs = tempfile::tempdir().unwrap();
     let server = MariaDb::start(logs.path(), &[]).await.unwrap();

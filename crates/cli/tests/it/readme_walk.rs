@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use lockkeeper_checkers::skip::{has_programs, skip};
+use lockkeeper_checkers::skip::{has, has_programs};
 
 use crate::support::{Dev, Killed, eventually, lockkeeper};
 
@@ -76,8 +76,8 @@ pub(crate) fn printed_in(directory: &Path, script: &str, endpoints: &[String]) -
 
 #[test]
 fn the_readmes_blocks_take_the_lock_under_rising_tokens() {
-    if !has_programs(&["curl"]) {
-        return skip("curl");
+    if !has("curl", || has_programs(&["curl"])) {
+        return;
     }
     let (_dev, endpoints) = start_dev();
     let mut last = 0;
@@ -92,8 +92,8 @@ fn the_readmes_blocks_take_the_lock_under_rising_tokens() {
 
 #[test]
 fn the_walk_prints_what_the_page_says() {
-    if !has_programs(&["curl"]) {
-        return skip("curl");
+    if !has("curl", || has_programs(&["curl"])) {
+        return;
     }
     let (_dev, endpoints) = start_dev();
     let walk = block(HTTP, "## A walk with curl");
@@ -164,8 +164,8 @@ impl LostToken {
 
 #[test]
 fn the_way_back_of_the_page_leads_back() {
-    if !has_programs(&["curl", "openssl"]) {
-        return skip("curl and openssl");
+    if !has("curl and openssl", || has_programs(&["curl", "openssl"])) {
+        return;
     }
     let section = SECURITY.split("### When the last token of an administrator is lost").nth(1).unwrap();
     let blocks: Vec<&str> = section.split("```bash\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
@@ -232,8 +232,8 @@ fn addresses(dev: &Dev) -> Vec<(String, String)> {
 
 #[test]
 fn the_front_node_of_the_page_serves_and_its_session_moves_when_it_is_killed() {
-    if !has_programs(&["curl"]) {
-        return skip("curl");
+    if !has("curl", || has_programs(&["curl"])) {
+        return;
     }
     let dev = Dev::start(3, &[]);
     let addresses = addresses(&dev);

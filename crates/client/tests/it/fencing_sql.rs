@@ -8,7 +8,7 @@ pub(crate) mod postgres;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use lockkeeper_checkers::skip::{has_programs, skip};
+use lockkeeper_checkers::skip::{has, has_programs, needs};
 use lockkeeper_client::fencing::sql::{Dialect, FENCE_TABLE, FencedTable, RAISE_FENCE, accepted, parameter};
 use tokio_postgres::{Client, NoTls, types::ToSql};
 
@@ -34,7 +34,7 @@ async fn written(db: &Client, statement: &str, token: u64, rest: &[&(dyn ToSql +
 
 #[tokio::test]
 async fn stale_tokens_write_nothing() {
-    let Some(programs) = installed() else { return skip("postgresql") };
+    let Some(programs) = needs("postgresql", installed) else { return };
     let server = Postgres::start(&programs).await.unwrap();
     let db = connect(&server).await;
     db.batch_execute("CREATE TABLE accounts (id TEXT PRIMARY KEY, balance BIGINT NOT NULL)").await.unwrap();
@@ -134,8 +134,8 @@ print(db.execute("SELECT lock, token FROM lockkeeper_fence").fetchall())
 #[test]
 fn sqlite_writes_nothing_for_a_stale_token() {
     // Its module sqlite3 is the SQLite of this test.
-    if !has_programs(&["python3"]) {
-        return skip("python3");
+    if !has("python3", || has_programs(&["python3"])) {
+        return;
     }
     let accounts = FencedTable::new("main.accounts", "id").unwrap().dialect(Dialect::Sqlite);
     let (update, upsert) = (accounts.update(&["balance"]).unwrap(), accounts.upsert(&["balance"]).unwrap());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_checkers::skip::skip;
+use lockkeeper_checkers::skip::needs;
 use lockkeeper_client::fencing::operations::{
     AlreadyDone, FIND_OPERATION, FORGET_OLD_OPERATIONS, FORGET_OPERATION, OPERATION_TABLE, RECORD_OPERATION,
     STORE_RESULT, recorded,
@@ -56,7 +56,7 @@ async fn begin(session: &Session, key: &str) -> GateTicket {
 
 #[tokio::test]
 async fn work_is_done_once_however_its_worker_ends() {
-    let Some(programs) = installed() else { return skip("postgresql") };
+    let Some(programs) = needs("postgresql", installed) else { return };
     let server = Postgres::start(&programs).await.unwrap();
     let mut db = connect(&server).await;
     db.batch_execute("CREATE TABLE accounts (name TEXT PRIMARY KEY, cents BIGINT NOT NULL)").await.unwrap();

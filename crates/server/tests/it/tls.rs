@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::{SinkExt, StreamExt};
 use lockkeeper_api::Code;
 use lockkeeper_api::access::WhoAmI;
-use lockkeeper_checkers::skip::{has_programs, skip};
+use lockkeeper_checkers::skip::{has, has_programs};
 use lockkeeper_server::config::ListenerTls;
 use lockkeeper_server::{Config, Server};
 use lockkeeper_tls::{ClientCertificates, ClientConfig, NameSource, TlsFiles, client_config};
@@ -202,8 +202,8 @@ async fn a_slow_handshake_is_cut_off() {
 /// By a client that can: rustls has no such thing, at either end.
 #[tokio::test]
 async fn a_client_that_renegotiates_is_refused() {
-    if !has_programs(&["openssl"]) {
-        return skip("openssl");
+    if !has("openssl", || has_programs(&["openssl"])) {
+        return;
     }
     let secured = Secured::start(|_, _| ()).await;
     let mut openssl = Command::new("openssl")

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use futures::executor::block_on;
-use lockkeeper_checkers::skip::skip;
+use lockkeeper_checkers::skip::has;
 use lockkeeper_checkers::sync_trace;
 use lockkeeper_store::{Barrier, LogPosition, Options, Store};
 
@@ -97,8 +97,8 @@ fn traced(dir: &Path, test: &str, flush_only: bool, extra: &[&str]) -> (Option<i
 
 #[test]
 fn every_acknowledged_append_and_vote_was_synced_after_its_last_write() {
-    if !strace_works() {
-        return skip("strace, and leave to trace");
+    if !has("strace, and leave to trace", strace_works) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &[]);
@@ -111,8 +111,8 @@ fn every_acknowledged_append_and_vote_was_synced_after_its_last_write() {
 
 #[test]
 fn the_check_reports_the_bare_flush_as_broken() {
-    if !strace_works() {
-        return skip("strace, and leave to trace");
+    if !has("strace, and leave to trace", strace_works) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     let (code, trace, printed) = traced(dir.path(), AT_WORK, true, &[]);
@@ -127,8 +127,8 @@ fn the_check_reports_the_bare_flush_as_broken() {
 
 #[test]
 fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
-    if !strace_works() {
-        return skip("strace, and leave to trace");
+    if !has("strace, and leave to trace", strace_works) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     // Counted by thread: the writer's fortieth.
@@ -146,8 +146,8 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
 /// between, and sled recovers holes, or has lost what was synced before.
 #[test]
 fn at_most_one_segment_is_begun_between_two_syncs() {
-    if !strace_works() {
-        return skip("strace, and leave to trace");
+    if !has("strace, and leave to trace", strace_works) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     // Only where it writes counts here.
