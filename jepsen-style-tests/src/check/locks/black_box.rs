@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Check;
-use crate::check::wgl::{self, Budget, LatestEffect, LockAnswer, LockAsk, Mutex, Operation, RwAsk, RwLock, Semaphore};
+use crate::check::wgl::{self, Budget, LatestEffect, LockAnswer, LockAsk, LockModel, Operation, OperationOf};
 use crate::history::Recorded;
 use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
 use crate::history::{Completion, Op};
@@ -25,21 +25,23 @@ pub(crate) fn ends_us(run: &Recorded) -> Result<BTreeMap<u64, u64>, String> {
 struct LockRequest {
     locks: Vec<String>,
     owner: u64,
-    ask: RwAsk,
+    ask: LockAsk,
     answer: Option<LockAnswer>,
 }
 
 impl LockRequest {
     /// An acquire of which nobody knows whether, and under which token, it was granted.
     fn is_untold(&self) -> bool {
-        matches!(self.ask, RwAsk::Acquire { .. }) && self.answer.is_none()
+        matches!(self.ask, LockAsk::Acquire { .. }) && self.answer.is_none()
     }
 
     /// The token that this is about, which its client must have been told.
     fn about(&self) -> Option<u64> {
         match self.ask {
-            RwAsk::Release { token, .. } | RwAsk::Downgrade { token, .. } | RwAsk::Verify { token } => Some(token),
-            RwAsk::Acquire { .. } | RwAsk::SessionEnds { .. } => None,
+            LockAsk::Release { token, .. } | LockAsk::Downgrade { token, .. } | LockAsk::Verify { token } => {
+                Some(token)
+            }
+            LockAsk::Acquire { .. } | LockAsk::SessionEnds { .. } => None,
         }
     }
 }
@@ -51,27 +53,27 @@ fn asked(op: &Op) -> Result<Option<LockRequest>, serde_json::Error> {
         ops::ACQUIRE => {
             let asks: AcquireRequest = op.asked()?;
             let answer = op.answer::<Granted>()?.map(|granted| LockAnswer::Granted { token: granted.token });
-            let ask = RwAsk::Acquire { owner: asks.session, shared: asks.mode == Mode::Shared };
+            let ask = LockAsk::Acquire { owner: asks.session, shared: asks.mode == Mode::Shared };
             (asks.locks, asks.session, ask, answer)
         }
         ops::RELEASE => {
             let (locks, owner, token) = of(op.asked()?);
-            (locks, owner, RwAsk::Release { owner, token }, done)
+            (locks, owner, LockAsk::Release { owner, token }, done)
         }
         ops::DOWNGRADE => {
             let (locks, owner, token) = of(op.asked()?);
-            (locks, owner, RwAsk::Downgrade { owner, token }, done)
+            (locks, owner, LockAsk::Downgrade { owner, token }, done)
         }
         ops::STEAL | ops::FORCE => {
             let (locks, owner, token) = of(op.asked()?);
             let answer = op.answer::<bool>()?.map(|freed| if freed { LockAnswer::Done } else { LockAnswer::NotHeld });
-            (locks, owner, RwAsk::Release { owner, token }, answer)
+            (locks, owner, LockAsk::Release { owner, token }, answer)
         }
         ops::VERIFY => {
             let (mut locks, owner, token) = of(op.asked()?);
             // Of several that are held together the client asks for the first.
             locks.truncate(1);
-            (locks, owner, RwAsk::Verify { token }, op.answer::<bool>()?.map(LockAnswer::Held))
+            (locks, owner, LockAsk::Verify { token }, op.answer::<bool>()?.map(LockAnswer::Held))
         }
         _ => return Ok(None),
     };
@@ -83,7 +85,7 @@ fn token_granted(op: &Op) -> Option<u64> {
 }
 
 /// Operations, each with the lock it is on.
-type OnLocks = Vec<(String, Operation<RwAsk, LockAnswer>)>;
+type OnLocks = Vec<(String, OperationOf<LockModel>)>;
 
 /// All operations by lock, with the ends of sessions.
 fn operations(run: &Recorded) -> Result<OnLocks, String> {
@@ -112,9 +114,9 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
         for lock in &asked.locks {
             let left = left.entry((lock.clone(), asked.owner)).or_default();
             match (asked.ask, asked.answer) {
-                (RwAsk::Acquire { .. }, Some(LockAnswer::Granted { token })) => drop(left.insert(token)),
-                (RwAsk::Acquire { .. }, None) if op.ended == Completion::Info => drop(left.insert(0)),
-                (RwAsk::Release { token, .. }, Some(LockAnswer::Done)) => drop(left.remove(&token)),
+                (LockAsk::Acquire { .. }, Some(LockAnswer::Granted { token })) => drop(left.insert(token)),
+                (LockAsk::Acquire { .. }, None) if op.ended == Completion::Info => drop(left.insert(0)),
+                (LockAsk::Release { token, .. }, Some(LockAnswer::Done)) => drop(left.remove(&token)),
                 _ => {}
             }
         }
@@ -134,7 +136,7 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
     for (number, ((lock, owner), _)) in (1u64..).zip(left) {
         let invoked_us = alive_us.get(&owner).copied().unwrap_or_default();
         let end = ends.get(&owner).map_or(LatestEffect::Open, |at| LatestEffect::Done((*at).max(invoked_us)));
-        let input = RwAsk::SessionEnds { owner };
+        let input = LockAsk::SessionEnds { owner };
         let output = matches!(end, LatestEffect::Done(_)).then_some(LockAnswer::Done);
         all.push((lock, Operation { client: u32::MAX, op: number, input, output, invoked_us, end }));
     }
@@ -143,52 +145,33 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
 
 /// Of exclusive locks.
 pub(super) fn exclusive(run: &Recorded) -> Check {
-    with(run, |all| wgl::judge(NAME, PROMISES, &Mutex::default(), all.into_iter().filter_map(plain), Budget::default()))
+    judge(NAME, &LockModel::default(), run, |_, ask| !matches!(ask, LockAsk::Downgrade { .. }))
 }
 
 /// Of locks with readers.
 pub(super) fn readers_and_writers(run: &Recorded) -> Check {
-    with(run, |all| wgl::judge(NAME, PROMISES, &RwLock::default(), all, Budget::default()))
+    judge(NAME, &LockModel::default(), run, |_, _| true)
 }
 
 /// Of semaphores, each with its permits.
 pub(super) fn semaphores(run: &Recorded, semaphores: &[(&str, u16)]) -> Vec<Check> {
     let one = |(name, permits): &(&str, u16)| {
-        let of_this = |(lock, operation)| if lock == *name { plain((lock, operation)) } else { None };
-        with(run, |all| {
-            let own = all.into_iter().filter_map(of_this);
-            wgl::judge(
-                &format!("{NAME}: {name}"),
-                PROMISES,
-                &Semaphore::of(usize::from(*permits)),
-                own,
-                Budget::default(),
-            )
+        let model = LockModel::of(usize::from(*permits));
+        judge(&format!("{NAME}: {name}"), &model, run, |lock, ask| {
+            lock == *name && !matches!(ask, LockAsk::Downgrade { .. })
         })
     };
     semaphores.iter().map(one).collect()
 }
 
-fn with(run: &Recorded, judge: impl FnOnce(Vec<(String, Operation<RwAsk, LockAnswer>)>) -> Check) -> Check {
+fn judge(name: &str, model: &LockModel, run: &Recorded, wanted: impl Fn(&str, &LockAsk) -> bool) -> Check {
     match operations(run) {
-        Ok(all) => judge(all),
+        Ok(mut all) => {
+            all.retain(|(lock, operation)| wanted(lock, &operation.input));
+            wgl::judge(name, PROMISES, model, all, Budget::default())
+        }
         Err(why) => Check::unknown(NAME, PROMISES, format!("the history cannot be read: {why}")),
     }
-}
-
-/// Where there are no readers.
-fn plain(
-    (lock, operation): (String, Operation<RwAsk, LockAnswer>),
-) -> Option<(String, Operation<LockAsk, LockAnswer>)> {
-    let Operation { client, op, input, output, invoked_us, end } = operation;
-    let input = match input {
-        RwAsk::Acquire { owner, .. } => LockAsk::Acquire { owner },
-        RwAsk::Release { owner, token } => LockAsk::Release { owner, token },
-        RwAsk::Verify { token } => LockAsk::Verify { token },
-        RwAsk::SessionEnds { owner } => LockAsk::SessionEnds { owner },
-        RwAsk::Downgrade { .. } => return None,
-    };
-    Some((lock, Operation { client, op, input, output, invoked_us, end }))
 }
 
 #[cfg(test)]

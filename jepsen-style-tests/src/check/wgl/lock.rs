@@ -1,4 +1,4 @@
-//! An exclusive lock that knows its owner and hands out rising tokens.
+//! Locks that know their owners and give out rising tokens: exclusive locks, locks with readers, and semaphores.
 
 use super::tokens::Tokens;
 use super::{Model, OperationOf};
@@ -10,9 +10,18 @@ pub enum LockAsk {
     Acquire {
         /// For whom: a session, or a client.
         owner: u64,
+        /// Together with other readers.
+        shared: bool,
     },
     /// To give it back.
     Release {
+        /// Who.
+        owner: u64,
+        /// Under which token.
+        token: u64,
+    },
+    /// To go on as a reader under the same token.
+    Downgrade {
         /// Who.
         owner: u64,
         /// Under which token.
@@ -33,15 +42,6 @@ pub enum LockAsk {
     },
 }
 
-impl LockAsk {
-    pub(super) fn who_acquires(&self) -> Option<u64> {
-        match *self {
-            LockAsk::Acquire { owner } => Some(owner),
-            LockAsk::Release { .. } | LockAsk::Verify { .. } | LockAsk::SessionEnds { .. } => None,
-        }
-    }
-}
-
 /// What a lock answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockAnswer {
@@ -60,21 +60,101 @@ pub enum LockAnswer {
     Held(bool),
 }
 
-/// An exclusive lock: one owner at a time, each grant under a larger token.
-#[derive(Clone, Debug, Default)]
-pub struct Mutex {
+/// A lock: any number of readers, or so many others; each grant under a larger token.
+#[derive(Clone, Debug)]
+pub struct LockModel {
+    pub(super) permits: usize,
     tokens: Tokens,
+}
+
+impl Default for LockModel {
+    /// With one holder at a time, but for readers.
+    fn default() -> Self {
+        Self::of(1)
+    }
+}
+
+impl LockModel {
+    /// So many may hold at a time.
+    pub fn of(permits: usize) -> Self {
+        Self { permits, tokens: Tokens::default() }
+    }
+
+    fn granted(&self, state: &LockState, grant: LockGrant) -> Option<LockState> {
+        let has_room = match grant.shared {
+            true => state.holders.iter().all(|holder| holder.shared),
+            false => state.holders.len() < self.permits,
+        };
+        let in_turn = grant.token.is_none_or(|token| self.tokens.comes_next(state.largest, token));
+        if !has_room || !in_turn || state.ended.contains(grant.owner) {
+            return None;
+        }
+        let mut next = LockState { largest: grant.token.unwrap_or(state.largest), ..state.clone() };
+        next.insert(grant);
+        Some(next)
+    }
+}
+
+/// A grant that was not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockGrant {
+    /// Whose.
+    pub owner: u64,
+    /// Under which token, where the owner was told.
+    pub token: Option<u64>,
+    /// Whether readers may hold beside it.
+    pub shared: bool,
+}
+
+impl LockGrant {
+    fn is(&self, owner: u64, token: u64) -> bool {
+        self.owner == owner && self.token.is_none_or(|under| under == token)
+    }
 }
 
 /// Who holds, and what was granted so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Held {
-    /// Owner, and token where the owner was told.
-    pub holder: Option<(u64, Option<u64>)>,
+pub struct LockState {
+    /// The holders, in order.
+    pub holders: Vec<LockGrant>,
     /// The largest token that was told.
     pub largest: u64,
     /// The owners whose session is over.
     pub ended: EndedOwners,
+}
+
+impl LockState {
+    fn insert(&mut self, grant: LockGrant) {
+        let at = self.holders.partition_point(|holder| *holder < grant);
+        self.holders.insert(at, grant);
+    }
+
+    /// Whether the owner certainly holds under this token.
+    fn holds(&self, owner: u64, token: u64) -> bool {
+        self.holders.iter().any(|holder| holder.owner == owner && holder.token == Some(token))
+    }
+
+    /// Without one grant of the owner, if it has one. One of which the token is known goes before one of which it is
+    /// not.
+    fn without(&self, owner: u64, token: u64) -> Option<(LockGrant, Self)> {
+        let exactly = |holder: &LockGrant| holder.owner == owner && holder.token == Some(token);
+        let maybe = || self.holders.iter().position(|holder| holder.is(owner, token));
+        let at = self.holders.iter().position(exactly).or_else(maybe)?;
+        let mut next = self.clone();
+        let gone = next.holders.remove(at);
+        Some((gone, next))
+    }
+
+    /// The owner's session is over, certainly or perhaps. An end that is not certain and frees nothing is as if it had
+    /// not happened here.
+    fn after_end(&self, owner: u64, is_certain: bool) -> Self {
+        let mut next = self.clone();
+        next.holders.retain(|holder| holder.owner != owner);
+        if is_certain || next.holders.len() < self.holders.len() {
+            next.ended.insert(owner);
+        }
+        next
+    }
 }
 
 /// The owners whose session is over, in order: certainly, or because that freed something.
@@ -86,72 +166,53 @@ impl EndedOwners {
         self.0.binary_search(&owner).is_ok()
     }
 
-    pub(super) fn insert(&mut self, owner: u64) {
+    fn insert(&mut self, owner: u64) {
         if let Err(at) = self.0.binary_search(&owner) {
             self.0.insert(at, owner);
         }
     }
-
-    pub(super) fn bytes(&self) -> usize {
-        size_of_val(self.0.as_slice())
-    }
 }
 
-/// The state after a session's end, which freed something (`freed`) or not. If the end is not certain and freed
-/// nothing, it is as if it had not happened here.
-pub(super) fn after_end<S: Clone>(
-    state: &S,
-    freed: Option<S>,
-    answer: Option<&LockAnswer>,
-    owner: u64,
-    ended: impl FnOnce(&mut S) -> &mut EndedOwners,
-) -> S {
-    let is_over = answer.is_some() || freed.is_some();
-    let mut next = freed.unwrap_or_else(|| state.clone());
-    if is_over {
-        ended(&mut next).insert(owner);
-    }
-    next
-}
-
-impl Model for Mutex {
-    type State = Held;
+impl Model for LockModel {
+    type State = LockState;
     type Input = LockAsk;
     type Output = LockAnswer;
 
-    fn init(&self) -> Held {
-        Held::default()
+    fn init(&self) -> LockState {
+        LockState::default()
     }
 
-    fn step(&self, state: &Held, input: &LockAsk, output: Option<&LockAnswer>) -> Option<Held> {
-        let Held { holder, largest, ended } = state;
-        let (holder, largest) = (*holder, *largest);
-        let held_by = |holder, largest| Held { holder, largest, ended: ended.clone() };
-        let may_hold = |owner| holder.is_none() && !ended.contains(owner);
+    fn step(&self, state: &LockState, input: &LockAsk, output: Option<&LockAnswer>) -> Option<LockState> {
+        let as_it_was = |is_so: bool| is_so.then(|| state.clone());
         match (*input, output.copied()) {
-            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => {
-                let next = may_hold(owner) && self.tokens.comes_next(largest, token);
-                next.then(|| held_by(Some((owner, Some(token))), token))
+            (LockAsk::Acquire { owner, shared }, Some(LockAnswer::Granted { token })) => {
+                self.granted(state, LockGrant { owner, token: Some(token), shared })
             }
-            (LockAsk::Acquire { owner }, None) => may_hold(owner).then(|| held_by(Some((owner, None)), largest)),
-            (LockAsk::Acquire { .. }, Some(LockAnswer::Busy)) => holder.is_some().then(|| state.clone()),
+            (LockAsk::Acquire { owner, shared }, None) => self.granted(state, LockGrant { owner, token: None, shared }),
+            (LockAsk::Acquire { shared, .. }, Some(LockAnswer::Busy)) => {
+                // A reader may also have found a writer waiting before it, which holds nothing.
+                as_it_was(shared || state.holders.len() >= self.permits)
+            }
             (LockAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => {
-                is(holder, owner, token).then(|| held_by(None, largest))
+                state.without(owner, token).map(|(_, next)| next)
             }
-            (LockAsk::Release { owner, token }, Some(LockAnswer::NotHeld)) => {
+            (LockAsk::Release { owner, token } | LockAsk::Downgrade { owner, token }, Some(LockAnswer::NotHeld)) => {
                 // Of a grant that nobody was told of the token is not known, so this may be true of it.
-                (holder != Some((owner, Some(token)))).then(|| state.clone())
+                as_it_was(!state.holds(owner, token))
             }
-            (LockAsk::Verify { .. }, None) => Some(state.clone()),
-            (LockAsk::Verify { token }, Some(LockAnswer::Held(held))) => match holder {
-                Some((_, Some(now))) => (held == (now == token)).then(|| state.clone()),
-                Some((_, None)) => Some(state.clone()),
-                None => (!held).then(|| state.clone()),
-            },
-            (LockAsk::SessionEnds { owner }, _) => {
-                let freed = holder.is_some_and(|(by, _)| by == owner).then(|| held_by(None, largest));
-                let next = || after_end(state, freed, output, owner, |next| &mut next.ended);
-                self.tokens.may_end(largest, owner).then(next)
+            (LockAsk::Downgrade { owner, token }, Some(LockAnswer::Done) | None) => {
+                let (writer, mut next) = state.without(owner, token).filter(|(writer, _)| !writer.shared)?;
+                next.insert(LockGrant { shared: true, ..writer });
+                Some(next)
+            }
+            (LockAsk::Verify { .. }, None) => as_it_was(true),
+            (LockAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
+                let has = |told: Option<u64>| state.holders.iter().any(|holder| holder.token == told);
+                as_it_was(if has(Some(token)) { held } else { !held || has(None) })
+            }
+            (LockAsk::SessionEnds { owner }, answer) => {
+                let may_end = self.tokens.may_end(state.largest, owner);
+                may_end.then(|| state.after_end(owner, answer.is_some()))
             }
             _ => None,
         }
@@ -162,14 +223,10 @@ impl Model for Mutex {
     }
 
     fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
-        Some(Self { tokens: Tokens::of::<Self>(operations, LockAsk::who_acquires)? })
+        Some(Self { tokens: Tokens::of(operations)?, ..self.clone() })
     }
 
-    fn weight(&self, state: &Held) -> usize {
-        size_of_val(state) + state.ended.bytes()
+    fn weight(&self, state: &LockState) -> usize {
+        size_of_val(state) + size_of_val(state.holders.as_slice()) + size_of_val(state.ended.0.as_slice())
     }
-}
-
-fn is(holder: Option<(u64, Option<u64>)>, owner: u64, token: u64) -> bool {
-    holder.is_some_and(|(by, under)| by == owner && under.is_none_or(|under| under == token))
 }

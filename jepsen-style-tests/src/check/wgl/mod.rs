@@ -13,9 +13,7 @@ mod list;
 mod lock;
 mod placed;
 mod register;
-mod rw;
 mod search;
-mod semaphore;
 mod shrink;
 #[cfg(test)]
 mod tests;
@@ -28,11 +26,9 @@ use std::hash::Hash;
 pub use gate::{GateAnswer, GateAsk, GateModel};
 pub use item::{ItemAsk, ItemDone, ItemModel};
 pub use list::{AppendList, ListAnswer, ListAsk};
-pub use lock::{LockAnswer, LockAsk, Mutex};
+pub use lock::{LockAnswer, LockAsk, LockModel};
 pub use register::{RegisterAnswer, RegisterAsk, RegisterModel};
-pub use rw::{RwAsk, RwLock};
 pub use search::{DeadEnd, Finding, search};
-pub use semaphore::Semaphore;
 pub use shrink::shrink;
 
 use crate::check::Check;

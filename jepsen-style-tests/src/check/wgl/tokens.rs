@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::lock::LockAnswer;
-use super::{Model, OperationOf};
+use super::OperationOf;
+use super::lock::{LockAnswer, LockAsk, LockModel};
 
 /// Of one lock. Without any, every rising token will do, and a session may end at any time.
 #[derive(Clone, Debug, Default)]
@@ -18,18 +18,15 @@ pub(super) struct Tokens {
 
 impl Tokens {
     /// Those of the grants that certainly took place. None if there are none.
-    pub(super) fn of<M: Model<Output = LockAnswer>>(
-        operations: &[OperationOf<M>],
-        who_acquires: impl Fn(&M::Input) -> Option<u64>,
-    ) -> Option<Self> {
+    pub(super) fn of(operations: &[OperationOf<LockModel>]) -> Option<Self> {
         let mut tokens = Self::default();
         for operation in operations.iter().filter(|operation| operation.must_take_place()) {
-            if let (Some(owner), Some(LockAnswer::Granted { token })) =
-                (who_acquires(&operation.input), operation.output.as_ref())
+            if let (LockAsk::Acquire { owner, .. }, Some(LockAnswer::Granted { token })) =
+                (operation.input, operation.output)
             {
-                tokens.told.push(*token);
+                tokens.told.push(token);
                 let last = tokens.last_of.entry(owner).or_default();
-                *last = (*last).max(*token);
+                *last = (*last).max(token);
             }
         }
         tokens.told.sort_unstable();

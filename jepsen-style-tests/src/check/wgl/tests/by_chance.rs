@@ -86,55 +86,35 @@ impl Runs for RegisterModel {
     }
 }
 
-impl Runs for Mutex {
+impl Runs for LockModel {
     fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(LockAsk, LockAnswer)> {
         let owner = owner(draw, &state.ended);
-        Some(match (draw.what, state.holder) {
-            (0..=3, None) => (LockAsk::Acquire { owner }, LockAnswer::Granted { token: point + 1 }),
-            (0, Some(_)) => (LockAsk::Acquire { owner }, LockAnswer::Busy),
-            (1..=4, Some((owner, Some(token)))) => (LockAsk::Release { owner, token }, LockAnswer::Done),
-            (5, Some((owner, _))) => (LockAsk::SessionEnds { owner }, LockAnswer::Done),
-            (6, holder) => {
-                let token = point.saturating_sub(draw.value * 50);
-                let held = holder.is_some_and(|(_, under)| under == Some(token));
-                (LockAsk::Verify { token }, LockAnswer::Held(held))
-            }
-            _ => return None,
-        })
-    }
-}
-
-impl Runs for Semaphore {
-    fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(LockAsk, LockAnswer)> {
-        let owner = owner(draw, &state.ended);
-        let full = state.holders.len() >= self.permits;
+        let shared = self.permits == 1 && draw.value > 1;
+        let is_free = match shared {
+            true => state.holders.iter().all(|holder| holder.shared),
+            false => state.holders.len() < self.permits,
+        };
         Some(match (draw.what, state.holders.first().copied()) {
-            (0..=3, _) if !full => (LockAsk::Acquire { owner }, LockAnswer::Granted { token: point + 1 }),
-            (0, _) => (LockAsk::Acquire { owner }, LockAnswer::Busy),
+            (0..=3, _) if is_free => (LockAsk::Acquire { owner, shared }, LockAnswer::Granted { token: point + 1 }),
+            (0, _) => (LockAsk::Acquire { owner, shared }, LockAnswer::Busy),
             (1..=4, Some(grant)) => (LockAsk::Release { owner: grant.owner, token: grant.token? }, LockAnswer::Done),
             (5, Some(grant)) => (LockAsk::SessionEnds { owner: grant.owner }, LockAnswer::Done),
+            (6, _) => {
+                let token = point.saturating_sub(draw.value * 50);
+                let held = state.holders.iter().any(|holder| holder.token == Some(token));
+                (LockAsk::Verify { token }, LockAnswer::Held(held))
+            }
+            (_, Some(grant)) if self.permits == 1 && !grant.shared => {
+                (LockAsk::Downgrade { owner: grant.owner, token: grant.token? }, LockAnswer::Done)
+            }
             _ => return None,
         })
     }
 }
 
-impl Runs for RwLock {
-    fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(RwAsk, LockAnswer)> {
-        let owner = owner(draw, &state.ended);
-        let shared = draw.value > 0;
-        let free = state.writer.is_none() && (shared || state.readers.is_empty());
-        let holder = state.writer.or_else(|| state.readers.first().copied());
-        Some(match (draw.what, holder) {
-            (0..=3, _) if free => (RwAsk::Acquire { owner, shared }, LockAnswer::Granted { token: point + 1 }),
-            (0, Some(_)) => (RwAsk::Acquire { owner, shared }, LockAnswer::Busy),
-            (1..=4, Some(grant)) => (RwAsk::Release { owner: grant.owner, token: grant.token? }, LockAnswer::Done),
-            (5, Some(grant)) if state.writer.is_some() => {
-                (RwAsk::Downgrade { owner: grant.owner, token: grant.token? }, LockAnswer::Done)
-            }
-            (6, Some(grant)) => (RwAsk::SessionEnds { owner: grant.owner }, LockAnswer::Done),
-            _ => return None,
-        })
-    }
+/// The same without readers.
+fn alone(draws: &[Draw]) -> Vec<Draw> {
+    draws.iter().map(|draw| Draw { value: draw.value.min(1), what: draw.what.min(6), ..draw.clone() }).collect()
 }
 
 impl Runs for GateModel {
@@ -247,9 +227,9 @@ proptest! {
     #[test]
     fn what_happened_is_accepted(draws in draws(0..60, 40)) {
         accepted(&RegisterModel::default(), &draws)?;
-        accepted(&Mutex::default(), &draws)?;
-        accepted(&Semaphore::of(2), &draws)?;
-        accepted(&RwLock::default(), &draws)?;
+        accepted(&LockModel::default(), &draws)?;
+        accepted(&LockModel::default(), &alone(&draws))?;
+        accepted(&LockModel::of(2), &draws)?;
         accepted(&GateModel, &draws)?;
         accepted(&ItemModel, &draws)?;
         accepted(&AppendList::default(), &draws)?;
@@ -265,9 +245,9 @@ proptest! {
         draws in draws(0..8, 10), swap in (0usize..8, 0usize..8), moved in (0usize..8, 0u64..150),
     ) {
         agree(&RegisterModel::default(), &draws, swap, moved)?;
-        agree(&Mutex::default(), &draws, swap, moved)?;
-        agree(&Semaphore::of(2), &draws, swap, moved)?;
-        agree(&RwLock::default(), &draws, swap, moved)?;
+        agree(&LockModel::default(), &draws, swap, moved)?;
+        agree(&LockModel::default(), &alone(&draws), swap, moved)?;
+        agree(&LockModel::of(2), &draws, swap, moved)?;
         agree(&GateModel, &draws, swap, moved)?;
         agree(&ItemModel, &draws, swap, moved)?;
         agree(&AppendList::default(), &draws, swap, moved)?;

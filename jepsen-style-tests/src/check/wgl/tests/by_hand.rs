@@ -64,11 +64,11 @@ fn compare_and_set_succeeds_once_a_version() {
     assert!(!is_good(&register, &[cas(1, 0, 7, written(1), 0, 9), gone, read(3, Some((7, 1)), 30, 40)]));
 }
 
-fn acquire(op: u64, owner: u64, answer: LockAnswer, from: u64, to: u64) -> OperationOf<Mutex> {
-    done(op, LockAsk::Acquire { owner }, answer, from, to)
+fn acquire(op: u64, owner: u64, answer: LockAnswer, from: u64, to: u64) -> OperationOf<LockModel> {
+    done(op, LockAsk::Acquire { owner, shared: false }, answer, from, to)
 }
 
-fn release(op: u64, owner: u64, token: u64, from: u64, to: u64) -> OperationOf<Mutex> {
+fn release(op: u64, owner: u64, token: u64, from: u64, to: u64) -> OperationOf<LockModel> {
     done(op, LockAsk::Release { owner, token }, Done, from, to)
 }
 
@@ -76,20 +76,20 @@ fn release(op: u64, owner: u64, token: u64, from: u64, to: u64) -> OperationOf<M
 fn a_lock_has_one_owner_and_rising_tokens() {
     let granted = |token| Granted { token };
     let turn = [acquire(1, 1, granted(5), 0, 10), release(2, 1, 5, 20, 30), acquire(3, 2, granted(6), 5, 28)];
-    assert!(is_good(&Mutex::default(), &turn));
+    assert!(is_good(&LockModel::default(), &turn));
     let two_holders = [acquire(1, 1, granted(5), 0, 10), acquire(3, 2, granted(6), 5, 18), release(2, 1, 5, 20, 30)];
-    assert!(!is_good(&Mutex::default(), &two_holders));
+    assert!(!is_good(&LockModel::default(), &two_holders));
     let tokens_back = [acquire(1, 1, granted(6), 0, 10), release(2, 1, 6, 20, 30), acquire(3, 2, granted(5), 40, 50)];
-    assert!(!is_good(&Mutex::default(), &tokens_back));
+    assert!(!is_good(&LockModel::default(), &tokens_back));
     let anothers = [acquire(1, 1, granted(5), 0, 10), release(2, 2, 5, 20, 30)];
-    assert!(!is_good(&Mutex::default(), &anothers), "somebody freed another's lock");
+    assert!(!is_good(&LockModel::default(), &anothers), "somebody freed another's lock");
     let refused = done(2, LockAsk::Release { owner: 2, token: 5 }, NotHeld, 20, 30);
-    assert!(is_good(&Mutex::default(), &[turn[0].clone(), refused]));
-    assert!(!is_good(&Mutex::default(), &[acquire(1, 1, Busy, 0, 10)]), "busy with nobody there");
+    assert!(is_good(&LockModel::default(), &[turn[0].clone(), refused]));
+    assert!(!is_good(&LockModel::default(), &[acquire(1, 1, Busy, 0, 10)]), "busy with nobody there");
     let held = |answer| done(4, LockAsk::Verify { token: 5 }, LockAnswer::Held(answer), 12, 14);
     assert!(
-        is_good(&Mutex::default(), &[turn[0].clone(), held(true)])
-            && !is_good(&Mutex::default(), &[turn[0].clone(), held(false)])
+        is_good(&LockModel::default(), &[turn[0].clone(), held(true)])
+            && !is_good(&LockModel::default(), &[turn[0].clone(), held(false)])
     );
 }
 
@@ -98,19 +98,22 @@ fn a_holder_that_vanished_frees_the_lock_when_its_session_ends() {
     let granted = |token| Granted { token };
     let ends = |from, to| done(9, LockAsk::SessionEnds { owner: 1 }, Done, from, to);
     let held = acquire(1, 1, granted(5), 0, 10);
-    assert!(is_good(&Mutex::default(), &[held.clone(), ends(10, 50), acquire(2, 2, granted(6), 0, 40)]));
+    assert!(is_good(&LockModel::default(), &[held.clone(), ends(10, 50), acquire(2, 2, granted(6), 0, 40)]));
     assert!(
-        !is_good(&Mutex::default(), &[held.clone(), ends(45, 50), acquire(2, 2, granted(6), 0, 40)]),
+        !is_good(&LockModel::default(), &[held.clone(), ends(45, 50), acquire(2, 2, granted(6), 0, 40)]),
         "before it could end"
     );
-    assert!(!is_good(&Mutex::default(), &[held, acquire(2, 2, granted(6), 0, 40)]), "it never ended");
+    assert!(!is_good(&LockModel::default(), &[held, acquire(2, 2, granted(6), 0, 40)]), "it never ended");
     // An acquire that nobody heard of may hold in between, if its session may have ended since.
-    let lost = open(1, LockAsk::Acquire { owner: 1 }, 0);
+    let lost = open(1, LockAsk::Acquire { owner: 1, shared: false }, 0);
     let busy = acquire(3, 3, Busy, 20, 30);
     let later = acquire(4, 4, granted(8), 60, 70);
     let end = ends(31, 50);
-    assert!(is_good(&Mutex::default(), &[lost.clone().closed_at(50), busy.clone(), later.clone(), end]));
-    assert!(!is_good(&Mutex::default(), &[lost.closed_at(50), busy, later]), "busy, so it held, and nothing freed it");
+    assert!(is_good(&LockModel::default(), &[lost.clone().closed_at(50), busy.clone(), later.clone(), end]));
+    assert!(
+        !is_good(&LockModel::default(), &[lost.closed_at(50), busy, later]),
+        "busy, so it held, and nothing freed it"
+    );
 }
 
 #[test]
@@ -118,8 +121,8 @@ fn a_session_that_is_over_is_granted_nothing() {
     let granted = |token| Granted { token };
     let ends = done(9, LockAsk::SessionEnds { owner: 1 }, Done, 10, 20);
     let later = |owner| acquire(2, owner, granted(6), 30, 40);
-    assert!(is_good(&Mutex::default(), &[ends.clone(), later(2)]));
-    assert!(!is_good(&Mutex::default(), &[ends, later(1)]));
+    assert!(is_good(&LockModel::default(), &[ends.clone(), later(2)]));
+    assert!(!is_good(&LockModel::default(), &[ends, later(1)]));
 }
 
 /// Many wait long, each is granted the lock and vanishes with it, and the sessions end in whatever order.
@@ -131,41 +134,42 @@ fn many_sessions_that_end_beside_each_other_are_decided_in_few_steps() {
         operations.push(acquire(owner, owner, Granted { token: owner }, 0, 1_000 + 10 * owner));
         let until = 2_000 - owner;
         operations.push(done(100 + owner, LockAsk::SessionEnds { owner }, Done, 0, until));
-        operations.push(open(200 + owner, LockAsk::Acquire { owner }, 0).closed_at(until));
+        operations.push(open(200 + owner, LockAsk::Acquire { owner, shared: false }, 0).closed_at(until));
     }
     let few = Budget { steps: 2_000, bytes: 1 << 20 };
-    assert!(matches!(search(&Mutex::default(), &operations, few), Finding::Linearizable { .. }));
+    assert!(matches!(search(&LockModel::default(), &operations, few), Finding::Linearizable { .. }));
     // One of them was seen to live after the next had been told.
     operations[1].invoked_us = 1_500;
-    assert!(matches!(search(&Mutex::default(), &operations, few), Finding::NotLinearizable(_)));
+    assert!(matches!(search(&LockModel::default(), &operations, few), Finding::NotLinearizable(_)));
 }
 
 #[test]
 fn readers_share_and_writers_do_not() {
     let acquire =
-        |op, owner, shared, token, from, to| done(op, RwAsk::Acquire { owner, shared }, Granted { token }, from, to);
-    let release = |op, owner, token, from, to| done(op, RwAsk::Release { owner, token }, Done, from, to);
+        |op, owner, shared, token, from, to| done(op, LockAsk::Acquire { owner, shared }, Granted { token }, from, to);
+    let release = |op, owner, token, from, to| done(op, LockAsk::Release { owner, token }, Done, from, to);
     let readers = [acquire(1, 1, true, 5, 0, 10), acquire(2, 2, true, 6, 0, 10)];
-    assert!(is_good(&RwLock::default(), &readers));
+    assert!(is_good(&LockModel::default(), &readers));
     let and_writer = [readers[0].clone(), readers[1].clone(), acquire(3, 3, false, 7, 0, 40), release(4, 1, 5, 20, 30)];
-    assert!(!is_good(&RwLock::default(), &and_writer), "one reader is still there");
+    assert!(!is_good(&LockModel::default(), &and_writer), "one reader is still there");
     let all_gone = [and_writer.as_slice(), &[release(5, 2, 6, 20, 35)]].concat();
-    assert!(is_good(&RwLock::default(), &all_gone));
-    let down = done(2, RwAsk::Downgrade { owner: 1, token: 5 }, Done, 20, 30);
+    assert!(is_good(&LockModel::default(), &all_gone));
+    let down = done(2, LockAsk::Downgrade { owner: 1, token: 5 }, Done, 20, 30);
     let beside = [acquire(1, 1, false, 5, 0, 10), down, acquire(3, 2, true, 6, 0, 40)];
-    assert!(is_good(&RwLock::default(), &beside));
-    assert!(!is_good(&RwLock::default(), &[beside[0].clone(), beside[2].clone()]));
+    assert!(is_good(&LockModel::default(), &beside));
+    assert!(!is_good(&LockModel::default(), &[beside[0].clone(), beside[2].clone()]));
 }
 
 #[test]
 fn permits_are_counted() {
-    let acquire = |op, owner, token, from, to| done(op, LockAsk::Acquire { owner }, Granted { token }, from, to);
+    let acquire =
+        |op, owner, token, from, to| done(op, LockAsk::Acquire { owner, shared: false }, Granted { token }, from, to);
     let two = [acquire(1, 1, 5, 0, 10), acquire(2, 2, 6, 0, 10)];
-    assert!(is_good(&Semaphore::of(2), &two) && !is_good(&Semaphore::of(1), &two));
+    assert!(is_good(&LockModel::of(2), &two) && !is_good(&LockModel::of(1), &two));
     let third = [two.as_slice(), &[acquire(3, 3, 7, 11, 20)]].concat();
-    assert!(!is_good(&Semaphore::of(2), &third));
+    assert!(!is_good(&LockModel::of(2), &third));
     let freed = done(4, LockAsk::Release { owner: 2, token: 6 }, Done, 10, 30);
-    assert!(is_good(&Semaphore::of(2), &[third.as_slice(), &[freed]].concat()));
+    assert!(is_good(&LockModel::of(2), &[third.as_slice(), &[freed]].concat()));
 }
 
 #[test]
