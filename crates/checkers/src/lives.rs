@@ -66,6 +66,18 @@ pub fn lives(events: &BTreeSet<NodeEvent>, directory: &str) -> Result<Vec<Life>,
     Ok(lives)
 }
 
+/// What these lives did, by transaction: created (true) and deleted, deletions first.
+pub fn transactions(lives: &[Life]) -> BTreeMap<u64, BTreeSet<(bool, &str)>> {
+    let mut transactions: BTreeMap<u64, BTreeSet<(bool, &str)>> = BTreeMap::new();
+    for life in lives {
+        transactions.entry(life.token).or_default().insert((true, &life.name));
+        if let Some(gone) = life.gone {
+            transactions.entry(gone).or_default().insert((false, &life.name));
+        }
+    }
+    transactions
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,18 +1,16 @@
 //! The queue of a lock over a whole history: who was in it from when until when, and who held at which zxid.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use crate::lives::{Life, NodeEvent, lives};
-use crate::name::{self, LockMode};
-use crate::queue::blocker;
+use crate::lives::{NodeEvent, lives, transactions};
+use crate::name::LockMode;
+use crate::queue::{Came, Queue, Went};
 
 /// A request, from when it was made until its place was free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The zxid that created it.
     pub token: u64,
-    /// Its sequence.
-    pub sequence: u64,
     /// How it asks.
     pub mode: LockMode,
     /// The lock delay that it asks for.
@@ -21,118 +19,93 @@ pub struct Place {
     pub reader_from: Option<u64>,
     /// From when on the place was kept for a dead holder: nobody holds by it, and nobody passes it.
     pub kept_from: Option<u64>,
-    /// The sequence of the node that keeps the place: behind the readers that held, where the holder was one.
-    pub kept_sequence: u64,
     /// When the place was free.
     pub gone: Option<u64>,
 }
 
 impl Place {
-    /// A request that is there for ever, whose sequence is its token.
-    pub fn of(token: u64, mode: LockMode) -> Self {
-        Self {
-            token,
-            sequence: token,
-            mode,
-            delay_ms: 0,
-            reader_from: None,
-            kept_from: None,
-            kept_sequence: token,
-            gone: None,
-        }
-    }
-
-    /// Whether it was there right after that zxid.
-    pub fn stands_after(&self, zxid: u64) -> bool {
-        self.token <= zxid && self.gone.is_none_or(|gone| gone > zxid)
-    }
-
     /// When its owner's request went.
     pub fn owner_gone(&self) -> Option<u64> {
         self.kept_from.or(self.gone)
     }
-
-    fn is_kept_after(&self, zxid: u64) -> bool {
-        self.kept_from.is_some_and(|from| from <= zxid)
-    }
-
-    /// How it blocked others right after that zxid.
-    fn mode_after(&self, zxid: u64) -> LockMode {
-        if self.is_kept_after(zxid) && self.mode.permits().is_none() {
-            LockMode::Exclusive
-        } else if self.reader_from.is_some_and(|from| from <= zxid) {
-            LockMode::Shared
-        } else {
-            self.mode
-        }
-    }
-
-    /// Its place in the order of the queue right after that zxid. A reader's name sorts before that of a kept place.
-    fn order_after(&self, zxid: u64) -> (u64, bool, u64) {
-        let kept = self.is_kept_after(zxid);
-        (if kept { self.kept_sequence } else { self.sequence }, kept, self.token)
-    }
 }
 
-/// The places of a lock, in the order of their tokens.
+/// The places of a lock, in the order of their tokens, and who held when.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    places: Vec<Place>,
+    queue: Queue<()>,
+}
+
+/// Reads the places of a lock in the log.
 ///
 /// # Errors
 /// The log has a hole, or a place is kept for no request.
-pub fn places(events: &BTreeSet<NodeEvent>, lock: &str) -> Result<Vec<Place>, String> {
-    let mut places: Vec<Place> = Vec::new();
-    let mut writers: BTreeMap<u64, (usize, String)> = BTreeMap::new();
-    let mut lived: Vec<Life> = lives(events, &format!("/locks/{lock}"))?;
-    lived.sort_by_key(|life| life.token);
-    for life in lived {
-        let Some(name) = name::parse(&life.name) else { continue };
-        if let Some(dead) = name.keeps_place_of {
-            let of = places.iter_mut().find(|place| place.token == dead && place.gone == Some(life.token));
-            let of = of.ok_or_else(|| format!("{} keeps the place of a request that did not go then", life.name))?;
-            (of.kept_from, of.kept_sequence, of.gone) = (Some(life.token), name.sequence, life.gone);
-            continue;
+pub fn places(events: &BTreeSet<NodeEvent>, lock: &str) -> Result<Places, String> {
+    let mut read = Places::default();
+    for (zxid, changes) in transactions(&lives(events, &format!("/locks/{lock}"))?) {
+        let moves = read.queue.transaction(zxid, changes, |_| ())?;
+        for Went { entry, .. } in moves.went {
+            if let Some(place) = read.get_mut(entry.name.keeps_place_of.unwrap_or(entry.token)) {
+                place.gone = Some(zxid);
+            }
         }
-        let writer = writers.get(&name.sequence).filter(|(_, writer)| name::is_downgrade(writer, &life.name));
-        if let Some(of) = writer.map(|(at, _)| &mut places[*at]).filter(|of| of.gone == Some(life.token)) {
-            (of.reader_from, of.gone) = (Some(life.token), life.gone);
-            continue;
+        for Came { entry, is_renamed } in moves.came {
+            let kept_for = entry.name.keeps_place_of;
+            if kept_for.is_none() && !is_renamed {
+                let (token, mode, delay_ms) = (entry.token, entry.name.mode, entry.name.delay_ms);
+                read.places.push(Place { token, mode, delay_ms, reader_from: None, kept_from: None, gone: None });
+                continue;
+            }
+            let of = read.get_mut(kept_for.unwrap_or(entry.token)).filter(|place| place.gone == Some(zxid));
+            let of = of.ok_or_else(|| format!("at {zxid} a place is kept for {kept_for:?}, which did not go then"))?;
+            of.gone = None;
+            *(if is_renamed { &mut of.reader_from } else { &mut of.kept_from }) = Some(zxid);
         }
-        if name.mode == LockMode::Write {
-            writers.insert(name.sequence, (places.len(), life.name.clone()));
-        }
-        places.push(Place {
-            sequence: name.sequence,
-            delay_ms: name.delay_ms,
-            kept_sequence: name.sequence,
-            gone: life.gone,
-            ..Place::of(life.token, name.mode)
-        });
     }
-    Ok(places)
+    Ok(read)
 }
 
-/// Checks that `token` holds right after that zxid.
-///
-/// # Errors
-/// Says who stood before it, or that it was not in the queue.
-pub fn holds_after(places: &[Place], token: u64, zxid: u64) -> Result<(), String> {
-    let Some(own) = places.iter().find(|place| place.token == token) else {
-        return Err(format!("token {token} is none of the queue's"));
-    };
-    if !own.stands_after(zxid) || own.is_kept_after(zxid) {
-        return Err(format!("the request of token {token} had gone at {:?}, before {zxid}", own.owner_gone()));
+impl Places {
+    /// All of them.
+    pub fn all(&self) -> &[Place] {
+        &self.places
     }
-    let standing = places.iter().take_while(|place| place.token <= zxid).filter(|place| place.stands_after(zxid));
-    let mut before: Vec<&Place> = standing.filter(|place| place.order_after(zxid) < own.order_after(zxid)).collect();
-    before.sort_by_key(|place| place.order_after(zxid));
-    let modes: Vec<LockMode> = before.iter().map(|place| place.mode_after(zxid)).collect();
-    if blocker(&modes, own.mode_after(zxid)).is_none() {
-        return Ok(());
+
+    /// The request with this token.
+    pub fn get(&self, token: u64) -> Option<&Place> {
+        let at = self.places.binary_search_by_key(&token, |place| place.token).ok()?;
+        self.places.get(at)
     }
-    let who: Vec<String> = before
-        .iter()
-        .map(|place| format!("token {} ({:?}, gone at {:?})", place.token, place.mode_after(zxid), place.gone))
-        .collect();
-    Err(format!("right after zxid {zxid} token {token} stood behind {}", who.join(", ")))
+
+    fn get_mut(&mut self, token: u64) -> Option<&mut Place> {
+        let at = self.places.binary_search_by_key(&token, |place| place.token).ok()?;
+        self.places.get_mut(at)
+    }
+
+    /// From which zxid on the request held.
+    pub fn held_from(&self, token: u64) -> Option<u64> {
+        self.queue.held_from(token)
+    }
+
+    /// Checks that `token` holds right after that zxid.
+    ///
+    /// # Errors
+    /// Says who held instead, or that it was not in the queue.
+    pub fn holds_after(&self, token: u64, zxid: u64) -> Result<(), String> {
+        let Some(own) = self.get(token) else { return Err(format!("token {token} is none of the queue's")) };
+        if self.queue.held_at(token, zxid) {
+            return Ok(());
+        }
+        if own.owner_gone().is_some_and(|gone| gone <= zxid) {
+            return Err(format!("the request of token {token} had gone at {:?}, before {zxid}", own.owner_gone()));
+        }
+        let before = self.places.iter().take_while(|place| place.token < token);
+        let before = before.filter(|place| place.gone.is_none_or(|gone| gone > zxid));
+        let who: Vec<String> =
+            before.map(|place| format!("token {} ({:?}, gone at {:?})", place.token, place.mode, place.gone)).collect();
+        Err(format!("right after zxid {zxid} token {token} stood behind {}", who.join(", ")))
+    }
 }
 
 #[cfg(test)]
@@ -152,7 +125,7 @@ mod tests {
     const B: &str = "_c_00000000-0000-0000-0000-00000000000b-";
     const C: &str = "_c_00000000-0000-0000-0000-00000000000c-";
 
-    fn made(list: &[(u64, bool, String)]) -> Vec<Place> {
+    fn made(list: &[(u64, bool, String)]) -> Places {
         let list: Vec<(u64, bool, &str)> = list.iter().map(|(z, c, n)| (*z, *c, n.as_str())).collect();
         places(&log(&list), "l").unwrap()
     }
@@ -164,11 +137,11 @@ mod tests {
             (6, true, format!("{B}lock-0000000001")),
             (9, false, format!("{A}lock-0000000000")),
         ]);
-        assert_eq!(holds_after(&queue, 5, 5), Ok(()));
-        assert_eq!(holds_after(&queue, 6, 9), Ok(()));
-        assert!(holds_after(&queue, 6, 8).unwrap_err().contains("behind token 5"));
-        assert!(holds_after(&queue, 5, 9).unwrap_err().contains("had gone"));
-        assert!(holds_after(&queue, 7, 9).unwrap_err().contains("none of the queue's"));
+        assert_eq!(queue.holds_after(5, 5), Ok(()));
+        assert_eq!(queue.holds_after(6, 9), Ok(()));
+        assert!(queue.holds_after(6, 8).unwrap_err().contains("behind token 5"));
+        assert!(queue.holds_after(5, 9).unwrap_err().contains("had gone"));
+        assert!(queue.holds_after(7, 9).unwrap_err().contains("none of the queue's"));
     }
 
     #[test]
@@ -182,12 +155,12 @@ mod tests {
             (20, false, format!("{A}__READ__0000000000")),
             (21, false, format!("{B}__READ__0000000001")),
         ]);
-        assert_eq!(queue.len(), 3, "a downgrade is no new request");
-        assert_eq!((queue[0].reader_from, queue[0].gone), (Some(8), Some(20)));
-        assert!(holds_after(&queue, 6, 7).is_err());
-        assert_eq!((holds_after(&queue, 5, 8), holds_after(&queue, 6, 8)), (Ok(()), Ok(())));
-        assert!(holds_after(&queue, 7, 20).unwrap_err().contains("behind token 6"));
-        assert_eq!(holds_after(&queue, 7, 21), Ok(()));
+        assert_eq!(queue.all().len(), 3, "a downgrade is no new request");
+        assert_eq!((queue.all()[0].reader_from, queue.all()[0].gone), (Some(8), Some(20)));
+        assert!(queue.holds_after(6, 7).is_err());
+        assert_eq!((queue.holds_after(5, 8), queue.holds_after(6, 8)), (Ok(()), Ok(())));
+        assert!(queue.holds_after(7, 20).unwrap_err().contains("behind token 6"));
+        assert_eq!(queue.holds_after(7, 21), Ok(()));
     }
 
     #[test]
@@ -198,9 +171,9 @@ mod tests {
             (7, true, format!("{C}permit-2-0000000002")),
             (9, false, format!("{B}permit-2-0000000001")),
         ]);
-        assert_eq!(holds_after(&queue, 6, 7), Ok(()));
-        assert!(holds_after(&queue, 7, 8).unwrap_err().contains("token 5"));
-        assert_eq!(holds_after(&queue, 7, 9), Ok(()));
+        assert_eq!(queue.holds_after(6, 7), Ok(()));
+        assert!(queue.holds_after(7, 8).unwrap_err().contains("token 5"));
+        assert_eq!(queue.holds_after(7, 9), Ok(()));
 
         let delayed = made(&[
             (5, true, format!("{A}delay-1500-lock-0000000000")),
@@ -209,10 +182,10 @@ mod tests {
             (9, true, "delay-1500-5-lock-0000000000".to_owned()),
             (15, false, "delay-1500-5-lock-0000000000".to_owned()),
         ]);
-        assert_eq!((delayed.len(), delayed[0].kept_from, delayed[0].gone), (2, Some(9), Some(15)));
-        assert!(holds_after(&delayed, 5, 9).unwrap_err().contains("had gone"), "the dead one holds nothing");
-        assert!(holds_after(&delayed, 6, 14).is_err());
-        assert_eq!(holds_after(&delayed, 6, 15), Ok(()));
+        assert_eq!((delayed.all().len(), delayed.all()[0].kept_from, delayed.all()[0].gone), (2, Some(9), Some(15)));
+        assert!(delayed.holds_after(5, 9).unwrap_err().contains("had gone"), "the dead one holds nothing");
+        assert!(delayed.holds_after(6, 14).is_err());
+        assert_eq!(delayed.holds_after(6, 15), Ok(()));
         let nobodys = log(&[(9, true, "delay-1500-5-lock-0000000000")]);
         assert!(places(&nobodys, "l").unwrap_err().contains("did not go then"));
     }
@@ -231,12 +204,12 @@ mod tests {
             (21, false, format!("{C}__WRIT__0000000002")),
         ];
         let queue = made(&list);
-        assert_eq!((queue[0].kept_from, queue[0].sequence, queue[0].kept_sequence), (Some(9), 0, 1));
-        assert_eq!(holds_after(&queue, 6, 9), Ok(()));
-        assert!(holds_after(&queue, 7, 20).unwrap_err().contains("behind token 5"));
-        assert!(holds_after(&queue, 8, 21).unwrap_err().contains("behind token 5"));
+        assert_eq!((queue.all()[0].kept_from, queue.held_from(6), queue.held_from(7)), (Some(9), Some(6), None));
+        assert_eq!(queue.holds_after(6, 9), Ok(()));
+        assert!(queue.holds_after(7, 20).unwrap_err().contains("behind token 5"));
+        assert!(queue.holds_after(8, 21).unwrap_err().contains("behind token 5"));
         list.push((30, false, "delay-100-5-__WRIT__0000000001".to_owned()));
-        assert_eq!(holds_after(&made(&list), 8, 30), Ok(()));
+        assert_eq!(made(&list).holds_after(8, 30), Ok(()));
     }
 
     /// Only the writer's own name, renamed, is the writer.
@@ -247,6 +220,6 @@ mod tests {
             (8, false, format!("{A}__WRIT__0000000000")),
             (8, true, format!("{B}__READ__0000000000")),
         ]);
-        assert_eq!((queue.len(), queue[0].reader_from), (2, None));
+        assert_eq!((queue.all().len(), queue.all()[0].reader_from), (2, None));
     }
 }

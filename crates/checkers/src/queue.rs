@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::name::{LockMode, MAX_PERMITS, RequestName};
+use crate::name::{self, LockMode, MAX_PERMITS, RequestName};
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,37 @@ pub struct Entry<T> {
     pub value: T,
 }
 
+/// A node came into a queue.
+#[derive(Clone, Debug)]
+pub struct Came<T> {
+    /// The node.
+    pub entry: Entry<T>,
+    /// Whether it is a writer that has become a reader, which stays the same request.
+    pub is_renamed: bool,
+}
+
+/// A node went.
+#[derive(Clone, Debug)]
+pub struct Went<T> {
+    /// The node.
+    pub entry: Entry<T>,
+    /// Whether it held.
+    pub held: bool,
+}
+
+/// What a transaction did to a queue.
+#[derive(Clone, Debug)]
+pub struct Moves<T> {
+    /// Nodes that came.
+    pub came: Vec<Came<T>>,
+    /// Nodes that went.
+    pub went: Vec<Went<T>>,
+    /// Requests whose blocker went. None waits for one holder of a permit.
+    pub freed: Vec<Entry<T>>,
+    /// Requests that hold now and did not before.
+    pub gained: Vec<Entry<T>>,
+}
+
 /// From which zxid on a request held, and from which on no more.
 #[derive(Clone, Copy, Debug)]
 struct Span {
@@ -63,19 +94,57 @@ impl<T> Default for Queue<T> {
     }
 }
 
+impl<T: Clone> Queue<T> {
+    /// Carries out a transaction: the children of the lock's directory that it created (true) and deleted, in order.
+    /// Children that are in no queue are passed over.
+    ///
+    /// # Errors
+    /// A node went that was not there.
+    pub fn transaction<'n>(
+        &mut self,
+        zxid: u64,
+        changes: impl IntoIterator<Item = (bool, &'n str)>,
+        value: impl Fn(&str) -> T,
+    ) -> Result<Moves<T>, String> {
+        let parsed = |(created, node): (bool, &'n str)| Some((created, node, name::parse(node)?));
+        let changes: Vec<(bool, &str, RequestName)> = changes.into_iter().filter_map(parsed).collect();
+        let gone = changes.iter().filter(|(created, ..)| !created);
+        let freed = gone.flat_map(|(_, node, name)| self.waiting_for(node, name)).cloned().collect();
+        let mut moves = Moves { came: Vec::new(), went: Vec::new(), freed, gained: Vec::new() };
+        let mut gone = Vec::new();
+        for (created, node, name) in changes {
+            if !created {
+                let entry = self.remove(node, &name);
+                let entry = entry.ok_or_else(|| format!("{node} went at {zxid}, and was not there"))?;
+                let held = self.holds(entry.token);
+                moves.went.push(Went { entry, held });
+                gone.push(node);
+                continue;
+            }
+            let writer = gone.iter().position(|writer| name::is_downgrade(writer, node));
+            let entry = match writer.and_then(|at| moves.went.get(at)) {
+                Some(Went { entry, .. }) => Entry { name, ..entry.clone() },
+                None => Entry { name, token: zxid, value: value(node) },
+            };
+            self.insert(node, entry.clone());
+            moves.came.push(Came { entry, is_renamed: writer.is_some() });
+        }
+        moves.gained = self.settle(zxid).into_iter().cloned().collect();
+        Ok(moves)
+    }
+}
+
 impl<T> Queue<T> {
-    /// Puts a node in.
-    pub fn insert(&mut self, node: &str, entry: Entry<T>) {
+    fn insert(&mut self, node: &str, entry: Entry<T>) {
         self.entries.insert((entry.name.sequence, node.to_owned()), entry);
     }
 
-    /// Takes a node out, if it is there.
-    pub fn remove(&mut self, node: &str, name: &RequestName) -> Option<Entry<T>> {
+    fn remove(&mut self, node: &str, name: &RequestName) -> Option<Entry<T>> {
         self.entries.remove(&(name.sequence, node.to_owned()))
     }
 
     /// Ends a transaction: works out who holds now. Gives the requests that did not hold before.
-    pub fn settle(&mut self, zxid: u64) -> Vec<&Entry<T>> {
+    fn settle(&mut self, zxid: u64) -> Vec<&Entry<T>> {
         let now = holders(&self.entries);
         let tokens: BTreeSet<u64> = now.iter().map(|entry| entry.token).collect();
         for lost in self.holding.difference(&tokens) {
@@ -102,6 +171,11 @@ impl<T> Queue<T> {
         spans.into_iter().any(|span| span.from <= zxid && span.to.is_none_or(|to| zxid < to))
     }
 
+    /// From which zxid on the request held.
+    pub fn held_from(&self, token: u64) -> Option<u64> {
+        self.held.get(&token)?.first().map(|span| span.from)
+    }
+
     /// The tokens that held right after that zxid.
     pub fn holders_at(&self, zxid: u64) -> Vec<u64> {
         self.held.keys().copied().filter(|token| self.held_at(*token, zxid)).collect()
@@ -122,8 +196,13 @@ impl<T> Queue<T> {
         self.entries().find(|entry| entry.token == token && entry.name.keeps_place_of.is_none())
     }
 
+    /// The node of this name.
+    pub fn node(&self, node: &str) -> Option<&Entry<T>> {
+        self.entries.get(&(name::parse(node)?.sequence, node.to_owned()))
+    }
+
     /// The requests whose blocker is this node. None waits for one holder of a permit.
-    pub fn waiting_for(&self, node: &str, name: &RequestName) -> Vec<&Entry<T>> {
+    fn waiting_for(&self, node: &str, name: &RequestName) -> Vec<&Entry<T>> {
         let key = (name.sequence, node.to_owned());
         let mut behind = self.entries.range((Bound::Excluded(key), Bound::Unbounded)).map(|(_, entry)| entry);
         match name.mode {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::lives::Life;
-use crate::name::{self, RequestName};
-use crate::queue::{Entry, Queue};
+use crate::lives::{Life, transactions};
+use crate::name;
+use crate::queue::Queue;
 
 /// A waiting request came to hold because others went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,34 +33,17 @@ pub struct Replay {
     pub left: usize,
 }
 
-type Change<'a> = (&'a Life, RequestName);
-
 /// Replays the queue of these requests, transaction by transaction.
 pub fn replay(requests: &[Life]) -> Replay {
-    let mut by_zxid: BTreeMap<u64, (Vec<Change<'_>>, Vec<Change<'_>>)> = BTreeMap::new();
-    for life in requests {
-        let Some(name) = name::parse(&life.name) else { continue };
-        by_zxid.entry(life.token).or_default().0.push((life, name.clone()));
-        if let Some(gone) = life.gone {
-            by_zxid.entry(gone).or_default().1.push((life, name));
-        }
-    }
     let mut replay = Replay::default();
     let mut queue: Queue<()> = Queue::default();
-    for (zxid, (came, went)) in by_zxid {
-        let mut tokens: Vec<(&str, u64)> = Vec::new();
-        replay.wake_ups += went.iter().map(|(life, name)| queue.waiting_for(&life.name, name).len()).sum::<usize>();
-        for (life, name) in &went {
-            let Some(entry) = queue.remove(&life.name, name) else { continue };
-            tokens.push((&life.name, entry.token));
-            replay.went_waiting += usize::from(entry.name.keeps_place_of.is_none() && !queue.holds(entry.token));
-        }
-        for (life, name) in came {
-            let writer = tokens.iter().find(|(writer, _)| name::is_downgrade(writer, &life.name));
-            let token = writer.map_or(life.token, |(_, token)| *token);
-            queue.insert(&life.name, Entry { name, token, value: () });
-        }
-        for entry in queue.settle(zxid) {
+    for (zxid, changes) in transactions(requests) {
+        // A life ends after it has begun.
+        let Ok(moves) = queue.transaction(zxid, changes, |_| ()) else { continue };
+        replay.wake_ups += moves.freed.len();
+        let waiting = moves.went.iter().filter(|went| went.entry.name.keeps_place_of.is_none() && !went.held);
+        replay.went_waiting += waiting.count();
+        for entry in moves.gained {
             if entry.token == zxid {
                 replay.at_once += 1;
             } else {

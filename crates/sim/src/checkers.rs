@@ -25,7 +25,6 @@ use crate::checks::one_leader::OneLeader;
 use crate::checks::pace::Pace;
 use crate::checks::rates::Rates;
 use crate::checks::retries::Retries;
-use crate::checks::rights::Rights;
 use crate::checks::sessions::Sessions;
 use crate::checks::watches::{Received, Watches};
 use crate::checks::{Check, Checked, Violation};
@@ -45,7 +44,6 @@ pub struct Checkers {
     watches: Watches,
     gates: Gates,
     rates: Rates,
-    rights: Rights,
     access: AccessControl,
     namespaces: Namespaces,
     pace: Pace,
@@ -93,7 +91,6 @@ impl Checkers {
             watches: Watches::default(),
             gates: Gates::default(),
             rates: Rates::default(),
-            rights: Rights::default(),
             access: AccessControl::default(),
             namespaces: Namespaces::default(),
             pace: Pace::new(fastest),
@@ -289,8 +286,6 @@ impl Checkers {
         self.hold(Check::Gates, checked);
         let checked = self.rates.change(change);
         self.hold(Check::Rates, checked);
-        let checked = self.rights.change(change);
-        self.hold(Check::Rights, checked);
         let checked = self.access.change(change);
         self.hold(Check::Access, checked);
         let checked = self.namespaces.change(change);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkeeper_checkers::lives::{self, Life};
-use lockkeeper_checkers::places::{holds_after, places};
+use lockkeeper_checkers::places::{Places, places};
 use lockkeeper_client::Session;
 use lockkeeper_client::api::locks::Mode;
 use lockkeeper_client::recipes::{Leader, Leadership, RecipeError};
@@ -207,7 +207,7 @@ fn announced_in_office(run: &Recorded) -> Check {
             let Ok(token) = name.parse::<u64>() else {
                 return Check::unknown(NAME, OF, format!("a leader's node is called {name}"));
             };
-            if let Err(why) = holds_after(&places, token, *zxid) {
+            if let Err(why) = places.holds_after(token, *zxid) {
                 let detail = format!("{office}: token {token} was announced at zxid {zxid} without holding the office");
                 let check = Check::invalid(NAME, OF, detail, vec![why]);
                 return Check { at_us: run.seen_us.get(zxid).copied(), ..check };
@@ -227,7 +227,7 @@ fn observed_in_order(run: &Recorded) -> Check {
     const NAME: &str = "leaders are observed in order";
     const OF: &str = "P8";
     let spoken = spoken(&run.history);
-    let mut queues = BTreeMap::new();
+    let (mut queues, no_places) = (BTreeMap::new(), Places::default());
     for (office, lock) in OFFICES.iter().zip(LOCKS) {
         match places(&run.log, lock) {
             Ok(places) => queues.insert(*office, places),
@@ -247,8 +247,8 @@ fn observed_in_order(run: &Recorded) -> Check {
             let check = Check::invalid(NAME, OF, why, vec![line.clone()]);
             Check { at_us: Some(event.at_us), ..check }
         };
-        let places = queues.get(office.as_str()).map(Vec::as_slice).unwrap_or_default();
-        if let Err(why) = holds_after(places, token, zxid) {
+        let places = queues.get(office.as_str()).unwrap_or(&no_places);
+        if let Err(why) = places.holds_after(token, zxid) {
             return broken(format!("somebody was observed who did not lead: {why}"));
         }
         if heard != "elected" && !spoken.get(&token).is_some_and(|said| said.contains(&heard)) {

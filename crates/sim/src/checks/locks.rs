@@ -1,13 +1,14 @@
-//! Locks (promises P1 and P2): works out who is in which queue and who holds from nothing but the nodes that are
+//! Locks (promises P1, P2 and P14, as far as the simulated clients can break it): works out who is in which queue and who holds from nothing but the nodes that are
 //! created and deleted and their names, and compares that with every answer that replicas and clients got.
 //!
 //! A request is identified by its token in the queue of its lock. It holds a lock when nothing blocks it there, and
-//! holds as a whole when it holds each of its locks.
+//! holds as a whole when it holds each of its locks. Only its own session changes a request, and others delete one only
+//! with the right to force. Names that do not see each other are not in one queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_checkers::name;
-use lockkeeper_checkers::queue::{Entry, Queue};
+use lockkeeper_checkers::queue::{Came, Entry, Queue, Went};
 use lockkeeper_core::{
     Actor, Command, Event, FencingToken, IfHolding, LockName, LockOp, NodeEventKind, NodeOp, Op, Refusal, Reply,
     SessionEnd,
@@ -22,6 +23,8 @@ struct Made {
     session: Option<u64>,
     /// The replicated clock.
     at_ms: u64,
+    /// Under a name of kazoo's own, whose clients see no others.
+    is_kazoos: bool,
 }
 
 type Place = Entry<Made>;
@@ -102,94 +105,107 @@ impl Locks {
         change: &Change<'_>,
         entitled: &mut Entitled,
     ) -> Checked {
-        let mut touched = BTreeSet::new();
-        let mut gone: Vec<(&str, &str, Place)> = Vec::new();
         let due = self.delays_due(events);
-        let was = self.waiting_for(events);
+        let mut changes: BTreeMap<&str, Vec<(bool, &str)>> = BTreeMap::new();
         for event in events {
             let Event::Node { kind, path, .. } = event else { continue };
             let path = path.as_str();
-            if *kind == NodeEventKind::Deleted {
-                // A lock's directory begins a new life when it is made again.
-                if let Some(lock) = path.strip_prefix("/locks/") {
-                    self.last_sequence.remove(lock);
-                }
+            // A lock's directory begins a new life when it is made again.
+            if let Some(lock) = path.strip_prefix("/locks/").filter(|_| *kind == NodeEventKind::Deleted) {
+                self.last_sequence.remove(lock);
             }
             let Some((lock, node)) = name::lock_and_name(path) else { continue };
-            let Some(name) = name::parse(node) else { continue };
-            touched.insert(lock.to_owned());
-            match kind {
-                NodeEventKind::Deleted => {
-                    let place = self.queues.get_mut(lock).and_then(|queue| queue.remove(node, &name));
-                    let place = place.ok_or_else(|| format!("{path} went at {zxid}, and was not there"))?;
-                    self.may_go(lock, &place, change)?;
-                    let request = (lock.to_owned(), place.token);
-                    self.holds.remove(&request);
-                    self.without_caller.remove(&request);
-                    gone.push((lock, node, place));
+            let created = match kind {
+                NodeEventKind::Created => true,
+                NodeEventKind::Deleted => false,
+                NodeEventKind::DataChanged => {
+                    self.may_write(lock, node, change)?;
+                    continue;
                 }
-                NodeEventKind::Created => {
-                    // A downgrade: it stays the same request.
-                    let writer = gone.iter().find(|(of, writer, _)| *of == lock && name::is_downgrade(writer, node));
-                    let place = match writer {
-                        Some((.., writer)) => Place { name, ..writer.clone() },
-                        None => Place { name, token: zxid, value: Made { session, at_ms: change.clock_ms } },
-                    };
-                    self.enter(lock, node, place, writer.is_some(), zxid)?;
-                }
-                NodeEventKind::DataChanged | NodeEventKind::ChildrenChanged => {}
+                NodeEventKind::ChildrenChanged => continue,
+            };
+            if name::parse(node).is_some() {
+                changes.entry(lock).or_default().push((created, node));
             }
         }
-        for (lock, token) in due {
-            self.has_delay(&lock, token, zxid)?;
+        for (lock, changes) in changes {
+            let made = |node: &str| Made { session, at_ms: change.clock_ms, is_kazoos: is_kazoos(node) };
+            let queue = self.queues.entry(lock.to_owned()).or_default();
+            let moves = queue.transaction(zxid, changes, made).map_err(|what| format!("lock {lock}: {what}"))?;
+            for Went { entry, .. } in &moves.went {
+                self.may_go(lock, entry, change)?;
+                let request = (lock.to_owned(), entry.token);
+                self.holds.remove(&request);
+                self.without_caller.remove(&request);
+            }
+            for came in &moves.came {
+                self.enter(lock, came, zxid)?;
+            }
+            self.grants += moves.gained.len() as u64;
+            // Everyone else waited for one that went.
+            let permits = moves.gained.into_iter().filter(|place| place.name.mode.permits().is_some());
+            entitled.uuids.extend(moves.freed.into_iter().chain(permits).filter_map(|place| place.name.uuid));
         }
-        let gained = self.settle(&touched, zxid);
-        entitled.uuids.extend(was);
-        entitled.uuids.extend(gained);
-        Ok(())
+        due.iter().try_for_each(|(lock, token)| self.has_delay(lock, *token, zxid))
     }
 
-    /// The requests whose blocker goes in these events, by the queues as they are before.
-    fn waiting_for(&self, events: &[Event]) -> Vec<String> {
-        let mut waiting = Vec::new();
-        for event in events {
-            let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { continue };
-            let Some((lock, node)) = name::lock_and_name(path.as_str()) else { continue };
-            let (Some(name), Some(queue)) = (name::parse(node), self.queues.get(lock)) else { continue };
-            waiting.extend(queue.waiting_for(node, &name).into_iter().filter_map(|place| place.name.uuid.clone()));
+    fn enter(&mut self, lock: &str, came: &Came<Made>, zxid: u64) -> Checked {
+        let Came { entry: place, is_renamed } = came;
+        let mut others = self.queues.get(lock).into_iter().flat_map(Queue::entries);
+        if others.any(|other| other.value.is_kazoos != place.value.is_kazoos) {
+            return Err(format!(
+                "a request came into the queue of {lock} at {zxid} beside one of another recipe, and the two do not \
+                 see each other"
+            ));
         }
-        waiting
-    }
-
-    fn enter(&mut self, lock: &str, node: &str, place: Place, renamed: bool, zxid: u64) -> Checked {
-        let delay = place.name.keeps_place_of.is_some();
         if let Some(uuid) = place.name.uuid.as_ref().filter(|uuid| self.left.contains(*uuid)) {
             return Err(format!(
                 "request {uuid} came into the queue of {lock} at {zxid}, after its client was told that it is no more"
             ));
         }
-        if !delay && !renamed {
-            let sequence = place.name.sequence;
-            if let Some(before) =
-                self.last_sequence.insert(lock.to_owned(), sequence).filter(|before| *before >= sequence)
-            {
-                return Err(format!("lock {lock} gave place {sequence} at {zxid}, after {before}"));
-            }
-            let token = place.token;
-            if let Some(before) = self.last_token.insert(lock.to_owned(), token).filter(|before| *before >= token) {
-                return Err(format!("lock {lock} gave token {token}, after {before}"));
-            }
-            self.wholes.entry(token).or_default().insert(lock.to_owned());
-            if let Some(uuid) = &place.name.uuid {
-                self.tokens.insert(uuid.clone(), token);
-            }
+        if place.name.keeps_place_of.is_some() || *is_renamed {
+            return Ok(());
         }
-        self.queues.entry(lock.to_owned()).or_default().insert(node, place);
+        let (sequence, token) = (place.name.sequence, place.token);
+        if let Some(before) = self.last_sequence.insert(lock.to_owned(), sequence).filter(|before| *before >= sequence)
+        {
+            return Err(format!("lock {lock} gave place {sequence} at {zxid}, after {before}"));
+        }
+        if let Some(before) = self.last_token.insert(lock.to_owned(), token).filter(|before| *before >= token) {
+            return Err(format!("lock {lock} gave token {token}, after {before}"));
+        }
+        self.wholes.entry(token).or_default().insert(lock.to_owned());
+        if let Some(uuid) = &place.name.uuid {
+            self.tokens.insert(uuid.clone(), token);
+        }
         Ok(())
+    }
+
+    /// By hand, only its own session writes a request.
+    fn may_write(&self, lock: &str, node: &str, change: &Change<'_>) -> Checked {
+        let Some((session, _)) = by_hand(change.command) else { return Ok(()) };
+        match self.queues.get(lock).and_then(|queue| queue.node(node)).map(|place| place.value.session) {
+            Some(owner) if owner.is_none() || owner != session => Err(format!(
+                "{node} of session {owner:?} in the queue of {lock} was written by {session:?} at {}",
+                change.outcome.zxid
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// A dead holder's place is kept for as long as it had asked for, unless somebody takes it by force.
     fn may_go(&mut self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
+        let owner = place.value.session;
+        if let Some((session, may_force)) = by_hand(change.command)
+            && !may_force
+            && (owner.is_none() || owner != session)
+        {
+            return Err(format!(
+                "token {} of session {owner:?} in the queue of {lock} was deleted by {session:?} without the right to \
+                 force",
+                place.token
+            ));
+        }
         if place.name.keeps_place_of.is_none() {
             return self.request_may_go(lock, place, change);
         }
@@ -278,19 +294,6 @@ impl Locks {
             return Ok(());
         }
         Err(format!("the holder of lock {lock} with token {token} expired at {zxid}, and its place is not kept"))
-    }
-
-    /// Works out who holds these locks now. Gives the uuids of those that have just been given a permit.
-    fn settle(&mut self, touched: &BTreeSet<String>, zxid: u64) -> Vec<String> {
-        let mut gained = Vec::new();
-        for lock in touched {
-            for place in self.queues.entry(lock.clone()).or_default().settle(zxid) {
-                self.grants += 1;
-                // Everyone else waited for one that went.
-                gained.extend(place.name.uuid.clone().filter(|_| place.name.mode.permits().is_some()));
-            }
-        }
-        gained
     }
 
     fn place(&self, lock: &str, token: u64) -> Option<&Place> {
@@ -514,6 +517,18 @@ impl Locks {
             alive.map(move |place| (lock.as_str(), place.token, place.value.session))
         })
     }
+}
+
+fn is_kazoos(node: &str) -> bool {
+    node.get(..node.len().saturating_sub(10)).is_some_and(|stem| stem.ends_with("lock__"))
+}
+
+/// Who works on nodes, and whether they may force.
+fn by_hand(command: &Command) -> Option<(Option<u64>, bool)> {
+    let Command::Do { actor: Actor { session, may_force, .. }, op } = command else { return None };
+    let on_nodes =
+        matches!(op, Op::Node(NodeOp::Delete { .. } | NodeOp::SetData { .. } | NodeOp::SetAcl { .. }) | Op::Multi(_));
+    on_nodes.then_some((session.map(|session| session.0), *may_force))
 }
 
 /// How the request that an operation names stood before it, and the locks that guard a transaction.

@@ -1,6 +1,6 @@
-use lockkeeper_core::{Actor, LockMode, LockOp, NodeOp, NodePath, Outcome};
+use lockkeeper_core::{Actor, LockMode, LockOp, NodeKind, NodeOp, NodePath, Outcome, Sequential};
 
-use super::super::test_history::{History, change, lock};
+use super::super::test_history::{History, change, create, lock};
 use super::*;
 
 fn fed(history: &mut History) -> Locks {
@@ -291,4 +291,63 @@ fn a_lock_that_its_session_holds_twice_is_free_after_two_releases() {
     // The release of one hold that frees the lock although there are two.
     history.release(a, "l", token.0);
     history.each(|each| drop(locks.change(each).unwrap_err()));
+}
+
+/// A held lock: its session, and where the request stands.
+fn held(history: &mut History) -> (u64, NodePath) {
+    let session = history.open();
+    history.acquire(session, "l", LockMode::Exclusive, 0);
+    (session, history.state.lock(&lock("l")).unwrap().requests().next().unwrap().path)
+}
+
+#[test]
+fn what_others_do_to_a_request_takes_the_right_to_force() {
+    let mut history = History::default();
+    let (_, at) = held(&mut history);
+    let stranger = lockkeeper_core::SessionId(history.open());
+    let standing = fed(&mut history);
+    let actor = Actor { may_force: true, ..Actor::of(stranger) };
+    history.apply(Command::Do { actor, op: NodeOp::Delete { path: at.clone(), version: None }.into() });
+    let (mut command, outcome) = history.last();
+    let again = || Locks { queues: standing.queues.clone(), ..Locks::default() };
+    again().change(&change(&command, &outcome, 1)).unwrap();
+    if let Command::Do { actor, .. } = &mut command {
+        actor.may_force = false;
+    }
+    let refused = again().change(&change(&command, &outcome, 1)).unwrap_err();
+    assert!(refused.contains("without the right to force"), "{refused}");
+
+    let written =
+        Event::Node { zxid: outcome.zxid, kind: NodeEventKind::DataChanged, path: at.clone(), acl: [].into() };
+    let outcome = Outcome { events: vec![written], ..outcome };
+    let op = Op::from(NodeOp::SetData { path: at, data: [].into(), version: None });
+    let write = |actor| again().change(&change(&Command::Do { actor, op: op.clone() }, &outcome, 1));
+    assert!(write(Actor::of(stranger)).unwrap_err().contains("was written by"));
+    write(Actor::of(lockkeeper_core::SessionId(1))).unwrap();
+}
+
+#[test]
+fn its_own_session_may_delete_a_request() {
+    let mut history = History::default();
+    let (session, at) = held(&mut history);
+    history.run(Some(session), NodeOp::Delete { path: at, version: None });
+    fed(&mut history);
+}
+
+#[test]
+fn names_that_do_not_see_each_other_do_not_meet() {
+    let (mut ours, mut theirs) = (History::default(), History::default());
+    held(&mut ours);
+    let session = theirs.open();
+    theirs.create("/locks", "");
+    theirs.create("/locks/l", "");
+    let mut made = create("/locks/l/8f14__lock__", "", NodeKind::Ephemeral);
+    if let NodeOp::Create { sequential, .. } = &mut made {
+        *sequential = Sequential::Suffix;
+    }
+    theirs.run(Some(session), made);
+    let mut locks = fed(&mut theirs);
+    let mut met = Ok(Entitled::default());
+    ours.each(|change| met = met.clone().and(locks.change(change)));
+    assert!(met.unwrap_err().contains("do not see each other"));
 }

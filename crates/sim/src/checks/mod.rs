@@ -20,7 +20,6 @@ pub mod one_leader;
 pub mod pace;
 pub mod rates;
 pub mod retries;
-pub mod rights;
 pub mod sessions;
 pub mod watches;
 
@@ -43,7 +42,7 @@ pub enum Check {
     AppliedAgreement,
     /// The state's own invariants.
     Invariants,
-    /// Exclusion, tokens, order, withdrawal and delay of locks.
+    /// Exclusion, tokens, order, withdrawal and delay of locks; nobody does to others' requests what they may not.
     Locks,
     /// Notifications per release.
     Herd,
@@ -69,8 +68,6 @@ pub enum Check {
     Gates,
     /// No more permits than a rate limit has.
     Rates,
-    /// Nobody does to others' requests what they have no right to.
-    Rights,
     /// Nobody acts with a token or a role that was taken away, or never given.
     Access,
     /// A namespace keeps within its limits.
@@ -104,7 +101,6 @@ impl Check {
             Self::Durable => "durable",
             Self::Gates => "gates",
             Self::Rates => "rates",
-            Self::Rights => "rights",
             Self::Access => "access",
             Self::Namespaces => "namespaces",
             Self::Pace => "pace",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_checkers::places::{Place, holds_after};
+use lockkeeper_checkers::places::{Place, Places};
 
 use super::Queues;
 use super::lock_history::{Hold, LockHistory};
@@ -16,15 +16,15 @@ use crate::history::FaultRecord;
 pub fn granted_in_order(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "grants in the order of the log";
     const PROMISES: &str = "P1 P2 P4";
-    let mut looked = 0;
+    let (mut looked, nobody) = (0, Places::default());
     for hold in &told.holds {
         for lock in &hold.asks.locks {
-            let places = queues.get(lock).map(Vec::as_slice).unwrap_or_default();
+            let places = queues.get(lock).unwrap_or(&nobody);
             // Where the answer names no point, it must have held right before it went, or at the end. A token that the
             // log does not have was never anybody's.
-            let gone = place_of(places, hold.token).and_then(Place::owner_gone);
+            let gone = places.get(hold.token).and_then(Place::owner_gone);
             let at = hold.zxid.unwrap_or(gone.map_or(u64::MAX, |gone| gone.saturating_sub(1)));
-            if let Err(why) = holds_after(places, hold.token, at) {
+            if let Err(why) = places.holds_after(hold.token, at) {
                 return Check {
                     at_us: Some(hold.granted_us),
                     ..Check::invalid(NAME, PROMISES, why, vec![hold.line()])
@@ -48,7 +48,7 @@ pub fn released_in_log(told: &LockHistory, queues: &Queues) -> Check {
     for hold in &told.holds {
         let Some(change) = hold.released.filter(|change| change.ended == Completion::Ok) else { continue };
         for lock in &hold.asks.locks {
-            let place = queues.get(lock).and_then(|places| place_of(places, hold.token));
+            let place = queues.get(lock).and_then(|places| places.get(hold.token));
             // That it is missing is for `granted_in_order` to tell.
             let Some(place) = place else { continue };
             looked += 1;
@@ -82,15 +82,15 @@ pub fn released_in_log(told: &LockHistory, queues: &Queues) -> Check {
 pub fn verified_in_log(told: &LockHistory, queues: &Queues) -> Option<Check> {
     const NAME: &str = "verified as in the log";
     const PROMISES: &str = "P1 P7";
-    let (mut held, mut not) = (0, 0);
+    let (mut held, mut not, nobody) = (0, 0, Places::default());
     for asked in &told.verifies {
         let (Some(yes), Some(zxid), Some(lock)) = (asked.yes, asked.zxid, asked.under.locks.first()) else { continue };
-        let places = queues.get(lock).map(Vec::as_slice).unwrap_or_default();
+        let places = queues.get(lock).unwrap_or(&nobody);
         let token = asked.under.token;
-        if holds_after(places, token, zxid).is_ok() != yes {
+        if places.holds_after(token, zxid).is_ok() != yes {
             let detail =
                 format!("{lock}: token {token} was said to hold: {yes}, at zxid {zxid}; the log says otherwise");
-            let place = place_of(places, token).map(|place| format!("{place:?}"));
+            let place = places.get(token).map(|place| format!("{place:?}"));
             let lines =
                 vec![format!("{} us: client {} asked", asked.asked_us, asked.client), place.unwrap_or_default()];
             return Some(Check { at_us: Some(asked.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
@@ -118,7 +118,7 @@ pub fn gone_with_session(
     for hold in &told.holds {
         let Some(end) = ends.get(&hold.asks.session) else { continue };
         for lock in &hold.asks.locks {
-            let Some(place) = queues.get(lock).and_then(|places| place_of(places, hold.token)) else { continue };
+            let Some(place) = queues.get(lock).and_then(|places| places.get(hold.token)) else { continue };
             let gone = place.owner_gone();
             looked += usize::from(gone == Some(*end));
             if gone.is_none_or(|gone| gone > *end) {
@@ -142,7 +142,7 @@ pub fn gone_with_session(
         }
     }
     let at_an_end: BTreeSet<u64> = ends.values().copied().collect();
-    let places = queues.values().flatten().filter_map(Place::owner_gone);
+    let places = queues.values().flat_map(Places::all).filter_map(Place::owner_gone);
     let in_line = places.filter(|gone| at_an_end.contains(gone)).count().saturating_sub(looked);
     let detail = format!(
         "{} sessions seen to end; {looked} locks went with one, and {in_line} requests of which nobody was told",
@@ -168,8 +168,8 @@ pub fn refused_to_others(told: &LockHistory, queues: &Queues) -> Option<Check> {
             tried.client, tried.under.session, tried.under.token
         );
         let owner = told.holds.iter().find(|hold| hold.token == tried.under.token).map(Hold::line);
-        let place = tried.under.locks.first().and_then(|lock| queues.get(lock));
-        let place = place.and_then(|places| place_of(places, tried.under.token)).map(|place| format!("{place:?}"));
+        let places = tried.under.locks.first().and_then(|lock| queues.get(lock));
+        let place = places.and_then(|places| places.get(tried.under.token)).map(|place| format!("{place:?}"));
         let lines = owner.into_iter().chain(place).collect();
         return Some(Check { at_us: Some(tried.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
     }
@@ -180,38 +180,20 @@ pub fn refused_to_others(told: &LockHistory, queues: &Queues) -> Option<Check> {
     (refused > 0).then(|| Check::valid(NAME, PROMISES, detail))
 }
 
-fn place_of(places: &[Place], token: u64) -> Option<&Place> {
-    places.iter().find(|place| place.token == token)
-}
-
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::name::LockMode;
-    use lockkeeper_client::api::locks::Mode;
-
-    use super::super::lock_history::{GrantChange, TokenAnswer};
+    use super::super::lock_history::TokenAnswer;
+    use super::super::testing::{change, fault, hold, queues, told};
     use super::*;
     use crate::check::Verdict;
-    use crate::history::ops::{AcquireRequest, TokenRef};
+    use crate::history::ops::TokenRef;
 
-    fn hold(token: u64, zxid: u64) -> Hold {
-        let locks = vec!["l".to_owned()];
-        let asks =
-            AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 0 };
-        let (client, zxid, asked_us, granted_us) = (1, Some(zxid), 1, 2);
-        Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
+    fn of_l(requests: &[(u64, u64)]) -> Queues {
+        queues(&[("l", requests)])
     }
 
-    fn queues(places: &[(u64, u64)]) -> Queues {
-        let place = |(token, gone): &(u64, u64)| Place {
-            gone: (*gone > 0).then_some(*gone),
-            ..Place::of(*token, LockMode::Exclusive)
-        };
-        Queues::from([("l".to_owned(), places.iter().map(place).collect())])
-    }
-
-    fn told(holds: &[Hold]) -> LockHistory {
-        LockHistory { holds: holds.to_vec(), ..LockHistory::default() }
+    fn hold_at(token: u64, zxid: impl Into<Option<u64>>) -> Hold {
+        Hold { zxid: zxid.into(), ..hold(token) }
     }
 
     fn answered(token: u64, zxid: u64, yes: bool) -> TokenAnswer {
@@ -221,36 +203,37 @@ mod tests {
 
     #[test]
     fn grants_out_of_order_or_out_of_nothing_are_found() {
-        let log = queues(&[(5, 20), (6, 12), (7, 30)]);
+        let log = of_l(&[(5, 20), (6, 12), (7, 30)]);
         let judged = |hold: Hold| granted_in_order(&told(&[hold]), &log).verdict;
-        assert_eq!((judged(hold(5, 5)), judged(hold(7, 20))), (Verdict::Valid, Verdict::Valid));
-        assert_eq!(judged(hold(7, 19)), Verdict::Invalid, "while 5 held");
-        assert_eq!(judged(hold(8, 40)), Verdict::Invalid, "a token from nowhere: an acknowledged grant that was lost");
-        assert_eq!(judged(hold(5, 20)), Verdict::Invalid, "said to hold after it had gone");
-        assert_eq!(judged(Hold { zxid: None, ..hold(6, 0) }), Verdict::Invalid, "it went before it could hold");
-        assert_eq!(judged(Hold { zxid: None, ..hold(5, 0) }), Verdict::Valid);
-        let lost = judged(Hold { zxid: None, ..hold(8, 0) });
+        assert_eq!((judged(hold_at(5, 5)), judged(hold_at(7, 20))), (Verdict::Valid, Verdict::Valid));
+        assert_eq!(judged(hold_at(7, 19)), Verdict::Invalid, "while 5 held");
+        assert_eq!(
+            judged(hold_at(8, 40)),
+            Verdict::Invalid,
+            "a token from nowhere: an acknowledged grant that was lost"
+        );
+        assert_eq!(judged(hold_at(5, 20)), Verdict::Invalid, "said to hold after it had gone");
+        assert_eq!(judged(hold_at(6, None)), Verdict::Invalid, "it went before it could hold");
+        assert_eq!(judged(hold_at(5, None)), Verdict::Valid);
+        let lost = judged(hold_at(8, None));
         assert_eq!(lost, Verdict::Invalid, "lost, and its answer named no point in the order");
         assert_eq!(granted_in_order(&told(&[]), &log).verdict, Verdict::Unknown, "nothing granted");
-        let left = queues(&[(5, 0), (6, 0)]);
-        let judged = |token| granted_in_order(&told(&[Hold { zxid: None, ..hold(token, 0) }]), &left).verdict;
+        let left = of_l(&[(5, 0), (6, 0)]);
+        let judged = |token| granted_in_order(&told(&[hold_at(token, None)]), &left).verdict;
         assert_eq!((judged(5), judged(6)), (Verdict::Valid, Verdict::Invalid), "those who are left at the end");
     }
 
     #[test]
     fn releases_that_did_not_happen_are_found() {
-        let released = |zxid| {
-            let change = GrantChange { asked_us: 9, ended: Completion::Ok, zxid };
-            told(&[Hold { released: Some(change), ..hold(5, 5) }])
-        };
-        let judged = |zxid, gone| released_in_log(&released(zxid), &queues(&[(5, gone)])).verdict;
+        let released = |zxid| told(&[Hold { released: change(9, Completion::Ok, zxid), ..hold(5) }]);
+        let judged = |zxid, gone| released_in_log(&released(zxid), &of_l(&[(5, gone)])).verdict;
         assert_eq!((judged(Some(9), 9), judged(None, 9)), (Verdict::Valid, Verdict::Valid));
         assert_eq!((judged(Some(9), 0), judged(Some(9), 10)), (Verdict::Invalid, Verdict::Invalid));
     }
 
     #[test]
     fn wrong_words_on_tokens_are_found() {
-        let log = queues(&[(5, 20), (6, 30)]);
+        let log = of_l(&[(5, 20), (6, 30)]);
         let judged = |token, zxid, yes| {
             let told = LockHistory { verifies: vec![answered(token, zxid, yes)], ..LockHistory::default() };
             verified_in_log(&told, &log).unwrap().verdict
@@ -273,21 +256,21 @@ mod tests {
     fn who_frees_another_s_lock_is_found() {
         let judged = |freed| {
             let told = LockHistory { steals: vec![answered(5, 10, freed)], ..LockHistory::default() };
-            refused_to_others(&told, &queues(&[(5, 10)])).unwrap().verdict
+            refused_to_others(&told, &of_l(&[(5, 10)])).unwrap().verdict
         };
-        assert_eq!(refused_to_others(&LockHistory::default(), &queues(&[(5, 10)])), None);
+        assert_eq!(refused_to_others(&LockHistory::default(), &of_l(&[(5, 10)])), None);
         assert_eq!((judged(false), judged(true)), (Verdict::Valid, Verdict::Invalid));
     }
 
     #[test]
     fn what_does_not_go_with_its_session_is_found() {
         let judged = |gone, released: Option<Completion>| {
-            let released = released.map(|ended| GrantChange { asked_us: 9, ended, zxid: None });
-            let told = told(&[Hold { released, ..hold(5, 5) }]);
-            let faults = [super::super::progress::tests::fault("client-pause", 1, 2)];
+            let released = released.and_then(|ended| change(9, ended, None));
+            let told = told(&[Hold { released, ..hold(5) }]);
+            let faults = [fault("client-pause", 1, 2)];
             let ends = BTreeMap::from([(5, 20)]);
-            let without = gone_with_session(&told, &queues(&[(5, gone)]), &ends, &[]).map(|check| check.verdict);
-            let with = gone_with_session(&told, &queues(&[(5, gone)]), &ends, &faults).unwrap().verdict;
+            let without = gone_with_session(&told, &of_l(&[(5, gone)]), &ends, &[]).map(|check| check.verdict);
+            let with = gone_with_session(&told, &of_l(&[(5, gone)]), &ends, &faults).unwrap().verdict;
             assert_eq!(without, Some(with).filter(|verdict| *verdict != Verdict::Unknown));
             with
         };

@@ -191,31 +191,17 @@ pub fn not_ended_early(
 mod tests {
     use lockkeeper_client::api::locks::Mode;
 
-    use super::super::lock_history::{GrantChange, SessionLife, TokenAnswer};
+    use super::super::lock_history::{SessionLife, TokenAnswer};
+    use super::super::testing::{change, fault, hold_from, told};
     use super::*;
     use crate::check::Verdict;
-    use crate::history::ops::{AcquireRequest, TokenRef};
+    use crate::history::ops::TokenRef;
 
     fn hold(token: u64, mode: Mode, granted_us: u64, released_us: u64) -> Hold {
-        let permits = (mode == Mode::Permit).then_some(2);
-        Hold {
-            client: 1,
-            asks: AcquireRequest { locks: vec!["l".into()], mode, wait_ms: 1, session: token, permits, delay_ms: 0 },
-            token,
-            zxid: Some(token),
-            asked_us: granted_us - 5,
-            granted_us,
-            released: (released_us > 0).then_some(GrantChange {
-                asked_us: released_us,
-                ended: Completion::Ok,
-                zxid: None,
-            }),
-            downgraded: None,
-        }
-    }
-
-    fn told(holds: &[Hold]) -> LockHistory {
-        LockHistory { holds: holds.to_vec(), ..LockHistory::default() }
+        let mut hold = hold_from(token, granted_us);
+        (hold.asks.mode, hold.asks.permits) = (mode, (mode == Mode::Permit).then_some(2));
+        hold.released = change(released_us, Completion::Ok, None).filter(|change| change.asked_us > 0);
+        hold
     }
 
     fn not_lost(token: u64, asked_us: u64) -> TokenAnswer {
@@ -250,7 +236,7 @@ mod tests {
         stopped.forced.push(TokenAnswer { yes: Some(true), ..not_lost(5, 15) });
         assert_eq!(judged(&stopped), Verdict::Valid, "it was taken by force, which is told afterwards");
         let mut refused = told(&[hold(5, Exclusive, 10, 30), hold(9, Exclusive, 20, 40)]);
-        refused.holds[0].released = Some(GrantChange { asked_us: 30, ended: Completion::Fail, zxid: None });
+        refused.holds[0].released = change(30, Completion::Fail, None);
         let counted = never_both(&refused);
         assert!(counted.verdict == Verdict::Valid && counted.detail.contains("; 1 holders"), "{counted:?}");
     }
@@ -263,7 +249,7 @@ mod tests {
         assert_eq!(judged(&[hold(5, Shared, 10, 30), hold(6, Write, 15, 40)]), Verdict::Invalid);
         assert_eq!(judged(&[hold(5, Write, 10, 30), hold(6, Shared, 15, 40)]), Verdict::Invalid);
         let mut down = hold(5, Write, 10, 30);
-        down.downgraded = Some(GrantChange { asked_us: 14, ended: Completion::Ok, zxid: None });
+        down.downgraded = change(14, Completion::Ok, None);
         assert_eq!(judged(&[down.clone(), hold(6, Shared, 15, 40)]), Verdict::Valid);
         assert_eq!(judged(&[down, hold(6, Write, 15, 40)]), Verdict::Invalid);
         let permits = [hold(5, Permit, 10, 30), hold(6, Permit, 11, 30), hold(7, Permit, 30, 40)];
@@ -285,7 +271,7 @@ mod tests {
         assert_eq!(judged(&one, 1_999), None, "its client closed it, and nothing is left to be judged");
         one.sessions.entry(5).or_default().closing_us = Some(1_998);
         assert_eq!(judged(&one, 1_997), Some(Verdict::Invalid), "it was over, a call failed, and so it was closed");
-        let client_kill = [super::super::progress::tests::fault("client-kill", 1, 2)];
+        let client_kill = [fault("client-kill", 1, 2)];
         let nothing = not_ended_early(&told(&[]), &ends, &BTreeMap::new(), &client_kill);
         assert_eq!(nothing.map(|check| check.verdict), Some(Verdict::Unknown), "clients were killed");
     }

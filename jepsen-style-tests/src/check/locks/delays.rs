@@ -14,7 +14,7 @@ const FEWEST: usize = 3;
 
 fn place_of<'a>(queues: &'a Queues, hold: &Hold) -> Option<(&'a String, &'a Place)> {
     let (lock, places) = queues.get_key_value(hold.asks.locks.first()?)?;
-    Some((lock, places.iter().find(|place| place.token == hold.token)?))
+    Some((lock, places.get(hold.token)?))
 }
 
 /// Each holder that died leaves a kept place behind, in the transaction that ended its session; no other does.
@@ -64,11 +64,7 @@ pub(super) fn not_before_the_delay(told: &LockHistory, queues: &Queues, seen_us:
     let last_us = told.holds.last().map(|hold| hold.granted_us);
     let moment = |zxid: Option<u64>| zxid.and_then(|zxid| seen_us.get(&zxid).copied()).or(last_us);
     for kept in &told.kept {
-        let Some(place) =
-            queues.get(&kept.lock).and_then(|places| places.iter().find(|place| place.token == kept.dead))
-        else {
-            continue;
-        };
+        let Some(place) = queues.get(&kept.lock).and_then(|places| places.get(kept.dead)) else { continue };
         if kept.until_ms != kept.since_ms + u64::from(place.delay_ms) {
             let detail =
                 format!("the place of token {} is kept from {} until {} ms", kept.dead, kept.since_ms, kept.until_ms);
@@ -140,47 +136,38 @@ pub(super) fn long_enough(
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::name::LockMode;
-    use lockkeeper_client::api::locks::Mode;
-
-    use super::super::lock_history::{GrantChange, SessionLife};
+    use super::super::lock_history::SessionLife;
+    use super::super::testing::{change, delayed_queue, hold};
     use super::*;
     use crate::check::Verdict;
-    use crate::history::ops::{AcquireRequest, ClockReading, KeptPlace, TokenRef};
+    use crate::history::ops::{ClockReading, KeptPlace, TokenRef};
 
-    fn hold(token: u64) -> Hold {
-        let locks = vec!["l".to_owned()];
-        let asks =
-            AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 1_000 };
-        let (client, zxid, asked_us, granted_us) = (1, Some(token), 1, 2);
-        Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
-    }
-
-    fn place(token: u64, kept_from: Option<u64>, gone: u64) -> Place {
-        Place { delay_ms: 1_000, kept_from, gone: Some(gone), ..Place::of(token, LockMode::Exclusive) }
+    fn of_l(requests: &[(u64, Option<u64>, u64)]) -> Queues {
+        Queues::from([("l".to_owned(), delayed_queue("l", 1_000, requests))])
     }
 
     const SEEN: [(u64, u64); 2] = [(15, 1_500), (25, 2_500)];
 
     /// Three holders that died, whose places were kept from 1, 2 and 3 above their tokens on.
     fn dead_holder() -> (LockHistory, Queues) {
-        let holds = [10, 20, 30].map(hold).to_vec();
-        let places = [10, 20, 30].map(|token| place(token, Some(token + 1), token + 5)).to_vec();
+        let mut holds = [10, 20, 30].map(hold).to_vec();
+        holds.iter_mut().for_each(|hold| hold.asks.delay_ms = 1_000);
+        let places = [10, 20, 30].map(|token| (token, Some(token + 1), token + 5));
         let kept = [10, 20, 30].map(|dead| KeptPlace {
             lock: "l".into(),
             dead,
             since_ms: dead * 1_000,
             until_ms: dead * 1_000 + 1_000,
         });
-        (LockHistory { holds, kept: kept.to_vec(), ..LockHistory::default() }, Queues::from([("l".to_owned(), places)]))
+        (LockHistory { holds, kept: kept.to_vec(), ..LockHistory::default() }, of_l(&places))
     }
 
     #[test]
     fn a_dead_holder_without_a_delay_is_found() {
         let kept_when_dead = |told: &LockHistory, queues: &Queues| kept_when_dead(told, queues, &SEEN.into());
-        let (mut told, mut queues) = dead_holder();
+        let (mut told, queues) = dead_holder();
         assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Valid);
-        queues.insert("l".into(), vec![place(10, None, 15)]);
+        let queues = of_l(&[(10, None, 15)]);
         assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Invalid);
         told.sessions.insert(10, SessionLife { closing_us: Some(1_500), ..SessionLife::default() });
         assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Unknown, "it was closed, and nobody died");
@@ -189,7 +176,7 @@ mod tests {
         assert_eq!(late.verdict, Verdict::Invalid, "closed when it was over, which does not explain it");
         told.sessions.clear();
         let mut released = told.clone();
-        released.holds[0].released = Some(GrantChange { asked_us: 5, ended: Completion::Ok, zxid: None });
+        released.holds[0].released = change(5, Completion::Ok, None);
         assert_eq!(kept_when_dead(&released, &queues).verdict, Verdict::Unknown, "given back, and nobody died");
         let (_, queues) = dead_holder();
         assert_eq!(kept_when_dead(&released, &queues).verdict, Verdict::Invalid, "given back, and kept all the same");

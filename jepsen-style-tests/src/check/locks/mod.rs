@@ -8,12 +8,14 @@ mod delays;
 mod lock_history;
 mod no_herd;
 mod progress;
+#[cfg(test)]
+mod testing;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_checkers::lives;
-use lockkeeper_checkers::places::{Place, places};
+use lockkeeper_checkers::places::{Places, places};
 
 pub use against_log::{gone_with_session, granted_in_order, refused_to_others, released_in_log, verified_in_log};
 pub(crate) use black_box::ends_us;
@@ -37,7 +39,7 @@ fn clients_died(faults: &[FaultRecord]) -> bool {
 }
 
 /// The queues of locks, by name.
-pub type Queues = BTreeMap<String, Vec<Place>>;
+pub type Queues = BTreeMap<String, Places>;
 
 /// The zxid at which each session ended: that of the deletion of its own ephemeral node.
 fn session_ends(log: &BTreeSet<lives::NodeEvent>) -> Result<BTreeMap<u64, u64>, String> {

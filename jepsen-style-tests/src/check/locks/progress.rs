@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockkeeper_checkers::name::LockMode;
-use lockkeeper_checkers::places::{Place, holds_after};
+use lockkeeper_checkers::places::Places;
 
 use super::Queues;
 use super::lock_history::{Hold, LockHistory};
@@ -134,15 +134,9 @@ fn held_from(queues: &Queues, hold: &Hold) -> Option<u64> {
     hold.asks.locks.iter().filter_map(of).max()
 }
 
-fn held_one_from(places: &[Place], hold: &Hold) -> Option<u64> {
-    if holds_after(places, hold.token, hold.token).is_ok() {
-        return None;
-    }
-    let ends = places.iter().take_while(|place| place.token < hold.token);
-    let ends = ends.flat_map(|place| [place.gone, place.reader_from]).flatten();
-    let mut ends: Vec<u64> = ends.filter(|at| *at > hold.token && hold.zxid.is_none_or(|zxid| *at <= zxid)).collect();
-    ends.sort_unstable();
-    ends.into_iter().find(|at| holds_after(places, hold.token, *at).is_ok())
+fn held_one_from(places: &Places, hold: &Hold) -> Option<u64> {
+    let from = places.held_from(hold.token)?;
+    (from > hold.token && hold.zxid.is_none_or(|zxid| from <= zxid)).then_some(from)
 }
 
 /// At the end nobody is left in the queues, by the cluster's answers and by the log.
@@ -163,7 +157,7 @@ pub fn all_gone(history: &History, queues: &Queues, seen_us: &BTreeMap<u64, u64>
         match last.answer::<QueueView>() {
             Ok(Some(view)) if view.holders.is_empty() && view.waiting == 0 => {}
             Ok(Some(view)) => {
-                let left = |token: &u64| format!("{:?}", places.iter().find(|place| place.token == *token));
+                let left = |token: &u64| format!("{:?}", places.get(*token));
                 let lines = view.holders.iter().map(left).collect();
                 let detail = format!("long after the last client had gone, {lock} stood so: {view:?}");
                 return left_behind(last.completed_us, detail, lines);
@@ -172,7 +166,7 @@ pub fn all_gone(history: &History, queues: &Queues, seen_us: &BTreeMap<u64, u64>
                 return Check::unknown(NAME, PROMISES, format!("the last look at {lock} cannot be read"));
             }
         }
-        if let Some(left) = places.iter().find(|place| place.gone.is_none()) {
+        if let Some(left) = places.all().iter().find(|place| place.gone.is_none()) {
             let detail = format!("{lock}: a request is left in the log");
             return left_behind(seen_us.get(&left.token).copied(), detail, vec![format!("{left:?}")]);
         }
@@ -183,9 +177,9 @@ pub fn all_gone(history: &History, queues: &Queues, seen_us: &BTreeMap<u64, u64>
 /// Too little contention shows nothing.
 pub fn enough(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "enough happened";
-    let requests: usize = queues.values().map(Vec::len).sum();
+    let requests: usize = queues.values().map(|places| places.all().len()).sum();
     let waited = queues.values().map(|places| {
-        let in_line = places.windows(2).filter(|pair| pair[0].gone.is_none_or(|gone| gone > pair[1].token));
+        let in_line = places.all().windows(2).filter(|pair| pair[0].gone.is_none_or(|gone| gone > pair[1].token));
         in_line.filter(|pair| pair[1].mode != LockMode::Shared || pair[0].mode != LockMode::Shared).count()
     });
     let waited: usize = waited.sum();
@@ -204,30 +198,21 @@ pub fn enough(told: &LockHistory, queues: &Queues) -> Check {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use lockkeeper_client::api::locks::Mode;
+mod tests {
     use serde_json::json;
 
+    use super::super::testing::{self, fault, queues};
     use super::*;
     use crate::check::Verdict;
-    use crate::history::ops::AcquireRequest;
     use crate::history::{Event, EventKind};
 
     fn hold(token: u64, granted_us: u64) -> Hold {
-        let locks = vec!["l".to_owned()];
-        let asks = AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: 1, permits: None, delay_ms: 0 };
-        let (client, zxid, asked_us) = (1, Some(token + 1), granted_us - 5);
-        Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
+        Hold { zxid: Some(token + 1), ..testing::hold_from(token, granted_us) }
     }
 
     fn told(granted_us: &[u64]) -> LockHistory {
         let holds = (0..).zip(granted_us).map(|(at, granted_us)| hold(at * 10, *granted_us)).collect();
         LockHistory { holds, ..LockHistory::default() }
-    }
-
-    pub(in crate::check::locks) fn fault(nemesis: &str, began_us: u64, ended_us: u64) -> FaultRecord {
-        let (nemesis, what, evidence) = (nemesis.to_owned(), String::new(), Vec::new());
-        FaultRecord { nemesis, what, began_us, ended_us, evidence, bit: true, stops_holders: false }
     }
 
     const S: u64 = 1_000_000;
@@ -266,16 +251,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_lost_wake_up_is_found() {
-        let place = |token, gone| Place { gone: Some(gone), ..Place::of(token, LockMode::Exclusive) };
-        let queues = Queues::from([("l".to_owned(), vec![place(5, 20), place(6, 30)])]);
+        let one = queues(&[("l", &[(5, 20), (6, 30)])]);
         let judged = |hold: Hold, faults: &[FaultRecord]| {
             let told = LockHistory { holds: vec![hold], ..LockHistory::default() };
-            handed_over(
-                &told,
-                &queues,
-                &BTreeMap::from([(20, 10 * S), (25, 13 * S)]),
-                &CalmPeriods::between(faults, TTL),
-            )
+            handed_over(&told, &one, &BTreeMap::from([(20, 10 * S), (25, 13 * S)]), &CalmPeriods::between(faults, TTL))
         };
         let waited = |granted_us, faults: &[FaultRecord]| {
             judged(Hold { zxid: Some(20), asked_us: 9 * S, ..hold(6, granted_us) }, faults).map(|check| check.verdict)
@@ -287,11 +266,10 @@ pub(super) mod tests {
         assert_eq!(waited(14 * S, &[fault("kill-one", S, 7 * S)]), None, "in its shadow");
         assert_eq!(judged(hold(5, 9 * S), &[]).unwrap().verdict, Verdict::Unknown, "nobody who had waited was told");
         // Of two that are held together it is the later that counts.
-        let places = vec![place(4, 25), place(6, 30)];
-        let both = Queues::from([("l".to_owned(), queues["l"].clone()), ("m".to_owned(), places)]);
+        let both = queues(&[("l", &[(5, 20), (6, 30)]), ("m", &[(4, 25), (6, 30)])]);
         let mut joint = Hold { zxid: Some(25), ..hold(6, 14 * S) };
         joint.asks.locks.push("m".into());
-        assert_eq!((held_from(&queues, &joint), held_from(&both, &joint)), (Some(20), Some(25)));
+        assert_eq!((held_from(&one, &joint), held_from(&both, &joint)), (Some(20), Some(25)));
     }
 
     #[test]
@@ -301,19 +279,18 @@ pub(super) mod tests {
                 |at_us, kind, value| Event { at_us, client: 1, op: 1, kind, what: ops::VIEW.into(), value, zxid: None };
             History::new(vec![event(1, EventKind::Invoke, json!("l")), event(2, EventKind::Ok, json!(view))])
         };
-        let queues = Queues::from([("l".to_owned(), Vec::new())]);
+        let nobody = queues(&[("l", &[])]);
         let empty = QueueView { holders: Vec::new(), waiting: 0 };
         let judged = |history: &History, queues: &Queues| {
             let check = all_gone(history, queues, &BTreeMap::new());
             assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
             check.verdict
         };
-        assert_eq!(judged(&view(empty.clone()), &queues), Verdict::Valid);
-        assert_eq!(judged(&view(QueueView { waiting: 1, ..empty.clone() }), &queues), Verdict::Invalid);
-        assert_eq!(judged(&view(QueueView { holders: vec![5], waiting: 0 }), &queues), Verdict::Invalid);
-        assert_eq!(judged(&History::default(), &queues), Verdict::Unknown);
-        let left = Place::of(5, LockMode::Exclusive);
-        assert_eq!(judged(&view(empty), &Queues::from([("l".to_owned(), vec![left])])), Verdict::Invalid);
-        assert_eq!(enough(&LockHistory::default(), &queues).verdict, Verdict::Unknown);
+        assert_eq!(judged(&view(empty.clone()), &nobody), Verdict::Valid);
+        assert_eq!(judged(&view(QueueView { waiting: 1, ..empty.clone() }), &nobody), Verdict::Invalid);
+        assert_eq!(judged(&view(QueueView { holders: vec![5], waiting: 0 }), &nobody), Verdict::Invalid);
+        assert_eq!(judged(&History::default(), &nobody), Verdict::Unknown);
+        assert_eq!(judged(&view(empty), &queues(&[("l", &[(5, 0)])])), Verdict::Invalid);
+        assert_eq!(enough(&LockHistory::default(), &nobody).verdict, Verdict::Unknown);
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn whole(told: &LockHistory, queues: &Queues) -> Check {
     const PROMISES: &str = "P1 P6";
     let mut by_token: BTreeMap<u64, BTreeMap<&str, Option<u64>>> = BTreeMap::new();
     for (lock, places) in queues {
-        for place in places {
+        for place in places.all() {
             by_token.entry(place.token).or_default().insert(lock, place.gone);
         }
     }
@@ -45,32 +45,19 @@ pub(super) fn whole(told: &LockHistory, queues: &Queues) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::name::LockMode;
-    use lockkeeper_checkers::places::Place;
-    use lockkeeper_client::api::locks::Mode;
-
+    use super::super::testing::{hold, queues, told};
     use super::*;
     use crate::check::Verdict;
-    use crate::history::ops::AcquireRequest;
-
-    fn place(token: u64, gone: u64) -> Place {
-        Place { gone: Some(gone), ..Place::of(token, LockMode::Exclusive) }
-    }
 
     fn granted(token: u64, locks: &[&str]) -> LockHistory {
-        let locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
-        let asks = AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: 1, permits: None, delay_ms: 0 };
-        let (client, zxid, asked_us, granted_us) = (1, Some(token), 1, 2);
-        let hold = Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None };
-        LockHistory { holds: vec![hold], ..LockHistory::default() }
+        let mut hold = hold(token);
+        hold.asks.locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
+        told(&[hold])
     }
 
     #[test]
     fn parts_are_found() {
-        let queues = |a: &[(u64, u64)], b: &[(u64, u64)]| {
-            let made = |list: &[(u64, u64)]| list.iter().map(|(token, gone)| place(*token, *gone)).collect();
-            Queues::from([("a".to_owned(), made(a)), ("b".to_owned(), made(b))])
-        };
+        let queues = |a: &[(u64, u64)], b: &[(u64, u64)]| queues(&[("a", a), ("b", b)]);
         let both = granted(5, &["b", "a"]);
         assert_eq!(whole(&both, &queues(&[(5, 9)], &[(5, 9), (6, 7)])).verdict, Verdict::Valid);
         let apart = whole(&both, &queues(&[(5, 9)], &[(5, 8)]));
