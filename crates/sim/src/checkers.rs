@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Batch, Event, LockName, NodeData, Op, RateName, Refusal, Reply, State, Term};
+use lockkeeper_core::{Batch, State, Term};
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
 use crate::checks::access::AccessControl;
 use crate::checks::applied_agreement::AppliedAgreement;
 use crate::checks::calls::Calls;
-use crate::checks::change::{Change, zxid_of};
+use crate::checks::change::Change;
 use crate::checks::ephemerals::Ephemerals;
 use crate::checks::gates::Gates;
 use crate::checks::herd::Herd;
@@ -33,22 +33,22 @@ use crate::settings::LATER_LEVEL;
 /// See the module's text.
 #[derive(Debug)]
 pub struct Checkers {
-    leaders: OneLeader,
-    committed: LogMatching,
-    sessions: Sessions,
-    ephemerals: Ephemerals,
-    locks: Locks,
-    herd: Herd,
-    requests: Retries,
-    reads: Linearizable,
-    watches: Watches,
+    pub(crate) leaders: OneLeader,
+    pub(crate) committed: LogMatching,
+    pub(crate) sessions: Sessions,
+    pub(crate) ephemerals: Ephemerals,
+    pub(crate) locks: Locks,
+    pub(crate) herd: Herd,
+    pub(crate) requests: Retries,
+    pub(crate) reads: Linearizable,
+    pub(crate) watches: Watches,
     gates: Gates,
-    rates: Rates,
+    pub(crate) rates: Rates,
     access: AccessControl,
     namespaces: Namespaces,
     pace: Pace,
-    calls: Calls,
-    agreement: AppliedAgreement,
+    pub(crate) calls: Calls,
+    pub(crate) agreement: AppliedAgreement,
     state: State,
     /// The last batch of each node, by incarnation and sequence.
     batches: BTreeMap<u64, (u64, u64)>,
@@ -112,8 +112,9 @@ impl Checkers {
         self.violation.get_or_insert(Violation { check, what });
     }
 
-    fn hold(&mut self, check: Check, checked: Checked) {
-        if let Err(what) = checked {
+    /// Shows something to a check. What it cannot accept is noted under the name.
+    pub(crate) fn judge(&mut self, check: Check, show: impl FnOnce(&mut Self) -> Checked) {
+        if let Err(what) = show(self) {
             self.broken(check, what);
         }
     }
@@ -134,18 +135,13 @@ impl Checkers {
 
     // What the nodes show.
 
-    /// A node names the leader of a term.
-    pub fn leader(&mut self, witness: u64, term: u64, leader: u64) {
-        let checked = self.leaders.saw(witness, term, leader);
-        self.hold(Check::OneLeader, checked);
-    }
-
     /// What stands in a node's log, in order and without gaps.
     pub fn log(&mut self, node: u64, records: &[Record]) {
         let mut before = None;
         for record in records {
-            let checked = self.committed.in_log(node, record.position.index, mark_of(record), before);
-            self.hold(Check::LogMatching, checked);
+            self.judge(Check::LogMatching, |it| {
+                it.committed.in_log(node, record.position.index, mark_of(record), before)
+            });
             before = Some(record.position.term);
         }
     }
@@ -162,21 +158,9 @@ impl Checkers {
         }
     }
 
-    /// The last entry that any node has applied.
-    pub fn last_applied(&self) -> u64 {
-        self.committed.last().unwrap_or(0)
-    }
-
-    /// A replica shows its state. That is one which the log gives, whenever it is looked at.
-    pub fn replica(&mut self, node: u64, shown: &State) {
-        let checked = self.agreement.shown(node, shown);
-        self.hold(Check::AppliedAgreement, checked);
-    }
-
     /// A replica's state is summed up, as operators compare it, and looked through for what its own invariants forbid.
     pub fn look_through(&mut self, node: u64, shown: &State) {
-        let checked = self.agreement.summed(node, shown);
-        self.hold(Check::AppliedAgreement, checked);
+        self.judge(Check::AppliedAgreement, |it| it.agreement.summed(node, shown));
         self.validate(node, shown);
     }
 
@@ -190,17 +174,6 @@ impl Checkers {
     /// The state that the log gives.
     pub fn state(&self) -> &State {
         &self.state
-    }
-
-    /// How many waiters the nodes have woken in all.
-    pub fn woken(&mut self, woken: u64) {
-        let checked = self.herd.counted(woken);
-        self.hold(Check::Herd, checked);
-    }
-
-    /// Waiters woken, and those who could have been.
-    pub fn woken_and_due(&self) -> (u64, u64) {
-        self.herd.figures()
     }
 
     /// Applies an entry that is new.
@@ -248,15 +221,12 @@ impl Checkers {
             last = self.in_order(&change, last);
             self.check(&change);
         }
-        let checked = self.ephemerals.bounded(batch.rules.max_ephemerals_per_session);
-        self.hold(Check::Ephemerals, checked);
+        self.judge(Check::Ephemerals, |it| it.ephemerals.bounded(batch.rules.max_ephemerals_per_session));
     }
 
     /// Zxids rise by one with every transaction, and an outcome names the last.
     fn in_order(&mut self, change: &Change<'_>, mut last: u64) -> u64 {
-        for zxid in
-            change.outcome.events.chunk_by(|a, b| zxid_of(a) == zxid_of(b)).map(|events: &[Event]| zxid_of(&events[0]))
-        {
+        for (zxid, _) in change.transactions() {
             if zxid != last + 1 {
                 let what = format!("zxid {zxid} follows {last}, at log index {}", change.index);
                 self.broken(Check::AppliedAgreement, what);
@@ -269,52 +239,29 @@ impl Checkers {
 
     fn check(&mut self, change: &Change<'_>) {
         self.watches.change(change);
-        let checked = self.reads.change(change);
-        self.hold(Check::Linearizable, checked);
-        let checked = self.requests.change(change);
-        self.hold(Check::Retries, checked);
+        self.judge(Check::Linearizable, |it| it.reads.change(change));
+        self.judge(Check::Retries, |it| it.requests.change(change));
         let (early, untold) = self.sessions.change(change);
-        self.hold(Check::SessionEarly, early);
-        self.hold(Check::HolderTold, untold);
-        let checked = self.ephemerals.change(change);
-        self.hold(Check::Ephemerals, checked);
-        match self.locks.change(change) {
-            Ok(entitled) => self.herd.entitled(&entitled),
-            Err(what) => self.broken(Check::Locks, what),
-        }
-        let checked = self.gates.change(change);
-        self.hold(Check::Gates, checked);
-        let checked = self.rates.change(change);
-        self.hold(Check::Rates, checked);
-        let checked = self.access.change(change);
-        self.hold(Check::Access, checked);
-        let checked = self.namespaces.change(change);
-        self.hold(Check::Namespaces, checked);
-        let checked = self.pace.change(change);
-        self.hold(Check::Pace, checked);
+        self.judge(Check::SessionEarly, |_| early);
+        self.judge(Check::HolderTold, |_| untold);
+        self.judge(Check::Ephemerals, |it| it.ephemerals.change(change));
+        self.judge(Check::Locks, |it| it.locks.change(change).map(|entitled| it.herd.entitled(&entitled)));
+        self.judge(Check::Gates, |it| it.gates.change(change));
+        self.judge(Check::Rates, |it| it.rates.change(change));
+        self.judge(Check::Access, |it| it.access.change(change));
+        self.judge(Check::Namespaces, |it| it.namespaces.change(change));
+        self.judge(Check::Pace, |it| it.pace.change(change));
     }
 
     // What clients see.
 
-    /// A linearizable operation begins; gives what its answer must not be older than.
-    pub fn began(&self) -> u64 {
-        self.reads.began()
-    }
-
     /// A linearizable operation was answered.
     pub fn answered(&mut self, what: &str, began: u64, zxid: u64) {
-        let checked = self.reads.answered(what, began, zxid);
-        self.hold(Check::Linearizable, checked);
+        self.judge(Check::Linearizable, |it| it.reads.answered(what, began, zxid));
         if zxid > self.state.zxid().0 {
             let what = format!("{what} was answered with zxid {zxid}, and the log has come to {}", self.state.zxid());
             self.broken(Check::Durable, what);
         }
-    }
-
-    /// A read of a node's data gave this.
-    pub fn read(&mut self, path: &str, zxid: u64, data: Option<&NodeData>) {
-        let checked = self.reads.read(path, zxid, data);
-        self.hold(Check::Linearizable, checked);
     }
 
     /// Something was read of the state at `zxid`, and `again` reads the same of a state.
@@ -334,113 +281,13 @@ impl Checkers {
                 expected => Err(format!("{what} at {zxid} was {reply:?}, and the log gives {expected:?}")),
             },
         };
-        self.hold(Check::AppliedAgreement, checked);
-    }
-
-    /// A client was given this answer to a request with an id.
-    pub fn reply(&mut self, session: u64, id: u128, op: &Op, answer: &Result<Reply, Refusal>, zxid: u64) {
-        let checked = self.requests.answered(session, id, op, answer, zxid);
-        self.hold(Check::Durable, checked);
-    }
-
-    /// A client was promised that its session lives for so long.
-    pub fn promised(&mut self, session: u64, what: &str, from_us: u64, for_ms: u64) {
-        let checked = self.sessions.promised(session, what, from_us, for_ms);
-        self.hold(Check::SessionEarly, checked);
-    }
-
-    /// A client relies on its session until then.
-    pub fn relied_on(&mut self, session: u64, until_us: u64) {
-        let checked = self.sessions.relied_on(session, until_us);
-        self.hold(Check::HolderTold, checked);
+        self.judge(Check::AppliedAgreement, |_| checked);
     }
 
     /// A client has been told that its session is no more.
     pub fn session_end_reported(&mut self, session: u64, now_us: u64) {
-        let checked = self.ephemerals.session_end_reported(session);
-        self.hold(Check::Ephemerals, checked);
+        self.judge(Check::Ephemerals, |it| it.ephemerals.session_end_reported(session));
         self.sessions.reported_lost(session, now_us);
-    }
-
-    /// A node begins to serve a request of a session.
-    pub fn served(&mut self, session: u64, now_us: u64) {
-        self.sessions.served(session, now_us);
-    }
-
-    /// It has done so; see [`Sessions::left`].
-    pub fn left(&mut self, session: u64, now_us: u64) {
-        self.sessions.left(session, now_us);
-    }
-
-    /// Time goes on; `right` if nothing is wrong with the world.
-    pub fn time_passes(&mut self, now_us: u64, right: bool) {
-        let checked = self.sessions.pass(now_us, right);
-        self.hold(Check::SessionLate, checked);
-    }
-
-    /// See [`Sessions::no_majority_up`].
-    pub fn no_majority_up(&mut self, now_us: u64) {
-        self.sessions.no_majority_up(now_us);
-    }
-
-    /// A node says so; this is its state at that moment.
-    pub fn session_end_shown(&mut self, session: u64, shown: &State) {
-        let checked = self.ephemerals.session_end_shown(session, shown);
-        self.hold(Check::Ephemerals, checked);
-    }
-
-    /// A client asks for a lock.
-    pub fn requested(&mut self, uuid: &str) {
-        self.herd.requested(uuid);
-    }
-
-    /// A client was told at `zxid` that it holds.
-    pub fn granted(&mut self, locks: &[LockName], token: u64, zxid: u64) {
-        let checked = self.locks.granted(locks, token, zxid);
-        self.hold(Check::Locks, checked);
-    }
-
-    /// A client asked whether a token holds.
-    pub fn verified(&mut self, lock: &str, token: u64, zxid: u64, answer: bool) {
-        let checked = self.locks.verified(lock, token, zxid, answer);
-        self.hold(Check::Locks, checked);
-    }
-
-    /// A node gives permits of a rate limit to a client.
-    pub fn given(&mut self, name: &RateName, permits: u32) {
-        self.rates.given(name, permits);
-    }
-
-    /// The log has been followed as far as any node has applied it.
-    pub fn log_is_followed(&mut self) {
-        let checked = self.rates.compare();
-        self.hold(Check::Rates, checked);
-    }
-
-    /// A client was told that its request for locks is no more: its wait is over, or it was refused.
-    pub fn left_queue(&mut self, uuid: &str, what: &str) {
-        let checked = self.locks.left_queue(uuid, what);
-        self.hold(Check::Locks, checked);
-    }
-
-    /// A node begins to serve a call for a lock; gives its number.
-    pub fn call_begins(&mut self, uuid: &str, node: u64, now_us: u64) -> u64 {
-        self.calls.begins(uuid, node, now_us)
-    }
-
-    /// It is over; see [`Calls::ends`].
-    pub fn call_ends(&mut self, call: u64, keeps: bool, now_us: u64) {
-        self.calls.ends(call, keeps, now_us);
-    }
-
-    /// A client has a certain answer to its request for a lock.
-    pub fn settled(&mut self, uuid: &str) {
-        self.calls.settled(uuid);
-    }
-
-    /// A client has gone, or has given up, and knows of no answer.
-    pub fn gave_up(&mut self, uuid: &str, now_us: u64) {
-        self.calls.gave_up(uuid, now_us);
     }
 
     /// A node has gone down.
@@ -451,28 +298,17 @@ impl Checkers {
 
     /// Nothing has been wrong with the world since `right_us`: whoever waits for something that is due has it by now.
     pub fn all_is_well(&mut self, now_us: u64, right_us: u64) {
-        let locks = &self.locks;
-        let checked = self.calls.overdue(now_us, right_us, |uuid| locks.stands(uuid));
-        self.hold(Check::Calls, checked);
-        let checked = self.access.overdue(now_us, right_us);
-        self.hold(Check::Access, checked);
-    }
-
-    /// A node refused a watch from `from` on, because it has events from `oldest` on only.
-    pub fn compacted(&mut self, spec: &WatchSpec, from: u64, oldest: u64) {
-        let checked = self.watches.compacted(spec, from, oldest);
-        self.hold(Check::Watches, checked);
+        self.judge(Check::Calls, |Self { calls, locks, .. }| {
+            calls.overdue(now_us, right_us, |uuid| locks.stands(uuid))
+        });
+        self.judge(Check::Access, |it| it.access.overdue(now_us, right_us));
     }
 
     /// A watch that had heard everything up to `from` was told this. None if it should not have been.
     pub fn watch_received(&mut self, spec: &WatchSpec, from: u64, item: &WatchItem) -> Option<Received> {
-        match self.watches.received(spec, from, item) {
-            Ok(received) => Some(received),
-            Err(what) => {
-                self.broken(Check::Watches, what);
-                None
-            }
-        }
+        let mut received = None;
+        self.judge(Check::Watches, |it| it.watches.received(spec, from, item).map(|to| received = Some(to)));
+        received
     }
 
     /// Nobody is left: whatever still stands in a queue, or belongs to a session, was forgotten there.

@@ -1,5 +1,7 @@
 use bytes::Bytes;
-use lockkeeper_core::{Actor, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, SessionId};
+use lockkeeper_core::{
+    Actor, Command, Event, NodeId, NodeKind, NodeOp, Op, Origin, Reply, RequestId, RequestKey, SessionId,
+};
 use lockkeeper_store::LogPosition;
 
 use super::*;
@@ -56,9 +58,9 @@ fn a_log_and_the_state_that_it_gives_are_right() {
     log.make("/b");
     let mut checkers = followed(&log);
     checkers.applied(2, &log.records, 6);
-    checkers.replica(2, &log.state);
+    checkers.judge(Check::AppliedAgreement, |it| it.agreement.shown(2, &log.state));
     checkers.look_through(2, &log.state);
-    checkers.answered("a write", checkers.began(), 2);
+    checkers.answered("a write", checkers.reads.began(), 2);
     checkers.looked("the number of nodes", 2, &log.state.node_count(), State::node_count);
     assert_eq!(checkers.violation(), None);
     assert_eq!((checkers.seen().entries, checkers.seen().zxid, checkers.seen().compared), (2, 2, 1));
@@ -87,7 +89,7 @@ fn a_replica_that_differs_is_refused() {
     log.make("/a");
     other.make("/b");
     let mut checkers = followed(&log);
-    checkers.replica(2, &other.state);
+    checkers.judge(Check::AppliedAgreement, |it| it.agreement.shown(2, &other.state));
     refused(&checkers, Check::AppliedAgreement, "node 2");
     let mut checkers = followed(&log);
     checkers.look_through(2, &other.state);
@@ -175,8 +177,8 @@ fn an_answer_to_a_request_is_held_against_the_log() {
     log.entry(1, vec![open, made("/a"), set]);
     let stat = |log: &Log| Ok(Reply::DataSet(log.state.get(&path("/a")).unwrap().stat));
     let mut checkers = followed(&log);
-    checkers.reply(1, 7, &op, &stat(&log), 3);
+    checkers.judge(Check::Durable, |it| it.requests.answered(1, 7, &op, &stat(&log), 3));
     assert_eq!(checkers.violation(), None);
-    checkers.reply(1, 8, &op, &stat(&log), 3);
+    checkers.judge(Check::Durable, |it| it.requests.answered(1, 8, &op, &stat(&log), 3));
     refused(&checkers, Check::Durable, "no log has it");
 }

@@ -241,7 +241,7 @@ impl Run {
     fn settled(&self) -> Result<(), String> {
         let checkers = self.checkers.lock();
         checkers.deserted()?;
-        let last = checkers.last_applied();
+        let last = checkers.committed.last().unwrap_or(0);
         for node in self.world.nodes() {
             let applied = self.world.node(node).map(|node| *node.consensus().applied().borrow());
             if applied.is_none_or(|applied| applied < last) {
@@ -288,12 +288,13 @@ impl Run {
             && nodes.iter().all(runs);
         let voters = world.voters();
         if voters.iter().filter(|node| world.is_up(**node)).count() <= voters.len() / 2 {
-            self.checkers.lock().no_majority_up(crate::clients::micros(now));
+            self.checkers.lock().sessions.no_majority_up(crate::clients::micros(now));
         }
         self.right_since = right.then(|| self.right_since.unwrap_or(now));
-        self.checkers.lock().time_passes(crate::clients::micros(now), right);
+        let now_us = crate::clients::micros(now);
+        self.checkers.lock().judge(Check::SessionLate, |it| it.sessions.pass(now_us, right));
         if let Some(since) = self.right_since {
-            self.checkers.lock().all_is_well(crate::clients::micros(now), crate::clients::micros(since));
+            self.checkers.lock().all_is_well(now_us, crate::clients::micros(since));
         }
     }
 
@@ -326,7 +327,7 @@ impl Run {
             if known.leadership != (leadership.term, leadership.leader) {
                 known.leadership = (leadership.term, leadership.leader);
                 if let Some(leader) = leadership.leader {
-                    checkers.leader(id, leadership.term, leader);
+                    checkers.judge(Check::OneLeader, |it| it.leaders.saw(id, leadership.term, leader));
                     if self.world.is_front(leader) {
                         let what = format!("front node {leader} leads term {}, as node {id} says", leadership.term);
                         checkers.broken(Check::OneLeader, what);
@@ -345,11 +346,11 @@ impl Run {
         // The log has been followed as far as any of them has come.
         for id in moved {
             if let Some(node) = self.world.node(id) {
-                checkers.replica(id, &node.state());
+                checkers.judge(Check::AppliedAgreement, |it| it.agreement.shown(id, &node.state()));
             }
         }
-        checkers.log_is_followed();
-        checkers.woken(self.lock_counters.woken());
+        checkers.judge(Check::Rates, |it| it.rates.compare());
+        checkers.judge(Check::Herd, |it| it.herd.counted(self.lock_counters.woken()));
         let fatals = self.world.fatals();
         if let Some(fatal) = fatals.get(self.fatals) {
             checkers.broken(Check::Fatal, format!("host {} at {:?}: {}", fatal.host, fatal.at, fatal.why));
@@ -368,7 +369,7 @@ impl Run {
             }
             let Some(node) = self.world.node(id) else { continue };
             let shown = node.state();
-            checkers.replica(id, &shown);
+            checkers.judge(Check::AppliedAgreement, |it| it.agreement.shown(id, &shown));
             checkers.look_through(id, &shown);
         }
     }
@@ -384,7 +385,7 @@ impl Run {
             counters: self.world.counters(),
             tally: self.lab.tally(),
             seen: checkers.seen(),
-            woken: checkers.woken_and_due(),
+            woken: checkers.herd.figures(),
             delayed: self.lock_counters.delayed(),
             works_again,
             trace_hash: self.world.trace_hash(),

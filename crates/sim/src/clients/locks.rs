@@ -13,6 +13,8 @@ use rand::seq::IndexedRandom;
 use super::retry::{Attempt, OpResult, ServeGuard, TRY, outcome_of};
 use super::session::Session;
 use super::{Client, Lab, Outcome, micros};
+use crate::checkers::Checkers;
+use crate::checks::Check;
 use crate::settings::HostId;
 use crate::swarm::Work;
 
@@ -79,8 +81,8 @@ impl Client {
         loop {
             let began = {
                 let mut checkers = self.lab.checkers.lock();
-                checkers.requested(&guard.uuid);
-                checkers.began()
+                checkers.herd.requested(&guard.uuid);
+                checkers.reads.began()
             };
             let (net, sent) = (self.lab.net.clone(), wanted.clone());
             let caller =
@@ -101,8 +103,9 @@ impl Client {
                     let mut checkers = self.lab.checkers.lock();
                     checkers.answered("an acquire", began, zxid.0);
                     if let Acquired::Held(grant) = &value {
-                        checkers.granted(&wanted.locks, grant.token.0, zxid.0);
-                        checkers.promised(session.credential.session.0, "a grant", said_us, grant.remaining_ms);
+                        let (of, for_ms) = (session.credential.session.0, grant.remaining_ms);
+                        checkers.judge(Check::Locks, |it| it.locks.granted(&wanted.locks, grant.token.0, zxid.0));
+                        checkers.judge(Check::SessionEarly, |it| it.sessions.promised(of, "a grant", said_us, for_ms));
                     }
                     return OpResult::Done(At { value, zxid });
                 }
@@ -199,7 +202,8 @@ impl Client {
             let name = lock.to_string();
             let verified = self.read("verify", move |state: &State| state.verify(&lock, token)).await;
             if let Some(At { value, zxid }) = verified {
-                self.lab.checkers.lock().verified(&name, token.0, zxid.0, value);
+                let verified = |it: &mut Checkers| it.locks.verified(&name, token.0, zxid.0, value);
+                self.lab.checkers.lock().judge(Check::Locks, verified);
             }
             return;
         }
@@ -213,7 +217,7 @@ impl Client {
     }
 
     async fn break_lock(&mut self, lock: &LockName, token: FencingToken) {
-        let began = self.lab.checkers.lock().began();
+        let began = self.lab.checkers.lock().reads.began();
         let named = lock.clone();
         let tried = self
             .call(TRY, move |node| async move { node.force_release(named, token, Principals::default()).await })
@@ -223,7 +227,7 @@ impl Client {
                 let mut checkers = self.lab.checkers.lock();
                 checkers.answered("a forced release", began, zxid.0);
                 // It is true of the past, so nobody holds with this token as of now either.
-                checkers.verified(lock.as_str(), token.0, zxid.0, false);
+                checkers.judge(Check::Locks, |it| it.locks.verified(lock.as_str(), token.0, zxid.0, false));
                 Outcome::Ok
             }
             Attempt::Refused(_) | Attempt::SessionEnded => Outcome::Refused,
@@ -247,7 +251,7 @@ impl AcquireGuard {
         match value {
             Acquired::Held(_) => {
                 self.is_settled = true;
-                self.lab.checkers.lock().settled(&self.uuid);
+                self.lab.checkers.lock().calls.settled(&self.uuid);
             }
             Acquired::Busy { .. } => self.left(&format!("that it is busy at {zxid}")),
             // What is left of a request for several locks is taken back behind this answer, as if its caller had gone.
@@ -260,8 +264,8 @@ impl AcquireGuard {
     fn left(&mut self, what: &str) {
         self.is_settled = true;
         let mut checkers = self.lab.checkers.lock();
-        checkers.left_queue(&self.uuid, what);
-        checkers.settled(&self.uuid);
+        checkers.judge(Check::Locks, |it| it.locks.left_queue(&self.uuid, what));
+        checkers.calls.settled(&self.uuid);
     }
 }
 
@@ -270,7 +274,7 @@ impl Drop for AcquireGuard {
         if !self.is_settled {
             self.lab.net.note(&format!("{} is given up", self.uuid));
             let now_us = micros(self.lab.net.now());
-            self.lab.checkers.lock().gave_up(&self.uuid, now_us);
+            self.lab.checkers.lock().calls.gave_up(&self.uuid, now_us);
         }
     }
 }
@@ -287,7 +291,7 @@ impl CallGuard {
     fn begin(lab: Lab, uuid: &str, node: HostId) -> Self {
         let now_us = micros(lab.net.now());
         lab.net.note(&format!("node {node} serves {uuid}"));
-        let call = lab.checkers.lock().call_begins(uuid, node, now_us);
+        let call = lab.checkers.lock().calls.begins(uuid, node, now_us);
         Self { lab, uuid: uuid.to_owned(), call, keeps: false }
     }
 }
@@ -296,6 +300,6 @@ impl Drop for CallGuard {
     fn drop(&mut self) {
         let now_us = micros(self.lab.net.now());
         self.lab.net.note(&format!("the serving of {} ends", self.uuid));
-        self.lab.checkers.lock().call_ends(self.call, self.keeps, now_us);
+        self.lab.checkers.lock().calls.ends(self.call, self.keeps, now_us);
     }
 }

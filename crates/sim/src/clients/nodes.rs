@@ -7,6 +7,7 @@ use rand::Rng;
 use super::retry::{Attempt, OpResult, TRY};
 use super::session::Session;
 use super::{Client, Outcome};
+use crate::checks::Check;
 
 const REGISTERS: u64 = 4;
 
@@ -49,7 +50,7 @@ impl Client {
         let at = path.clone();
         let read = self.read("read", move |state: &State| state.get(&at).map(|node| node.data.clone())).await;
         if let Some(At { value, zxid }) = read {
-            self.lab.checkers.lock().read(path.as_str(), zxid.0, value.as_ref());
+            self.was_read(&path, zxid.0, value.as_ref());
             self.progress();
         }
     }
@@ -60,8 +61,12 @@ impl Client {
         let tried = self.call(TRY, move |node| async move { node.read(Consistency::Stale, look).await }).await;
         if let Attempt::Done(At { value, zxid }) = tried {
             self.lab.count("stale read", Outcome::Ok);
-            self.lab.checkers.lock().read(path.as_str(), zxid.0, value.as_ref());
+            self.was_read(&path, zxid.0, value.as_ref());
         }
+    }
+
+    fn was_read(&self, path: &NodePath, zxid: u64, data: Option<&NodeData>) {
+        self.lab.checkers.lock().judge(Check::Linearizable, |it| it.reads.read(path.as_str(), zxid, data));
     }
 
     async fn write(&mut self, session: &Session, path: NodePath) {

@@ -23,7 +23,7 @@ impl Client {
                 let answer = node.take_permits(Caller::default(), wanted).await;
                 // Counted where they are given: they are gone even if the answer is lost.
                 if answer.as_ref().is_ok_and(|taken| taken.value.granted) {
-                    checkers.lock().given(&of, permits);
+                    checkers.lock().rates.given(&of, permits);
                 }
                 answer
             };

@@ -7,11 +7,13 @@ use lockkeeper_core::{
     AclEntry, NodeKind, NodeOp, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Sequential, Zxid,
 };
 use lockkeeper_node::{At, Caller, Credential, Node, NodeError};
+use parking_lot::Mutex;
 use rand::Rng;
 
 use super::session::Session;
 use super::{Client, Lab, Outcome, micros};
 use crate::CallError;
+use crate::checkers::Checkers;
 use crate::checks::{Check, Violation};
 
 /// How long a client waits for an answer to one try.
@@ -74,15 +76,20 @@ pub(super) struct ServeGuard {
 impl ServeGuard {
     pub(super) fn begin(lab: Lab, caller: &Caller) -> Self {
         let session = caller.credential.map_or(0, |credential| credential.session.0);
-        lab.checkers.lock().served(session, micros(lab.net.now()));
+        lab.checkers.lock().sessions.served(session, micros(lab.net.now()));
         Self { lab, session }
     }
 }
 
 impl Drop for ServeGuard {
     fn drop(&mut self) {
-        self.lab.checkers.lock().left(self.session, micros(self.lab.net.now()));
+        self.lab.checkers.lock().sessions.left(self.session, micros(self.lab.net.now()));
     }
+}
+
+/// A node says that a session is no more, and shows its state at that moment.
+pub(super) fn session_end_shown(checkers: &Mutex<Checkers>, session: u64, node: &Node) {
+    checkers.lock().judge(Check::Ephemerals, |it| it.ephemerals.session_end_shown(session, &node.state()));
 }
 
 impl Client {
@@ -99,7 +106,7 @@ impl Client {
             let there = node.clone();
             let answer = serve(node).await;
             if let Err(NodeError::Refused(Refusal::SessionExpired(session))) = &answer {
-                checkers.lock().session_end_shown(session.0, &there.state());
+                session_end_shown(&checkers, session.0, &there);
             }
             answer
         };
@@ -137,7 +144,7 @@ impl Client {
         op: impl Into<Op>,
         id: u128,
     ) -> OpResult<Reply> {
-        let began = self.lab.checkers.lock().began();
+        let began = self.lab.checkers.lock().reads.began();
         self.mutate_since(session, what, op.into(), id, began).await
     }
 
@@ -221,7 +228,7 @@ impl Client {
         what: &str,
     ) {
         let mut checkers = self.lab.checkers.lock();
-        checkers.reply(credential.session.0, id, op, &answer, zxid.0);
+        checkers.judge(Check::Durable, |it| it.requests.answered(credential.session.0, id, op, &answer, zxid.0));
         // A refusal does not say at which point it is true.
         if answer.is_ok() {
             checkers.answered(what, began, zxid.0);
@@ -237,7 +244,7 @@ impl Client {
         use lockkeeper_node::Consistency::Linearizable;
         let give_up_us = self.now_us() + 15_000_000;
         loop {
-            let began = self.lab.checkers.lock().began();
+            let began = self.lab.checkers.lock().reads.began();
             let look = look.clone();
             if let Attempt::Done(at) =
                 self.call(TRY, move |node| async move { node.read(Linearizable, look).await }).await

@@ -12,8 +12,10 @@ use parking_lot::Mutex;
 use rand::Rng;
 use tokio_util::sync::CancellationToken;
 
-use super::retry::{Attempt, ServeGuard};
+use super::retry::{Attempt, ServeGuard, session_end_shown};
 use super::{Client, Outcome};
+use crate::checkers::Checkers;
+use crate::checks::Check;
 
 /// The largest margin, and the share of the timeout that it is below that: as the client library has it.
 const LARGEST_MARGIN: Duration = Duration::from_millis(500);
@@ -53,7 +55,7 @@ impl Session {
         let give_up_us = client.now_us() + 10_000_000;
         loop {
             let sent_us = client.now_us();
-            let began = client.lab.checkers.lock().began();
+            let began = client.lab.checkers.lock().reads.began();
             let label = format!("client {}", client.number);
             let who = principals.clone();
             let opening = client.call(super::retry::TRY, move |node| async move {
@@ -66,7 +68,9 @@ impl Session {
                 {
                     let mut checkers = client.lab.checkers.lock();
                     checkers.answered("the opening of a session", began, opened.zxid.0);
-                    checkers.promised(credential.session.0, "its opening", sent_us, opened.value.timeout_ms.into());
+                    let (session, for_ms) = (credential.session.0, opened.value.timeout_ms.into());
+                    checkers
+                        .judge(Check::SessionEarly, |it| it.sessions.promised(session, "its opening", sent_us, for_ms));
                 }
                 let lease = Lease { sent_us, timeout, lost: false, frozen_until_us: 0 };
                 let session = Session {
@@ -97,8 +101,8 @@ impl Session {
 
     /// Tells the checkers until when the client relies on it.
     fn rely_on(&self, client: &Client) {
-        let until_us = self.lost_at_us(client);
-        client.lab.checkers.lock().relied_on(self.credential.session.0, until_us);
+        let (session, until_us) = (self.credential.session.0, self.lost_at_us(client));
+        client.lab.checkers.lock().judge(Check::HolderTold, |it| it.sessions.relied_on(session, until_us));
     }
 
     /// Whether the client may rely on it no longer. Final.
@@ -117,7 +121,9 @@ impl Session {
 
     /// A keepalive that was sent then is acknowledged.
     fn renewed(&self, client: &Client, sent_us: u64, timeout_ms: u32) {
-        client.lab.checkers.lock().promised(self.credential.session.0, "a keepalive", sent_us, timeout_ms.into());
+        let (session, for_ms) = (self.credential.session.0, timeout_ms.into());
+        let promised = |it: &mut Checkers| it.sessions.promised(session, "a keepalive", sent_us, for_ms);
+        client.lab.checkers.lock().judge(Check::SessionEarly, promised);
         // Lost is lost: its holder knows.
         if self.is_lost(client) {
             return;
@@ -174,7 +180,7 @@ impl Session {
     /// One keepalive, and when it was sent.
     async fn keepalive(&self, client: &mut Client, deadline: Duration) -> (Attempt<KeepaliveAck>, u64) {
         let (credential, sent_us) = (self.credential, client.now_us());
-        let began = client.lab.checkers.lock().began();
+        let began = client.lab.checkers.lock().reads.began();
         let lab = client.lab.clone();
         let serve = move |node: Node| async move {
             let caller = Caller { credential: Some(credential), ..Caller::default() };
@@ -198,12 +204,12 @@ impl Session {
     /// Ends it properly.
     pub(super) async fn close(&self, client: &mut Client) {
         self.stop.cancel();
-        let began = client.lab.checkers.lock().began();
+        let began = client.lab.checkers.lock().reads.began();
         for _ in 0..5 {
             let (credential, checkers) = (self.credential, client.lab.checkers.clone());
             let serve = move |node: Node| async move {
                 let closed = node.close_session(&credential).await?;
-                checkers.lock().session_end_shown(credential.session.0, &node.state());
+                session_end_shown(&checkers, credential.session.0, &node);
                 Ok(closed)
             };
             match client.call(super::retry::TRY, serve).await {

@@ -10,6 +10,7 @@ use rand::seq::IndexedRandom;
 
 use super::retry::TRY;
 use super::{Client, Outcome};
+use crate::checkers::Checkers;
 use crate::checks::Check;
 
 /// What is watched.
@@ -41,7 +42,8 @@ pub(super) async fn follow(mut client: Client, number: u64) {
             }
             Ok(Err(NodeError::Compacted { oldest })) => {
                 client.lab.count("watch", Outcome::Refused);
-                client.lab.checkers.lock().compacted(&spec, from, oldest.0);
+                let compacted = |it: &mut Checkers| it.watches.compacted(&spec, from, oldest.0);
+                client.lab.checkers.lock().judge(Check::Watches, compacted);
                 from = read_point(&mut client).await;
             }
             Ok(Err(NodeError::Fatal(why))) => {
