@@ -6,10 +6,10 @@ use lockkeeper_core::access::{AccessOp, Resource, Rights, Rule, TOKEN, TOKEN_ID_
 use lockkeeper_core::limits::MAX_BULK;
 use lockkeeper_core::{
     AclEntry, Actor, Command, FencingToken, GateKey, GateOp, Identity, LockMode, LockName, LockOp, NodeData, NodeKind,
-    NodeOp, NodePath, Op, Principals, Refusal, Reply, RequestId, RequestKey, Sequential, SessionId, State, Zxid,
+    NodeOp, Op, Principals, Refusal, Reply, RequestId, RequestKey, Sequential, SessionId, Zxid,
 };
 
-use super::world::World;
+use super::world::{World, path, snapshot, through_a_snapshot};
 
 pub(crate) fn hash(letter: char) -> Arc<str> {
     letter.to_string().repeat(64).into()
@@ -32,10 +32,6 @@ pub(crate) fn nobody() -> Principals {
     Principals::default()
 }
 
-pub(crate) fn at(path: &str) -> NodePath {
-    NodePath::parse(path).unwrap()
-}
-
 pub(crate) fn lock(name: &str) -> LockName {
     LockName::parse(name).unwrap()
 }
@@ -45,8 +41,8 @@ pub(crate) fn acquire(names: &[&str], uuid: u128) -> Op {
     LockOp::Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid: RequestId(uuid), label: "".into() }.into()
 }
 
-pub(crate) fn create(path: &str, kind: NodeKind, sequential: Sequential) -> Op {
-    NodeOp::Create { path: at(path), data: NodeData::NULL, kind, sequential, acl: vec![AclEntry::open()] }.into()
+pub(crate) fn create(at: &str, kind: NodeKind, sequential: Sequential) -> Op {
+    NodeOp::Create { path: path(at), data: NodeData::NULL, kind, sequential, acl: vec![AclEntry::open()] }.into()
 }
 
 pub(crate) fn rule(resource: Resource, prefix: &str, rights: Rights) -> Rule {
@@ -203,7 +199,7 @@ fn nothing_is_allowed_that_no_rule_allows() {
     let key = GateKey::parse("k").unwrap();
     let begin = GateOp::Begin { key, fingerprint: "f".into(), pending_ms: 1_000, label: "".into() };
     assert!(is_forbidden(&world.call(&orders, Some(session), begin)));
-    let check = NodeOp::Check { path: at("/"), version: None };
+    let check = NodeOp::Check { path: path("/"), version: None };
     assert!(is_forbidden(&world.call(&orders, None, check)));
 }
 
@@ -220,12 +216,12 @@ fn a_multi_needs_every_right() {
     let mut world = World::with_role(&[rule(Resource::Nodes, "/a", Rights::WRITE)]);
     let orders = with_token('b');
     world.call(&orders, None, create("/a", NodeKind::Persistent, Sequential::No)).unwrap();
-    let part = |path| match create(path, NodeKind::Persistent, Sequential::No) {
+    let part = |at| match create(at, NodeKind::Persistent, Sequential::No) {
         Op::Node(op) => op,
         other => panic!("{other:?}"),
     };
     assert!(is_forbidden(&world.call(&orders, None, Op::Multi(vec![part("/a/x"), part("/b")]))));
-    assert!(world.state.get(&at("/a/x")).is_none());
+    assert!(world.state.get(&path("/a/x")).is_none());
     world.call(&orders, None, Op::Multi(vec![part("/a/x"), part("/a/y")])).unwrap();
 }
 
@@ -245,7 +241,7 @@ fn queues_cannot_be_forged_through_operations_on_nodes() {
     for op in [
         NodeOp::Delete { path: node.clone(), version: None },
         NodeOp::SetData { path: node.clone(), data: NodeData::NULL, version: None },
-        NodeOp::SetAcl { path: at("/locks/l"), acl: vec![AclEntry::open()], version: None },
+        NodeOp::SetAcl { path: path("/locks/l"), acl: vec![AclEntry::open()], version: None },
     ] {
         assert!(is_forbidden(&world.call(&orders, session, op.clone())), "{op:?}");
     }
@@ -267,13 +263,13 @@ fn queues_cannot_be_forged_through_operations_on_nodes() {
 fn directories_above_a_prefix_can_be_made_and_looked_at() {
     let mut world = World::with_role(&[rule(Resource::Nodes, "/app/one", Rights::READ.and(Rights::WRITE))]);
     let orders = with_token('b');
-    for path in ["/app", "/app/one", "/app/one/x"] {
-        world.call(&orders, None, create(path, NodeKind::Persistent, Sequential::No)).unwrap();
-        world.call(&orders, None, NodeOp::Check { path: at(path), version: None }).unwrap();
+    for at in ["/app", "/app/one", "/app/one/x"] {
+        world.call(&orders, None, create(at, NodeKind::Persistent, Sequential::No)).unwrap();
+        world.call(&orders, None, NodeOp::Check { path: path(at), version: None }).unwrap();
     }
     assert!(is_forbidden(&world.call(&orders, None, create("/app/two", NodeKind::Persistent, Sequential::No))));
     assert!(is_forbidden(&world.call(&orders, None, create("/app", NodeKind::Persistent, Sequential::Suffix))));
-    assert!(is_forbidden(&world.call(&orders, None, NodeOp::Delete { path: at("/app"), version: None })));
+    assert!(is_forbidden(&world.call(&orders, None, NodeOp::Delete { path: path("/app"), version: None })));
 }
 
 #[test]
@@ -494,11 +490,7 @@ fn a_snapshot_has_all_of_it() {
     let session = world.open(&with_token('b'), false).unwrap();
     let held = world.call(&with_token('b'), Some(session), acquire(&["orders"], 1)).unwrap();
     assert!(matches!(held, Reply::Queued { token: FencingToken(1..), .. }));
-    let mut bytes = Vec::new();
-    world.state.write_snapshot(&mut bytes).unwrap();
-    let read = State::read_snapshot(&bytes[..]).unwrap();
-    assert_eq!(read, world.state);
-    assert_eq!(read.checksum(), world.state.checksum());
+    let read = through_a_snapshot(&world.state);
     let (role, before) = (read.access().version(), world.state.checksum());
     world.change(&with_token('a'), AccessOp::RevokeToken { id: id_of('b') }).unwrap();
     assert!(world.state.access().version() > role);
@@ -549,7 +541,7 @@ fn a_directory_above_is_made_plain_or_not_at_all() {
     let mut world = World::with_role(&[rule(Resource::Locks, "orders/eu", Rights::ACQUIRE)]);
     let orders = with_token('b');
     let make = |data: &[u8], acl: AclEntry| NodeOp::Create {
-        path: at("/locks"),
+        path: path("/locks"),
         data: NodeData::from(data),
         kind: NodeKind::Persistent,
         sequential: Sequential::No,
@@ -570,7 +562,7 @@ fn nodes_of_other_sessions_in_a_lock_are_taken_by_force_alone_whatever_their_nam
         world.call(&admin, None, create(directory, NodeKind::Persistent, Sequential::No)).unwrap();
     }
     world.call(&admin, Some(owner), create("/locks/l/x", NodeKind::Ephemeral, Sequential::No)).unwrap();
-    let delete = NodeOp::Delete { path: at("/locks/l/x"), version: None };
+    let delete = NodeOp::Delete { path: path("/locks/l/x"), version: None };
     assert!(is_forbidden(&world.call(&orders, Some(other), delete.clone())));
     world.call(&admin, Some(owner), delete).unwrap();
 }
@@ -646,9 +638,8 @@ fn an_expired_or_revoked_token_records_no_use() {
 fn uses_of_tokens_survive_a_snapshot() {
     let mut world = World::with_role(&[]);
     world.apply(Command::RecordTokenUses { tokens: vec![id_of('b')] });
-    let mut bytes = Vec::new();
-    world.state.write_snapshot(&mut bytes).unwrap();
-    assert_eq!(State::read_snapshot(&bytes[..]).unwrap(), world.state);
+    through_a_snapshot(&world.state);
+    let bytes = snapshot(&world.state);
     assert!(!bytes.windows(2).any(|two| two == b"lk_"), "no token is in it");
 }
 

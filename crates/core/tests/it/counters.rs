@@ -2,7 +2,7 @@
 
 use lockkeeper_core::*;
 
-use super::world::World;
+use super::world::{World, path};
 
 impl World {
     /// Applies a command that says truly whether it changed anything.
@@ -20,10 +20,6 @@ impl World {
     fn data(&self, at: &str) -> Option<Vec<u8>> {
         self.state.get(&path(at)).map(|node| node.data.to_vec())
     }
-}
-
-fn path(text: &str) -> NodePath {
-    NodePath::parse(text).unwrap()
 }
 
 fn add(at: &str, delta: i64, min: impl Into<Option<i64>>, max: impl Into<Option<i64>>) -> NodeOp {

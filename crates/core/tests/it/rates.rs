@@ -6,19 +6,11 @@ use lockkeeper_core::*;
 use proptest::prelude::*;
 
 use super::access::{hash, with_token};
-use super::world::World;
+use super::world::{World, path, through_a_snapshot};
 
 impl World {
     fn take(&mut self, rate: Rate, permits: &[u32], ahead: u32) -> Result<Reply, Refusal> {
         self.act(Actor::default(), take("a", rate, permits, ahead))
-    }
-
-    fn through_a_snapshot(&mut self) {
-        let mut bytes = Vec::new();
-        self.state.write_snapshot(&mut bytes).unwrap();
-        let read = State::read_snapshot(&bytes[..]).unwrap();
-        assert_eq!(read, self.state);
-        self.state = read;
     }
 }
 
@@ -37,10 +29,6 @@ fn rate(limit: u32, per_ms: u64) -> Rate {
 fn create(at: &str, kind: NodeKind) -> NodeOp {
     let (data, acl) = ((*b"x").into(), vec![AclEntry::open()]);
     NodeOp::Create { path: path(at), data, kind, sequential: Sequential::No, acl }
-}
-
-fn path(text: &str) -> NodePath {
-    NodePath::parse(text).unwrap()
 }
 
 /// `per_ms` units to a permit, of which `limit` come back in each millisecond while some are missing.
@@ -162,7 +150,7 @@ proptest! {
             handed_out.push(HandedOut { from: now, to: now, permits: direct });
             handed_out.push(HandedOut { from: now, to: now + LEASE_MS, permits: leased.into() });
             match also {
-                0 => world.through_a_snapshot(),
+                0 => world.state = through_a_snapshot(&world.state),
                 1 | 2 => drop(world.apply(Command::Reap { paths: vec![name("a").path()] }).reply),
                 _ => {}
             }

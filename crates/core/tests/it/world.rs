@@ -2,6 +2,23 @@
 
 use lockkeeper_core::*;
 
+pub(crate) fn path(text: &str) -> NodePath {
+    NodePath::parse(text).unwrap()
+}
+
+pub(crate) fn snapshot(state: &State) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    state.write_snapshot(&mut bytes).unwrap();
+    bytes
+}
+
+/// The state that its own snapshot gives, which must be the same.
+pub(crate) fn through_a_snapshot(state: &State) -> State {
+    let read = State::read_snapshot(&snapshot(state)[..]).unwrap();
+    assert_eq!((&read, read.checksum()), (state, state.checksum()));
+    read
+}
+
 pub(crate) struct World {
     pub(crate) state: State,
     pub(crate) clock_ms: u64,

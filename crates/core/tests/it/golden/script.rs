@@ -30,6 +30,7 @@ use std::sync::Arc;
 use lockkeeper_core::*;
 
 use super::render;
+use crate::world::{snapshot, through_a_snapshot};
 
 pub(crate) struct Stage {
     state: State,
@@ -317,14 +318,8 @@ impl Stage {
     }
 
     fn snapshot(&mut self) -> String {
-        let mut bytes = Vec::new();
-        self.state.write_snapshot(&mut bytes).unwrap();
-        let restored = State::read_snapshot(&bytes[..]).unwrap();
-        assert_eq!(restored, self.state);
-        assert_eq!(restored.checksum(), self.state.checksum());
-        let mut again = Vec::new();
-        restored.write_snapshot(&mut again).unwrap();
-        assert_eq!(bytes, again);
+        let restored = through_a_snapshot(&self.state);
+        assert_eq!(snapshot(&restored), snapshot(&self.state));
         self.state = restored;
         format!("  zxid {}, clock {}\n", self.state.zxid(), self.state.clock_ms())
     }

@@ -3,7 +3,8 @@
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{Model, ModelReply, bad, path, split};
+use super::naive::{Model, ModelReply, bad, split};
+use crate::world::path;
 
 /// What a gate's node says.
 #[derive(Clone, Debug, PartialEq)]

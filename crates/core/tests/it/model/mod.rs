@@ -23,6 +23,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 
+use super::world::snapshot;
+
 /// Commands in one run.
 const COMMANDS: usize = 200;
 /// The level to which a run is raised: one that no program has yet.
@@ -160,12 +162,6 @@ fn rules(shape: Raw) -> Rules {
         _ => {}
     }
     rules
-}
-
-fn snapshot(state: &State) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    state.write_snapshot(&mut bytes).unwrap();
-    bytes
 }
 
 fn raw() -> impl Strategy<Value = Raw> {

@@ -9,6 +9,7 @@ use lockkeeper_core::*;
 
 use super::bounds;
 use super::gates::MGate;
+use crate::world::path;
 
 #[derive(Clone, PartialEq)]
 pub(crate) struct MNode {
@@ -73,10 +74,6 @@ pub(crate) struct Model {
     pub(crate) holds: BTreeMap<String, u32>,
     /// Requests whose own call has given its hold back, and that others hold by.
     pub(crate) base_gone: BTreeSet<String>,
-}
-
-pub(crate) fn path(text: &str) -> NodePath {
-    NodePath::parse(text).unwrap()
 }
 
 pub(crate) fn bad<T>() -> Result<T, Refusal> {

@@ -7,7 +7,8 @@ use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
 use super::access;
-use super::naive::{MNode, Model, ModelReply, bad, is_lock_directory, join, path, split};
+use super::naive::{MNode, Model, ModelReply, bad, is_lock_directory, join, split};
+use crate::world::path;
 
 impl Model {
     pub(crate) fn run_on_node(&mut self, zxid: u64, session: Option<SessionId>, op: &NodeOp) -> ModelReply {

@@ -6,7 +6,8 @@ use lockkeeper_checkers::queue::{Blocker, blocker};
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{Model, ModelReply, bad, is_lock_directory, join, path, split};
+use super::naive::{Model, ModelReply, bad, is_lock_directory, join, split};
+use crate::world::path;
 
 /// Sorted, each once, neither none nor too many.
 pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
