@@ -129,6 +129,13 @@ pub fn lock_and_name(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix("/locks/")?.rsplit_once('/')
 }
 
+/// The namespace of a node: the first part of the name of the lock, gate or rate limit, or of the path.
+pub fn namespace_of(path: &str) -> Option<&str> {
+    let below = |root: &&str| path.strip_prefix(*root).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let name = ["/locks", "/gates", "/rates"].iter().find_map(below).unwrap_or(path);
+    name.strip_prefix('/')?.split('/').next().filter(|first| !first.is_empty())
+}
+
 /// The requests among a directory's children, in queue order: by sequence, then by name.
 pub fn in_order<'a>(children: impl IntoIterator<Item = &'a String>) -> Vec<(&'a str, RequestName)> {
     let mut queue: Vec<_> = children.into_iter().filter_map(|child| Some((child.as_str(), parse(child)?))).collect();
@@ -231,6 +238,11 @@ mod tests {
         assert_eq!(lock_and_name("/locks/a/b/x"), Some(("a/b", "x")));
         assert_eq!(lock_and_name("/locks/x"), None);
         assert_eq!(lock_and_name("/other/a"), None);
+        for (path, namespace) in [("/locks/n/l", "n"), ("/gates/n", "n"), ("/n/a/b", "n"), ("/locksmith", "locksmith")]
+        {
+            assert_eq!(namespace_of(path), Some(namespace));
+        }
+        assert_eq!((namespace_of("/"), namespace_of("/locks")), (None, None));
         let children =
             ["b-lock-0000000002", "other", "a-lock-0000000010", "a-lock-0000000002", "delay-5-1-lock-0000000002"];
         let children = children.map(str::to_owned);

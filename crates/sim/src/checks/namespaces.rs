@@ -16,13 +16,6 @@ pub struct Namespaces {
     nodes: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The first part of the name of what is at this path.
-fn namespace_of(path: &str) -> Option<&str> {
-    let below = |root: &str| path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'));
-    let name = below("/locks").or_else(|| below("/gates")).unwrap_or(path);
-    name.strip_prefix('/')?.split('/').next().filter(|first| !first.is_empty())
-}
-
 impl Namespaces {
     fn used(&self, namespace: &str, bound: NamespaceBound) -> u64 {
         let Some(nodes) = self.nodes.get(namespace) else { return 0 };
@@ -45,7 +38,8 @@ impl Namespaces {
     /// It added to a namespace that had as much as it may, or was refused although there was room.
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
         const BOUNDS: [NamespaceBound; 2] = [NamespaceBound::Nodes, NamespaceBound::LockRequests];
-        let of_events = change.node_events().filter_map(|(_, kind, path)| Some((kind, path, namespace_of(path)?)));
+        let of_events =
+            change.node_events().filter_map(|(_, kind, path)| Some((kind, path, name::namespace_of(path)?)));
         let of_events: Vec<_> = of_events.collect();
         let touched: BTreeSet<&str> = of_events.iter().map(|(_, _, namespace)| *namespace).collect();
         let count = |it: &Self| -> Vec<u64> {

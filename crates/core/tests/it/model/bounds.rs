@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lockkeeper_checkers::name::{is_kept_place, parse};
+use lockkeeper_checkers::name::{is_kept_place, namespace_of, parse};
 use lockkeeper_core::*;
 
 use super::naive::{MNode, Model, is_lock_directory, split};
@@ -31,16 +31,9 @@ fn of_node((at, node): (&String, &MNode)) -> usize {
     512 + at.len() + name + node.data.as_ref().map_or(0, Vec::len) + acl(&node.acl)
 }
 
-/// The first part of the name of a lock, a gate or a node.
-fn namespace(at: &str) -> &str {
-    let at = at.strip_prefix("/locks").filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(at);
-    let at = at.strip_prefix("/gates").filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(at);
-    at.trim_start_matches('/').split('/').next().unwrap()
-}
-
 /// What a namespace has.
 pub(crate) fn usage(model: &Model, name: &str) -> NamespaceUsage {
-    let nodes = || model.nodes.iter().filter(|(at, _)| namespace(at) == name);
+    let nodes = || model.nodes.iter().filter(|(at, _)| namespace_of(at) == Some(name));
     let owners: BTreeSet<u64> = nodes().filter_map(|(_, node)| node.owner).collect();
     let requests = nodes().filter(|(at, node)| node.owner.is_some() && split(at).is_some_and(|(_, n)| is_place(&n)));
     NamespaceUsage {
