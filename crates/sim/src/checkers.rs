@@ -16,7 +16,6 @@ use crate::checks::calls::Calls;
 use crate::checks::change::Change;
 use crate::checks::ephemerals::Ephemerals;
 use crate::checks::gates::Gates;
-use crate::checks::herd::Herd;
 use crate::checks::linearizable::Linearizable;
 use crate::checks::locks::Locks;
 use crate::checks::log_matching::{LogMatching, Mark, hash_of};
@@ -38,7 +37,6 @@ pub struct Checkers {
     pub(crate) sessions: Sessions,
     pub(crate) ephemerals: Ephemerals,
     pub(crate) locks: Locks,
-    pub(crate) herd: Herd,
     pub(crate) requests: Retries,
     pub(crate) reads: Linearizable,
     pub(crate) watches: Watches,
@@ -85,7 +83,6 @@ impl Checkers {
             sessions: Sessions::new(fastest),
             ephemerals: Ephemerals::default(),
             locks: Locks::default(),
-            herd: Herd::default(),
             requests: Retries::default(),
             reads: Linearizable::default(),
             watches: Watches::default(),
@@ -245,7 +242,7 @@ impl Checkers {
         self.judge(Check::SessionEarly, |_| early);
         self.judge(Check::HolderTold, |_| untold);
         self.judge(Check::Ephemerals, |it| it.ephemerals.change(change));
-        self.judge(Check::Locks, |it| it.locks.change(change).map(|entitled| it.herd.entitled(&entitled)));
+        self.judge(Check::Locks, |it| it.locks.change(change));
         self.judge(Check::Gates, |it| it.gates.change(change));
         self.judge(Check::Rates, |it| it.rates.change(change));
         self.judge(Check::Access, |it| it.access.change(change));

@@ -1,24 +1,28 @@
 //! The kinds of faults.
 
+/// An enum whose variants have names in reports.
 macro_rules! kinds {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// A kind of fault.
+    ($(#[doc = $about:literal])+ $kind:ident: $($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        $(#[doc = $about])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum FaultKind { $($(#[doc = $doc])+ $variant,)+ }
+        pub enum $kind { $($(#[doc = $doc])+ $variant,)+ }
 
-        impl FaultKind {
+        impl $kind {
             /// All of them.
-            pub const ALL: &[FaultKind] = &[$(FaultKind::$variant),+];
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// As reports name it.
             pub const fn name(self) -> &'static str {
-                match self { $(FaultKind::$variant => $name),+ }
+                match self { $(Self::$variant => $name),+ }
             }
         }
     };
 }
+pub(crate) use kinds;
 
 kinds! {
+    /// A kind of fault.
+    FaultKind:
     /// One node is cut off from everybody.
     PartitionOne = "partition-one",
     /// The leader is.

@@ -350,7 +350,7 @@ impl Run {
             }
         }
         checkers.judge(Check::Rates, |it| it.rates.compare());
-        checkers.judge(Check::Herd, |it| it.herd.counted(self.lock_counters.woken()));
+        checkers.judge(Check::Herd, |it| it.locks.counted(self.lock_counters.woken()));
         let fatals = self.world.fatals();
         if let Some(fatal) = fatals.get(self.fatals) {
             checkers.broken(Check::Fatal, format!("host {} at {:?}: {}", fatal.host, fatal.at, fatal.why));
@@ -385,7 +385,7 @@ impl Run {
             counters: self.world.counters(),
             tally: self.lab.tally(),
             seen: checkers.seen(),
-            woken: checkers.herd.figures(),
+            woken: checkers.locks.woken_and_due(),
             delayed: self.lock_counters.delayed(),
             works_again,
             trace_hash: self.world.trace_hash(),

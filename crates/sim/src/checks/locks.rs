@@ -29,13 +29,6 @@ struct Made {
 
 type Place = Entry<Made>;
 
-/// Who was woken, or might have been, by what went.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entitled {
-    /// The uuids of the requests that waited for something that went.
-    pub uuids: Vec<String>,
-}
-
 /// How a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
@@ -69,22 +62,26 @@ pub struct Locks {
     /// Tokens that were taken back because their callers were gone.
     abandoned: BTreeSet<u64>,
     grants: u64,
+    /// How often each request was asked for.
+    asked: BTreeMap<String, u64>,
+    /// Waiters that the nodes may have woken, and those that they have.
+    woken_due: u64,
+    woken: u64,
 }
 
 impl Locks {
-    /// Takes in a command of the log, and gives those who were waiting for what it removed.
+    /// Takes in a command of the log.
     ///
     /// # Errors
     /// Whatever breaks a rule of the queues, or an answer that does not fit them.
-    pub fn change(&mut self, change: &Change<'_>) -> Result<Entitled, String> {
+    pub fn change(&mut self, change: &Change<'_>) -> Checked {
         let before = Before::of(self, change.command);
-        let mut entitled = Entitled::default();
         let session = match change.command {
             Command::Do { actor, .. } => actor.session.map(|session| session.0),
             _ => None,
         };
         for (zxid, events) in change.transactions() {
-            self.transaction(zxid, events, session, change, &mut entitled)?;
+            self.transaction(zxid, events, session, change)?;
         }
         if let Command::Do { op, actor: Actor { request, .. } } = change.command {
             // An answer from memory was true when it was given first.
@@ -94,17 +91,10 @@ impl Locks {
                 self.count(op, &change.outcome.reply);
             }
         }
-        Ok(entitled)
+        Ok(())
     }
 
-    fn transaction(
-        &mut self,
-        zxid: u64,
-        events: &[Event],
-        session: Option<u64>,
-        change: &Change<'_>,
-        entitled: &mut Entitled,
-    ) -> Checked {
+    fn transaction(&mut self, zxid: u64, events: &[Event], session: Option<u64>, change: &Change<'_>) -> Checked {
         let due = self.delays_due(events);
         let mut changes: BTreeMap<&str, Vec<(bool, &str)>> = BTreeMap::new();
         for event in events {
@@ -144,7 +134,9 @@ impl Locks {
             self.grants += moves.gained.len() as u64;
             // Everyone else waited for one that went.
             let permits = moves.gained.into_iter().filter(|place| place.name.mode.permits().is_some());
-            entitled.uuids.extend(moves.freed.into_iter().chain(permits).filter_map(|place| place.name.uuid));
+            let woken = moves.freed.into_iter().chain(permits).filter_map(|place| place.name.uuid);
+            // A request may wait in several calls, if its client has retried elsewhere.
+            self.woken_due += woken.map(|uuid| self.asked.get(&uuid).copied().unwrap_or(1)).sum::<u64>();
         }
         due.iter().try_for_each(|(lock, token)| self.has_delay(lock, *token, zxid))
     }
@@ -440,6 +432,29 @@ impl Locks {
             None => Ok(()),
             Some(lock) => Err(format!("{op:?} was carried out, and the request still stands in the queue of {lock}")),
         }
+    }
+
+    /// A client asks for a lock under this uuid, for the first time or again.
+    pub fn requested(&mut self, uuid: &str) {
+        *self.asked.entry(uuid.to_owned()).or_default() += 1;
+    }
+
+    /// The nodes have woken so many waiters in all. Promise P3: a node that leaves a queue wakes the requests that
+    /// waited for it, and no others, so that they are never more than those that could have been.
+    ///
+    /// # Errors
+    /// If they are.
+    pub fn counted(&mut self, woken: u64) -> Checked {
+        self.woken = woken;
+        if woken <= self.woken_due {
+            return Ok(());
+        }
+        Err(format!("{woken} waiters were woken in all, and at most {} had anything to learn", self.woken_due))
+    }
+
+    /// Waiters woken, and those who could have been.
+    pub fn woken_and_due(&self) -> (u64, u64) {
+        (self.woken, self.woken_due)
     }
 
     /// A client was told at `zxid` that it holds these.

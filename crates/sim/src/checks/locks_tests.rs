@@ -5,7 +5,7 @@ use super::*;
 
 fn fed(history: &mut History) -> Locks {
     let mut locks = Locks::default();
-    history.each(|each| drop(locks.change(each).unwrap()));
+    history.each(|each| locks.change(each).unwrap());
     locks
 }
 
@@ -128,12 +128,8 @@ fn a_withdrawn_request_that_stays_is_refused() {
     locks.change(&change(&command, &stays, 9)).unwrap_err();
     let pretends = Outcome { changed: false, ..stays };
     locks.change(&change(&command, &pretends, 9)).unwrap_err();
-    let entitled = fed_again(&mut locks, &command, &outcome);
-    assert_eq!(entitled, Entitled::default());
-}
-
-fn fed_again(locks: &mut Locks, command: &Command, outcome: &Outcome) -> Entitled {
-    locks.change(&change(command, outcome, 9)).unwrap()
+    locks.change(&change(&command, &outcome, 9)).unwrap();
+    assert_eq!(locks.woken_and_due(), (0, 0));
 }
 
 #[test]
@@ -158,16 +154,23 @@ fn a_place_that_is_not_kept_or_not_long_enough_is_refused() {
 }
 
 #[test]
-fn one_waiter_is_entitled_for_each_that_goes() {
+fn one_waiter_is_woken_for_each_that_goes_and_a_herd_is_refused() {
     let mut history = History::default();
     let session = history.open();
     let tokens: Vec<u64> = (0..4).map(|_| history.acquire(session, "l", LockMode::Exclusive, 0)).collect();
     let mut locks = fed(&mut history);
     history.release(session, "l", tokens[0]);
-    let mut entitled = Vec::new();
-    history.each(|each| entitled.extend(locks.change(each).unwrap().uuids));
-    entitled.dedup();
-    assert_eq!(entitled.len(), 1);
+    history.each(|each| locks.change(each).unwrap());
+    locks.counted(1).unwrap();
+    locks.counted(2).unwrap_err();
+    // Whoever waits in two calls is woken in both.
+    let waiting = locks.queues["l"].request(tokens[2]).unwrap().name.uuid.clone().unwrap();
+    locks.requested(&waiting);
+    locks.requested(&waiting);
+    history.release(session, "l", tokens[1]);
+    history.each(|each| locks.change(each).unwrap());
+    locks.counted(3).unwrap();
+    locks.counted(4).unwrap_err();
 }
 
 #[test]
@@ -234,7 +237,7 @@ fn a_request_of_which_its_client_was_told_that_it_is_no_more_is_gone_and_stays_a
     locks.left_queue(&second, "busy").unwrap_err();
     let op = LockOp::Withdraw { locks: names("l"), token: FencingToken(waits), if_holding: IfHolding::Keep };
     history.run(Some(b), op);
-    history.each(|each| drop(locks.change(each).unwrap()));
+    history.each(|each| locks.change(each).unwrap());
     assert_eq!(locks.stands(&second), Stands::Not);
     locks.left_queue(&second, "busy").unwrap();
     let mut late = entered.1.clone();
@@ -268,7 +271,7 @@ fn a_lock_that_its_session_holds_twice_is_free_after_two_releases() {
 
     let check_reply = |locks: &mut Locks, reply| {
         let outcome = Outcome { reply: Ok(reply), ..outcome.clone() };
-        locks.change(&change(&command, &outcome, 1)).map(drop)
+        locks.change(&change(&command, &outcome, 1))
     };
     check_reply(&mut locks, Reply::Released).unwrap_err();
     check_reply(&mut locks, Reply::StillHeld { holds: 2 }).unwrap_err();
@@ -281,7 +284,7 @@ fn a_lock_that_its_session_holds_twice_is_free_after_two_releases() {
     let enters = |locks: &mut Locks, token, holds| {
         let reply = Ok(Reply::Reentered { path: path.clone(), token, holds });
         let outcome = Outcome { reply, changed: true, ..outcome.clone() };
-        locks.change(&change(&entered, &outcome, 1)).map(drop)
+        locks.change(&change(&entered, &outcome, 1))
     };
     enters(&mut locks, token, 3).unwrap_err();
     enters(&mut locks, FencingToken(waiting), 2).unwrap_err();
@@ -347,7 +350,7 @@ fn names_that_do_not_see_each_other_do_not_meet() {
     }
     theirs.run(Some(session), made);
     let mut locks = fed(&mut theirs);
-    let mut met = Ok(Entitled::default());
+    let mut met = Ok(());
     ours.each(|change| met = met.clone().and(locks.change(change)));
     assert!(met.unwrap_err().contains("do not see each other"));
 }

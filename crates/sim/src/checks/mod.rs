@@ -11,7 +11,6 @@ pub mod calls;
 pub mod change;
 pub mod ephemerals;
 pub mod gates;
-pub mod herd;
 pub mod linearizable;
 pub mod locks;
 pub mod log_matching;
@@ -28,86 +27,58 @@ pub(crate) mod test_history;
 
 use std::fmt;
 
+use crate::fault_kind::kinds;
+
 /// What a check says: nothing, or what it cannot accept.
 pub type Checked = Result<(), String>;
 
-/// The checks by the names under which they report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Check {
+kinds! {
+    /// The checks by the names under which they report.
+    Check:
     /// At most one leader in a term.
-    OneLeader,
+    OneLeader = "one-leader",
     /// Logs that agree on an entry agree on all before it, and a committed entry never changes.
-    LogMatching,
+    LogMatching = "log-matching",
     /// Replicas that applied the same log are the same, bit by bit.
-    AppliedAgreement,
+    AppliedAgreement = "applied-agreement",
     /// The state's own invariants.
-    Invariants,
+    Invariants = "invariants",
     /// Exclusion, tokens, order, withdrawal and delay of locks; nobody does to others' requests what they may not.
-    Locks,
+    Locks = "locks",
     /// Notifications per release.
-    Herd,
+    Herd = "herd",
     /// Callers whose turn has come are told, and requests without a caller are taken back.
-    Calls,
+    Calls = "calls",
     /// No session ends before its time.
-    SessionEarly,
+    SessionEarly = "session-early",
     /// A dead session ends in time.
-    SessionLate,
+    SessionLate = "session-late",
     /// The holder is told before anybody else can have the lock.
-    HolderTold,
+    HolderTold = "holder-told",
     /// Ephemerals go with their session, at one point.
-    Ephemerals,
+    Ephemerals = "ephemerals",
     /// Watches are complete, in order, and resumable.
-    Watches,
+    Watches = "watches",
     /// A retried request happens once.
-    Retries,
+    Retries = "retries",
     /// Reads and writes are linearizable.
-    Linearizable,
+    Linearizable = "linearizable",
     /// What was acknowledged is there.
-    Durable,
+    Durable = "durable",
     /// One run of a gate's operation.
-    Gates,
+    Gates = "gates",
     /// No more permits than a rate limit has.
-    Rates,
+    Rates = "rates",
     /// Nobody acts with a token or a role that was taken away, or never given.
-    Access,
+    Access = "access",
     /// A namespace keeps within its limits.
-    Namespaces,
+    Namespaces = "namespaces",
     /// The replicated clock goes at the pace of true time.
-    Pace,
+    Pace = "pace",
     /// The healed cluster works again.
-    Progress,
+    Progress = "progress",
     /// A node gave up, or a task panicked.
-    Fatal,
-}
-
-impl Check {
-    /// As reports name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OneLeader => "one-leader",
-            Self::LogMatching => "log-matching",
-            Self::AppliedAgreement => "applied-agreement",
-            Self::Invariants => "invariants",
-            Self::Locks => "locks",
-            Self::Herd => "herd",
-            Self::Calls => "calls",
-            Self::SessionEarly => "session-early",
-            Self::SessionLate => "session-late",
-            Self::HolderTold => "holder-told",
-            Self::Ephemerals => "ephemerals",
-            Self::Watches => "watches",
-            Self::Retries => "retries",
-            Self::Linearizable => "linearizable",
-            Self::Durable => "durable",
-            Self::Gates => "gates",
-            Self::Rates => "rates",
-            Self::Access => "access",
-            Self::Namespaces => "namespaces",
-            Self::Pace => "pace",
-            Self::Progress => "progress",
-            Self::Fatal => "fatal",
-        }
-    }
+    Fatal = "fatal",
 }
 
 impl fmt::Display for Check {

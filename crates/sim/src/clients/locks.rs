@@ -81,7 +81,7 @@ impl Client {
         loop {
             let began = {
                 let mut checkers = self.lab.checkers.lock();
-                checkers.herd.requested(&guard.uuid);
+                checkers.locks.requested(&guard.uuid);
                 checkers.reads.began()
             };
             let (net, sent) = (self.lab.net.clone(), wanted.clone());
