@@ -53,27 +53,6 @@ pub struct Checkers {
     violation: Option<Violation>,
 }
 
-/// What the checkers have seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Log entries.
-    pub entries: u64,
-    /// The last zxid.
-    pub zxid: u64,
-    /// Terms with a leader.
-    pub terms: u64,
-    /// Sessions that expired.
-    pub expired: u64,
-    /// Grants of locks.
-    pub grants: u64,
-    /// Requests that were answered as before.
-    pub repeated: u64,
-    /// Events told to watches.
-    pub watch_events: u64,
-    /// Checksums of replicas that were compared.
-    pub compared: u64,
-}
-
 impl Checkers {
     /// `fastest` is the highest rate at which any node's clock may go.
     pub fn new(fastest: f64) -> Self {
@@ -117,17 +96,17 @@ impl Checkers {
     }
 
     /// Figures of this run.
-    pub fn seen(&self) -> Seen {
-        Seen {
-            entries: self.committed.last().unwrap_or(0),
-            zxid: self.state.zxid().0,
-            terms: self.leaders.terms() as u64,
-            expired: self.sessions.expired() as u64,
-            grants: self.locks.grants(),
-            repeated: self.requests.repeated(),
-            watch_events: self.watches.received_count(),
-            compared: self.agreement.compared(),
-        }
+    pub fn seen(&self) -> BTreeMap<&'static str, u64> {
+        BTreeMap::from([
+            ("log entries followed", self.committed.last().unwrap_or(0)),
+            ("transactions followed", self.state.zxid().0),
+            ("terms with a leader", self.leaders.terms() as u64),
+            ("grants of locks", self.locks.grants()),
+            ("sessions expired", self.sessions.expired() as u64),
+            ("requests answered from memory", self.requests.repeated()),
+            ("watch events checked", self.watches.received_count()),
+            ("states of replicas compared", self.agreement.compared()),
+        ])
     }
 
     // What the nodes show.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-use crate::checkers::Seen;
 use crate::clients::{Outcome, Tally};
 use crate::fault_kind::FaultKind;
 use crate::run::Report;
@@ -21,7 +20,7 @@ pub struct Totals {
     faults: BTreeMap<FaultKind, (u64, u64)>,
     counters: BTreeMap<&'static str, u64>,
     tally: Tally,
-    seen: Seen,
+    seen: BTreeMap<&'static str, u64>,
     woken: (u64, u64),
     delayed: u64,
     works_again: Vec<Duration>,
@@ -41,11 +40,12 @@ impl Totals {
             *times += count;
             *runs += 1;
         }
-        for (what, count) in &report.counters {
-            *self.counters.entry(what).or_default() += count;
+        for (sums, figures) in [(&mut self.counters, &report.counters), (&mut self.seen, &report.seen)] {
+            for (what, count) in figures {
+                *sums.entry(what).or_default() += count;
+            }
         }
         self.tally.add(&report.tally);
-        self.seen.add(&report.seen);
         self.woken = (self.woken.0 + report.woken.0, self.woken.1 + report.woken.1);
         self.delayed += report.delayed;
         self.works_again.extend(report.works_again);
@@ -117,14 +117,7 @@ impl Totals {
         row("CPU time", format!("{:.1} s", self.busy.as_secs_f64()));
         row("faster than real time, on one core", format!("{:.0} x", self.speed_up()));
         row("faults injected", self.faults.values().map(|(times, _)| times).sum::<u64>().to_string());
-        row("log entries followed", self.seen.entries.to_string());
-        row("transactions followed", self.seen.zxid.to_string());
-        row("terms with a leader", self.seen.terms.to_string());
-        row("grants of locks", self.seen.grants.to_string());
-        row("sessions expired", self.seen.expired.to_string());
-        row("requests answered from memory", self.seen.repeated.to_string());
-        row("watch events checked", self.seen.watch_events.to_string());
-        row("states of replicas compared", self.seen.compared.to_string());
+        self.seen.iter().for_each(|(what, sum)| row(what, sum.to_string()));
         row("waiters woken (could have been)", format!("{} ({})", self.woken.0, self.woken.1));
         row("requests delayed for another command", self.delayed.to_string());
         let mut again = self.works_again.clone();
@@ -167,20 +160,6 @@ pub fn table(header: &[&str]) -> Table {
 
 fn hours(time: Duration) -> f64 {
     time.as_secs_f64() / 3_600.0
-}
-
-impl Seen {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Seen) {
-        self.entries += other.entries;
-        self.zxid += other.zxid;
-        self.terms += other.terms;
-        self.expired += other.expired;
-        self.grants += other.grants;
-        self.repeated += other.repeated;
-        self.watch_events += other.watch_events;
-        self.compared += other.compared;
-    }
 }
 
 #[cfg(test)]

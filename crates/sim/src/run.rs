@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::checkers::{Checkers, Seen};
+use crate::checkers::Checkers;
 use crate::checks::{Check, Violation};
 use crate::clients::{Lab, Phase, Tally};
 use crate::fault_kind::FaultKind;
@@ -52,7 +52,7 @@ pub struct Report {
     /// Operations of clients.
     pub tally: Tally,
     /// What the checkers have seen.
-    pub seen: Seen,
+    pub seen: BTreeMap<&'static str, u64>,
     /// Waiters woken, and those who could have been.
     pub woken: (u64, u64),
     /// Lock requests behind many others that waited for another command.
@@ -411,7 +411,7 @@ mod tests {
             Report { faults: BTreeMap::from([(FaultKind::KillAll, 1)]), ..one() },
             Report { counters: BTreeMap::from([("losses", 1)]), ..one() },
             Report { tally, ..one() },
-            Report { seen: Seen { entries: 1, ..Seen::default() }, ..one() },
+            Report { seen: BTreeMap::from([("grants of locks", 1)]), ..one() },
             Report { woken: (1, 1), ..one() },
             Report { delayed: 1, ..one() },
             Report { works_again: Some(Duration::ZERO), ..one() },
