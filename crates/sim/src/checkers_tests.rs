@@ -1,42 +1,8 @@
 use bytes::Bytes;
-use lockkeeper_core::{
-    Actor, Command, Event, NodeId, NodeKind, NodeOp, Op, Origin, Reply, RequestId, RequestKey, SessionId,
-};
-use lockkeeper_store::LogPosition;
+use lockkeeper_core::{Actor, Command, Event, NodeId, NodeOp, Op, Origin, Reply, RequestId, RequestKey, SessionId};
 
 use super::*;
-use crate::checks::test_history::{create, data, path};
-
-/// A log of one node, entry by entry, as the checkers are shown it.
-#[derive(Default)]
-struct Log {
-    records: Vec<Record>,
-    state: State,
-}
-
-impl Log {
-    fn entry(&mut self, sequence: u64, commands: Vec<Command>) {
-        let index = self.records.len() as u64 + 1;
-        let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
-        let batch = Batch::consecutive(origin, index, commands);
-        self.state.apply(Term(1), &batch);
-        self.records.push(record(index, batch.encode().into()));
-    }
-
-    fn make(&mut self, at: &str) {
-        self.entry(self.records.len() as u64 + 1, vec![made(at)]);
-    }
-}
-
-/// What an entry at the index puts into the log, its clock being its index.
-fn record(index: u64, payload: Bytes) -> Record {
-    let position = LogPosition { term: 1, index };
-    lockkeeper_consensus::record_of_proposal(&lockkeeper_consensus::Committed { position, clock_ms: index, payload })
-}
-
-fn made(at: &str) -> Command {
-    Command::Do { actor: Actor::default(), op: create(at, "one", NodeKind::Persistent).into() }
-}
+use crate::checks::test_history::{Log, data, made, path, record};
 
 fn refused(checkers: &Checkers, check: Check, by: &str) {
     let violation = checkers.violation().expect("a violation");

@@ -113,40 +113,14 @@ impl AppliedAgreement {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{
-        Actor, Batch, Command, NodeId, NodeKind, NodeOp, Origin, RequestId, RequestKey, SessionId, Term,
-    };
+    use lockkeeper_core::{Actor, Command, NodeOp, RequestId, RequestKey, SessionId};
 
-    use super::super::test_history::create;
+    use super::super::test_history::{Log, made, path};
     use super::*;
-
-    /// A log of entries with one command each, and the state after it.
-    #[derive(Default)]
-    struct TestLog {
-        state: State,
-        index: u64,
-    }
-
-    impl TestLog {
-        fn entry(&mut self, commands: Vec<Command>) -> (u64, State) {
-            self.index += 1;
-            let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.index };
-            self.state.apply(Term(1), &Batch::consecutive(origin, self.index, commands));
-            (self.index, self.state.clone())
-        }
-
-        fn make(&mut self, path: &str) -> (u64, State) {
-            self.entry(vec![made(path)])
-        }
-    }
-
-    fn made(path: &str) -> Command {
-        Command::Do { actor: Actor::default(), op: create(path, "", NodeKind::Persistent).into() }
-    }
 
     #[test]
     fn what_the_log_gives_is_right_however_old_it_is() {
-        let (mut log, mut agreement) = (TestLog::default(), AppliedAgreement::default());
+        let (mut log, mut agreement) = (Log::default(), AppliedAgreement::default());
         let states: Vec<_> = ["/a", "/b", "/c"].map(|path| log.make(path)).into();
         for (index, state) in &states {
             agreement.follow(*index, state);
@@ -161,7 +135,7 @@ mod tests {
 
     #[test]
     fn other_data_at_the_same_zxid_is_refused() {
-        let (mut log, mut other, mut agreement) = (TestLog::default(), TestLog::default(), AppliedAgreement::default());
+        let (mut log, mut other, mut agreement) = (Log::default(), Log::default(), AppliedAgreement::default());
         let (index, state) = log.make("/a");
         agreement.follow(index, &state);
         let (_, state) = other.make("/b");
@@ -175,20 +149,20 @@ mod tests {
         let open = || Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "".into() };
         let refused = |id| {
             let request = Some(RequestKey { id: RequestId(id), acknowledged: Vec::new() });
-            let op = NodeOp::Delete { path: lockkeeper_core::NodePath::parse("/none").unwrap(), version: None };
+            let op = NodeOp::Delete { path: path("/none"), version: None };
             vec![Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: op.into() }]
         };
-        let (mut log, mut other, mut agreement) = (TestLog::default(), TestLog::default(), AppliedAgreement::default());
+        let (mut log, mut other, mut agreement) = (Log::default(), Log::default(), AppliedAgreement::default());
         for log in [&mut log, &mut other] {
-            let (index, state) = log.entry(vec![open()]);
+            let (index, state) = log.append(vec![open()]);
             agreement.follow(index, &state);
         }
         let before = log.state.clone();
-        let (index, state) = log.entry(refused(7));
+        let (index, state) = log.append(refused(7));
         agreement.follow(index, &state);
         agreement.shown(1, &before).unwrap();
         agreement.shown(1, &state).unwrap();
-        let (_, spoilt) = other.entry(refused(8));
+        let (_, spoilt) = other.append(refused(8));
         assert_eq!(spoilt.zxid(), state.zxid());
         agreement.summed(2, &spoilt).unwrap();
         agreement.shown(2, &spoilt).unwrap_err();
@@ -196,8 +170,8 @@ mod tests {
 
     #[test]
     fn a_zxid_at_which_the_log_never_stood_is_refused() {
-        let (mut log, mut other, mut agreement) = (TestLog::default(), TestLog::default(), AppliedAgreement::default());
-        let (index, state) = log.entry(vec![made("/a"), made("/b")]);
+        let (mut log, mut other, mut agreement) = (Log::default(), Log::default(), AppliedAgreement::default());
+        let (index, state) = log.append(vec![made("/a"), made("/b")]);
         agreement.follow(index, &state);
         // Half of an entry; beyond the log.
         let (_, half) = other.make("/a");
@@ -210,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_is_no_longer_kept_is_passed_over() {
-        let (mut log, mut agreement) = (TestLog::default(), AppliedAgreement::keeping(2));
+        let (mut log, mut agreement) = (Log::default(), AppliedAgreement::keeping(2));
         for path in ["/a", "/b", "/c"] {
             let (index, state) = log.make(path);
             agreement.follow(index, &state);

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lockkeeper_core::{
     AclEntry, Actor, Batch, Command, LockMode, LockName, LockOp, NodeId, NodeKind, NodeOp, NodePath, Op, Origin,
     Outcome, RequestId, RequestKey, Sequential, SessionId, State, Term,
 };
+use lockkeeper_store::{LogPosition, Record};
 
 use super::change::Change;
 
@@ -105,4 +107,40 @@ pub(crate) fn create(at: &str, text: &str, kind: NodeKind) -> NodeOp {
         sequential: Sequential::No,
         acl: vec![AclEntry::open()],
     }
+}
+
+/// A log of one node, entry by entry, and the state that it gives.
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) records: Vec<Record>,
+    pub(crate) state: State,
+}
+
+impl Log {
+    /// Gives the index of the entry, and the state after it.
+    pub(crate) fn entry(&mut self, sequence: u64, commands: Vec<Command>) -> (u64, State) {
+        let index = self.records.len() as u64 + 1;
+        let batch = Batch::consecutive(Origin { node: NodeId(1), incarnation: 1, sequence }, index, commands);
+        self.state.apply(Term(1), &batch);
+        self.records.push(record(index, batch.encode().into()));
+        (index, self.state.clone())
+    }
+
+    pub(crate) fn append(&mut self, commands: Vec<Command>) -> (u64, State) {
+        self.entry(self.records.len() as u64 + 1, commands)
+    }
+
+    pub(crate) fn make(&mut self, at: &str) -> (u64, State) {
+        self.append(vec![made(at)])
+    }
+}
+
+/// What an entry at the index puts into the log, its clock being its index.
+pub(crate) fn record(index: u64, payload: Bytes) -> Record {
+    let position = LogPosition { term: 1, index };
+    lockkeeper_consensus::record_of_proposal(&lockkeeper_consensus::Committed { position, clock_ms: index, payload })
+}
+
+pub(crate) fn made(at: &str) -> Command {
+    Command::Do { actor: Actor::default(), op: create(at, "one", NodeKind::Persistent).into() }
 }
