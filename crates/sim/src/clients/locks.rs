@@ -12,7 +12,7 @@ use rand::seq::IndexedRandom;
 
 use super::retry::{Attempt, OpResult, ServeGuard, TRY, outcome_of};
 use super::session::Session;
-use super::{Client, Lab, Outcome, micros};
+use super::{Client, Lab, micros};
 use crate::checkers::Checkers;
 use crate::checks::Check;
 use crate::settings::HostId;
@@ -222,19 +222,13 @@ impl Client {
         let tried = self
             .call(TRY, move |node| async move { node.force_release(named, token, Principals::default()).await })
             .await;
-        let outcome = match tried {
-            Attempt::Done(At { zxid, .. }) => {
-                let mut checkers = self.lab.checkers.lock();
-                checkers.answered("a forced release", began, zxid.0);
-                // It is true of the past, so nobody holds with this token as of now either.
-                checkers.judge(Check::Locks, |it| it.locks.verified(lock.as_str(), token.0, zxid.0, false));
-                Outcome::Ok
-            }
-            Attempt::Refused(_) | Attempt::SessionEnded => Outcome::Refused,
-            Attempt::NotExecuted => Outcome::Failed,
-            Attempt::Unknown => Outcome::Unknown,
-        };
-        self.lab.count("force release", outcome);
+        if let Attempt::Done(At { zxid, .. }) = &tried {
+            let mut checkers = self.lab.checkers.lock();
+            checkers.answered("a forced release", began, zxid.0);
+            // It is true of the past, so nobody holds with this token as of now either.
+            checkers.judge(Check::Locks, |it| it.locks.verified(lock.as_str(), token.0, zxid.0, false));
+        }
+        self.lab.count("force release", tried.outcome());
     }
 }
 

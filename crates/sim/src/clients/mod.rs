@@ -190,32 +190,18 @@ impl Client {
         let drift = lab.plan.drift;
         let rate = 1.0 + if drift > 0.0 { rng.random_range(-drift..=drift) } else { 0.0 };
         let preferred = rng.random_range(0..64);
-        Self {
-            lab: lab.clone(),
-            number,
-            rng,
-            clock: LocalClock { rate },
-            preferred,
-            next_id: 0,
-            pieces: 0,
-            owned_many: false,
-            has_access: false,
-        }
+        Self::with(lab.clone(), number, rng, LocalClock { rate }, preferred)
+    }
+
+    fn with(lab: Lab, number: u64, rng: StdRng, clock: LocalClock, preferred: usize) -> Self {
+        let (next_id, pieces, owned_many, has_access) = (0, 0, false, false);
+        Self { lab, number, rng, clock, preferred, next_id, pieces, owned_many, has_access }
     }
 
     /// Another task of the same client, with dice of its own.
     pub(crate) fn fork(&mut self) -> Self {
-        Self {
-            lab: self.lab.clone(),
-            number: self.number,
-            rng: StdRng::from_rng(&mut self.rng),
-            clock: self.clock,
-            preferred: self.preferred,
-            next_id: 0,
-            pieces: 0,
-            owned_many: false,
-            has_access: false,
-        }
+        let rng = StdRng::from_rng(&mut self.rng);
+        Self::with(self.lab.clone(), self.number, rng, self.clock, self.preferred)
     }
 
     /// The node to ask now.

@@ -29,10 +29,8 @@ impl Client {
             };
             let answer = self.call(TRY, serve).await;
             let outcome = match answer {
-                Attempt::Done(taken) if taken.value.granted => Outcome::Ok,
-                Attempt::Done(_) | Attempt::Refused(_) | Attempt::SessionEnded => Outcome::Refused,
-                Attempt::NotExecuted => Outcome::Failed,
-                Attempt::Unknown => Outcome::Unknown,
+                Attempt::Done(taken) if !taken.value.granted => Outcome::Refused,
+                other => other.outcome(),
             };
             self.lab.count("take permits", outcome);
             match outcome {

@@ -1,11 +1,12 @@
 //! Clients that use operations on nodes instead of lock calls: they delete and write others' requests without the
 //! right to, and queue under names of a recipe that does not see others.
 
-use lockkeeper_core::{AclEntry, LockName, NodeKind, NodeOp, Reply, Sequential, State};
+use lockkeeper_core::{LockName, NodeKind, NodeOp, Reply, State};
 use lockkeeper_node::At;
 use rand::Rng;
 
 use super::Client;
+use super::nodes::create;
 use super::retry::OpResult;
 use super::session::Session;
 
@@ -40,13 +41,7 @@ impl Client {
     /// Stands in the queue as kazoo's own lock does, for a moment.
     async fn queue_as_kazoo(&mut self, session: &Session, lock: &LockName) {
         let Ok(path) = lock.directory().child(&format!("{:032x}__lock__", self.new_id())) else { return };
-        let op = NodeOp::Create {
-            path,
-            data: [].into(),
-            kind: NodeKind::Ephemeral,
-            sequential: Sequential::Suffix,
-            acl: vec![AclEntry::open()],
-        };
+        let op = create(path, [].into(), NodeKind::Ephemeral, true);
         match self.mutate(session, "queue as kazoo", op).await {
             OpResult::Done(At { value: Reply::Created { path, .. }, .. }) => {
                 let ms = self.rng.random_range(0..=200);

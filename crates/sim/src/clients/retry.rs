@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{
-    AclEntry, NodeKind, NodeOp, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Sequential, Zxid,
-};
+use lockkeeper_core::{NodeKind, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Zxid};
 use lockkeeper_node::{At, Caller, Credential, Node, NodeError};
 use parking_lot::Mutex;
 use rand::Rng;
 
+use super::nodes::create;
 use super::session::Session;
 use super::{Client, Lab, Outcome, micros};
 use crate::CallError;
@@ -42,6 +41,18 @@ pub(super) enum Attempt<T> {
     NotExecuted,
     /// It may have been acted on, or be yet.
     Unknown,
+}
+
+impl<T> Attempt<T> {
+    /// As tallies count it.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Done(_) => Outcome::Ok,
+            Self::Refused(_) | Self::SessionEnded => Outcome::Refused,
+            Self::NotExecuted => Outcome::Failed,
+            Self::Unknown => Outcome::Unknown,
+        }
+    }
 }
 
 /// What a call says. A node that contradicts itself, or the session's own secret, breaks a promise.
@@ -154,8 +165,7 @@ impl Client {
         if self.rng.random_bool(0.1)
             && let Ok(path) = NodePath::parse("/never")
         {
-            let (data, acl) = ([].into(), vec![AclEntry::open()]);
-            let other = NodeOp::Create { path, data, kind: NodeKind::Persistent, sequential: Sequential::No, acl };
+            let other = create(path, [].into(), NodeKind::Persistent, false);
             drop(self.mutate_since(session, "another under one id", other.into(), id, 0).await);
         } else {
             drop(self.mutate_since(session, what, op.into(), id, 0).await);
