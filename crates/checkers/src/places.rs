@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::lives::{NodeEvent, lives, transactions};
+use crate::lives::{Life, NodeEvent, lives, transactions};
 use crate::name::LockMode;
 use crate::queue::{Came, Queue, Went};
 
@@ -42,31 +42,40 @@ pub struct Places {
 /// # Errors
 /// The log has a hole, or a place is kept for no request.
 pub fn places(events: &BTreeSet<NodeEvent>, lock: &str) -> Result<Places, String> {
-    let mut read = Places::default();
-    for (zxid, changes) in transactions(&lives(events, &format!("/locks/{lock}"))?) {
-        let moves = read.queue.transaction(zxid, changes, |_| ())?;
-        for Went { entry, .. } in moves.went {
-            if let Some(place) = read.get_mut(entry.name.keeps_place_of.unwrap_or(entry.token)) {
-                place.gone = Some(zxid);
-            }
-        }
-        for Came { entry, is_renamed } in moves.came {
-            let kept_for = entry.name.keeps_place_of;
-            if kept_for.is_none() && !is_renamed {
-                let (token, mode, delay_ms) = (entry.token, entry.name.mode, entry.name.delay_ms);
-                read.places.push(Place { token, mode, delay_ms, reader_from: None, kept_from: None, gone: None });
-                continue;
-            }
-            let of = read.get_mut(kept_for.unwrap_or(entry.token)).filter(|place| place.gone == Some(zxid));
-            let of = of.ok_or_else(|| format!("at {zxid} a place is kept for {kept_for:?}, which did not go then"))?;
-            of.gone = None;
-            *(if is_renamed { &mut of.reader_from } else { &mut of.kept_from }) = Some(zxid);
-        }
-    }
-    Ok(read)
+    Places::of(&lives(events, &format!("/locks/{lock}"))?)
 }
 
 impl Places {
+    /// Those of the lives of a lock's children.
+    ///
+    /// # Errors
+    /// A place is kept for no request.
+    pub fn of(lives: &[Life]) -> Result<Self, String> {
+        let mut read = Self::default();
+        for (zxid, changes) in transactions(lives) {
+            let moves = read.queue.transaction(zxid, changes, |_| ())?;
+            for Went { entry, .. } in moves.went {
+                if let Some(place) = read.get_mut(entry.name.keeps_place_of.unwrap_or(entry.token)) {
+                    place.gone = Some(zxid);
+                }
+            }
+            for Came { entry, is_renamed } in moves.came {
+                let kept_for = entry.name.keeps_place_of;
+                if kept_for.is_none() && !is_renamed {
+                    let (token, mode, delay_ms) = (entry.token, entry.name.mode, entry.name.delay_ms);
+                    read.places.push(Place { token, mode, delay_ms, reader_from: None, kept_from: None, gone: None });
+                    continue;
+                }
+                let of = read.get_mut(kept_for.unwrap_or(entry.token)).filter(|place| place.gone == Some(zxid));
+                let of =
+                    of.ok_or_else(|| format!("at {zxid} a place is kept for {kept_for:?}, which did not go then"))?;
+                of.gone = None;
+                *(if is_renamed { &mut of.reader_from } else { &mut of.kept_from }) = Some(zxid);
+            }
+        }
+        Ok(read)
+    }
+
     /// All of them.
     pub fn all(&self) -> &[Place] {
         &self.places
