@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Check;
-use crate::check::wgl::{self, Budget, LatestEffect, LockAnswer, LockAsk, LockModel, Operation, OperationOf};
+use crate::check::wgl::{self, Budget, LockAnswer, LockAsk, LockModel, Operation, OperationOf};
 use crate::history::Recorded;
 use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
 use crate::history::{Completion, Op};
@@ -126,19 +126,14 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
             *last = (*last).max(op.invoked_us);
         }
         let Some(operation) = Operation::of(op, asked.ask, asked.answer) else { continue };
-        let operation = match ends.get(&asked.owner) {
-            Some(at) => operation.closed_at(*at),
-            None => operation,
-        };
+        let operation = operation.closed_at(ends.get(&asked.owner).copied());
         all.extend(asked.locks.into_iter().map(|lock| (lock, operation.clone())));
     }
     let left = left.into_iter().filter(|(_, tokens)| !tokens.is_empty());
     for (number, ((lock, owner), _)) in (1u64..).zip(left) {
-        let invoked_us = alive_us.get(&owner).copied().unwrap_or_default();
-        let end = ends.get(&owner).map_or(LatestEffect::Open, |at| LatestEffect::Done((*at).max(invoked_us)));
-        let input = LockAsk::SessionEnds { owner };
-        let output = matches!(end, LatestEffect::Done(_)).then_some(LockAnswer::Done);
-        all.push((lock, Operation { client: u32::MAX, op: number, input, output, invoked_us, end }));
+        let alive_us = alive_us.get(&owner).copied().unwrap_or_default();
+        let (ask, end_us) = (LockAsk::SessionEnds { owner }, ends.get(&owner).copied());
+        all.push((lock, Operation::session_end(number, ask, LockAnswer::Done, alive_us, end_us)));
     }
     Ok(all)
 }

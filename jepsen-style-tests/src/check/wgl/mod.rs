@@ -126,13 +126,19 @@ impl<I, O> Operation<I, O> {
         Some(Self { client: op.client, op: op.op, input, output, invoked_us: op.invoked_us, end })
     }
 
-    /// Where it is open: it took effect before this moment or never will.
+    /// Where it is open: it took effect before this moment, if there is one, or never will.
     #[must_use]
-    pub fn closed_at(mut self, until_us: u64) -> Self {
-        if self.end == LatestEffect::Open {
+    pub fn closed_at(mut self, until_us: impl Into<Option<u64>>) -> Self {
+        if let (LatestEffect::Open, Some(until_us)) = (self.end, until_us.into()) {
             self.end = LatestEffect::Until(until_us.max(self.invoked_us));
         }
         self
+    }
+
+    /// The end of a session that was last known to live at `alive_us`, and seen to be over at `end_us`, if ever.
+    pub fn session_end(op: u64, input: I, done: O, alive_us: u64, end_us: Option<u64>) -> Self {
+        let end = end_us.map_or(LatestEffect::Open, |at| LatestEffect::Done(at.max(alive_us)));
+        Self { client: u32::MAX, op, input, output: end_us.map(|_| done), invoked_us: alive_us, end }
     }
 
     /// The moment after which nothing of it can happen.

@@ -66,12 +66,8 @@ impl GateObservations {
     }
 
     fn add(&mut self, key: &str, session: u64, operation: Option<OperationOf<wgl::GateModel>>) {
-        let Some(operation) = operation else { return };
-        let operation = match self.ends_us.get(&session) {
-            Some(at_us) => operation.closed_at(*at_us),
-            None => operation,
-        };
-        self.operations.push((key.to_owned(), operation));
+        let closed = operation.map(|operation| operation.closed_at(self.ends_us.get(&session).copied()));
+        self.operations.extend(closed.map(|operation| (key.to_owned(), operation)));
     }
 
     fn lived(&mut self, session: u64, op: &Op) {
@@ -147,14 +143,9 @@ impl GateObservations {
     /// What sessions let go when they end.
     fn let_go(&mut self) {
         for (op, (key, owner)) in (1..).zip(std::mem::take(&mut self.left).into_keys()) {
-            let invoked_us = self.alive_us.get(&owner).copied().unwrap_or_default();
-            let end = self
-                .ends_us
-                .get(&owner)
-                .map_or(LatestEffect::Open, |at_us| LatestEffect::Done((*at_us).max(invoked_us)));
-            let output = matches!(end, LatestEffect::Done(_)).then_some(GateAnswer::Settled);
-            let input = GateAsk::SessionEnds { owner };
-            self.operations.push((key, Operation { client: u32::MAX, op, input, output, invoked_us, end }));
+            let alive_us = self.alive_us.get(&owner).copied().unwrap_or_default();
+            let (ask, end_us) = (GateAsk::SessionEnds { owner }, self.ends_us.get(&owner).copied());
+            self.operations.push((key, Operation::session_end(op, ask, GateAnswer::Settled, alive_us, end_us)));
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{ACK, BACK, PUT, QueueItem, TAKE, Taken, Taker};
-use crate::check::wgl::{self, ItemAsk, ItemDone, LatestEffect, Operation, OperationOf};
+use crate::check::wgl::{self, ItemAsk, ItemDone, Operation, OperationOf};
 use crate::check::{Check, locks};
 use crate::history::{Completion, Op};
 use crate::workload::Recorded;
@@ -49,19 +49,16 @@ fn operations(ops: &[Op], ends_us: &BTreeMap<u64, u64>) -> Result<OfItems, serde
                     left.remove(&of);
                 }
                 let ask = if op.what == ACK { ItemAsk::Acknowledge { attempt } } else { ItemAsk::GiveBack { attempt } };
-                let end_us = hands.get(&of).and_then(|(session, _)| ends_us.get(session));
-                let operation = Operation::of(op, ask, done);
-                (of.0, operation.map(|operation| end_us.map_or(operation.clone(), |at| operation.closed_at(*at))))
+                let end_us = hands.get(&of).and_then(|(session, _)| ends_us.get(session)).copied();
+                (of.0, Operation::of(op, ask, done).map(|operation| operation.closed_at(end_us)))
             }
             _ => continue,
         };
         all.extend(operation.map(|operation| (payload, operation)));
     }
-    for (op, ((payload, _), (owner, invoked_us))) in (1..).zip(left) {
-        let end = ends_us.get(&owner).map_or(LatestEffect::Open, |at_us| LatestEffect::Done((*at_us).max(invoked_us)));
-        let output = matches!(end, LatestEffect::Done(_)).then_some(ItemDone);
-        let input = ItemAsk::SessionEnds { owner };
-        all.push((payload, Operation { client: u32::MAX, op, input, output, invoked_us, end }));
+    for (op, ((payload, _), (owner, alive_us))) in (1..).zip(left) {
+        let (ask, end_us) = (ItemAsk::SessionEnds { owner }, ends_us.get(&owner).copied());
+        all.push((payload, Operation::session_end(op, ask, ItemDone, alive_us, end_us)));
     }
     Ok(all)
 }
