@@ -1,26 +1,28 @@
 //! Gates: one caller at a time begins the operation of a key, its token rises, and once it is done every caller gets
-//! its result as long as it is kept.
+//! its result as long as it is kept. How a gate goes on is [`Gate`]'s rule, which the fault suite judges by too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use lockkeeper_checkers::gate::{Gate, GateAnswer, GateAsk};
 use lockkeeper_core::gate::FOREVER_MS;
-use lockkeeper_core::{Actor, Command, Event, GateOp, GateStanding, Op, Reply};
+use lockkeeper_core::{Actor, Command, Event, GateKey, GateOp, GateStanding, Op, Reply};
 
 use super::Checked;
 use super::change::Change;
 
-#[derive(Clone, Debug)]
-enum Standing {
-    Pending { token: u64, session: Option<u64>, until_ms: u64 },
-    Done { token: u64, result: Arc<[u8]>, until_ms: u64 },
+/// How a gate stands, until when at most, and the result if it is done.
+#[derive(Debug, Default)]
+struct Standing {
+    gate: Gate,
+    until_ms: u64,
+    result: Arc<[u8]>,
 }
 
 /// How each gate stands, worked out from the answers.
 #[derive(Debug, Default)]
 pub struct Gates {
     standing: BTreeMap<String, Standing>,
-    last_token: BTreeMap<String, u64>,
     /// Who was given leave, under which request: to be given the same again.
     begun: BTreeMap<(u64, u128), (String, GateStanding)>,
 }
@@ -33,126 +35,83 @@ impl Gates {
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
         for event in &change.outcome.events {
             if let Event::SessionEnded { session, .. } = event {
-                self.standing.retain(
-                    |_, gate| !matches!(gate, Standing::Pending { session: Some(own), .. } if *own == session.0),
-                );
-            }
-        }
-        let Command::Do { actor: Actor { session, request, .. }, op } = change.command else { return Ok(()) };
-        let Ok(reply) = &change.outcome.reply else { return Ok(()) };
-        match (op, reply) {
-            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(answer)) if change.outcome.changed => {
-                if let (Some(session), Some(request)) = (session, request) {
-                    self.begun.insert((session.0, request.id.0), (key.to_string(), answer.clone()));
+                for standing in self.standing.values_mut() {
+                    let ended = standing.gate.step(GateAsk::SessionEnds { owner: session.0 }, None);
+                    standing.gate = ended.unwrap_or_default();
                 }
-                self.begun(key.as_str(), session.map(|session| session.0), answer, change.clock_ms)
             }
-            (Op::Gate(GateOp::Begin { key, .. }), Reply::Gate(answer)) => self.queried(key.as_str(), answer, change),
-            (Op::Gate(GateOp::Finish { key, token, result, keep_ms }), Reply::GateSettled)
-                if change.outcome.changed =>
-            {
-                self.settle(key.as_str(), token.0, change.clock_ms)?;
-                self.finished(key.as_str(), token.0, result, change.clock_ms + keep_ms)
-            }
-            (Op::Gate(GateOp::FinishForever { key, token, result }), Reply::GateSettled) if change.outcome.changed => {
-                self.settle(key.as_str(), token.0, change.clock_ms)?;
-                self.finished(key.as_str(), token.0, result, FOREVER_MS)
-            }
-            (Op::Gate(GateOp::Reset { key, token }), Reply::GateReset { token: of, was_done }) => {
-                self.reset(key.as_str(), token.map(|token| token.0), of.0, *was_done, change.clock_ms)
-            }
-            (Op::Gate(GateOp::Fail { key, token }), Reply::GateSettled) if change.outcome.changed => {
-                self.settle(key.as_str(), token.0, change.clock_ms)
-            }
-            _ => Ok(()),
         }
-    }
-
-    fn finished(&mut self, key: &str, token: u64, result: &Arc<[u8]>, until_ms: u64) -> Checked {
-        self.standing.insert(key.to_owned(), Standing::Done { token, result: result.clone(), until_ms });
+        let Command::Do { actor, op: Op::Gate(op) } = change.command else { return Ok(()) };
+        let Ok(reply) = &change.outcome.reply else { return Ok(()) };
+        let Some((key, ask, answer)) = translated(actor, op, reply) else { return Ok(()) };
+        let (clock_ms, changed) = (change.clock_ms, change.outcome.changed);
+        let standing = self.standing.entry(key.to_string()).or_default();
+        if standing.until_ms <= clock_ms {
+            standing.gate = standing.gate.opened();
+        }
+        let request = actor.session.zip(actor.request.as_ref()).map(|(session, request)| (session.0, request.id.0));
+        // What changed the log changed how the gate stands, and nothing else did.
+        let next = standing.gate.step(ask, Some(answer)).filter(|next| (*next != standing.gate) == changed);
+        let next = match (op, reply) {
+            // A worker asks again, under the same request, for what it was given.
+            (GateOp::Begin { .. }, Reply::Gate(again @ GateStanding::Proceed { .. })) if !changed => {
+                let given = request.and_then(|request| self.begun.get(&request));
+                given.filter(|(of, given)| of == key.as_str() && given == again).map(|_| standing.gate.clone())
+            }
+            (_, Reply::Gate(GateStanding::Done { result, .. })) => next.filter(|_| *result == standing.result),
+            (_, Reply::GateSettled) if !changed => return Ok(()),
+            (GateOp::Reset { token: Some(wanted), .. }, Reply::GateReset { token, .. }) => {
+                next.filter(|_| wanted == token)
+            }
+            _ => next,
+        };
+        standing.gate = next.ok_or_else(|| {
+            format!("gate {key} answered {reply:?} to {op:?} of {actor:?} at {clock_ms} ms, and stood {standing:?}")
+        })?;
+        match (op, reply) {
+            (_, Reply::Gate(begun @ GateStanding::Proceed { until_ms, .. })) if changed => {
+                standing.until_ms = *until_ms;
+                self.begun.extend(request.map(|request| (request, (key.to_string(), begun.clone()))));
+            }
+            (GateOp::Finish { result, keep_ms, .. }, _) => {
+                (standing.until_ms, standing.result) = (clock_ms + keep_ms, result.clone());
+            }
+            (GateOp::FinishForever { result, .. }, _) => {
+                (standing.until_ms, standing.result) = (FOREVER_MS, result.clone());
+            }
+            _ => {}
+        }
         Ok(())
     }
+}
 
-    /// Somebody opened the gate by force: what it stood for had the token that they named, if any.
-    fn reset(&mut self, key: &str, wanted: Option<u64>, of: u64, was_done: bool, clock_ms: u64) -> Checked {
-        let good = match self.now(key, clock_ms) {
-            Some(Standing::Pending { token, .. }) => !was_done && *token == of,
-            Some(Standing::Done { token, .. }) => was_done && *token == of,
-            None => false,
-        };
-        if !good || wanted.is_some_and(|wanted| wanted != of) {
-            let stood = self.standing.get(key);
-            return Err(format!(
-                "gate {key} was reset with token {of} ({wanted:?} was asked for), and stood {stood:?}"
-            ));
+/// Which gate was asked what, and what it answered.
+fn translated<'a>(actor: &Actor, op: &'a GateOp, reply: &Reply) -> Option<(&'a GateKey, GateAsk, GateAnswer)> {
+    Some(match (op, reply) {
+        (GateOp::Begin { key, .. }, Reply::Gate(standing)) => {
+            let answer = match standing {
+                GateStanding::Proceed { token, .. } => GateAnswer::Proceed { token: token.0 },
+                GateStanding::InProgress { token, .. } => GateAnswer::InProgress { token: token.0 },
+                GateStanding::Done { token, .. } => GateAnswer::Finished { token: token.0 },
+            };
+            (key, GateAsk::Begin { owner: actor.session.map_or(0, |session| session.0) }, answer)
         }
-        self.standing.remove(key);
-        Ok(())
-    }
-
-    fn now(&self, key: &str, clock_ms: u64) -> Option<&Standing> {
-        self.standing.get(key).filter(|standing| match standing {
-            Standing::Pending { until_ms, .. } | Standing::Done { until_ms, .. } => *until_ms > clock_ms,
-        })
-    }
-
-    fn begun(&mut self, key: &str, session: Option<u64>, answer: &GateStanding, clock_ms: u64) -> Checked {
-        let GateStanding::Proceed { token, until_ms } = answer else {
-            return Err(format!("gate {key} was changed by one who got {answer:?}"));
-        };
-        if let Some(other) = self.now(key, clock_ms) {
-            return Err(format!(
-                "gate {key} let in a worker with token {token} at {clock_ms} ms, and stands {other:?}"
-            ));
+        (GateOp::Finish { key, token, .. } | GateOp::FinishForever { key, token, .. }, Reply::GateSettled) => {
+            (key, GateAsk::Finish { token: token.0 }, GateAnswer::Settled)
         }
-        let last = self.last_token.insert(key.to_owned(), token.0).unwrap_or(0);
-        if token.0 <= last {
-            return Err(format!("gate {key} gave token {token} after {last}"));
+        (GateOp::Fail { key, token }, Reply::GateSettled) => {
+            (key, GateAsk::Fail { token: token.0 }, GateAnswer::Settled)
         }
-        let pending = Standing::Pending { token: token.0, session, until_ms: *until_ms };
-        self.standing.insert(key.to_owned(), pending);
-        Ok(())
-    }
-
-    /// Somebody asked and changed nothing: the answer is how it stands, or what they got before.
-    fn queried(&self, key: &str, answer: &GateStanding, change: &Change<'_>) -> Checked {
-        let good = match (answer, self.now(key, change.clock_ms)) {
-            (GateStanding::Proceed { .. }, _) => self.is_retry(key, answer, change.command),
-            (GateStanding::InProgress { token, .. }, Some(Standing::Pending { token: own, .. })) => token.0 == *own,
-            (GateStanding::Done { token, result, .. }, Some(Standing::Done { token: own, result: kept, .. })) => {
-                token.0 == *own && result == kept
-            }
-            _ => false,
-        };
-        if good {
-            return Ok(());
+        (GateOp::Reset { key, .. }, Reply::GateReset { token, was_done }) => {
+            (key, GateAsk::Reset { token: token.0, was_done: *was_done }, GateAnswer::Settled)
         }
-        Err(format!("gate {key} said {answer:?} at {} ms, and stands {:?}", change.clock_ms, self.standing.get(key)))
-    }
-
-    /// Whether a worker asks for the leave that it was given, under the same request.
-    fn is_retry(&self, key: &str, answer: &GateStanding, command: &Command) -> bool {
-        let Command::Do { actor: Actor { session: Some(session), request: Some(request), .. }, .. } = command else {
-            return false;
-        };
-        let begun = self.begun.get(&(session.0, request.id.0));
-        begun.is_some_and(|(of, given)| of == key && given == answer)
-    }
-
-    fn settle(&mut self, key: &str, token: u64, clock_ms: u64) -> Checked {
-        match self.now(key, clock_ms) {
-            Some(Standing::Pending { token: own, .. }) if *own == token => {
-                self.standing.remove(key);
-                Ok(())
-            }
-            other => Err(format!("gate {key} was settled with token {token} at {clock_ms} ms, and stood {other:?}")),
-        }
-    }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{FencingToken, GateKey};
+    use lockkeeper_core::FencingToken;
 
     use super::super::test_history::{History, change, data};
     use super::*;

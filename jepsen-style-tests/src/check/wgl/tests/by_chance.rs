@@ -119,7 +119,7 @@ fn alone(draws: &[Draw]) -> Vec<Draw> {
 
 impl Runs for GateModel {
     fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(GateAsk, GateAnswer)> {
-        use super::super::gate::GatePhase;
+        use lockkeeper_checkers::gate::GatePhase;
         let begin = GateAsk::Begin { owner: u64::from(draw.client) };
         Some(match (draw.what, state.stands) {
             (0..=3, GatePhase::Open) => (begin, GateAnswer::Proceed { token: point + 1 }),
