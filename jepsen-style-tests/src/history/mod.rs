@@ -56,6 +56,16 @@ pub struct Event {
     pub zxid: Option<u64>,
 }
 
+impl Event {
+    /// What was told, as the workload's type.
+    ///
+    /// # Errors
+    /// It is of another form: a defect of the suite.
+    pub fn told<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        T::deserialize(&self.value)
+    }
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -186,6 +196,59 @@ impl History {
     /// The notes, which belong to no operation, by time.
     pub fn notes(&self) -> impl Iterator<Item = &Event> {
         self.events.iter().filter(|event| event.kind == EventKind::Note)
+    }
+
+    /// What clients told of their sessions, by number.
+    ///
+    /// # Errors
+    /// It is of another form: a defect of the suite.
+    pub fn sessions(&self) -> Result<BTreeMap<u64, SessionLife>, serde_json::Error> {
+        let mut sessions: BTreeMap<u64, SessionLife> = BTreeMap::new();
+        for event in self.notes() {
+            let told = [ops::SURE, ops::SESSION_LOST, ops::CLOSING, ops::ABANDONED].contains(&event.what.as_str());
+            if !told {
+                continue;
+            }
+            let life = sessions.entry(event.told::<ops::SessionRef>()?.session).or_default();
+            let first_us = match event.what.as_str() {
+                ops::SURE => {
+                    let until_us = event.told::<ops::AliveUntil>()?.until_ms.saturating_mul(1_000);
+                    life.until_us = life.until_us.max(until_us);
+                    continue;
+                }
+                ops::SESSION_LOST => &mut life.lost_us,
+                ops::CLOSING => &mut life.closing_us,
+                _ => &mut life.abandoned_us,
+            };
+            first_us.get_or_insert(event.at_us);
+        }
+        Ok(sessions)
+    }
+}
+
+/// One session, by its client's record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionLife {
+    /// The last moment before which the cluster was not to end it, in microseconds of the boot clock.
+    pub until_us: u64,
+    /// When its client was told that it is lost.
+    pub lost_us: Option<u64>,
+    /// When its client was about to close it.
+    pub closing_us: Option<u64>,
+    /// When its client stopped renewing it.
+    pub abandoned_us: Option<u64>,
+}
+
+impl SessionLife {
+    /// Whether its client had begun to close it when its end was seen. A client may close a session later because it is
+    /// over.
+    pub fn closed_by(&self, seen_us: u64) -> bool {
+        self.closing_us.is_some_and(|closing_us| closing_us <= seen_us)
+    }
+
+    /// Whether it may be over by then, as far as its client knows.
+    pub fn may_be_over(&self, at_us: u64) -> bool {
+        self.closed_by(at_us) || self.until_us <= at_us
     }
 }
 

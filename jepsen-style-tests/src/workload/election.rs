@@ -237,7 +237,7 @@ fn observed_in_order(run: &Recorded) -> Check {
     let mut last: BTreeMap<(u32, String), u64> = BTreeMap::new();
     let mut observations = 0;
     for event in run.history.notes().filter(|event| event.what == OBSERVED) {
-        let Ok(Observed { office, token, said: heard }) = serde_json::from_value(event.value.clone()) else {
+        let Ok(Observed { office, token, said: heard }) = event.told() else {
             return Check::unknown(NAME, OF, "an observation cannot be read");
         };
         let (Some(token), Some(zxid)) = (token, event.zxid) else { continue };

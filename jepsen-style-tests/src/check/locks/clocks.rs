@@ -191,10 +191,11 @@ pub fn not_ended_early(
 mod tests {
     use lockkeeper_client::api::locks::Mode;
 
-    use super::super::lock_history::{SessionLife, TokenAnswer};
+    use super::super::lock_history::TokenAnswer;
     use super::super::testing::{change, fault, hold_from, told};
     use super::*;
     use crate::check::Verdict;
+    use crate::history::SessionLife;
     use crate::history::ops::TokenRef;
 
     fn hold(token: u64, mode: Mode, granted_us: u64, released_us: u64) -> Hold {

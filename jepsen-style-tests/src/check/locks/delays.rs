@@ -136,10 +136,10 @@ pub(super) fn long_enough(
 
 #[cfg(test)]
 mod tests {
-    use super::super::lock_history::SessionLife;
     use super::super::testing::{change, delayed_queue, hold};
     use super::*;
     use crate::check::Verdict;
+    use crate::history::SessionLife;
     use crate::history::ops::{ClockReading, KeptPlace, TokenRef};
 
     fn of_l(requests: &[(u64, Option<u64>, u64)]) -> Queues {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use lockkeeper_client::api::locks::Mode;
-use serde_json::{Error, from_value};
+use serde_json::Error;
 
-use crate::history::ops::{self, AcquireRequest, AliveUntil, ClockReading, Granted, KeptPlace, SessionRef, TokenRef};
-use crate::history::{Completion, History, Op};
+use crate::history::ops::{self, AcquireRequest, ClockReading, Granted, KeptPlace, TokenRef};
+use crate::history::{Completion, Event, History, Op, SessionLife};
 
 /// A release or a downgrade of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,27 +62,6 @@ impl Hold {
     /// Whether somebody else may not hold one of its locks at the same time.
     pub fn is_alone(&self) -> bool {
         matches!(self.asks.mode, Mode::Exclusive | Mode::Write)
-    }
-}
-
-/// One session, by its client's record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SessionLife {
-    /// The last moment before which the cluster was not to end it, in microseconds of the boot clock.
-    pub until_us: u64,
-    /// When its client was told that it is lost.
-    pub lost_us: Option<u64>,
-    /// When its client was about to close it.
-    pub closing_us: Option<u64>,
-    /// When its client stopped renewing it.
-    pub abandoned_us: Option<u64>,
-}
-
-impl SessionLife {
-    /// Whether its client had begun to close it when its end was seen. A client may close a session later because it is
-    /// over.
-    pub fn closed_by(&self, seen_us: u64) -> bool {
-        self.closing_us.is_some_and(|closing_us| closing_us <= seen_us)
     }
 }
 
@@ -171,30 +150,9 @@ impl LockHistory {
                 _ => {}
             }
         }
-        for event in history.notes() {
-            let value = event.value.clone();
-            match event.what.as_str() {
-                ops::SURE => {
-                    let sure: AliveUntil = from_value(value)?;
-                    let life = told.sessions.entry(sure.session).or_default();
-                    life.until_us = life.until_us.max(sure.until_ms.saturating_mul(1_000));
-                }
-                ops::SESSION_LOST => {
-                    let session = from_value::<SessionRef>(value)?.session;
-                    told.sessions.entry(session).or_default().lost_us.get_or_insert(event.at_us);
-                }
-                ops::CLOSING => {
-                    let session = from_value::<SessionRef>(value)?.session;
-                    told.sessions.entry(session).or_default().closing_us.get_or_insert(event.at_us);
-                }
-                ops::KEPT => told.kept.push(from_value(value)?),
-                ops::ABANDONED => {
-                    let session = from_value::<SessionRef>(value)?.session;
-                    told.sessions.entry(session).or_default().abandoned_us.get_or_insert(event.at_us);
-                }
-                _ => {}
-            }
-        }
+        let kept = history.notes().filter(|event| event.what == ops::KEPT);
+        told.kept = kept.map(Event::told).collect::<Result<_, _>>()?;
+        told.sessions = history.sessions()?;
         told.holds.sort_by_key(|hold| hold.granted_us);
         Ok(told)
     }
@@ -240,7 +198,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::history::{Event, EventKind};
+    use crate::history::EventKind;
+    use crate::history::ops::AliveUntil;
 
     #[test]
     fn events_become_grants_and_sessions() {

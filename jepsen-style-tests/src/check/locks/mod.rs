@@ -20,7 +20,7 @@ use lockkeeper_checkers::places::{Places, places};
 pub use against_log::{gone_with_session, granted_in_order, refused_to_others, released_in_log, verified_in_log};
 pub(crate) use black_box::ends_us;
 pub use clocks::{never_both, not_ended_early, tokens_rise};
-pub use lock_history::{GrantChange, Hold, LockHistory, SessionLife, TokenAnswer};
+pub use lock_history::{GrantChange, Hold, LockHistory, TokenAnswer};
 pub use progress::{all_gone, enough, goes_on, handed_over, no_standstill};
 
 use progress::CalmPeriods;

@@ -7,8 +7,8 @@ use lockkeeper_checkers::lives::{self, Life};
 
 use super::{CLOSE, DELETE, DIRECTORIES, GONE, LIST, Listed, Owned, SessionGone};
 use crate::check::Check;
-use crate::history::ops::{self, AliveUntil, SessionRef};
-use crate::history::{Completion, Op};
+use crate::history::ops::SessionRef;
+use crate::history::{Completion, Event, Op, SessionLife};
 use crate::workload::Recorded;
 
 /// What the log has of one session.
@@ -21,9 +21,9 @@ struct Estate {
 /// What the clients told of sessions.
 #[derive(Debug, Default)]
 struct SessionHistory {
-    /// Until when each is sure to live, in microseconds of the boot clock.
-    sure_us: BTreeMap<u64, u64>,
-    /// When somebody began to close it.
+    /// By number.
+    sessions: BTreeMap<u64, SessionLife>,
+    /// When somebody began to close each.
     closing_us: BTreeMap<u64, u64>,
     /// Those that were closed for certain.
     closed: BTreeSet<u64>,
@@ -53,17 +53,9 @@ pub(super) fn all(run: &Recorded) -> Vec<Check> {
 fn gather(run: &Recorded, ops: &[Op]) -> Result<SessionHistory, String> {
     let unread = |error: serde_json::Error| format!("what was told cannot be read: {error}");
     let mut told = SessionHistory::default();
-    for event in run.history.notes() {
-        match event.what.as_str() {
-            ops::SURE => {
-                let AliveUntil { session, until_ms } = serde_json::from_value(event.value.clone()).map_err(unread)?;
-                let until_us = told.sure_us.entry(session).or_default();
-                *until_us = (*until_us).max(until_ms * 1_000);
-            }
-            GONE => told.gone.push(serde_json::from_value(event.value.clone()).map_err(unread)?),
-            _ => {}
-        }
-    }
+    told.sessions = run.history.sessions().map_err(unread)?;
+    let gone = run.history.notes().filter(|event| event.what == GONE);
+    told.gone = gone.map(Event::told).collect::<Result<_, _>>().map_err(unread)?;
     for op in ops {
         match op.what.as_str() {
             CLOSE => {
@@ -126,7 +118,9 @@ fn never_early(told: &SessionHistory, estates: &BTreeMap<u64, Estate>, run: &Rec
     let (mut judged, mut least_us) = (BTreeSet::new(), u64::MAX);
     for (session, at_us, line) in &ends {
         let closing = told.closing_us.get(session).is_some_and(|closing_us| closing_us <= at_us);
-        let Some(sure_us) = told.sure_us.get(session).filter(|_| !closing) else { continue };
+        let Some(SessionLife { until_us: sure_us, .. }) = told.sessions.get(session).filter(|_| !closing) else {
+            continue;
+        };
         if at_us + shorter_us < *sure_us {
             let lines = vec![format!("session {session} was sure to live until {sure_us} us"), line.clone()];
             let early_ms = (sure_us - at_us) / 1_000;
@@ -241,8 +235,7 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::FaultRecord;
-    use crate::history::{Event, EventKind, History};
+    use crate::history::{EventKind, FaultRecord, History, ops};
 
     /// Sessions 1 and 2, each with two nodes; 1 expires at zxid 20 (1,500 ms), 2 is closed at 21.
     struct EphemeralsFixture {

@@ -43,8 +43,7 @@ impl GateObservations {
         let unread = |error: serde_json::Error| format!("the history cannot be read: {error}");
         let told = run.history.notes().filter(|event| event.what == BODY);
         let body = |event: &crate::history::Event| {
-            let run = serde_json::from_value(event.value.clone())?;
-            Ok(BodyRun { client: event.client, at_us: event.at_us, run })
+            Ok(BodyRun { client: event.client, at_us: event.at_us, run: event.told()? })
         };
         let bodies: Vec<BodyRun> = told.map(body).collect::<Result<_, _>>().map_err(unread)?;
         let mut seen = Self {

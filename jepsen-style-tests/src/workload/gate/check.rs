@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BEGIN, BODY, FAIL, FINISH, FREED, Freed, GateReply, GateRun, Key, ONCE, black_box, result_of};
 use crate::check::Check;
-use crate::history::ops::{self, SessionRef};
-use crate::history::{Completion, Op};
+use crate::history::{Completion, Op, SessionLife};
 use crate::workload::Recorded;
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
@@ -50,8 +49,7 @@ struct GateHistory {
     finished_us: BTreeMap<String, u64>,
     /// Asked for at that time and told that somebody is at it, or to proceed.
     unfinished: Vec<(String, u64, GateReply)>,
-    sure_us: BTreeMap<u64, u64>,
-    closing_us: BTreeMap<u64, u64>,
+    sessions: BTreeMap<u64, SessionLife>,
     /// With when it was told.
     freed: Vec<(u64, Freed)>,
 }
@@ -77,25 +75,16 @@ impl GateHistory {
             }
         }
         for event in run.history.notes() {
-            let value = event.value.clone();
             match event.what.as_str() {
                 BODY => {
-                    let GateRun { key, token, session } = serde_json::from_value(value)?;
+                    let GateRun { key, token, session } = event.told()?;
                     history.body(key, token, session, event.at_us).ran += 1;
                 }
-                ops::SURE => {
-                    let sure: ops::AliveUntil = serde_json::from_value(value)?;
-                    let until_us = history.sure_us.entry(sure.session).or_default();
-                    *until_us = (*until_us).max(sure.until_ms * 1_000);
-                }
-                ops::CLOSING => {
-                    let SessionRef { session } = serde_json::from_value(value)?;
-                    history.closing_us.insert(session, event.at_us);
-                }
-                FREED => history.freed.push((event.at_us, serde_json::from_value(value)?)),
+                FREED => history.freed.push((event.at_us, event.told()?)),
                 _ => {}
             }
         }
+        history.sessions = run.history.sessions()?;
         Ok(history)
     }
 
@@ -126,8 +115,7 @@ impl GateHistory {
     /// Whether the run may be over by then: it was given up, or its session was closed or may have expired.
     fn may_be_over(&self, key: &str, body: &Body, at_us: u64) -> bool {
         let failed = self.failed_us.get(&(key.to_owned(), body.token)).is_some_and(|failed_us| *failed_us <= at_us);
-        let closed = self.closing_us.get(&body.session).is_some_and(|closing_us| *closing_us <= at_us);
-        failed || closed || self.sure_us.get(&body.session).is_none_or(|until_us| *until_us <= at_us)
+        failed || self.sessions.get(&body.session).is_none_or(|session| session.may_be_over(at_us))
     }
 
     /// A second run begins only when the first is over without a result.
@@ -219,7 +207,7 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, EventKind, History};
+    use crate::history::{Event, EventKind, History, ops};
 
     #[derive(Default)]
     struct GateFixture {

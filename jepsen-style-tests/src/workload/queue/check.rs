@@ -6,7 +6,6 @@ use lockkeeper_checkers::lives::{self, Life};
 
 use super::{ACK, BACK, LEFT, Named, PATH, PUT, QueueItem, TAKE, Taken, Taker, black_box};
 use crate::check::Check;
-use crate::history::ops::{self, AliveUntil, SessionRef};
 use crate::history::{Completion, Op};
 use crate::workload::Recorded;
 
@@ -63,7 +62,7 @@ pub(super) fn all(run: &Recorded) -> Vec<Check> {
 impl QueueHistory {
     fn of(run: &Recorded, ops: &[Op]) -> Result<Self, serde_json::Error> {
         let mut history = Self::default();
-        let (sure_us, closing_us) = sessions(run)?;
+        let sessions = run.history.sessions()?;
         // When each client was first about to let go of an item in its hands.
         let mut letting: BTreeMap<(u32, String, u32), u64> = BTreeMap::new();
         for op in ops.iter().filter(|op| op.what == ACK || op.what == BACK) {
@@ -87,9 +86,9 @@ impl QueueHistory {
                     let Taker { session } = op.asked()?;
                     let Some(given) = op.answer::<Taken>()? else { continue };
                     let let_go = letting.get(&(op.client, given.name.clone(), given.attempt));
-                    let over = [let_go, closing_us.get(&session)].into_iter().flatten().min();
-                    let sure = sure_us.get(&session).copied().unwrap_or_default();
-                    let until_us = over.map_or(sure, |over| sure.min(*over));
+                    let session = sessions.get(&session).copied().unwrap_or_default();
+                    let over = [let_go.copied(), session.closing_us, Some(session.until_us)];
+                    let until_us = over.into_iter().flatten().min().unwrap_or_default();
                     history.takings.push(Taking {
                         client: op.client,
                         given,
@@ -103,7 +102,7 @@ impl QueueHistory {
         }
         history.takings.sort_by_key(|taking| taking.done_us);
         for event in run.history.notes().filter(|event| event.what == LEFT) {
-            history.left = Some((serde_json::from_value(event.value.clone())?, event.at_us));
+            history.left = Some((event.told()?, event.at_us));
         }
         Ok(history)
     }
@@ -267,24 +266,6 @@ impl QueueHistory {
     }
 }
 
-type MomentsBySession = BTreeMap<u64, u64>;
-
-/// Until when sessions are sure to live, and when they were about to be closed.
-fn sessions(run: &Recorded) -> Result<(MomentsBySession, MomentsBySession), serde_json::Error> {
-    let (mut sure_us, mut closing_us) = (MomentsBySession::new(), MomentsBySession::new());
-    for event in run.history.notes() {
-        if event.what == ops::SURE {
-            let AliveUntil { session, until_ms } = serde_json::from_value(event.value.clone())?;
-            let until_us = sure_us.entry(session).or_default();
-            *until_us = (*until_us).max(until_ms * 1_000);
-        } else if event.what == ops::CLOSING {
-            let SessionRef { session } = serde_json::from_value(event.value.clone())?;
-            closing_us.insert(session, event.at_us);
-        }
-    }
-    Ok((sure_us, closing_us))
-}
-
 /// The claims of each item, in order: the n-th is that of its n-th giving out.
 fn claims(run: &Recorded) -> Result<BTreeMap<String, Vec<Life>>, String> {
     let mut claims: BTreeMap<String, Vec<Life>> = BTreeMap::new();
@@ -306,7 +287,7 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, EventKind, History};
+    use crate::history::{Event, EventKind, History, ops};
 
     #[derive(Default)]
     struct QueueFixture {

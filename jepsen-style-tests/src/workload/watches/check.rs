@@ -110,7 +110,7 @@ enum Wrong {
 }
 
 fn read<T: serde::de::DeserializeOwned>(event: &Event) -> Result<T, Wrong> {
-    serde_json::from_value(event.value.clone()).map_err(|error| Wrong::Unreadable(format!("{}: {error}", event.what)))
+    event.told().map_err(|error| Wrong::Unreadable(format!("{}: {error}", event.what)))
 }
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {

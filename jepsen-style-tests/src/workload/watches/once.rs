@@ -209,7 +209,7 @@ fn told_first(run: &Recorded) -> Check {
     for event in run.history.notes() {
         let broken = match event.what.as_str() {
             LOOKED => {
-                let Ok(Looks { watched, now, heard }) = serde_json::from_value(event.value.clone()) else {
+                let Ok(Looks { watched, now, heard }) = event.told() else {
                     return Check::unknown(NAME, PROMISES, "what was told cannot be read");
                 };
                 looks += 1;
@@ -218,7 +218,7 @@ fn told_first(run: &Recorded) -> Check {
                     .then(|| format!("{:?} of {} was {:?} and is {now:?}", watched.of, watched.path, watched.at))
             }
             REVEALED => {
-                let Ok(Revealed { watch, zxid, heard }) = serde_json::from_value(event.value.clone()) else {
+                let Ok(Revealed { watch, zxid, heard }) = event.told() else {
                     return Check::unknown(NAME, PROMISES, "what was told cannot be read");
                 };
                 writes += 1;
@@ -279,7 +279,7 @@ fn told_truly(run: &Recorded) -> Check {
     let changes = changes(run);
     let (mut live, mut caught_up) = (0, 0);
     for event in run.history.notes().filter(|event| event.what == FIRED) {
-        let Ok(Fires { watched, said, zxid }) = serde_json::from_value(event.value.clone()) else {
+        let Ok(Fires { watched, said, zxid }) = event.told() else {
             return Check::unknown(NAME, PROMISES, "what was told cannot be read");
         };
         let from = watched.at.unwrap_or(0);

@@ -24,7 +24,7 @@ pub(super) fn check(run: &Recorded) -> Option<Check> {
     const PROMISES: &str = "P2 P9";
     let mut looked = 0;
     for event in run.history.notes().filter(|event| event.what == ABSENT) {
-        let Ok(Absent { prefix }) = serde_json::from_value(event.value.clone()) else {
+        let Ok(Absent { prefix }) = event.told() else {
             return Some(Check::unknown(NAME, PROMISES, "what was told cannot be read"));
         };
         let came = run.log.iter().find(|logged| logged.created && logged.path.starts_with(&prefix));
