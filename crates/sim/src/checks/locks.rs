@@ -1,5 +1,6 @@
-//! Locks (promises P1, P2 and P14, as far as the simulated clients can break it): works out who is in which queue and who holds from nothing but the nodes that are
-//! created and deleted and their names, and compares that with every answer that replicas and clients got.
+//! Locks (promises P1, P2 and P14, as far as the simulated clients can break it): works out who is in which queue and
+//! who holds from nothing but the nodes that are created and deleted and their names, and compares that with every
+//! answer that replicas and clients got.
 //!
 //! A request is identified by its token in the queue of its lock. It holds a lock when nothing blocks it there, and
 //! holds as a whole when it holds each of its locks. Only its own session changes a request, and others delete one only
