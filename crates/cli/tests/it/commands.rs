@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use lockkeeper_checkers::skip::skip;
 use nix::sys::signal::{Signal, kill};
@@ -344,6 +345,30 @@ fn config(node: u64, cluster: &str, client: &str, data: &Path) -> String {
         "[cluster]\nid = \"{cluster}\"\nnode = {node}\n[listen]\nclient = \"{client}\"\npeer = \"127.0.0.1:0\"\n\
          [storage]\ndirectory = {data:?}\n[log]\nlevel = \"off\"\n"
     )
+}
+
+/// No node can take over the leadership, which is no error.
+#[test]
+fn a_stop_of_all_nodes_is_quick_and_quiet() {
+    let mut quickest = Duration::MAX;
+    for _ in 0..3 {
+        let directory = tempfile::tempdir().unwrap();
+        let dev = Dev::start(3, &["--data", directory.path().to_str().unwrap()]);
+        let _held = Killed(dev.lock(&["x"], "exec sleep 100").stderr(Stdio::null()).spawn().unwrap());
+        eventually("the lock is held", || dev.holders("x") == 1);
+        let began = Instant::now();
+        dev.signal(Signal::SIGTERM);
+        eventually("all nodes have stopped", || dev.pids.iter().all(|pid| !alive(pid.as_raw())));
+        quickest = quickest.min(began.elapsed());
+        for node in 1..=3 {
+            let log = std::fs::read_to_string(dev.data.join(format!("node{node}.log"))).unwrap();
+            let trouble: Vec<&str> =
+                log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
+            assert!(trouble.is_empty() && log.contains("stopped"), "node {node}: {trouble:?} in {log}");
+        }
+    }
+    // Each of these would include a wait for a leader.
+    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, numbers};
+use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, numbers, shifted_clock};
 
 #[test]
 fn a_command_under_a_lock() {
@@ -412,4 +412,42 @@ fn an_unreachable_cluster_has_a_code_of_its_own() {
         assert_eq!(output.status.code(), Some(122), "{arguments:?}: {output:?}");
         complaint(&output);
     }
+}
+
+/// A preloaded library steps a clock of one lockkeeper alone. The control shows that it gets there: the same step of the
+/// clock by which a session ends costs the lock at once.
+#[test]
+fn steps_of_the_wall_clock_cost_nothing() {
+    let dev = Dev::start(1, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let shim = shifted_clock(directory.path());
+    let start = |clock: &str| {
+        let step = directory.path().join(clock);
+        let mut command = dev.lock(&[clock, "--ttl", "2s"], "exec sleep 100");
+        command.env("LD_PRELOAD", &shim).env("LOCKKEEPER_TEST_CLOCK", clock).env("LOCKKEEPER_TEST_STEP", &step);
+        let held = Killed(command.spawn().unwrap());
+        eventually("the lock is held", || dev.holders(clock) == 1);
+        (held, step)
+    };
+    let (mut held, step) = start("wall");
+    let token = || json(&dev.run(&["--json", "locks", "wall"]))["holders"][0]["token"].clone();
+    let silence = || json(&dev.run(&["--json", "sessions"]))["sessions"][0]["silent_ms"].as_u64().unwrap_or(u64::MAX);
+    let first = token();
+    for seconds in ["7200", "-7200", "0"] {
+        std::fs::write(&step, seconds).unwrap();
+        // The first renewal that is seen may have been sent before the step.
+        let (mut before, mut renewals) = (silence(), 0);
+        eventually("the session is renewed", || {
+            let now = silence();
+            renewals += u32::from(now < before);
+            before = now;
+            renewals == 3
+        });
+        assert_eq!((held.0.try_wait().unwrap(), token()), (None, first.clone()), "a step of {seconds} s");
+    }
+    drop(held);
+    let (mut held, step) = start("boot");
+    std::fs::write(&step, "7200").unwrap();
+    assert_eq!(held.code(), Some(121));
+    eventually("the lock is free", || dev.holders("boot") == 0);
 }

@@ -26,6 +26,5 @@ mod signals;
 mod support;
 mod terminal;
 mod top;
-mod trouble;
 mod two_clusters;
 mod waiting;

@@ -1,7 +1,5 @@
 //! Helpers for the tests of the command line: a cluster of real processes and commands against it.
 
-pub(crate) mod proxy;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

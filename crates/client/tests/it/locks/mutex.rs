@@ -26,8 +26,10 @@ async fn one_at_a_time_and_larger_tokens() {
     first.release().await.unwrap();
     let second = soon(waiting).await.unwrap();
     assert!(second.token() > token);
+    let lost = second.lost();
     drop(second);
     setting.until("a", 0, 0).await;
+    assert!(timeout(Duration::ZERO, lost).await.is_err(), "a dropped guard reports no loss");
 }
 
 #[tokio::test]

@@ -111,11 +111,17 @@ async fn several_locks_are_taken_together_or_not_at_all() {
         setting.client.node(&directory, &Reading::default()).await.unwrap().stat.pzxid
     };
     assert_eq!(last_gone("a").await, last_gone("b").await, "a dropped guard gives all back in one transaction");
-    let guard = one.multi_lock(["a", "b"]).lock().await.unwrap();
-    setting.client.force_release("b", guard.token()).await.unwrap();
-    soon(guard.lost()).await;
-    drop(guard);
-    setting.until("a", 0, 0).await;
+    for is_dropped in [true, false] {
+        let guard = one.multi_lock(["a", "b"]).lock().await.unwrap();
+        setting.client.force_release("b", guard.token()).await.unwrap();
+        soon(guard.lost()).await;
+        if is_dropped {
+            drop(guard);
+        } else {
+            assert!(guard.release().await.is_err(), "it is told");
+        }
+        setting.until("a", 0, 0).await;
+    }
     assert!(one.multi_lock(Vec::<String>::new()).lock().await.is_err());
     assert!(one.multi_lock((0..257).map(|n| n.to_string())).lock().await.is_err());
 }
