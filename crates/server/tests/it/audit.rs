@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::access::{As, enable, hash, with};
+use crate::access::{enable, hash};
 use crate::harness::{Cluster, Got, adjust_for_tests, eventually};
 use crate::stream_client::StreamClient;
 
@@ -122,8 +122,8 @@ async fn each_change_of_the_membership_is_recorded_and_the_file_can_be_rotated()
 async fn forced_releases_name_the_principal_of_a_token() {
     let node = Cluster::start_with(1, with_file).await;
     let admin = enable(&node).await;
-    let admin = with(&node, &admin);
-    let session = admin.session().await;
+    let admin = node.with(&admin);
+    let session = admin.session(30_000).await;
     for by_call in [true, false] {
         let held = admin.post("/v1/locks/l/acquire", Some(&session.credential), json!({})).await;
         let Acquired { token, path, .. } = held.json();
@@ -143,11 +143,11 @@ async fn forced_releases_name_the_principal_of_a_token() {
 async fn a_record_of_a_new_token_has_its_id_and_no_hash() {
     let node = Cluster::start_with(1, with_file).await;
     let (admin, worker) = (format!("lk_{}", "A".repeat(43)), hash(&format!("lk_{}A", "w".repeat(42))));
-    As { node: &node, token: None }.change(json!({ "enable": { "token_hash": hash(&admin) } })).await;
+    node.change(json!({ "enable": { "token_hash": hash(&admin) } })).await;
     let create = json!({ "create_token": { "principal": "worker", "token_hash": worker } });
     let refused = json!({ "create_token": { "principal": "other", "token_hash": worker } });
-    with(&node, &admin).change(create).await;
-    with(&node, &admin).post("/v1/access", None, refused).await.problem(Code::BadRequest);
+    node.with(&admin).change(create).await;
+    node.with(&admin).post("/v1/access", None, refused).await.problem(Code::BadRequest);
     let records = records(&node, 2).await;
     assert_eq!(records[1]["token_id"], worker[..16]);
     assert_eq!(records[1]["change"], json!({ "create_token": { "principal": "worker" } }));

@@ -271,14 +271,14 @@ async fn a_backup_needs_a_right_of_its_own_and_is_audited() {
     let admin = access::enable(&cluster).await;
     let reader = json!([{ "resource": "cluster", "rights": ["read"] }]);
     let reader = access::principal(&cluster, &admin, "reader", reader).await.token.unwrap();
-    let nobody = access::As { node: &cluster, token: None };
+    let nobody = cluster.caller.clone();
     nobody.get("/v1/snapshot").await.problem(Code::Unauthenticated);
-    access::with(&cluster, &reader).get("/v1/snapshot").await.problem(Code::Forbidden);
+    cluster.with(&reader).get("/v1/snapshot").await.problem(Code::Forbidden);
     let taken = |token: String| cluster.request(Method::GET, "/v1/snapshot").bearer_auth(token).send();
     assert_eq!(taken(admin.clone()).await.unwrap().status(), 200);
     let night = json!([{ "resource": "cluster", "rights": ["backup"] }]);
     let night = access::principal(&cluster, &admin, "night", night).await.token.unwrap();
-    access::with(&cluster, &night).get("/v1/access").await.problem(Code::Forbidden);
+    cluster.with(&night).get("/v1/access").await.problem(Code::Forbidden);
     let backup = taken(night).await.unwrap();
     let bytes = backup.bytes().await.unwrap().len();
     eventually("the audit record", async || {

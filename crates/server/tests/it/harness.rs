@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use lockkeeper_api::access::AccessChanged;
+use lockkeeper_api::locks::Verified;
 use lockkeeper_api::sessions::SessionOpened;
 use lockkeeper_api::{CLUSTER_HEADER, Code, Problem, SESSION_HEADER, ZXID_HEADER};
 use lockkeeper_server::{Config, ServeError, Server};
@@ -16,13 +18,21 @@ use tokio::task::JoinHandle;
 /// Longest time that a test waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(crate) struct Running {
+/// Whoever calls a node, with a token or without.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) http: Client,
     pub(crate) base: String,
+    pub(crate) token: Option<String>,
+}
+
+pub(crate) struct Running {
+    /// Without a token.
+    pub(crate) caller: Caller,
     pub(crate) client: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) zookeeper: Option<SocketAddr>,
     pub(crate) zookeeper_secure: Option<SocketAddr>,
-    pub(crate) http: Client,
     /// The address of this machine from which the node is called; any if `None`.
     pub(crate) from: Option<IpAddr>,
     stop: Option<oneshot::Sender<()>>,
@@ -52,9 +62,8 @@ pub(crate) fn spawn_for(server: Server, scheme: &str, http: ClientBuilder) -> Ru
         // Dropping the handle stops the node too.
         let _ = stopped.await;
     }));
-    let http = http.no_proxy().build().unwrap();
-    let base = format!("{scheme}://{client}");
-    Running { base, client, peer, zookeeper, zookeeper_secure, http, from: None, stop: Some(stop), done }
+    let caller = Caller::new(http, format!("{scheme}://{client}"));
+    Running { caller, client, peer, zookeeper, zookeeper_secure, from: None, stop: Some(stop), done }
 }
 
 impl Cluster {
@@ -120,46 +129,27 @@ impl Got {
     }
 }
 
-impl Running {
-    /// Waits until it answers at all.
-    pub(crate) async fn listens(&self) {
-        eventually("it listens", async || self.request(Method::GET, "/healthz").send().await.is_ok()).await;
+impl std::ops::Deref for Running {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl Caller {
+    pub(crate) fn new(http: ClientBuilder, base: String) -> Self {
+        Self { http: http.no_proxy().build().unwrap(), base, token: None }
     }
 
-    pub(crate) async fn ready(&self) {
-        let began = Instant::now();
-        loop {
-            assert!(!self.done.is_finished(), "the node ended");
-            let asked = self.http.get(format!("{}/readyz", self.base)).send().await;
-            if asked.is_ok_and(|response| response.status().is_success()) {
-                return;
-            }
-            assert!(began.elapsed() < PATIENCE, "not ready");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    /// From now on the node is called from this address of this machine.
-    pub(crate) fn call_from(&mut self, from: Option<IpAddr>) {
-        self.http = Client::builder().no_proxy().local_address(from).build().unwrap();
-        self.from = from;
-    }
-
-    /// The cluster that its replies name, once it has a uid.
-    pub(crate) async fn cluster(&self) -> String {
-        let began = Instant::now();
-        loop {
-            let named = self.get("/healthz").await.headers[CLUSTER_HEADER].to_str().unwrap().to_owned();
-            if named.contains('/') {
-                return named;
-            }
-            assert!(began.elapsed() < PATIENCE, "{named} has no uid");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+    /// The same with another token.
+    pub(crate) fn with(&self, token: &str) -> Self {
+        Self { token: Some(token.into()), ..self.clone() }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base))
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some(token) = &self.token { request.bearer_auth(token) } else { request }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Got {
@@ -186,9 +176,56 @@ impl Running {
         self.post("/v1/sessions", None, serde_json::json!({ "timeout_ms": timeout_ms, "label": "test" })).await.json()
     }
 
+    pub(crate) async fn change(&self, change: Value) -> AccessChanged {
+        self.post("/v1/access", None, change).await.json()
+    }
+
+    pub(crate) async fn verify(&self, lock: &str, token: u64) -> Verified {
+        self.post(&format!("/v1/locks/{lock}/verify"), None, serde_json::json!({ "token": token })).await.json()
+    }
+
     /// The last zxid applied here, after everything acknowledged before.
     pub(crate) async fn zxid(&self) -> u64 {
         self.get("/v1/nodes/").await.zxid.unwrap()
+    }
+}
+
+impl Running {
+    /// Waits until it answers at all.
+    pub(crate) async fn listens(&self) {
+        eventually("it listens", async || self.request(Method::GET, "/healthz").send().await.is_ok()).await;
+    }
+
+    pub(crate) async fn ready(&self) {
+        let began = Instant::now();
+        loop {
+            assert!(!self.done.is_finished(), "the node ended");
+            let asked = self.http.get(format!("{}/readyz", self.base)).send().await;
+            if asked.is_ok_and(|response| response.status().is_success()) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "not ready");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// From now on the node is called from this address of this machine.
+    pub(crate) fn call_from(&mut self, from: Option<IpAddr>) {
+        self.caller = Caller::new(Client::builder().local_address(from), self.base.clone());
+        self.from = from;
+    }
+
+    /// The cluster that its replies name, once it has a uid.
+    pub(crate) async fn cluster(&self) -> String {
+        let began = Instant::now();
+        loop {
+            let named = self.get("/healthz").await.headers[CLUSTER_HEADER].to_str().unwrap().to_owned();
+            if named.contains('/') {
+                return named;
+            }
+            assert!(began.elapsed() < PATIENCE, "{named} has no uid");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     pub(crate) async fn stop(mut self) -> Result<(), ServeError> {

@@ -18,7 +18,7 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::access::{As, enable, with};
+use crate::access::enable;
 use crate::harness::{Cluster, eventually};
 use crate::stream_client::StreamClient;
 
@@ -99,13 +99,13 @@ async fn start(keys: &Path) -> Cluster {
 
 /// Gives the principal of a JWT a role with these rules.
 async fn grant(cluster: &Cluster, admin: &str, name: &str, rules: Value) {
-    let admin = with(cluster, admin);
+    let admin = cluster.with(admin);
     admin.change(json!({ "put_role": { "name": "role", "rules": rules } })).await;
     admin.change(json!({ "grant": { "principal": format!("jwt:{name}"), "role": "role" } })).await;
 }
 
 async fn proves(cluster: &Cluster, jwt: &str) -> bool {
-    with(cluster, jwt).get("/v1/access/me").await.status == StatusCode::OK
+    cluster.with(jwt).get("/v1/access/me").await.status == StatusCode::OK
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn a_role_lets_the_bearer_of_a_jwt_acquire_a_lock() {
     let admin = enable(&cluster).await;
     grant(&cluster, &admin, "alice", json!([{ "resource": "locks", "prefix": "orders", "rights": ["acquire"] }])).await;
     let alice = issuer.jwt(&claims("alice", 300));
-    let alice = with(&cluster, &alice);
+    let alice = cluster.with(&alice);
     let me: WhoAmI = alice.get("/v1/access/me").await.json();
     assert_eq!((me.principals, me.roles), (vec!["jwt:alice".to_owned()], vec!["role".to_owned()]));
     let session: SessionOpened = alice.post("/v1/sessions", None, json!({})).await.json();
@@ -125,7 +125,7 @@ async fn a_role_lets_the_bearer_of_a_jwt_acquire_a_lock() {
     let refused = alice.post("/v1/locks/other/acquire", own, json!({})).await.problem(Code::Forbidden);
     assert!(refused.detail.contains("jwt:alice"), "{}", refused.detail);
     let bob = issuer.jwt(&claims("bob", 300));
-    with(&cluster, &bob).post("/v1/locks/orders/acquire", own, json!({})).await.problem(Code::Forbidden);
+    cluster.with(&bob).post("/v1/locks/orders/acquire", own, json!({})).await.problem(Code::Forbidden);
 }
 
 #[tokio::test]
@@ -152,13 +152,13 @@ async fn a_bad_jwt_does_nothing_and_is_not_repeated() {
         ("nor a JWT", "no.jwt.atall".to_owned()),
         ("larger than", issuer.jwt(&json!({ "note": "x".repeat(7_000) }))),
     ] {
-        let caller = with(&cluster, &jwt);
+        let caller = cluster.with(&jwt);
         let refused = caller.post("/v1/locks/l/acquire", None, json!({ "ttl_ms": 60_000 })).await;
         let detail = refused.problem(Code::Unauthenticated).detail;
         assert!(detail.contains(why), "{why}: {detail}");
         assert!(!detail.contains(&jwt), "{detail}");
     }
-    let lock: Value = with(&cluster, &admin).get("/v1/locks").await.json();
+    let lock: Value = cluster.with(&admin).get("/v1/locks").await.json();
     assert_eq!(lock["locks"], json!([]), "nothing was acquired");
 }
 
@@ -174,7 +174,7 @@ async fn a_stream_and_a_watch_end_with_their_jwt_and_the_session_lives_on() {
     ]);
     grant(&cluster, &admin, "alice", rules).await;
     let (began, long) = (Instant::now(), issuer.jwt(&claims("alice", 300)));
-    let long = with(&cluster, &long);
+    let long = cluster.with(&long);
     let opened: SessionOpened = long.post("/v1/sessions", None, json!({ "timeout_ms": 60_000 })).await.json();
     let short = issuer.jwt(&claims("alice", 6));
     let watch = cluster.request(Method::GET, "/v1/watch?path=/").bearer_auth(&short).send().await.unwrap();
@@ -187,7 +187,7 @@ async fn a_stream_and_a_watch_end_with_their_jwt_and_the_session_lives_on() {
     assert_eq!(ended.goodbye.unwrap()["code"], json!("unauthenticated"));
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let own = Some(opened.credential.as_str());
-    with(&cluster, &short).post("/v1/locks/l/acquire", own, json!({})).await.problem(Code::Unauthenticated);
+    cluster.with(&short).post("/v1/locks/l/acquire", own, json!({})).await.problem(Code::Unauthenticated);
     long.post("/v1/locks/l/acquire", own, json!({})).await.json::<Value>();
 }
 
@@ -200,12 +200,12 @@ async fn nobody_is_granted_a_lock_by_a_jwt_that_has_expired() {
     let admin = enable(&cluster).await;
     grant(&cluster, &admin, "alice", json!([{ "resource": "locks", "rights": ["acquire", "read"] }])).await;
     let long = issuer.jwt(&claims("alice", 300));
-    let long = with(&cluster, &long);
+    let long = cluster.with(&long);
     let held = long.post("/v1/locks/l/acquire", None, json!({ "ttl_ms": 60_000 })).await;
     assert_eq!(held.status, StatusCode::OK, "{}", held.text);
     let short = issuer.jwt(&claims("alice", 6));
     let waits = json!({ "ttl_ms": 60_000, "wait_ms": 60_000 });
-    let refused = with(&cluster, &short).post("/v1/locks/l/acquire", None, waits).await.problem(Code::Unauthenticated);
+    let refused = cluster.with(&short).post("/v1/locks/l/acquire", None, waits).await.problem(Code::Unauthenticated);
     assert!(refused.detail.contains("while the request waited"), "{refused}");
     let lock: Value = long.get("/v1/locks/l").await.json();
     assert_eq!(lock["waiting"], 0, "it has left the queue: {lock}");
@@ -220,12 +220,12 @@ async fn the_secret_of_a_session_alone_does_not_keep_it_alive() {
     grant(&cluster, &admin, "alice", json!([{ "resource": "locks", "rights": ["acquire"] }])).await;
     let alice = issuer.jwt(&claims("alice", 300));
     let opened: SessionOpened =
-        with(&cluster, &alice).post("/v1/sessions", None, json!({ "timeout_ms": 1_000 })).await.json();
+        cluster.with(&alice).post("/v1/sessions", None, json!({ "timeout_ms": 1_000 })).await.json();
     let expired = issuer.jwt(&claims("alice", 0));
     let path = format!("/v1/sessions/{}/keepalive", opened.session_id);
     let credential = opened.credential.as_str();
     eventually("its end", async || {
-        for caller in [As { node: &cluster, token: None }, with(&cluster, &expired)] {
+        for caller in [cluster.caller.clone(), cluster.with(&expired)] {
             let own = Some(credential);
             let kept = caller.call(Method::POST, &path, own, None).await;
             let acquired = caller.post("/v1/locks/l/acquire", own, json!({})).await;
@@ -233,7 +233,7 @@ async fn the_secret_of_a_session_alone_does_not_keep_it_alive() {
             caller.call(Method::GET, "/v1/access/me", own, None).await;
             assert!(StreamClient::open(&cluster, opened.session_id, own).await.is_err());
         }
-        let listed: Value = with(&cluster, &admin).get("/v1/sessions").await.json();
+        let listed: Value = cluster.with(&admin).get("/v1/sessions").await.json();
         listed["sessions"].as_array().unwrap().is_empty()
     })
     .await;

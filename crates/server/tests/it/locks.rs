@@ -1,7 +1,7 @@
 //! Locks over HTTP: acquire to release, then each refusal.
 
 use lockkeeper_api::Code;
-use lockkeeper_api::locks::{Acquired, Lock, Locks, Mode, Released, Verified};
+use lockkeeper_api::locks::{Acquired, Lock, Locks, Released};
 use lockkeeper_api::sessions::Sessions;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -59,27 +59,6 @@ async fn a_lock_from_acquire_to_release() {
         node.post("/v1/locks/orders/42/release", Some(&first.credential), json!({ "token": next.token })).await;
     foreign.problem(Code::NotHeld);
     assert!(node.verify("orders/42", next.token).await.held, "nobody frees another's lock");
-}
-
-impl crate::harness::Running {
-    pub(crate) async fn verify(&self, lock: &str, token: u64) -> Verified {
-        self.post(&format!("/v1/locks/{lock}/verify"), None, json!({ "token": token })).await.json()
-    }
-}
-
-#[tokio::test]
-async fn readers_share_and_writers_wait() {
-    let node = Cluster::start(1).await;
-    let (a, b) = (node.session(10_000).await, node.session(10_000).await);
-    for credential in [&a.credential, &b.credential] {
-        let held: Acquired =
-            node.post("/v1/locks/book/acquire", Some(credential), json!({ "mode": "shared" })).await.json();
-        assert_eq!(held.mode, Mode::Shared);
-    }
-    let c = node.session(10_000).await;
-    let busy =
-        node.post("/v1/locks/book/acquire", Some(&c.credential), json!({ "mode": "write", "wait_ms": 50 })).await;
-    assert_eq!(busy.problem(Code::LockBusy).holders.len(), 2);
 }
 
 /// Who waits in vain learns why: the place, and for each holder label, token and since when.

@@ -9,12 +9,12 @@ use lockkeeper_api::locks::Acquired;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::access::{As, enable, principal, with};
+use crate::access::{enable, principal};
 use crate::harness::{Cluster, Running};
 
 async fn limit(node: &Running, name: &str, limits: Value) {
     let change = json!({ "put_namespace": { "name": name, "limits": limits } });
-    As { node, token: None }.change(change).await;
+    node.change(change).await;
 }
 
 async fn namespaces(node: &Running) -> Vec<Namespace> {
@@ -58,7 +58,7 @@ async fn what_a_namespace_has_is_bounded_and_shown() {
     node.post("/v1/locks/orders/1/release", Some(&own), json!({ "token": held.token })).await;
     let again = node.post("/v1/locks/orders/1/acquire", Some(&other), json!({})).await;
     assert_eq!(again.status, StatusCode::OK, "{}", again.text);
-    As { node: &node, token: None }.change(json!({ "delete_namespace": { "name": "orders" } })).await;
+    node.change(json!({ "delete_namespace": { "name": "orders" } })).await;
     assert!(namespaces(&node).await.is_empty());
     let figures = node.get("/metrics").await.text;
     assert!(!figures.contains(r#"lockkeeper_namespace_used{"#), "{figures}");
@@ -137,7 +137,7 @@ async fn requests_above_the_rate_wait_and_are_then_refused_and_others_are_not_he
     let figures = node.get("/metrics").await.text;
     let series = r#"lockkeeper_namespace_requests_refused_total{namespace="orders"}"#;
     assert!(figures.contains(series), "{figures}");
-    As { node: &node, token: None }.change(json!({ "delete_namespace": { "name": "orders" } })).await;
+    node.change(json!({ "delete_namespace": { "name": "orders" } })).await;
     assert!(!node.get("/metrics").await.text.contains(series), "a series goes with the limits");
 }
 
@@ -146,19 +146,19 @@ async fn only_an_administrator_sets_limits_and_an_owner_sees_its_own() {
     let node = Cluster::start(1).await;
     let admin = enable(&node).await;
     let billing = principal(&node, &admin, "billing", json!([])).await.token.unwrap();
-    let admin = with(&node, &admin);
+    let admin = node.with(&admin);
     for (name, owner) in [("orders", json!("billing")), ("parts", Value::Null)] {
         let limits = json!({ "sessions": 1, "requests_per_s": 1_000 });
         admin.change(json!({ "put_namespace": { "name": name, "owner": owner, "limits": limits } })).await;
     }
-    let billing = with(&node, &billing);
+    let billing = node.with(&billing);
     let refused = billing.post("/v1/access", None, json!({ "delete_namespace": { "name": "orders" } })).await;
     refused.problem(Code::Forbidden);
     let own: Namespaces = billing.get("/v1/namespaces").await.json();
     assert_eq!(own.namespaces.iter().map(|one| &one.name[..]).collect::<Vec<_>>(), ["orders"]);
     let all: Namespaces = admin.get("/v1/namespaces").await.json();
     assert_eq!(all.namespaces.len(), 2);
-    As { node: &node, token: None }.get("/v1/namespaces").await.problem(Code::Unauthenticated);
+    node.get("/v1/namespaces").await.problem(Code::Unauthenticated);
     // An idle session of the owner counts, and a refused one makes no log entry.
     billing.post("/v1/sessions", None, json!({})).await;
     billing.post("/v1/sessions", None, json!({})).await.problem(Code::NamespaceFull);
@@ -178,10 +178,10 @@ async fn a_stranger_uses_up_nothing_of_the_rate() {
     let billing = principal(&node, &admin, "billing", reads).await.token.unwrap();
     let stranger = principal(&node, &admin, "stranger", json!([])).await.token.unwrap();
     let limits = json!({ "requests_per_s": 1 });
-    with(&node, &admin).change(json!({ "put_namespace": { "name": "orders", "limits": limits } })).await;
+    node.with(&admin).change(json!({ "put_namespace": { "name": "orders", "limits": limits } })).await;
     for _ in 0..5 {
-        with(&node, &stranger).get("/v1/locks/orders/1").await.problem(Code::Forbidden);
+        node.with(&stranger).get("/v1/locks/orders/1").await.problem(Code::Forbidden);
     }
-    let answered = with(&node, &billing).get("/v1/locks/orders/1").await;
+    let answered = node.with(&billing).get("/v1/locks/orders/1").await;
     assert_eq!(answered.status, StatusCode::OK, "{}", answered.text);
 }

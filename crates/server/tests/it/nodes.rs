@@ -1,7 +1,6 @@
-//! The tree over HTTP: created, read, set, deleted, paged, and changed all or nothing.
+//! The tree over HTTP: created, read, set, deleted and paged.
 
-use lockkeeper_api::locks::Acquired;
-use lockkeeper_api::nodes::{Changed, Kind, Node, TxnDone, TxnResult};
+use lockkeeper_api::nodes::{Changed, Kind, Node};
 use lockkeeper_api::{Code, Data};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -126,41 +125,4 @@ async fn children_come_in_pages() {
     assert_eq!((names(&second)[0].as_str(), second.next_children), ("d", None));
     node.get("/v1/nodes/?children_limit=3").await.problem(Code::BadRequest);
     node.get("/v1/nodes/?children=true&children_limit=0").await.problem(Code::BadRequest);
-}
-
-#[tokio::test]
-async fn transactions_are_all_or_nothing() {
-    let node = Cluster::start(1).await;
-    let session = node.session(10_000).await;
-    let held: Acquired = node.post("/v1/locks/job/acquire", Some(&session.credential), json!({})).await.json();
-    let guarded = |token: u64| {
-        json!({ "operations": [
-            { "op": "lock_held", "lock": "job", "token": token },
-            { "op": "create", "path": "/result", "data": { "text": "1" } },
-            { "op": "set", "path": "/result", "data": { "text": "2" }, "version": 0 },
-            { "op": "check", "path": "/result", "version": 1 },
-            { "op": "delete", "path": "/result", "version": 1 },
-            { "op": "create", "path": "/done" },
-        ] })
-    };
-    let before = node.zxid().await;
-    let failed = node.post("/v1/txn", None, guarded(held.token + 1)).await.problem(Code::TransactionFailed);
-    assert_eq!((failed.operation, failed.cause), (Some(0), Some(Code::NotHeld)));
-    assert_eq!(node.zxid().await, before, "nothing changed");
-
-    let done: TxnDone = node.post("/v1/txn", None, guarded(held.token)).await.json();
-    assert_eq!((done.results.len(), done.zxid), (6, before + 1));
-    assert!(matches!(&done.results[1], TxnResult::Create { path, .. } if path == "/result"));
-    assert!(matches!(done.results[4], TxnResult::Delete));
-    let read: Node = node.get("/v1/nodes/done").await.json();
-    assert_eq!(read.stat.czxid, done.zxid);
-
-    let bad = json!({ "operations": [{ "op": "delete", "path": "/done" }, { "op": "delete", "path": "/../x" }] });
-    let bad = node.post("/v1/txn", None, bad).await.problem(Code::BadPath);
-    assert_eq!(bad.operation, Some(1));
-    node.post("/v1/txn", None, json!({ "operations": [] })).await.problem(Code::BadRequest);
-    let many: Vec<_> = (0..1_025).map(|_| json!({ "op": "check", "path": "/" })).collect();
-    node.post("/v1/txn", None, json!({ "operations": many })).await.problem(Code::BadRequest);
-    node.post("/v1/txn", None, json!({ "operations": [{ "op": "explode" }] })).await.problem(Code::BadRequest);
-    node.get("/v1/nodes/done").await.json::<Node>();
 }

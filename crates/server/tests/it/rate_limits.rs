@@ -6,8 +6,8 @@ use lockkeeper_api::rates::{PermitsTaken, RateView, Rates};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::access::{As, enable, principal};
-use crate::harness::{Cluster, Got, Running};
+use crate::access::{enable, principal};
+use crate::harness::{Caller, Cluster, Got, Running};
 
 async fn take(node: &Running, name: &str, body: Value) -> Got {
     node.post(&format!("/v1/rates/{name}/take"), None, body).await
@@ -100,7 +100,7 @@ async fn a_role_says_who_may_take_and_look() {
     let body = json!({ "limit": 5, "per_ms": 3_600_000 });
     let ask = async |path: &str, token: Option<&str>, body: Option<Value>| {
         let method = if body.is_some() { Method::POST } else { Method::GET };
-        As { node: &node, token }.call(method, path, None, body).await
+        Caller { token: token.map(Into::into), ..node.caller.clone() }.call(method, path, None, body).await
     };
     let mailer = Some(token.as_str());
     assert!(ask("/v1/rates/mails/a/take", mailer, Some(body.clone())).await.json::<PermitsTaken>().granted);
@@ -117,7 +117,7 @@ async fn a_role_says_who_may_take_and_look() {
 async fn a_namespace_bounds_buckets() {
     let node = Cluster::start(1).await;
     let change = json!({ "put_namespace": { "name": "mails", "limits": { "nodes": 2 } } });
-    As { node: &node, token: None }.change(change).await;
+    node.change(change).await;
     let body = json!({ "limit": 5, "per_ms": 3_600_000 });
     assert!(take(&node, "mails/a", body.clone()).await.json::<PermitsTaken>().granted);
     take(&node, "mails/b", body.clone()).await.problem(Code::NamespaceFull);

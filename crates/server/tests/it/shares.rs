@@ -13,30 +13,11 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::harness::{Cluster, Got, PATIENCE, Running, eventually};
+use crate::harness::{Caller, Cluster, Got, PATIENCE, Running, eventually};
 
 /// Calls from another address of this machine.
-struct Neighbour {
-    http: Client,
-    base: String,
-}
-
-impl Neighbour {
-    fn of(node: &Running, last: u8) -> Self {
-        let http = Client::builder().no_proxy().local_address(IpAddr::from([127, 0, 0, last])).build().unwrap();
-        Self { http, base: node.base.clone() }
-    }
-
-    async fn call(&self, method: Method, path: &str, credential: Option<&str>, body: Option<Value>) -> Got {
-        let mut request = self.http.request(method, format!("{}{path}", self.base));
-        if let Some(credential) = credential {
-            request = request.header("lockkeeper-session", credential);
-        }
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        Got::of(request.send().await.unwrap()).await
-    }
+fn from_address(node: &Running, last: u8) -> Caller {
+    Caller::new(Client::builder().local_address(IpAddr::from([127, 0, 0, last])), node.base.clone())
 }
 
 /// The holder of a lock, and the calls that must always succeed.
@@ -138,7 +119,7 @@ async fn waiters_keep_nobody_from_work() {
     assert_eq!(waiting.len(), 12, "of so many sessions as these, three quarters");
     // Far more requests wait than may be at work, and work goes on.
     assert!(node.get("/v1/sessions").await.status.is_success());
-    let neighbour = Neighbour::of(&node, 2);
+    let neighbour = from_address(&node, 2);
     let body = Some(json!({ "wait_ms": 50, "ttl_ms": 5_000 }));
     neighbour.call(Method::POST, "/v1/locks/a/acquire", None, body).await.problem(Code::LockBusy);
     waiting.drain(..).for_each(|one| one.abort());
@@ -177,7 +158,7 @@ async fn what_somebody_has_is_kept_and_given_back_however_much_is_at_work() {
     let _stalled = [stalled(&node, 100).await, stalled(&node, 100).await];
     let told = refused("both are at work", async || node.get("/v1/sessions").await).await;
     names(&told, &["limits.in_flight_requests", "address"]);
-    let neighbour = Neighbour::of(&node, 2);
+    let neighbour = from_address(&node, 2);
     assert!(neighbour.call(Method::GET, "/v1/sessions", None, None).await.status.is_success(), "it has room");
     holder.keeps_and_gives_back(&node, "a").await;
 }
@@ -191,7 +172,7 @@ async fn watches_have_shares() {
         watching.push(node.request(Method::GET, path).send().await.unwrap());
     }
     names(&node.get(path).await.problem(Code::Overloaded), &["limits.watches", "address"]);
-    let neighbour = Neighbour::of(&node, 2);
+    let neighbour = from_address(&node, 2);
     let theirs = neighbour.http.get(format!("{}{path}", neighbour.base)).send().await.unwrap();
     assert_eq!(theirs.status(), StatusCode::OK);
     drop(watching);
@@ -244,7 +225,7 @@ async fn the_oldest_idle_connection_makes_way() {
     for _ in 0..7 {
         open.push(idle(&node).await);
     }
-    let neighbour = Neighbour::of(&node, 2);
+    let neighbour = from_address(&node, 2);
     eventually("a newcomer is let in", async || {
         let got = node.http.get(format!("{}/v1/sessions", node.base)).send().await.unwrap();
         assert!(got.status().is_success());
@@ -277,11 +258,11 @@ async fn an_address_has_its_share_of_connections_and_health_is_told_in_any_case(
     let told = refused("the share is used up", async || Got::of(ask(&ours, "/v1/sessions").await).await).await;
     names(&told, &["limits.connections_per_address", "address"]);
     assert_eq!(told.status, 503);
-    let neighbour = Neighbour::of(&node, 2);
+    let neighbour = from_address(&node, 2);
     for _ in 0..2 {
         watching.push(ask(&neighbour.http, path).await);
     }
-    let neighbour = Neighbour::of(&node, 3);
+    let neighbour = from_address(&node, 3);
     let told = refused("all are taken", async || Got::of(ask(&neighbour.http, "/v1/sessions").await).await).await;
     names(&told, &["limits.connections)"]);
     assert!(told.retry_after_ms.is_some());
@@ -358,7 +339,7 @@ async fn stalled_bodies_have_a_budget() {
     });
     names(&told.await, &["limits.request_bytes_in_flight", "address"]);
     assert!(stuck.len() <= 4, "{} bodies of a megabyte were let in", stuck.len());
-    let neighbour = Neighbour::of(&node, 2);
+    let neighbour = from_address(&node, 2);
     let theirs = neighbour.call(Method::POST, "/v1/nodes/theirs", None, Some(body.clone())).await;
     assert_eq!(theirs.status, StatusCode::CREATED, "{}", theirs.text);
     holder.keeps_and_gives_back(&node, "a").await;
@@ -388,7 +369,7 @@ async fn replies_that_nobody_reads_have_a_budget() {
     });
     names(&told.await, &["limits.reply_bytes_in_flight", "address"]);
     assert!(node.get("/v1/sessions").await.status.is_success(), "what is small needs no room");
-    let theirs = Neighbour::of(&node, 2).call(Method::GET, "/v1/nodes/large", None, None).await;
+    let theirs = from_address(&node, 2).call(Method::GET, "/v1/nodes/large", None, None).await;
     assert!(theirs.status == StatusCode::OK && theirs.text.len() > 1_000_000, "{}", theirs.status);
     drop(silent);
     eventually("room again", async || node.get("/v1/nodes/large").await.status.is_success()).await;

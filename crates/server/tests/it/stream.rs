@@ -337,21 +337,6 @@ fn normal() -> tokio_tungstenite::tungstenite::protocol::CloseFrame {
 }
 
 #[tokio::test]
-async fn a_retry_on_another_stream_is_carried_out_once() {
-    let node = Cluster::start(3).await;
-    let session = node.session(10_000).await;
-    let request_id = Uuid::new_v4().to_string();
-    let mut answers = Vec::new();
-    for at in 0..3 {
-        let (mut wire, _) = StreamClient::greeted(&node.nodes[at], &session.credential).await;
-        let body = json!({ "sequential": true });
-        let id = wire.ask_as(Some(&request_id), json!({ "create_node": { "path": "/s", "body": body } })).await;
-        answers.push(wire.answer(id).await["body"]["path"].clone());
-    }
-    assert_eq!(answers, ["/s0000000000"; 3]);
-}
-
-#[tokio::test]
 async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
     let node = Cluster::start(3).await;
     let session = node.session(20_000).await;

@@ -221,7 +221,7 @@ async fn wrong_credentials_close_the_connection() {
 async fn roles_are_enforced_for_clients_of_zookeeper() {
     let cluster = cluster(1).await;
     let admin = crate::access::enable(&cluster).await;
-    let caller = crate::access::with(&cluster, &admin);
+    let caller = cluster.with(&admin);
     let rules = json!([{ "resource": "locks", "prefix": "orders", "rights": ["acquire"] }]);
     caller.change(json!({ "put_role": { "name": "orders", "rules": rules } })).await;
     let mut bob = Client::open(cluster.zookeeper(0)).await;

@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 
 use lockkeeper_api::cluster::Status;
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::Client;
-use super::{cluster_with, until};
-use crate::harness::{Cluster, Running};
+use super::{cluster_with, until, with_addresses};
+use crate::fronts::front_node;
+use crate::harness::{Cluster, Running, eventually};
 
 /// The reply to a four-letter command.
 pub(super) async fn word(at: SocketAddr, word: &str) -> String {
@@ -150,4 +152,37 @@ async fn a_leader_whose_followers_are_gone_serves_nobody() {
     }
     assert_eq!(word(at, "ruok").await, "imok", "the process is well");
     until(async || !leads(&last).await).await;
+}
+
+#[tokio::test]
+async fn a_front_node_is_an_observer_to_zookeepers_clients() {
+    let cluster = with_addresses().await;
+    let front = front_node(&cluster, 4);
+    let own = front.zookeeper.unwrap();
+    let body = json!({
+        "node_id": 4, "role": "front", "peer_address": front.peer.to_string(), "zookeeper_address": own.to_string(),
+    });
+    let added = cluster.post("/v1/cluster/members", None, body).await;
+    assert!(added.status.is_success(), "{}", added.text);
+    front.ready().await;
+    let mut client = Client::open(own).await;
+    client.create("/a", 0).await.unwrap();
+    let config = client.data("/zookeeper/config").await.unwrap();
+    let config = String::from_utf8(config.to_vec()).unwrap();
+    assert!(config.contains(&format!(":observer;{own}\n")), "{config}");
+    assert_eq!(config.matches(":participant;").count(), 3, "{config}");
+
+    let (srvr, mntr) = (word(own, "srvr").await, word(own, "mntr").await);
+    assert!(srvr.contains("Mode: observer\n"), "{srvr}");
+    for line in ["zk_server_state\tobserver\n", "zk_peer_state\tobserving - broadcast\n", "zk_quorum_size\t3\n"] {
+        assert!(mntr.contains(line), "{line}\n{mntr}");
+    }
+    let leader = front.get("/v1/cluster").await.json::<Status>().leader.unwrap();
+    let leader = usize::try_from(leader).unwrap() - 1;
+    eventually("the leader to count the front node as an observer", async || {
+        let mntr = word(cluster.zookeeper(leader), "mntr").await;
+        let counted = ["zk_synced_followers\t2\n", "zk_synced_observers\t1\n", "zk_learners\t3\n"];
+        counted.iter().all(|line| mntr.contains(line)) && mntr.contains("zk_synced_non_voting_followers\t0\n")
+    })
+    .await;
 }

@@ -13,7 +13,6 @@ mod bounds;
 mod client;
 mod data;
 mod input;
-mod members;
 mod order;
 mod ownership;
 mod queues;
@@ -30,6 +29,18 @@ async fn cluster_with(nodes: u64, adjust: impl Fn(&mut Config)) -> Cluster {
         config.zookeeper.listen = "127.0.0.1:0".into();
         config.zookeeper.tick_ms = 500;
         adjust(config);
+    })
+    .await
+}
+
+/// Three nodes whose configuration has the addresses of their ZooKeeper frontends.
+async fn with_addresses() -> Cluster {
+    cluster_with(3, |config| {
+        for id in 1..=3_u16 {
+            if let Some(peer) = config.peers.get_mut(&id.to_string()) {
+                peer.zookeeper = Some(format!("127.0.0.1:{}", 20_000 + id));
+            }
+        }
     })
     .await
 }

@@ -179,18 +179,6 @@ async fn what_lies_below_is_counted_and_listed() {
     assert!(client.children("/").await.unwrap().contains(&"zookeeper".to_owned()));
 }
 
-#[tokio::test]
-async fn sequences_are_the_directorys_and_an_empty_prefix_is_one() {
-    let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.zookeeper(0)).await;
-    client.create("/q", 0).await.unwrap();
-    assert_eq!(client.create("/q/a-", EPHEMERAL_SEQUENTIAL).await.unwrap(), "/q/a-0000000000");
-    assert_eq!(client.create("/q/", EPHEMERAL_SEQUENTIAL).await.unwrap(), "/q/0000000001");
-    client.delete("/q/0000000001").await.unwrap();
-    assert_eq!(client.create("/q/b", EPHEMERAL_SEQUENTIAL).await.unwrap(), "/q/b0000000002");
-    assert_eq!(client.create("/q/", 0).await, Err(ErrorCode::BadArguments));
-}
-
 /// A request behind many others waits for another command of its node, but no client waits for it: the next request
 /// may release a lock.
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::client::{Client, get, set};
-use super::{cluster, cluster_with, until};
+use super::{cluster, cluster_with, until, with_addresses};
 use crate::harness::eventually;
 use crate::peer_link::PeerLink;
 
@@ -124,14 +124,7 @@ async fn no_watch_is_missed_when_a_node_skips_ahead() {
 
 #[tokio::test]
 async fn a_membership_change_fires_the_watch_on_the_configuration() {
-    let cluster = cluster_with(3, |config| {
-        for id in 1..=3_u16 {
-            if let Some(peer) = config.peers.get_mut(&id.to_string()) {
-                peer.zookeeper = Some(format!("127.0.0.1:{}", 20_000 + id));
-            }
-        }
-    })
-    .await;
+    let cluster = with_addresses().await;
     let mut client = Client::open(cluster.zookeeper(0)).await;
     let asked = client.ask(get("/zookeeper/config", true)).await.unwrap();
     let Reply::Data { data, .. } = asked else { panic!("data") };

@@ -1,4 +1,4 @@
-//! Re-entry of a lock by its session, over HTTP and on the session's stream; and locks without a queue.
+//! Kinds of locks: several under one request, with a delay, re-entered by their session, without a queue.
 
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquired, Lock, Released};
@@ -12,44 +12,12 @@ async fn acquire(node: &Running, lock: &str, credential: &str, body: Value) -> G
     node.post(&format!("/v1/locks/{lock}/acquire"), Some(credential), body).await
 }
 
-async fn release(node: &Running, lock: &str, credential: &str, token: u64) -> Got {
-    node.post(&format!("/v1/locks/{lock}/release"), Some(credential), json!({ "token": token })).await
+async fn release(node: &Running, lock: &str, credential: &str, body: Value) -> Got {
+    node.post(&format!("/v1/locks/{lock}/release"), Some(credential), body).await
 }
 
 async fn shown(node: &Running, lock: &str) -> Lock {
     node.get(&format!("/v1/locks/{lock}")).await.json()
-}
-
-#[tokio::test]
-async fn a_session_holds_its_lock_once_more() {
-    let node = Cluster::start(1).await;
-    let (own, other) = (node.session(20_000).await.credential, node.session(20_000).await.credential);
-    let first: Acquired = acquire(&node, "l", &own, json!({ "reentrant": true })).await.json();
-    assert_eq!(first.holds, 1);
-    // A retry is counted once.
-    let id = Uuid::new_v4();
-    let again = json!({ "reentrant": true, "request_id": id });
-    for _ in 0..2 {
-        let held: Acquired = acquire(&node, "l", &own, again.clone()).await.json();
-        assert_eq!((held.token, held.holds, held.path.as_str()), (first.token, 2, first.path.as_str()));
-    }
-    let third: Acquired = acquire(&node, "l", &own, json!({ "reentrant": true, "wait_ms": 5_000 })).await.json();
-    assert_eq!(third.holds, 3);
-    let view = shown(&node, "l").await;
-    assert_eq!((view.holders.len(), view.holders[0].holds, view.waiting), (1, 3, 0));
-    acquire(&node, "l", &other, json!({ "reentrant": true })).await.problem(Code::LockBusy);
-    acquire(&node, "l", &own, json!({})).await.problem(Code::LockBusy);
-
-    for still_held in [2, 1, 0] {
-        assert!(node.verify("l", first.token).await.held);
-        let released: Released = release(&node, "l", &own, first.token).await.json();
-        assert_eq!(released.still_held, still_held);
-    }
-    release(&node, "l", &own, first.token).await.problem(Code::NotHeld);
-    let next: Acquired = acquire(&node, "l", &other, json!({})).await.json();
-    assert!(next.token > first.token);
-    // Its answer was remembered, but it holds no more.
-    acquire(&node, "l", &own, again).await.problem(Code::NotQueued);
 }
 
 #[tokio::test]
@@ -77,7 +45,7 @@ async fn a_request_names_up_to_256_locks() {
     assert_eq!((all.also.len(), all.also_paths.len()), (255, 255));
     assert_eq!(shown(&node, "m254").await.holders[0].token, all.token);
     let given_back = json!({ "token": all.token, "also": names(255) });
-    node.post("/v1/locks/l/release", Some(&own), given_back).await.json::<Released>();
+    release(&node, "l", &own, given_back).await.json::<Released>();
     assert!(shown(&node, "m254").await.holders.is_empty());
     let problem = acquire(&node, "l", &own, json!({ "also": names(256) })).await.problem(Code::BadRequest);
     assert!(problem.detail.contains("255"), "{problem}");
@@ -118,7 +86,7 @@ async fn a_lock_without_a_queue() {
     let give_back = async {
         let waiting = async || shown(&node, "u").await.waiting == 0;
         eventually("it is not in the queue", waiting).await;
-        release(&node, "u", &own, held.token).await.json::<Released>();
+        release(&node, "u", &own, json!({ "token": held.token })).await.json::<Released>();
     };
     let (next, ()) = tokio::join!(waits, give_back);
     let next: Acquired = next.json();
@@ -128,7 +96,7 @@ async fn a_lock_without_a_queue() {
     let at_once = json!({ "unfair": true, "request_id": id });
     let repeated: Acquired = acquire(&node, "u", &other, at_once).await.json();
     assert_eq!(repeated.token, next.token, "without waiting");
-    release(&node, "u", &other, next.token).await.json::<Released>();
+    release(&node, "u", &other, json!({ "token": next.token })).await.json::<Released>();
 
     // Another call, whose id follows: it has no part in the attempts of that one.
     let following = Uuid::from_u128(id.as_u128().wrapping_add(1));
@@ -144,4 +112,64 @@ async fn sessions_of_100_ms_where_the_configuration_allows_them() {
     assert_eq!(held.session_timeout_ms, 100);
     eventually("it is free again", async || shown(&cluster, "short").await.holders.is_empty()).await;
     assert_eq!(cluster.session(1).await.timeout_ms, 100);
+}
+
+#[tokio::test]
+async fn a_delay_keeps_the_place_of_one_whose_session_expired() {
+    let node = Cluster::start_with(1, |config| config.timing.reap_interval_ms = 60_000).await;
+    let (dies, waits) = (node.session(500).await.credential, node.session(20_000).await.credential);
+    let held: Acquired = acquire(&node, "d", &dies, json!({ "delay_ms": 1_500 })).await.json();
+    assert_eq!(shown(&node, "d").await.holders[0].delay_ms, 1_500);
+    let waiting = acquire(&node, "d", &waits, json!({ "wait_ms": 20_000 }));
+    let seen = async {
+        eventually("the place is kept free", async || {
+            let lock = shown(&node, "d").await;
+            lock.holders.iter().chain(&lock.queue).any(|request| request.delayed_until_ms.is_some())
+        })
+        .await;
+        assert!(!node.verify("d", held.token).await.held, "the dead holder's token holds no more");
+        std::time::Instant::now()
+    };
+    let (granted, seen) = tokio::join!(waiting, seen);
+    let granted: Acquired = granted.json();
+    assert!(granted.token > held.token && seen.elapsed().as_millis() > 500, "{:?}", seen.elapsed());
+    // A release has no delay.
+    let held = granted;
+    release(&node, "d", &waits, json!({ "token": held.token })).await.json::<Released>();
+    acquire(&node, "d", &waits, json!({})).await.json::<Acquired>();
+}
+
+#[tokio::test]
+async fn bad_requests_name_the_field_and_change_nothing() {
+    let node = Cluster::start(1).await;
+    let session = node.session(20_000).await.credential;
+    let before = node.zxid().await;
+    let many: Vec<String> = (0..256).map(|n| format!("l{n}")).collect();
+    for (body, field) in [
+        (json!({ "also": many }), "'also'"),
+        (json!({ "also": ["b", "b"] }), "lock b"),
+        (json!({ "also": ["a"] }), "lock a"),
+        (json!({ "also": "b" }), "sequence"),
+        (json!({ "mode": "permit" }), "'permits'"),
+        (json!({ "mode": "permit", "permits": 0 }), "'permits'"),
+        (json!({ "mode": "permit", "permits": 1_001 }), "'permits'"),
+        (json!({ "mode": "permit", "permits": 70_000 }), "70000"),
+        (json!({ "permits": 2 }), "'permits'"),
+        (json!({ "mode": "shared", "permits": 2 }), "'permits'"),
+        (json!({ "delay_ms": 600_001 }), "'delay_ms'"),
+        (json!({ "delay_ms": -1 }), "-1"),
+    ] {
+        let problem = acquire(&node, "a", &session, body.clone()).await.problem(Code::BadRequest);
+        assert!(problem.detail.contains(field), "{body}: {problem}");
+    }
+    for also in ["", "/b", "b//c", "..", "b/../c"] {
+        let problem = acquire(&node, "a", &session, json!({ "also": [also] })).await.problem(Code::BadPath);
+        assert!(problem.detail.contains("'also'"), "{problem}");
+        release(&node, "a", &session, json!({ "token": 1, "also": [also] })).await.problem(Code::BadPath);
+    }
+    release(&node, "a", &session, json!({ "token": 1, "also": ["a"] })).await.problem(Code::BadRequest);
+    node.call(reqwest::Method::POST, "/v1/locks/a/downgrade", Some(&session), Some(json!({})))
+        .await
+        .problem(Code::BadRequest);
+    assert_eq!(node.zxid().await, before, "nothing changed");
 }
