@@ -2,9 +2,7 @@
 
 use lockkeeper_client::api::Code;
 use lockkeeper_client::api::access::{AccessChange, AccessChanged, AccessQuestion, Resource, Right, Rule};
-use lockkeeper_client::{
-    AccessToken, Client, Error, Options, Paging, Session, SessionOptions, Transport, WatchOptions,
-};
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, Transport, WatchOptions};
 use tokio::time::{Duration, sleep};
 
 use crate::test_cluster::{TestCluster, soon};
@@ -33,57 +31,12 @@ async fn billing(test: &TestCluster, admin: &Client) -> (Client, String) {
     (with_token(test, &made), made.token_id.unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_the_caller_draws_counts_once_its_hash_is_known() {
-    let test = TestCluster::new().await;
-    let token = AccessToken::draw();
-    let enable = AccessChange::Enable { token_hash: Some(token.hash()) };
-    // The second call is the repetition of one whose answer was lost.
-    for _ in 0..2 {
-        let made = soon(test.client.change_access(&enable)).await.unwrap();
-        assert!(made.token.is_none() && made.token_id.is_some(), "{made:?}");
-    }
-    let options = Options { token: Some(token), ..Options::default() };
-    let admin = Client::new(test.cluster.endpoints(), options).unwrap();
-    assert_eq!(soon(admin.who_am_i()).await.unwrap().principals, ["admin"]);
-}
-
 fn question(right: Right, name: &str) -> AccessQuestion {
     AccessQuestion { resource: Resource::Locks, name: name.into(), right, principal: None, consistency: None }
 }
 
 async fn open(client: &Client, transport: Transport) -> Result<Session, Error> {
     soon(Session::open(client, &SessionOptions { transport, ..SessionOptions::default() })).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_token_nothing_is_allowed_once_access_control_is_enforced() {
-    let test = TestCluster::new().await;
-    assert!(!soon(test.client.who_am_i()).await.unwrap().enabled);
-    assert!(soon(test.client.check_access(&question(Right::Force, "a"))).await.unwrap().allowed, "it is not enforced");
-    let admin = enforced(&test).await;
-    for refused in [
-        soon(test.client.lock("a")).await.err(),
-        soon(test.client.sessions(&Paging::default())).await.err(),
-        soon(test.client.access()).await.err(),
-        soon(test.client.change_access(&AccessChange::Disable {})).await.err(),
-        open(&test.client, Transport::Stream).await.err(),
-        soon(test.client.watch(WatchOptions::new("/a")).next()).await.unwrap().err(),
-    ] {
-        let code = refused.as_ref().and_then(Error::code);
-        assert_eq!(code, Some(Code::Unauthenticated), "{refused:?}");
-    }
-    let unknown = soon(test.client.who_am_i()).await.unwrap();
-    assert!(unknown.enabled && unknown.principals.is_empty() && unknown.roles.is_empty(), "{unknown:?}");
-    assert!(soon(Client::connect(test.cluster.endpoints())).await.is_ok(), "anybody may ask who he is");
-    assert!(soon(test.client.all_ready(Duration::from_secs(5))).await);
-
-    let known = soon(admin.who_am_i()).await.unwrap();
-    assert_eq!((known.principals, known.roles), (vec!["admin".to_owned()], vec!["admin".to_owned()]));
-    let last = AccessChange::Revoke { principal: "admin".into(), role: "admin".into() };
-    assert!(soon(admin.change_access(&last)).await.is_err(), "nobody would have the right to administer");
-    soon(admin.change_access(&AccessChange::Disable {})).await.unwrap();
-    soon(test.client.lock("a")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkeeper_client::api::gates::{self, Begin, Finish};
 use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::{
-    Begun, Done, Fingerprint, GateTicket, IfUnreachable, InProgress, Keep, LONGEST_KEEP, OnceError, UNPROTECTED,
+    Begun, Done, GateTicket, IfUnreachable, InProgress, Keep, LONGEST_KEEP, OnceError, UNPROTECTED,
 };
-use lockkeeper_client::{Client, Error, Options, Paging, Session, SessionOptions, Transport};
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, Transport};
 use lockkeeper_server::local::Cluster;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -115,18 +115,6 @@ async fn one_of_many_proceeds_and_all_others_hear_of_it() {
 }
 
 #[tokio::test]
-async fn another_operation_under_the_same_key_is_refused_pending_or_done() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let gate = session.gate("k");
-    let ticket = proceed(gate.begin("a").await.unwrap());
-    assert_eq!(gate.begin("b").await.unwrap_err().code(), Some(Code::GateMismatch));
-    ticket.finish("", DAY).await.unwrap();
-    assert_eq!(gate.begin("b").await.unwrap_err().code(), Some(Code::GateMismatch));
-    assert_eq!(done(gate.begin("a").await.unwrap()).result, b"");
-}
-
-#[tokio::test]
 async fn a_gate_that_failed_is_open_and_the_token_grows() {
     let setting = TestCluster::new().await;
     let session = setting.session().await;
@@ -160,19 +148,6 @@ async fn a_dropped_ticket_says_nothing_and_the_end_of_the_session_does() {
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_frees_the_gate_when_its_session_expires() {
-    let setting = TestCluster::new().await;
-    let next = setting.session().await;
-    let short = SessionOptions { timeout: Duration::from_millis(500), ..SessionOptions::default() };
-    let worker = Session::open(&setting.client, &short).await.unwrap();
-    let ticket = proceed(worker.gate("k").begin("f").await.unwrap());
-    let token = ticket.token();
-    // Without a word: the last that has the session stops its keepalives.
-    drop((worker, ticket));
-    assert!(until_proceed(&next, "k").await.token() > token);
-}
-
-#[tokio::test]
 async fn work_that_takes_too_long_is_told_before_another_may_begin() {
     let setting = TestCluster::new().await;
     let (slow, next) = (setting.session().await, setting.session().await);
@@ -192,15 +167,6 @@ async fn work_that_takes_too_long_is_told_before_another_may_begin() {
     assert_eq!(late.code(), Some(Code::GateNotPending));
     second.finish("in time", DAY).await.unwrap();
     assert_eq!(done(slow.gate("k").begin("f").await.unwrap()).result, b"in time");
-}
-
-#[tokio::test]
-async fn a_result_that_is_kept_no_longer_lets_the_operation_be_done_anew() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let ticket = proceed(session.gate("k").begin("f").await.unwrap());
-    ticket.finish("x", Duration::from_millis(50)).await.unwrap();
-    let _again = until_proceed(&session, "k").await;
 }
 
 #[tokio::test]
@@ -289,87 +255,6 @@ async fn gates_without_a_session_open_when_their_time_is_over() {
     let session = setting.session().await;
     let next = until_proceed(&session, "plain").await;
     assert!(next.token() > token);
-}
-
-#[tokio::test]
-async fn what_is_out_of_bounds_is_refused_and_changes_nothing() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    for key in ["", "..", "a/../b", "a//b", "/a", &"x".repeat(300)] {
-        let refused = session.gate(key).begin("f").await.unwrap_err();
-        assert!(matches!(refused.code(), Some(Code::BadPath | Code::BadRequest)), "{key:?}: {refused}");
-    }
-    let gate = session.gate("k");
-    for fingerprint in ["", &"x".repeat(257)] {
-        assert_eq!(gate.begin(fingerprint).await.unwrap_err().code(), Some(Code::BadRequest));
-    }
-    for pending in [Duration::ZERO, 2 * DAY] {
-        let refused = gate.clone().pending(pending).begin("f").await.unwrap_err();
-        assert_eq!(refused.code(), Some(Code::BadRequest), "{refused}");
-    }
-    assert_eq!(setting.client.gate("k").await.unwrap_err().code(), Some(Code::NotFound));
-    let ticket = proceed(gate.begin("f").await.unwrap());
-    let too_large = ticket.finish(vec![0; 64 * 1024 + 1], DAY).await.unwrap_err();
-    assert!(matches!(too_large.code(), Some(Code::TooLarge | Code::BadRequest)), "{too_large}");
-    in_progress(gate.begin("f").await.unwrap());
-}
-
-/// Nodes go and come back while operations are asked for twice each: a lost answer is asked for again and counts once.
-#[tokio::test]
-async fn each_operation_runs_once_while_nodes_go_and_come_back() {
-    let mut three = TestCluster::of(3).await;
-    let sessions = [three.session().await, three.session().await];
-    let (runs, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let mut asking = JoinSet::new();
-    for session in sessions {
-        let (runs, stop) = (runs.clone(), stop.clone());
-        asking.spawn(async move {
-            let mut asked = 0;
-            while stop.load(Ordering::SeqCst) == 0 {
-                let work = async |_| {
-                    runs.fetch_add(1, Ordering::SeqCst);
-                    Ok::<_, String>(Vec::new())
-                };
-                session.gate(format!("op/{asked}")).run_once("f", DAY, work).await.unwrap();
-                asked += 1;
-            }
-            asked
-        });
-    }
-    for node in 1..=3 {
-        three.cluster.stop(node).await.unwrap();
-        let before = runs.load(Ordering::SeqCst);
-        let give_up_at = Instant::now() + SOON;
-        while runs.load(Ordering::SeqCst) < before + 5 {
-            assert!(Instant::now() < give_up_at, "nothing is done without node {node}");
-            sleep(Duration::from_millis(10)).await;
-        }
-        three.cluster.restart(node).await.unwrap();
-    }
-    stop.store(1, Ordering::SeqCst);
-    let asked = timeout(SOON, asking.join_all()).await.unwrap();
-    let operations: u32 = asked.into_iter().max().unwrap();
-    assert_eq!(runs.load(Ordering::SeqCst), operations, "each of {operations} operations ran once");
-}
-
-#[tokio::test]
-async fn gates_in_use_are_listed() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let of_payment = Fingerprint::of(&("ann", 10)).unwrap();
-    let mut tickets = Vec::new();
-    for number in 0..3 {
-        tickets.push(proceed(session.gate(format!("pay/{number}")).begin(&of_payment).await.unwrap()));
-    }
-    let (mut found, mut paging) = (Vec::new(), Paging { limit: Some(2), ..Paging::default() });
-    loop {
-        let page = setting.client.gates(Some("pay/"), &paging).await.unwrap();
-        found.extend(page.gates.into_iter().map(|gate| (gate.key, gate.token)));
-        let Some(next) = page.next else { break };
-        paging.after = Some(next);
-    }
-    let expected: Vec<_> = tickets.iter().map(|ticket| (ticket.key().to_owned(), ticket.token())).collect();
-    assert_eq!(found, expected);
 }
 
 /// The work of a gate whose cluster is gone: refused, or run without the gate, as its caller has declared.
