@@ -1,5 +1,5 @@
 //! How a client reacts when an endpoint fails, against scripted endpoints: which failure leads where, what is repeated
-//! and what is not, and when a session counts as lost. The real cluster's part is tested in the command line's crate.
+//! and what is not, and when a session counts as lost. The real cluster's part is in `locks/trouble`.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

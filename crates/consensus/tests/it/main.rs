@@ -1,5 +1,5 @@
-//! Consensus in use: clusters in one process over a network in memory, real sockets, real processes, and peers that do
-//! not keep to the protocol.
+//! Consensus in use: clusters in one process over a network in memory, real sockets, and peers that do not keep to the
+//! protocol.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without may end it; helpers belong to the tests")]
 
@@ -14,7 +14,5 @@ mod fronts;
 mod hostile;
 mod listener;
 mod memory_network;
-mod processes;
-mod rollback;
 mod tls;
 mod transport;
