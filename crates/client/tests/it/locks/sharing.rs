@@ -1,5 +1,4 @@
-//! In-process sharing: one place in the cluster's queue, turns that never overlap, and other processes served within
-//! the cap.
+//! In-process sharing: one place in the cluster's queue, and turns that never overlap.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,9 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockkeeper_client::{Error, Session, Sharing};
-use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::test_cluster::{SOON, TestCluster, soon};
 
@@ -56,59 +54,6 @@ async fn many_tasks_have_one_place_in_the_queue_and_turns_never_overlap() {
     assert!(tokens.first() > Some(&before));
     assert!((4..=8).contains(&tokens.len()), "{} grants for 64 turns, 16 to a grant", tokens.len());
     setting.until("a", 0, 0).await;
-}
-
-#[tokio::test]
-async fn another_session_is_served_within_the_cap() {
-    const CAP: u32 = 5;
-    let setting = TestCluster::new().await;
-    let (session, other) = (setting.session().await, setting.session().await);
-    let lock = session.lock("a").shared_in_process(passes(CAP));
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let first = lock.lock().await.unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut tasks = JoinSet::new();
-    for _ in 0..8 {
-        let (lock, log, stop) = (lock.clone(), log.clone(), stop.clone());
-        tasks.spawn(async move {
-            while !stop.load(Ordering::SeqCst) {
-                let guard = lock.lock().await.unwrap();
-                log.lock().await.push(("here", guard.token()));
-                drop(guard);
-            }
-        });
-    }
-    let waiting = tokio::spawn({
-        let (lock, log, stop) = (other.lock("a"), log.clone(), stop.clone());
-        async move {
-            let guard = lock.lock().await.unwrap();
-            log.lock().await.push(("elsewhere", guard.token()));
-            stop.store(true, Ordering::SeqCst);
-        }
-    });
-    setting.until("a", 1, 1).await;
-    assert!(log.lock().await.is_empty());
-    drop(first);
-    soon(waiting).await.unwrap();
-    soon(tasks.join_all()).await;
-    let log = log.lock().await;
-    let turns_before = log.iter().take_while(|(who, _)| *who == "here").count();
-    assert!(turns_before <= CAP as usize, "{turns_before} turns before the one who waited elsewhere");
-    assert!(log.windows(2).all(|pair| pair[0].1 <= pair[1].1), "tokens go back: {log:?}");
-    setting.until("a", 0, 0).await;
-}
-
-#[tokio::test]
-async fn an_old_grant_is_not_passed_on() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let lock = session.lock("a").shared_in_process(Sharing { max_passes: 1_000, max_time: Duration::from_millis(20) });
-    let first = lock.lock().await.unwrap();
-    let token = first.token();
-    let waiting = tokio::spawn(async move { lock.lock().await.unwrap().token() });
-    sleep(Duration::from_millis(30)).await;
-    first.release().await.unwrap();
-    assert!(soon(waiting).await.unwrap() > token);
 }
 
 #[tokio::test]

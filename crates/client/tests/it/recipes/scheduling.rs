@@ -1,16 +1,12 @@
-//! Schedules against a real cluster: once per tick over all workers, take-over, policies, and what is refused.
+//! Schedules against a real cluster: begun again, taken over, handed over, and what is refused.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_client::api::Data;
-use lockkeeper_client::api::nodes::SetData;
 use lockkeeper_client::recipes::{
-    Missed, Overlap, RecipeError, Schedule, ScheduleSpec, ScheduleState, Tick, TickOutcome, TickTurn,
+    Missed, Overlap, RecipeError, Schedule, ScheduleSpec, ScheduleState, TickOutcome, TickTurn,
 };
 use lockkeeper_client::{Error, Session};
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::test_cluster::{SOON, TestCluster, soon};
@@ -42,64 +38,6 @@ async fn until_state(schedule: &Schedule, reached: impl Fn(&ScheduleState) -> bo
             other => assert!(Instant::now() < give_up_at, "{other:?}"),
         }
         sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Lets a worker make the schedule's node, and makes it look as if the last decision was so long ago.
-async fn made_days_ago(session: &Session, job: &str, spec: &ScheduleSpec, days: u64) -> Schedule {
-    let schedule = session.schedule(job, spec.clone()).unwrap();
-    let worker = tokio::spawn({
-        let schedule = schedule.clone();
-        async move { schedule.next().await }
-    });
-    let state = until_state(&schedule, |_| true).await;
-    worker.abort();
-    assert!(worker.await.unwrap_err().is_cancelled());
-    let mut json = serde_json::to_value(&state).unwrap();
-    let now_ms = session.client().cluster_clock().await.unwrap().clock_ms;
-    // Noon of an earlier day: so many midnights have passed since.
-    let noon_ms = now_ms / 86_400_000 * 86_400_000 - days * 86_400_000 + 43_200_000;
-    json["last"] = serde_json::json!(Tick::at_millis(noon_ms));
-    let set = SetData { data: Data::Text(json.to_string()) };
-    session.client().set(&format!("/cron/{job}"), &set, None).await.unwrap();
-    schedule
-}
-
-#[tokio::test]
-async fn each_tick_is_done_once_over_all_workers_and_none_early() {
-    let setting = TestCluster::of(3).await;
-    let runs: Arc<Mutex<BTreeMap<Tick, Vec<u64>>>> = Arc::default();
-    let mut workers = Vec::new();
-    for number in 0..5 {
-        let session = setting.session().await;
-        let schedule = session.schedule("reports/all", every_second()).unwrap().label(format!("worker {number}"));
-        let runs = runs.clone();
-        workers.push(tokio::spawn(async move {
-            let work = |turn: TickTurn| {
-                runs.lock().entry(turn.tick).or_default().push(turn.token);
-                async move { Ok::<_, Error>(format!("by {number}")) }
-            };
-            schedule.run(work).await
-        }));
-    }
-    let session = setting.session().await;
-    let schedule = session.schedule("reports/all", every_second()).unwrap();
-    let state = until_state(&schedule, |state| state.history.len() >= 5).await;
-    workers.iter().for_each(tokio::task::JoinHandle::abort);
-
-    let spec = every_second();
-    let mut before: Option<(Tick, u64)> = None;
-    for ended in state.history {
-        let worker = ended.worker.unwrap();
-        assert_eq!((ended.outcome, ended.through, worker.attempt), (TickOutcome::Done, None, 1));
-        assert_eq!(ended.message, worker.label.replace("worker", "by"));
-        assert!(worker.started_ms >= ended.tick.as_millis() && ended.ended_ms >= worker.started_ms, "{worker:?}");
-        assert_eq!(runs.lock()[&ended.tick], [worker.token]);
-        if let Some((tick, token)) = before {
-            assert_eq!(spec.next_after(tick), Some(ended.tick));
-            assert!(worker.token > token);
-        }
-        before = Some((ended.tick, worker.token));
     }
 }
 
@@ -254,69 +192,6 @@ async fn a_late_worker_that_gets_the_gate_of_an_ended_tick_does_nothing() {
     setting.client.delete(&format!("/gates/cron/a/{tick}"), None).await.unwrap();
     let next = soon(schedule.next()).await.unwrap();
     assert!(next.tick() > tick);
-}
-
-#[tokio::test]
-async fn ticks_that_become_due_meanwhile_are_skipped_or_wait() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let skip = ScheduleSpec::new("* * * * * *").unwrap();
-    for (job, spec) in [("skip", skip), ("queue", every_second())] {
-        let schedule = session.schedule(job, spec.clone()).unwrap();
-        let run = soon(schedule.next()).await.unwrap();
-        let first = run.tick();
-        // This worker is the only one: it decides while it works.
-        if job == "queue" {
-            until_state(&schedule, |state| state.open.len() == 3).await;
-            run.finish("").await.unwrap();
-            let second = soon(schedule.next()).await.unwrap();
-            assert_eq!(Some(second.tick()), spec.next_after(first));
-        } else {
-            let skipped = |state: &ScheduleState| {
-                state.history.back().is_some_and(|ended| ended.outcome == TickOutcome::Overlapped)
-            };
-            let state = until_state(&schedule, |state| skipped(state) && state.history[0].through.is_some()).await;
-            assert_eq!(Some(state.history[0].tick), spec.next_after(first));
-            assert_eq!(state.open.len(), 1);
-            run.finish("").await.unwrap();
-            let second = soon(schedule.next()).await.unwrap();
-            assert!(second.tick() > state.history[0].through.unwrap());
-        }
-    }
-}
-
-#[tokio::test]
-async fn ticks_without_any_worker_go_by_the_policy() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let all = daily().missed(Missed::All);
-    let schedule = made_days_ago(&session, "all", &all, 3).await;
-    let mut ticks = Vec::new();
-    for _ in 0..3 {
-        let run = soon(schedule.next()).await.unwrap();
-        ticks.push(run.tick());
-        run.finish("caught up").await.unwrap();
-    }
-    assert_eq!((all.next_after(ticks[0]), all.next_after(ticks[1])), (Some(ticks[1]), Some(ticks[2])));
-
-    let once = daily().missed(Missed::Once);
-    let schedule = made_days_ago(&session, "once", &once, 3).await;
-    let run = soon(schedule.next()).await.unwrap();
-    assert_eq!(run.tick(), ticks[2]);
-    run.finish("for all").await.unwrap();
-    let state = schedule.state().await.unwrap().unwrap();
-    let missed = &state.history[0];
-    assert_eq!((missed.outcome, missed.tick, missed.through), (TickOutcome::Missed, ticks[0], Some(ticks[1])));
-
-    let schedule = made_days_ago(&session, "skip", &daily(), 3).await;
-    let waiting = tokio::spawn({
-        let schedule = schedule.clone();
-        async move { schedule.next().await }
-    });
-    let state = until_state(&schedule, |state| state.last == ticks[2]).await;
-    assert_eq!((state.open.len(), state.history[0].outcome), (0, TickOutcome::Missed));
-    assert!(!waiting.is_finished());
-    waiting.abort();
 }
 
 #[tokio::test]

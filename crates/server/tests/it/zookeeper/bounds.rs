@@ -1,13 +1,12 @@
 //! Limits of the replicated state, reached by ZooKeeper clients.
 
-use lockkeeper_api::access::{AccessChanged, WhoAmI};
-use lockkeeper_api::cluster::Status;
+use lockkeeper_api::access::WhoAmI;
 use lockkeeper_zookeeper::ErrorCode;
 use reqwest::Method;
 use serde_json::json;
 
 use super::access::auth;
-use super::client::{Client, create};
+use super::client::Client;
 use super::cluster_with;
 use crate::harness::Got;
 
@@ -31,54 +30,12 @@ async fn a_session_owns_a_limited_number_of_ephemerals() {
 }
 
 #[tokio::test]
-async fn a_full_state_refuses_more_data() {
-    let cluster = cluster_with(1, |config| config.limits.state_mib = 16).await;
-    let mut client = Client::open(cluster.zookeeper(0)).await;
-    let data = vec![b'x'; 1_000_000];
-    let mut made = 0;
-    let refused = loop {
-        match client.ask(create(&format!("/large-{made}"), &data, 0)).await {
-            Ok(_) => made += 1,
-            Err(error) => break error,
-        }
-    };
-    assert_eq!((made, refused), (16, ErrorCode::QuotaExceeded));
-    let log = async || cluster.get("/v1/cluster").await.json::<Status>().last_log_index;
-    let before = log().await;
-    for _ in 0..20 {
-        assert_eq!(client.ask(create("/large", &data, 0)).await.err(), Some(ErrorCode::QuotaExceeded));
-    }
-    let entries = log().await - before;
-    assert!(entries < 10, "20 refusals made {entries} log entries");
-    client.create("/locks", 0).await.unwrap();
-    client.delete("/large-0").await.unwrap();
-    client.set("/large-1", &data).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_namespace_has_no_more_than_its_limits() {
-    let cluster = cluster_with(1, |_| {}).await;
-    let limits = json!({ "lock_requests": 1, "nodes": 4 });
-    let change = json!({ "put_namespace": { "name": "orders", "limits": limits } });
-    cluster.post("/v1/access", None, change).await.json::<AccessChanged>();
-    let mut client = Client::open(cluster.zookeeper(0)).await;
-    for directory in ["/locks", "/locks/orders", "/locks/orders/1"] {
-        client.create(directory, 0).await.unwrap();
-    }
-    client.create("/locks/orders/1/lock-", EPHEMERAL_SEQUENTIAL).await.unwrap();
-    assert_eq!(client.create("/locks/orders/1/lock-", EPHEMERAL_SEQUENTIAL).await, Err(ErrorCode::QuotaExceeded));
-    client.create("/orders", 0).await.unwrap();
-    assert_eq!(client.create("/orders/a", 0).await, Err(ErrorCode::QuotaExceeded));
-    client.create("/parts", 0).await.unwrap();
-}
-
-#[tokio::test]
 async fn requests_above_the_rate_of_a_namespace_are_throttled_and_deletions_are_not() {
     let cluster = cluster_with(1, |_| {}).await;
     let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/orders", 0).await.unwrap();
     let change = json!({ "put_namespace": { "name": "orders", "limits": { "requests_per_s": 1 } } });
-    cluster.post("/v1/access", None, change).await.json::<AccessChanged>();
+    cluster.change(change).await;
     let mut throttled = 0;
     for _ in 0..5 {
         throttled += usize::from(client.set("/orders", b"x").await == Err(ErrorCode::ThrottledOp));
@@ -101,7 +58,7 @@ async fn an_owner_above_its_rate_deletes_and_closes() {
     let owner = Got::of(me.await.unwrap()).await.json::<WhoAmI>().principals[0].clone();
     let limits = json!({ "requests_per_s": 1 });
     let change = json!({ "put_namespace": { "name": "orders", "owner": owner, "limits": limits } });
-    cluster.post("/v1/access", None, change).await.json::<AccessChanged>();
+    cluster.change(change).await;
     for _ in 0..6 {
         let open = cluster.request(Method::POST, "/v1/sessions").basic_auth("billing", Some("secret"));
         open.json(&json!({})).send().await.unwrap();
