@@ -1,7 +1,5 @@
 //! `lockkeeper top`: a live view of members, rates and locks.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use lockkeeper_api::locks::Locks;
 use lockkeeper_client::{Client, Paging};
 use nix::sys::signal::{Signal, raise};
@@ -13,7 +11,7 @@ use crate::args::{Common, Top};
 use crate::connect::client;
 use crate::doctor::survey::Survey;
 use crate::failure::{EXIT_UNREACHABLE, Failure};
-use crate::output::{print_json, print_json_line, print_line};
+use crate::output::{now_ms, print_json, print_json_line, print_line};
 use crate::signals::Stops;
 use crate::top::frame::Frame;
 use crate::top::render::lines;
@@ -100,9 +98,4 @@ async fn ask(common: &Common, args: &Top, client: &Client) -> (Survey, Result<Lo
     let (survey, locks) =
         futures::join!(Survey::take(client, common.patience), client.locks(args.prefix.as_deref(), &page));
     (survey, locks.map_err(|error| error.to_string()))
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

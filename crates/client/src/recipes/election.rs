@@ -10,9 +10,9 @@ use std::time::Duration;
 use lockkeeper_api::Data;
 
 use super::ephemeral::run_to_completion;
-use super::error::RecipeError;
+use super::error::{RecipeError, check_data};
 use super::gapless_watch::{GaplessWatch, Observed, bytes_of, read_node};
-use super::leadership::{ElectionPaths, Leadership, check_data};
+use super::leadership::{ElectionPaths, Leadership, MAX_DATA_BYTES};
 use crate::client::Client;
 use crate::locks::Guard;
 use crate::routes::Reading;
@@ -78,7 +78,7 @@ impl Election {
     /// # Errors
     /// [`Error::Lost`](crate::Error::Lost) if the session is lost; otherwise see [`RecipeError`].
     pub async fn campaign(&self, data: &[u8]) -> Result<Leadership, RecipeError> {
-        check_data(data)?;
+        check_data("a leader's", data, MAX_DATA_BYTES)?;
         let guard = self.lock().lock().await?;
         self.announce(guard, data).await
     }
@@ -88,7 +88,7 @@ impl Election {
     /// # Errors
     /// As [`campaign`](Self::campaign).
     pub async fn try_campaign(&self, data: &[u8]) -> Result<Option<Leadership>, RecipeError> {
-        check_data(data)?;
+        check_data("a leader's", data, MAX_DATA_BYTES)?;
         match self.lock().try_lock().await? {
             Some(guard) => self.announce(guard, data).await.map(Some),
             None => Ok(None),
@@ -100,7 +100,7 @@ impl Election {
     /// # Errors
     /// As [`campaign`](Self::campaign).
     pub async fn campaign_timeout(&self, data: &[u8], wait: Duration) -> Result<Option<Leadership>, RecipeError> {
-        check_data(data)?;
+        check_data("a leader's", data, MAX_DATA_BYTES)?;
         match self.lock().lock_timeout(wait).await? {
             Some(guard) => self.announce(guard, data).await.map(Some),
             None => Ok(None),

@@ -120,6 +120,14 @@ impl RecipeError {
     }
 }
 
+/// Refuses data of more than `most` bytes. `whose` stands before "data" in the message.
+pub(super) fn check_data(whose: &str, data: &[u8], most: usize) -> Result<(), RecipeError> {
+    if data.len() <= most {
+        return Ok(());
+    }
+    Err(RecipeError::BadArgument(format!("{whose} data are at most {most} bytes, these are {}", data.len())))
+}
+
 /// The operation that made the cluster refuse a transaction, and why.
 pub(crate) fn refused_operation(error: &Error) -> Option<(u32, Code)> {
     match error {

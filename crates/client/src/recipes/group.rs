@@ -8,7 +8,7 @@ use lockkeeper_api::{Code, Data};
 use super::cache::{CacheChange, Image, TreeCache};
 use super::cache_sync::load_tree;
 use super::ephemeral::{EphemeralNode, run_to_completion};
-use super::error::RecipeError;
+use super::error::{RecipeError, check_data};
 use super::gapless_watch::read_node;
 use super::path::{self, RecipePath, check_part};
 use super::until_lost::until_lost;
@@ -64,7 +64,7 @@ impl Group {
     /// [`RecipeError::Taken`]; otherwise see [`RecipeError`].
     pub async fn join(&self, name: &str, data: &[u8]) -> Result<Membership, RecipeError> {
         check_part(name)?;
-        check_data(data)?;
+        check_data("a member's", data, MAX_MEMBER_BYTES)?;
         let (group, path) = (self.clone(), self.path.child(name));
         let data = Data::from_bytes(data);
         let join = run_to_completion(&self.session, async move { group.enter(path, data).await });
@@ -113,16 +113,6 @@ impl Group {
         let cache = self.session.client().tree_cache(self.path()).await?;
         Ok(Members { path: self.path().into(), cache })
     }
-}
-
-fn check_data(data: &[u8]) -> Result<(), RecipeError> {
-    if data.len() <= MAX_MEMBER_BYTES {
-        return Ok(());
-    }
-    Err(RecipeError::BadArgument(format!(
-        "a member's data are at most {MAX_MEMBER_BYTES} bytes, these are {}",
-        data.len()
-    )))
 }
 
 fn name_of<'a>(group: &str, path: &'a str) -> Option<&'a str> {
@@ -206,7 +196,7 @@ impl Membership {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn set_data(&self, data: &[u8]) -> Result<(), RecipeError> {
-        check_data(data)?;
+        check_data("a member's", data, MAX_MEMBER_BYTES)?;
         let set = SetData { data: Data::from_bytes(data) };
         self.node.session().client().set(self.node.path(), &set, None).await?;
         Ok(())

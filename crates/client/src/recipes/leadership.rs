@@ -10,14 +10,14 @@ use lockkeeper_api::{Code, Data};
 use tokio::task::JoinHandle;
 
 use super::ephemeral::{EphemeralNode, run_to_completion};
-use super::error::{RecipeError, refused_operation};
+use super::error::{RecipeError, check_data, refused_operation};
 use super::path::{RecipePath, make_directories};
 use crate::error::Error;
 use crate::locks::Guard;
 use crate::session::Session;
 
 /// Largest data of a leader, in bytes.
-const MAX_DATA_BYTES: usize = 64 * 1024;
+pub(super) const MAX_DATA_BYTES: usize = 64 * 1024;
 /// The directory of all elections, and the reserved part of a name below which leaders' nodes are.
 const ROOT: &str = "/elections";
 const LEADER: &str = "_leader";
@@ -56,16 +56,6 @@ impl ElectionPaths {
     pub(super) fn node(&self, token: u64) -> String {
         format!("{}/{token:020}", self.leaders())
     }
-}
-
-pub(super) fn check_data(data: &[u8]) -> Result<(), RecipeError> {
-    if data.len() <= MAX_DATA_BYTES {
-        return Ok(());
-    }
-    Err(RecipeError::BadArgument(format!(
-        "a leader's data are at most {MAX_DATA_BYTES} bytes, these are {}",
-        data.len()
-    )))
 }
 
 /// What a leader owns until it resigns.
@@ -189,7 +179,7 @@ impl Leadership {
     /// # Errors
     /// [`RecipeError::Stale`] if it does not; otherwise see [`RecipeError`].
     pub async fn proclaim(&self, data: &[u8]) -> Result<(), RecipeError> {
-        check_data(data)?;
+        check_data("a leader's", data, MAX_DATA_BYTES)?;
         let data = Data::from_bytes(data);
         let set = TxnOp::Set { path: self.state()?.node.path().to_owned(), data: data.clone(), version: None };
         match self.guarded(set).await? {

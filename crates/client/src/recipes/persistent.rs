@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::error::RecipeError;
+use super::error::{RecipeError, check_data};
 use super::gapless_watch::{GaplessWatch, Observed, bytes_of, read_node};
 use super::path::{self, RecipePath};
 use crate::client::Client;
@@ -87,7 +87,7 @@ impl PersistentNode {
     /// [`RecipeError::BadPath`], or too much data.
     pub fn start(client: &Client, options: SessionOptions, path: &str, data: &[u8]) -> Result<Self, RecipeError> {
         let checked = RecipePath::parse(path)?;
-        check_data(data)?;
+        check_data("the", data, MAX_BYTES)?;
         let (desired, wanted) = watch::channel(data.to_vec());
         let (report, state) = watch::channel(PersistentState::Absent { because: "it was not created yet".into() });
         let client = client.anonymous();
@@ -124,7 +124,7 @@ impl PersistentNode {
     /// # Errors
     /// Too much data.
     pub fn set_data(&self, data: &[u8]) -> Result<(), RecipeError> {
-        check_data(data)?;
+        check_data("the", data, MAX_BYTES)?;
         self.desired.send_replace(data.to_vec());
         Ok(())
     }
@@ -137,13 +137,6 @@ impl PersistentNode {
         // The task ends by itself now. A panic was reported where it happened.
         let _ = task.await;
     }
-}
-
-fn check_data(data: &[u8]) -> Result<(), RecipeError> {
-    if data.len() <= MAX_BYTES {
-        return Ok(());
-    }
-    Err(RecipeError::BadArgument(format!("the data are at most {MAX_BYTES} bytes, these are {}", data.len())))
 }
 
 /// Why the task stops to use a session.

@@ -53,52 +53,40 @@ async fn zookeeper_clients_speak_tls() {
     assert_eq!(rest(&mut plain).await, "", "a client without TLS");
 }
 
-/// As `clientPort` and `secureClientPort`.
+/// As `clientPort`, `secureClientPort` and `client.portUnification`, which is about the first port alone: the second one
+/// speaks TLS whatever the first one does.
 #[tokio::test]
-async fn there_can_be_a_port_with_tls_beside_one_without() {
-    let secured = start(|config| config.zookeeper.listen_secure = "127.0.0.1:0".into()).await;
-    let (main, secure) = (secured.node.zookeeper.unwrap(), secured.node.zookeeper_secure.unwrap());
-    assert!(opens_session(&mut TcpStream::connect(main).await.unwrap()).await);
-    assert!(secured.connect(main).await.is_err(), "TLS on the port without it");
-    assert!(opens_session(&mut secured.connect(secure).await.unwrap()).await);
-    assert!(!opens_session(&mut TcpStream::connect(secure).await.unwrap()).await, "no TLS on the port with it");
-}
-
-#[tokio::test]
-async fn there_can_be_a_port_with_tls_alone() {
-    let secured = start(|config| {
-        config.zookeeper.listen_secure = std::mem::take(&mut config.zookeeper.listen);
-    })
-    .await;
-    assert_eq!(secured.node.zookeeper, None);
-    assert!(opens_session(&mut secured.connect(secured.node.zookeeper_secure.unwrap()).await.unwrap()).await);
-}
-
-/// As `client.portUnification`.
-#[tokio::test]
-async fn one_port_can_take_both() {
-    let secured = start(|config| config.zookeeper.port_unification = true).await;
-    let at = secured.node.zookeeper.unwrap();
-    assert!(opens_session(&mut TcpStream::connect(at).await.unwrap()).await);
-    assert!(opens_session(&mut secured.connect(at).await.unwrap()).await);
-    let mut words = TcpStream::connect(at).await.unwrap();
-    words.write_all(b"ruok").await.unwrap();
-    assert_eq!(rest(&mut words).await, "imok");
-}
-
-/// Unification is about the first port: the second one speaks TLS whatever the first one does.
-#[tokio::test]
-async fn a_port_for_both_can_stand_beside_one_with_tls() {
-    let secured = start(|config| {
-        config.zookeeper.port_unification = true;
-        config.zookeeper.listen_secure = "127.0.0.1:0".into();
-    })
-    .await;
-    let (main, secure) = (secured.node.zookeeper.unwrap(), secured.node.zookeeper_secure.unwrap());
-    assert!(opens_session(&mut TcpStream::connect(main).await.unwrap()).await);
-    assert!(opens_session(&mut secured.connect(main).await.unwrap()).await);
-    assert!(opens_session(&mut secured.connect(secure).await.unwrap()).await);
-    assert!(!opens_session(&mut TcpStream::connect(secure).await.unwrap()).await);
+async fn each_port_takes_the_clients_that_it_is_for() {
+    const ANY: &str = "127.0.0.1:0";
+    /// Which clients a port takes: those without TLS, and those with it.
+    type Takes = Option<(bool, bool)>;
+    let rows: [(&str, &str, bool, Takes, Takes); 4] = [
+        (ANY, ANY, false, Some((true, false)), Some((false, true))),
+        ("", ANY, false, None, Some((false, true))),
+        (ANY, "", true, Some((true, true)), None),
+        (ANY, ANY, true, Some((true, true)), Some((false, true))),
+    ];
+    for (listen, listen_secure, port_unification, main, secure) in rows {
+        let secured = start(|config| {
+            (config.zookeeper.listen, config.zookeeper.listen_secure) = (listen.into(), listen_secure.into());
+            config.zookeeper.port_unification = port_unification;
+        })
+        .await;
+        for (at, takes) in [(secured.node.zookeeper, main), (secured.node.zookeeper_secure, secure)] {
+            assert_eq!(at.is_some(), takes.is_some(), "{listen:?} {listen_secure:?}");
+            let Some((at, (plain, tls))) = at.zip(takes) else { continue };
+            assert_eq!(opens_session(&mut TcpStream::connect(at).await.unwrap()).await, plain, "{at} without TLS");
+            match secured.connect(at).await {
+                Ok(mut stream) => assert!(opens_session(&mut stream).await && tls, "{at} with TLS"),
+                Err(error) => assert!(!tls, "{error}"),
+            }
+            if plain && tls {
+                let mut words = TcpStream::connect(at).await.unwrap();
+                words.write_all(b"ruok").await.unwrap();
+                assert_eq!(rest(&mut words).await, "imok");
+            }
+        }
+    }
 }
 
 /// The bound on connections is one for both ports.
