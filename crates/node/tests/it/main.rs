@@ -7,7 +7,6 @@ mod common;
 mod entry_delay;
 mod faults;
 mod feature_levels;
-mod herd;
 mod in_order;
 mod locks;
 mod rate_limits;

@@ -1,4 +1,4 @@
-//! Processes and connections: strangers, silent clients, too many connections, wrong directories, shutdown.
+//! Processes and connections: strangers, silent clients, too many connections, shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquired, Lock};
 use lockkeeper_api::sessions::Sessions;
 use lockkeeper_consensus::{PEER_PATH, PEER_PROTOCOL};
-use lockkeeper_server::{Config, ServeError, Server};
+use lockkeeper_server::{Config, Server};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,15 +15,6 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::harness::{Cluster, Got, PATIENCE, adjust_for_tests, eventually, spawn};
-
-/// Starts a node that must fail to start; returns its one line.
-async fn fails(config: Config) -> (ServeError, String) {
-    let server = Server::bind(config).unwrap();
-    let error = timeout(PATIENCE, server.run(std::future::pending())).await.expect("it fails soon").unwrap_err();
-    let line = error.to_string();
-    assert!(!line.contains('\n'), "more than a line: {line}");
-    (error, line)
-}
 
 fn alone(cluster: &str, node: u64, directory: &std::path::Path) -> Config {
     let mut config = Config::new(cluster, node);
@@ -38,35 +29,6 @@ async fn read_all(stream: &mut TcpStream) -> String {
     let mut reply = Vec::new();
     timeout(PATIENCE, stream.read_to_end(&mut reply)).await.expect("the server closes").unwrap();
     String::from_utf8_lossy(&reply).into_owned()
-}
-
-#[tokio::test]
-async fn directories_of_others_and_full_disks_are_one_line() {
-    let directory = tempfile::tempdir().unwrap();
-    let node = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
-    node.ready().await;
-    let (_, line) = fails(alone("mine", 1, directory.path())).await;
-    assert!(line.contains("another process") && line.contains(directory.path().to_str().unwrap()), "{line}");
-    node.stop().await.unwrap();
-
-    for (cluster, id) in [("mine", 2), ("theirs", 1)] {
-        let (error, line) = fails(alone(cluster, id, directory.path())).await;
-        assert!(line.contains("node 1") && line.contains("mine") && line.contains("directory"), "{line}");
-        assert_eq!(error.exit_code(), 1);
-    }
-    let mut full = alone("mine", 1, directory.path());
-    full.storage.free_floor_mib = 1 << 30;
-    let (_, line) = fails(full).await;
-    assert!(line.contains("free") && line.contains("floor"), "{line}");
-
-    let file = directory.path().join("file");
-    std::fs::write(&file, "no directory").unwrap();
-    let (_, line) = fails(alone("mine", 1, &file)).await;
-    assert!(line.contains(file.to_str().unwrap()), "{line}");
-    // The directory's owner finds it unchanged.
-    let node = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
-    node.ready().await;
-    node.stop().await.unwrap();
 }
 
 #[tokio::test]

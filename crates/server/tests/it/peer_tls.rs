@@ -41,37 +41,6 @@ impl Members {
         works(&nodes).await;
         Self { nodes, authority, directory }
     }
-
-    /// A transport that says it is node `claims` and has the certificate of node `certified`. It reaches node 1 under
-    /// the id `to`.
-    fn caller(&self, claims: u64, certified: u64, to: u64) -> FramedTransport {
-        let own = tempfile::tempdir().unwrap();
-        let peers = BTreeMap::from([(to, self.nodes[0].peer.to_string())]);
-        let book = PeerBook::open(own.path(), identity(self.directory.path(), claims), &peers).unwrap();
-        let name = PeerName { cluster: "test".into(), node: certified };
-        let certificates = PeerTls::open(&self.authority.node("test", certified), &self.authority.file(), name);
-        FramedTransport::over_tls(book, certificates.unwrap()).unwrap()
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_are_known_by_their_certificates() {
-    let members = Members::start().await;
-    let call = async |caller: FramedTransport, to| caller.call(to, PeerKind::Service, Bytes::new(), PATIENCE).await;
-    let own = call(members.caller(2, 2, 1), 1).await;
-    assert!(!matches!(&own, Err(TransportError::Rejected { code, .. }) if code == CODE_WRONG_CERTIFICATE), "{own:?}");
-    assert!(!matches!(own, Err(TransportError::Unreachable(_))), "{own:?}");
-
-    let as_another = call(members.caller(2, 3, 1), 1).await;
-    let Err(TransportError::Rejected { code, detail }) = as_another else { panic!("{as_another:?}") };
-    assert_eq!(code, CODE_WRONG_CERTIFICATE);
-    assert!(detail.contains("node 2") && detail.contains("lockkeeper://test/node/3"), "{detail}");
-
-    // The address of node 3 leads to node 1.
-    let elsewhere = call(members.caller(2, 2, 3), 3).await;
-    let Err(TransportError::Unreachable(why)) = elsewhere else { panic!("{elsewhere:?}") };
-    assert!(why.contains("must be lockkeeper://test/node/3"), "{why}");
-    works(&members.nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,6 @@
-//! Rate limits and bounded counters over HTTP: what they answer, who may, and how much of a namespace they take.
+//! Rate limits over HTTP: what they answer, and who may.
 
 use lockkeeper_api::Code;
-use lockkeeper_api::nodes::{Added, TxnDone, TxnResult};
 use lockkeeper_api::rates::{PermitsTaken, RateView, Rates};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -62,35 +61,6 @@ async fn permits_are_granted_refused_and_shown() {
 }
 
 #[tokio::test]
-async fn additions_stay_within_their_bounds() {
-    let node = Cluster::start(1).await;
-    let session = node.session(20_000).await.credential;
-    node.post("/v1/nodes/stock", None, json!({})).await;
-    let add = async |body: Value| node.post("/v1/counters/stock/7", Some(&session), body).await;
-    assert_eq!(add(json!({ "delta": 3, "max": 5 })).await.json::<Added>().value, 3);
-    let problem = add(json!({ "delta": -4, "min": 0 })).await.problem(Code::OutOfBounds);
-    for word in ["/stock/7", "is 3", "adding -4", "bound 0", "nothing was added"] {
-        assert!(problem.status == 409 && problem.detail.contains(word), "{problem}");
-    }
-    let read = node.get("/v1/nodes/stock/7").await;
-    assert!(read.text.contains(r#""text":"3""#), "{}", read.text);
-    node.post("/v1/counters/none/7", None, json!({ "delta": 1 })).await.problem(Code::NoNode);
-    node.post("/v1/counters/stock", None, json!({ "delta": 1 })).await.problem(Code::NotANumber);
-    node.post("/v1/counters/stock/7", None, json!({ "delta": 1.5 })).await.problem(Code::BadRequest);
-    node.post("/v1/counters/zookeeper/x", None, json!({ "delta": 1 })).await.problem(Code::Forbidden);
-    let transfer = |count: i64| {
-        json!({ "operations": [
-            { "op": "add", "path": "/stock/7", "delta": -count, "min": 0 },
-            { "op": "add", "path": "/stock/8", "delta": count },
-        ] })
-    };
-    let problem = node.post("/v1/txn", None, transfer(4)).await.problem(Code::TransactionFailed);
-    assert_eq!((problem.operation, problem.cause), (Some(0), Some(Code::OutOfBounds)));
-    let done: TxnDone = node.post("/v1/txn", None, transfer(2)).await.json();
-    assert_eq!(done.results, [TxnResult::Add { value: 1 }, TxnResult::Add { value: 2 }]);
-}
-
-#[tokio::test]
 async fn a_role_says_who_may_take_and_look() {
     let node = Cluster::start(1).await;
     let admin = enable(&node).await;
@@ -111,15 +81,4 @@ async fn a_role_says_who_may_take_and_look() {
     assert_eq!(ask("/v1/rates?prefix=mails", mailer, None).await.json::<Rates>().rates.len(), 1);
     ask("/v1/rates", mailer, None).await.problem(Code::Forbidden);
     ask("/v1/counters/stock/7", mailer, Some(json!({ "delta": 1 }))).await.problem(Code::Forbidden);
-}
-
-#[tokio::test]
-async fn a_namespace_bounds_buckets() {
-    let node = Cluster::start(1).await;
-    let change = json!({ "put_namespace": { "name": "mails", "limits": { "nodes": 2 } } });
-    node.change(change).await;
-    let body = json!({ "limit": 5, "per_ms": 3_600_000 });
-    assert!(take(&node, "mails/a", body.clone()).await.json::<PermitsTaken>().granted);
-    take(&node, "mails/b", body.clone()).await.problem(Code::NamespaceFull);
-    assert!(take(&node, "mails/a", body).await.json::<PermitsTaken>().granted);
 }

@@ -11,12 +11,6 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 pub(crate) struct Counters(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
 
 impl Counters {
-    /// The same counters, from zero.
-    pub(crate) fn anew(&self) -> Self {
-        self.0.lock().unwrap().values().for_each(|count| count.store(0, Ordering::SeqCst));
-        self.clone()
-    }
-
     pub(crate) fn get(&self, name: &str) -> u64 {
         self.0.lock().unwrap().get(name).map_or(0, |count| count.load(Ordering::SeqCst))
     }
