@@ -1,13 +1,11 @@
-//! Writes, reads and watches through faults: promise P8 and "a change of leader is a pause".
+//! Requests and watches at replicas that are behind, and at nodes that go down.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use lockkeeper_consensus::PeerKind;
-use lockkeeper_core::{NodeKind, NodeOp, Refusal, Reply, Zxid};
+use lockkeeper_core::{NodeKind, NodeOp, Refusal, Zxid};
 use lockkeeper_node::{Consistency, Node, NodeConfig, NodeError, WatchItem, WatchSpec, within_leader_limit};
 
 use crate::common::*;
@@ -16,53 +14,8 @@ async fn make(node: &Node, at: &str) -> Zxid {
     node.execute(Default::default(), create(at, NodeKind::Persistent, false)).await.unwrap().zxid
 }
 
-async fn children(node: &Node, at: &'static str) -> usize {
-    let count = move |state: &lockkeeper_core::State| state.children(&path(at)).map_or(0, |names| names.len());
-    node.read(Consistency::Linearizable, count).await.unwrap().value
-}
-
-fn watch(at: &str, recursive: bool, from: Option<Zxid>) -> WatchSpec {
-    WatchSpec { path: path(at), recursive, from }
-}
-
-#[tokio::test]
-async fn the_death_of_a_leader_is_a_pause_and_each_batch_counts_once() {
-    let mut cluster = Cluster::of_three().await;
-    make(cluster.at(1), "/n").await;
-    let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let leader = cluster.leader().await;
-    let mut tasks = Vec::new();
-    for id in cluster.but(leader) {
-        for _ in 0..16 {
-            let (node, stop, made) = (cluster.at(id).clone(), stop.clone(), made.clone());
-            tasks.push(tokio::spawn(async move {
-                while !stop.load(Ordering::SeqCst) {
-                    let done = node.execute(Default::default(), create("/n/x-", NodeKind::Persistent, true)).await;
-                    assert!(matches!(done.unwrap().value, Reply::Created { .. }));
-                    made.fetch_add(1, Ordering::SeqCst);
-                }
-            }));
-        }
-    }
-    until("some to be made", || (made.load(Ordering::SeqCst) > 200).then_some(())).await;
-    let dead = cluster.kill(leader);
-    cluster.leader().await;
-    let so_far = made.load(Ordering::SeqCst);
-    until("more to be made", || (made.load(Ordering::SeqCst) > so_far + 200).then_some(())).await;
-    // Once more: leadership is handed over under load.
-    cluster.at(cluster.but(0)[0]).consensus().transfer_leadership(None).await.unwrap();
-    let so_far = made.load(Ordering::SeqCst);
-    until("yet more to be made", || (made.load(Ordering::SeqCst) > so_far + 200).then_some(())).await;
-    stop.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.unwrap();
-    }
-    let expected = made.load(Ordering::SeqCst);
-    assert_eq!(children(cluster.at(cluster.but(0)[0]), "/n").await, expected, "each exactly once");
-    Cluster::bury(dead).await;
-    cluster.boot(leader).await;
-    assert_eq!(children(cluster.at(leader), "/n").await, expected);
-    cluster.finish().await;
+fn everything() -> WatchSpec {
+    WatchSpec { path: path("/"), recursive: true, from: None }
 }
 
 fn small_logs(config: &mut NodeConfig) {
@@ -79,7 +32,7 @@ async fn a_replica_that_skips_ahead_looks_at_everything_again() {
     let grant = granted(cluster.at(other).acquire(caller(a), acquire("skip", 0)).await);
     let waiter = spawn_granted(cluster.at(behind), b, acquire("skip", 60_000));
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let mut events = cluster.at(behind).watch(watch("/", true, None)).await.unwrap();
+    let mut events = cluster.at(behind).watch(everything()).await.unwrap();
     cluster.net.cut(behind);
     release(cluster.at(other), a, "skip", grant.token).await;
     for number in 0..300 {
@@ -174,7 +127,7 @@ async fn a_node_goes_down_in_order() {
     let (node, first) = (cluster.at(leader).clone(), wanted.clone());
     let waiter = tokio::spawn(async move { node.acquire(keyed(b, id), first).await });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let mut events = cluster.at(leader).watch(watch("/", true, None)).await.unwrap();
+    let mut events = cluster.at(leader).watch(everything()).await.unwrap();
     let leaving = cluster.at(leader).clone();
     leaving.shutdown().await;
     // It stands in the queue, so this is no refusal.
