@@ -12,14 +12,12 @@ use lockkeeper_checkers::skip::{has, has_programs};
 use lockkeeper_server::config::ListenerTls;
 use lockkeeper_server::{Config, Server};
 use lockkeeper_tls::{ClientCertificates, ClientConfig, NameSource, TlsFiles, client_config};
-use nix::sys::signal::{Signal, raise};
 use reqwest::{Client, ClientBuilder, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -50,7 +48,6 @@ pub(crate) fn https(authority: &Authority, identity: Option<&TlsFiles>) -> Clien
 pub(crate) struct Secured {
     pub(crate) node: Running,
     pub(crate) authority: Authority,
-    files: TlsFiles,
     _directory: TempDir,
 }
 
@@ -63,15 +60,14 @@ impl Secured {
 
     fn spawn(adjust: impl FnOnce(&mut Config, &Authority), identity: Option<&str>) -> Self {
         let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new("one"));
-        let files = authority.server("server");
         let mut config = alone(&directory);
-        config.tls.client = Some(section(&files));
+        config.tls.client = Some(section(&authority.server("server")));
         adjust(&mut config, &authority);
         let identity = identity.map(|name| authority.client(name));
         // No connection of its own stays open beside those of a test.
         let http = https(&authority, identity.as_ref()).pool_max_idle_per_host(0);
         let node = spawn_for(Server::bind(config).unwrap(), "https", http);
-        Self { node, authority, files, _directory: directory }
+        Self { node, authority, _directory: directory }
     }
 
     /// Connects over TLS, without HTTP.
@@ -293,35 +289,6 @@ async fn a_rule_says_which_name_in_a_certificate_is_the_principal() {
     ] {
         assert_eq!(who("admin", uris).await, [""; 0], "{why}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_certificates_are_used_without_a_restart() {
-    // Until a node handles it, the signal would end this process.
-    let _handled = signal(SignalKind::hangup()).unwrap();
-    let secured = Secured::start(|_, _| ()).await;
-    let (node, files) = (&secured.node, &secured.files);
-    let before = secured.connect(node.client).await.unwrap();
-    let new = Authority::new("new");
-    let fresh = new.server("server");
-    std::fs::copy(&fresh.certificate, &files.certificate).unwrap();
-    // The key is not there yet.
-    raise(Signal::SIGHUP).unwrap();
-    eventually("the failure to be reported", async || {
-        let metrics = node.get("/metrics").await.text;
-        metrics.lines().any(|line| line == "lockkeeper_tls_reload_failed{listener=\"client\"} 1")
-    })
-    .await;
-    secured.connect(node.client).await.expect("the old certificate is in use");
-    std::fs::copy(&fresh.key, &files.key).unwrap();
-    raise(Signal::SIGHUP).unwrap();
-    let http = https(&new, None).build().unwrap();
-    eventually("the new certificate", async || http.get(format!("{}/healthz", node.base)).send().await.is_ok()).await;
-    // A connection of before goes on.
-    let mut before = before;
-    before.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
-    let reply = rest(&mut before).await;
-    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
 }
 
 #[tokio::test]

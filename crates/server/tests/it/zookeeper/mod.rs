@@ -15,7 +15,6 @@ mod data;
 mod input;
 mod order;
 mod ownership;
-mod queues;
 mod sessions;
 mod trouble;
 
