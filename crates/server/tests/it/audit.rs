@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::access::{enable, hash};
-use crate::harness::{Cluster, Got, adjust_for_tests, eventually};
+use crate::harness::{Cluster, Got, config_of, eventually};
 use crate::stream_client::StreamClient;
 
 /// Gives a node a file beside its data directory.
@@ -208,11 +208,7 @@ async fn what_is_switched_off_is_not_recorded() {
 #[tokio::test]
 async fn a_file_that_cannot_be_written_is_one_line() {
     let directory = tempfile::tempdir().unwrap();
-    let mut config = Config::new("test", 1);
-    adjust_for_tests(&mut config);
-    config.listen.client = "127.0.0.1:0".into();
-    config.listen.peer = "127.0.0.1:0".into();
-    config.storage.directory = directory.path().join("node1");
+    let mut config = config_of(1, directory.path().join("node1"));
     with_file(&mut config);
     std::os::unix::fs::symlink(directory.path().join("missing/audit.jsonl"), &config.audit.file).unwrap();
     let error = Server::bind(config).unwrap_err();

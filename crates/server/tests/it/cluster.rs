@@ -102,13 +102,13 @@ async fn a_cluster_that_is_forming_names_those_for_whom_it_waits() {
         reply.status.as_u16() == 503 && reply.problem(Code::NoLeader).detail.contains(&wanted)
     })
     .await;
-    let status: Status = first.get("/v1/cluster").await.json();
+    let status = first.status().await;
     assert!(status.not_ready_because.is_some_and(|why| why.contains(&wanted)) && status.members.is_empty());
     let others: Vec<Running> = late.into_iter().map(spawn).collect();
     for node in [&first].into_iter().chain(&others) {
         node.ready().await;
     }
-    let status: Status = first.get("/v1/cluster").await.json();
+    let status = first.status().await;
     assert_eq!(status.not_ready_because, None);
 }
 

@@ -1,30 +1,26 @@
 //! A front node beside three voters: what its clients have, and what it does not count for.
 
 use lockkeeper_api::Code;
-use lockkeeper_api::cluster::{Role, Status};
+use lockkeeper_api::cluster::Role;
 use lockkeeper_api::locks::Lock;
+use lockkeeper_server::Server;
 use lockkeeper_server::config::NodeRole;
-use lockkeeper_server::{Config, Server};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
+use crate::harness::{Cluster, Running, config_of, eventually, spawn};
 use crate::stream_client::StreamClient;
 
 /// A front node as an operator configures it; it joins when it is added.
 pub(crate) fn front_node(cluster: &Cluster, id: u64) -> Running {
-    let mut config = Config::new("test", id);
+    let mut config = config_of(id, cluster.directory.path().join(format!("node{id}")));
     config.cluster.role = NodeRole::Front;
     for (node, number) in cluster.nodes.iter().zip(1..) {
         config = config.with_peer(number, node.peer.to_string(), node.client.to_string());
     }
-    config.listen.client = "127.0.0.1:0".into();
-    config.listen.peer = "127.0.0.1:0".into();
     if cluster.zookeeper.is_some() {
         config.zookeeper.listen = "127.0.0.1:0".into();
     }
-    config.storage.directory = cluster.directory.path().join(format!("node{id}"));
-    adjust_for_tests(&mut config);
     spawn(Server::bind(config).unwrap())
 }
 
@@ -40,10 +36,6 @@ async fn with_front() -> (Cluster, Running) {
     assert!(added.status.is_success(), "{}", added.text);
     front.ready().await;
     (cluster, front)
-}
-
-async fn status(node: &Running) -> Status {
-    node.get("/v1/cluster").await.json()
 }
 
 #[tokio::test]
@@ -79,10 +71,10 @@ async fn a_front_node_is_told_from_a_learner_and_never_becomes_a_voter() {
     let learner = json!({ "node_id": 9, "peer_address": "127.0.0.1:1" });
     let added = cluster.post("/v1/cluster/members", None, learner).await;
     assert!(added.status.is_success(), "{}", added.text);
-    assert_eq!(status(&front).await.role, Some(Role::Front));
+    assert_eq!(front.status().await.role, Some(Role::Front));
     for node in cluster.nodes.iter().chain([&front]) {
         eventually("every node to know the roles", async || {
-            let members = status(node).await.members;
+            let members = node.status().await.members;
             let role = |id| members.iter().find(|member| member.node_id == id).map(|member| member.role);
             (role(1), role(4), role(9)) == (Some(Role::Voter), Some(Role::Front), Some(Role::Learner))
         })
@@ -133,5 +125,5 @@ async fn front_nodes_are_no_part_of_a_majority() {
     kept.problem(Code::NoLeader);
     read.problem(Code::NoLeader);
     assert!(!written.status.is_success(), "{}", written.text);
-    assert!(!status(&front).await.leading);
+    assert!(!front.status().await.leading);
 }

@@ -1,9 +1,11 @@
 //! Nodes on free ports of 127.0.0.1 with data in temporary folders, and calls to them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::access::AccessChanged;
+use lockkeeper_api::cluster::Status;
 use lockkeeper_api::locks::Verified;
 use lockkeeper_api::sessions::SessionOpened;
 use lockkeeper_api::{CLUSTER_HEADER, Code, Problem, SESSION_HEADER, ZXID_HEADER};
@@ -47,6 +49,16 @@ pub(crate) struct Cluster {
 pub(crate) fn adjust_for_tests(config: &mut Config) {
     config.storage.free_floor_mib = 1;
     config.storage.cache_mib = 8;
+}
+
+/// A node of the cluster `test` with its data in this directory, on ports that the system chooses.
+pub(crate) fn config_of(node: u64, directory: impl Into<PathBuf>) -> Config {
+    let mut config = Config::new("test", node);
+    adjust_for_tests(&mut config);
+    config.listen.client = "127.0.0.1:0".into();
+    config.listen.peer = "127.0.0.1:0".into();
+    config.storage.directory = directory.into();
+    config
 }
 
 pub(crate) fn spawn(server: Server) -> Running {
@@ -178,6 +190,10 @@ impl Caller {
 
     pub(crate) async fn change(&self, change: Value) -> AccessChanged {
         self.post("/v1/access", None, change).await.json()
+    }
+
+    pub(crate) async fn status(&self) -> Status {
+        self.get("/v1/cluster").await.json()
     }
 
     pub(crate) async fn verify(&self, lock: &str, token: u64) -> Verified {

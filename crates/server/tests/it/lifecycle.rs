@@ -6,7 +6,7 @@ use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquired, Lock};
 use lockkeeper_api::sessions::Sessions;
 use lockkeeper_consensus::{PEER_PATH, PEER_PROTOCOL};
-use lockkeeper_server::{Config, Server};
+use lockkeeper_server::Server;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,16 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::harness::{Cluster, Got, PATIENCE, adjust_for_tests, eventually, spawn};
-
-fn alone(cluster: &str, node: u64, directory: &std::path::Path) -> Config {
-    let mut config = Config::new(cluster, node);
-    adjust_for_tests(&mut config);
-    config.listen.client = "127.0.0.1:0".into();
-    config.listen.peer = "127.0.0.1:0".into();
-    config.storage.directory = directory.to_path_buf();
-    config
-}
+use crate::harness::{Cluster, Got, PATIENCE, config_of, eventually, spawn};
 
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut reply = Vec::new();
@@ -156,7 +147,7 @@ async fn ten_thousand_idle_connections_hurt_nobody() {
 #[tokio::test]
 async fn going_in_order() {
     let directory = tempfile::tempdir().unwrap();
-    let node = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
+    let node = spawn(Server::bind(config_of(1, directory.path())).unwrap());
     node.ready().await;
     let (holder, waiter) = (node.session(60_000).await, node.session(60_000).await);
     let held: Acquired = node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await.json();
@@ -186,7 +177,7 @@ async fn going_in_order() {
         waiting.await.unwrap().problem(Code::ShuttingDown);
     }
 
-    let again = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
+    let again = spawn(Server::bind(config_of(1, directory.path())).unwrap());
     again.ready().await;
     let shown: Lock = again.get("/v1/locks/a").await.json();
     assert_eq!((shown.holders.len(), shown.holders[0].token), (1, held.token), "nothing acknowledged is lost");

@@ -4,23 +4,21 @@
 use std::net::SocketAddr;
 
 use lockkeeper_api::Code;
-use lockkeeper_api::cluster::{Membership, Role, Status};
-use lockkeeper_server::{Config, Server};
+use lockkeeper_api::cluster::{Membership, Role};
+use lockkeeper_server::Server;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
+use crate::harness::{Cluster, Running, adjust_for_tests, config_of, eventually, spawn};
 
-/// A node that knows nothing but its own addresses and these of the cluster. Ports 0 are chosen by the system.
+/// A node that knows nothing but its own addresses and these of the cluster.
 fn joiner(cluster: &Cluster, id: u64, join: &str, own: Option<(SocketAddr, SocketAddr)>) -> Running {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (client, peer) = own.unwrap_or((any, any));
-    let mut config = Config::new("test", id);
+    let mut config = config_of(id, cluster.directory.path().join(format!("node{id}")));
     config.cluster.join = vec![join.to_owned()];
-    config.listen.client = client.to_string();
-    config.listen.peer = peer.to_string();
-    config.storage.directory = cluster.directory.path().join(format!("node{id}"));
-    adjust_for_tests(&mut config);
+    if let Some((client, peer)) = own {
+        config.listen.client = client.to_string();
+        config.listen.peer = peer.to_string();
+    }
     spawn(Server::bind(config).unwrap())
 }
 
@@ -30,15 +28,6 @@ fn addition(id: u64, peer: impl ToString) -> Value {
 
 fn addition_of(id: u64, node: &Running) -> Value {
     json!({ "node_id": id, "peer_address": node.peer.to_string(), "client_address": node.client.to_string() })
-}
-
-/// Waits until a node listens; it is not ready.
-async fn runs(node: &Running) {
-    eventually("the node to run", async || node.request(Method::GET, "/healthz").send().await.is_ok()).await;
-}
-
-async fn status(node: &Running) -> Status {
-    node.get("/v1/cluster").await.json()
 }
 
 async fn add(cluster: &Cluster, body: Value) -> Membership {
@@ -58,14 +47,14 @@ async fn a_node_joins_by_one_address_and_takes_the_others_from_the_membership() 
     let cluster = Cluster::start(3).await;
     let seed = cluster.nodes[1].peer.to_string();
     let node = joiner(&cluster, 4, &seed, None);
-    runs(&node).await;
-    assert_eq!(status(&node).await.members, [], "it has formed no cluster of its own");
+    node.listens().await;
+    assert_eq!(node.status().await.members, [], "it has formed no cluster of its own");
     add(&cluster, addition_of(4, &node)).await;
     node.ready().await;
     change(&cluster, Method::POST, "/v1/cluster/members/4/promote").await;
     for at in cluster.nodes.iter().chain([&node]) {
         eventually("all to know where clients reach the new voter", async || {
-            let members = status(at).await.members;
+            let members = at.status().await.members;
             let new = members.into_iter().find(|member| member.node_id == 4);
             new.is_some_and(|new| (new.role, new.client_address) == (Role::Voter, Some(node.client.to_string())))
         })
@@ -76,13 +65,13 @@ async fn a_node_joins_by_one_address_and_takes_the_others_from_the_membership() 
     node.stop().await.unwrap();
     let node = joiner(&cluster, 4, "127.0.0.1:1", Some(own));
     node.ready().await;
-    assert_eq!(status(&node).await.role, Some(Role::Voter), "nobody is at its address of cluster.join");
+    assert_eq!(node.status().await.role, Some(Role::Voter), "nobody is at its address of cluster.join");
 }
 
 #[tokio::test]
 async fn a_change_is_made_to_the_membership_that_the_operator_has_seen() {
     let cluster = Cluster::start(1).await;
-    let seen = status(&cluster).await.membership_version;
+    let seen = cluster.status().await.membership_version;
     let with_version = |id: u64, version: u64| {
         let mut body = addition(id, format!("127.0.0.1:{id}"));
         body["if_version"] = version.into();
@@ -90,7 +79,7 @@ async fn a_change_is_made_to_the_membership_that_the_operator_has_seen() {
     };
     let changed = add(&cluster, with_version(8, seen)).await;
     assert!(changed.membership_version > seen);
-    assert_eq!(status(&cluster).await.membership_version, changed.membership_version);
+    assert_eq!(cluster.status().await.membership_version, changed.membership_version);
 
     let path = |id: u64, rest: &str, version: u64| format!("/v1/cluster/members/{id}{rest}?if_version={version}");
     let late = [
@@ -103,7 +92,7 @@ async fn a_change_is_made_to_the_membership_that_the_operator_has_seen() {
         let says = format!("version {seen}; now it is {}", changed.membership_version);
         assert!(problem.detail.contains(&says) && problem.detail.contains("look at the members"), "{problem}");
     }
-    assert_eq!(status(&cluster).await.members.len(), 2);
+    assert_eq!(cluster.status().await.members.len(), 2);
     change(&cluster, Method::DELETE, &path(8, "", changed.membership_version)).await;
     let bad = cluster.call(Method::DELETE, "/v1/cluster/members/8?if_version=x", None, None).await;
     bad.problem(Code::BadRequest);
@@ -140,19 +129,14 @@ async fn an_address_of_another_cluster_or_another_node_is_refused() {
     let problem = foreign.problem(Code::MembershipConflict);
     assert!(problem.detail.contains("another cluster") && problem.detail.contains("\"other\""), "{problem}");
 
-    let directory = cluster.directory.path().join("node5");
-    let mut config = Config::new("test", 5)
+    let config = config_of(5, cluster.directory.path().join("node5"))
         .with_peer(1, cluster.nodes[0].peer.to_string(), cluster.nodes[0].client.to_string())
         .with_peer(5, "127.0.0.1:1", "127.0.0.1:1");
-    config.listen.client = "127.0.0.1:0".into();
-    config.listen.peer = "127.0.0.1:0".into();
-    config.storage.directory = directory;
-    adjust_for_tests(&mut config);
     let fifth = spawn(Server::bind(config).unwrap());
-    runs(&fifth).await;
+    fifth.listens().await;
     let wrong = cluster.post("/v1/cluster/members", None, addition_of(4, &fifth)).await;
     let problem = wrong.problem(Code::MembershipConflict);
     assert!(problem.detail.contains("node 5 answers at"), "{problem}");
-    assert_eq!(status(&cluster).await.members.len(), 1);
+    assert_eq!(cluster.status().await.members.len(), 1);
     add(&cluster, addition_of(5, &fifth)).await;
 }

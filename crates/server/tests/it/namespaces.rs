@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::Code;
 use lockkeeper_api::access::{Namespace, Namespaces};
-use lockkeeper_api::cluster::Status;
 use lockkeeper_api::locks::Acquired;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -76,7 +75,7 @@ async fn a_refusal_of_a_full_namespace_is_not_replicated() {
     limit(&node, "pairs", json!({ "lock_requests": 1 })).await;
     assert_eq!(node.post("/v1/nodes/parts", None, json!({})).await.status, StatusCode::CREATED);
     assert_eq!(node.post("/v1/nodes/orders", None, json!({})).await.status, StatusCode::CREATED);
-    let log = async || node.get("/v1/cluster").await.json::<Status>().last_log_index;
+    let log = async || node.status().await.last_log_index;
     let before = log().await;
     for _ in 0..20 {
         node.post("/v1/nodes/orders/a", Some(&own), json!({})).await.problem(Code::NamespaceFull);

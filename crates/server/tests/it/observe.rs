@@ -86,7 +86,7 @@ async fn members_are_compared_at_one_zxid_while_changes_are_made() {
     let compare = async {
         let mut compared = 0;
         eventually("all have one state at one zxid, three times", async || {
-            let present = cluster.get("/v1/cluster").await.json::<Status>().zxid;
+            let present = cluster.status().await.zxid;
             let from = present + 20;
             let found = checksums(from).await;
             for other in &found[1..] {

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper_api::cluster::Status;
 use lockkeeper_api::locks::{Acquired, Lock};
 use lockkeeper_api::{Code, SESSION_HEADER};
 use lockkeeper_server::config::OtlpSection;
@@ -58,7 +57,7 @@ async fn sent(request: RequestBuilder) -> Got {
 async fn roles(cluster: &Cluster) -> (i64, [usize; 2]) {
     let mut leader = None;
     eventually("a leader", async || {
-        leader = cluster.get("/v1/cluster").await.json::<Status>().leader;
+        leader = cluster.status().await.leader;
         leader.is_some()
     })
     .await;

@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::authority::Authority;
-use crate::harness::{PATIENCE, Running, adjust_for_tests, eventually, spawn};
+use crate::harness::{PATIENCE, Running, adjust_for_tests, config_of, eventually, spawn};
 use crate::peers::{identity, works};
 use crate::tls::{bad_identities, https, rest};
 
@@ -93,13 +93,9 @@ async fn a_node_joins_over_tls_and_asks_only_nodes_of_its_cluster() {
     assert!(why.contains("lockkeeper://test/node/1") && why.contains("a node of cluster "), "{why}");
     assert!(ask(&Authority::new("another"), "test").await.is_err());
 
-    let mut config = Config::new("test", 4);
+    let mut config = config_of(4, members.directory.path().join("node4"));
     config.cluster.join = vec![at.clone()];
-    config.listen.client = "127.0.0.1:0".into();
-    config.listen.peer = "127.0.0.1:0".into();
-    config.storage.directory = members.directory.path().join("node4");
     config.tls.peer = Some(section(&members.authority.node("test", 4), &members.authority));
-    adjust_for_tests(&mut config);
     let joined = spawn(Server::bind(config).unwrap());
     let body = serde_json::json!({ "node_id": 4, "peer_address": joined.peer.to_string() });
     let added = members.nodes[0].post("/v1/cluster/members", None, body).await;

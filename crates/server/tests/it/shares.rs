@@ -7,13 +7,14 @@ use lockkeeper_api::locks::{Acquired, Lock};
 use lockkeeper_api::sessions::SessionOpened;
 use lockkeeper_api::{Code, Problem};
 use reqwest::{Client, Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use crate::harness::{Caller, Cluster, Got, PATIENCE, Running, eventually};
+use crate::stream_client::StreamClient;
 
 /// Calls from another address of this machine.
 fn from_address(node: &Running, last: u8) -> Caller {
@@ -184,18 +185,18 @@ async fn watches_have_shares() {
 async fn what_is_asked_on_a_stream_has_the_same_shares() {
     let node = Cluster::start_with(1, |config| config.limits.in_flight_requests = 4).await;
     let holder = Holder::of(&node, "a").await;
-    let mut stream = stream_of(&node, &holder).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &holder.session.credential).await;
     let _stalled = [stalled(&node, 100).await, stalled(&node, 100).await];
     refused("both are at work", async || node.get("/v1/sessions").await).await;
-    say(&mut stream, &json!({ "request": { "id": 1, "call": { "list_sessions": {} } } })).await;
-    hear(&mut stream, "limits.in_flight_requests").await;
-    say(&mut stream, &json!({ "keepalive": 7 })).await;
-    hear(&mut stream, "\"alive\"").await;
+    let id = wire.ask(json!({ "list_sessions": {} })).await;
+    let told = wire.answer(id).await;
+    assert!(told["body"]["detail"].as_str().unwrap().contains("limits.in_flight_requests"), "{told}");
+    wire.send(json!({ "keepalive": 7 })).await;
+    wire.kind("alive").await;
     let body = json!({ "token": holder.token });
-    for (id, name) in [(2, "verify_lock"), (3, "release_lock")] {
-        let request = json!({ "id": id, "call": { name: { "name": "a", "body": body } } });
-        say(&mut stream, &json!({ "request": request })).await;
-        hear(&mut stream, &format!("\"id\":{id},\"status\":200")).await;
+    for name in ["verify_lock", "release_lock"] {
+        let id = wire.ask(json!({ name: { "name": "a", "body": body } })).await;
+        assert_eq!(wire.answer(id).await["status"], 200, "{name}");
     }
 }
 
@@ -414,23 +415,6 @@ async fn stream_of(node: &Running, holder: &Holder) -> TcpStream {
     stream.write_all(open.as_bytes()).await.unwrap();
     hear(&mut stream, "\"hello\"").await;
     stream
-}
-
-/// Sends a text frame, masked with zeroes.
-async fn say(stream: &mut TcpStream, message: &Value) {
-    let text = message.to_string();
-    let length = u8::try_from(text.len()).ok();
-    let mut frame = vec![0x81];
-    match length.filter(|length| *length < 126) {
-        Some(length) => frame.push(0x80 | length),
-        None => {
-            frame.push(0x80 | 126);
-            frame.extend_from_slice(&u16::try_from(text.len()).unwrap().to_be_bytes());
-        }
-    }
-    frame.extend_from_slice(&[0; 4]);
-    frame.extend_from_slice(text.as_bytes());
-    stream.write_all(&frame).await.unwrap();
 }
 
 /// Reads until this has come.

@@ -1,18 +1,13 @@
 //! Bounds on the replicated state, over HTTP: what a session may own, and how large the state may grow.
 
 use lockkeeper_api::Code;
-use lockkeeper_api::cluster::Status;
 use lockkeeper_api::gates::{Gate, GateView, Settled};
 use lockkeeper_api::locks::Acquired;
 use lockkeeper_api::nodes::Changed;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::harness::{Cluster, Running};
-
-async fn status(node: &Running) -> Status {
-    node.get("/v1/cluster").await.json()
-}
+use crate::harness::Cluster;
 
 #[tokio::test]
 async fn a_session_owns_no_more_than_it_may_whatever_the_way() {
@@ -47,7 +42,7 @@ async fn a_full_state_takes_no_more_data_and_goes_on_locking() {
     let node = Cluster::start_with(1, |config| config.limits.state_mib = 16).await;
     let own = node.session(20_000).await.credential;
     let large = json!({ "data": { "text": "x".repeat(1024 * 1024) } });
-    let before = status(&node).await;
+    let before = node.status().await;
     assert_eq!((before.state_bytes_limit, before.alarms.len()), (16 << 20, 0));
     for number in 0..15 {
         let made = node.post(&format!("/v1/nodes/large-{number}"), None, large.clone()).await;
@@ -57,7 +52,7 @@ async fn a_full_state_takes_no_more_data_and_goes_on_locking() {
     assert!(problem.status == 409 && problem.detail.contains("limits.state_mib allows 16 MiB"), "{problem}");
     assert_eq!(node.post("/v1/nodes/small", None, json!({})).await.status, StatusCode::CREATED);
     node.call(Method::PUT, "/v1/nodes/small", None, Some(large)).await.problem(Code::StateFull);
-    let now = status(&node).await;
+    let now = node.status().await;
     assert!(now.state_bytes > 15 << 20, "{now:?}");
     assert!(now.alarms.iter().any(|alarm| alarm.contains("limits.state_mib")), "{now:?}");
     let figures = node.get("/metrics").await.text;
@@ -103,6 +98,6 @@ async fn a_full_state_takes_no_more_data_and_goes_on_locking() {
         let gone = node.call(Method::DELETE, &format!("/v1/nodes/large-{number}"), None, None).await;
         assert_eq!(gone.status, StatusCode::OK);
     }
-    assert!(status(&node).await.alarms.is_empty());
+    assert!(node.status().await.alarms.is_empty());
     assert_eq!(node.post("/v1/nodes/more", None, json!({})).await.status, StatusCode::CREATED);
 }

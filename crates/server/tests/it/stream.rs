@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::SinkExt;
-use lockkeeper_api::cluster::{Status, Transferred};
+use lockkeeper_api::cluster::Transferred;
 use lockkeeper_api::locks::Lock;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -417,7 +417,7 @@ async fn several_locks_and_a_downgrade_are_listened_for() {
 async fn a_stream_names_the_leader_and_each_new_one_once() {
     let cluster = Cluster::start(3).await;
     let address = |leader: u64| json!(cluster.nodes[usize::try_from(leader).unwrap() - 1].client.to_string());
-    let first = cluster.get("/v1/cluster").await.json::<Status>().leader.unwrap();
+    let first = cluster.status().await.leader.unwrap();
     let session = cluster.session(20_000).await;
     assert_eq!(json!(session.leader), address(first));
     let (mut wire, hello) = StreamClient::greeted(&cluster, &session.credential).await;

@@ -27,7 +27,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::access::enable;
 use crate::authority::{Authority, add_uri, expired, not_yet_valid};
-use crate::harness::{Got, PATIENCE, Running, adjust_for_tests, eventually, spawn, spawn_for};
+use crate::harness::{Got, PATIENCE, Running, config_of, eventually, spawn, spawn_for};
 
 pub(crate) fn section(files: &TlsFiles) -> ListenerTls {
     ListenerTls {
@@ -95,12 +95,8 @@ pub(crate) fn bad_identities(authority: &Authority) -> [Option<TlsFiles>; 5] {
 }
 
 fn alone(directory: &TempDir) -> Config {
-    let mut config = Config::new("test", 1);
-    adjust_for_tests(&mut config);
-    config.listen.client = "127.0.0.1:0".into();
-    config.listen.peer = "127.0.0.1:0".into();
+    let mut config = config_of(1, directory.path().join("data"));
     config.zookeeper.listen = "127.0.0.1:0".into();
-    config.storage.directory = directory.path().join("data");
     config
 }
 

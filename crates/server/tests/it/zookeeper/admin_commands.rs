@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use lockkeeper_api::cluster::Status;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::Client;
-use super::{cluster_with, until, with_addresses};
+use super::{cluster_with, with_addresses};
 use crate::fronts::front_node;
 use crate::harness::{Cluster, Running, eventually};
 
@@ -110,7 +109,7 @@ async fn the_leader_reports_its_synced_followers() {
     let followed_by = async |cluster: &Cluster, count: usize| {
         let key = format!("zk_synced_followers\t{count}\n");
         for (number, node) in cluster.nodes.iter().enumerate() {
-            let status: Status = node.get("/v1/cluster").await.json();
+            let status = node.status().await;
             let synced = status.members.iter().filter(|member| member.synced == Some(true)).count();
             // The status counts the leader itself too.
             if status.leading && synced == count + 1 && word(cluster.zookeeper(number), "mntr").await.contains(&key) {
@@ -120,22 +119,22 @@ async fn the_leader_reports_its_synced_followers() {
         None
     };
     let mut leader = None;
-    until(async || {
+    eventually("both to follow", async || {
         leader = followed_by(&cluster, 2).await;
         leader.is_some()
     })
     .await;
     cluster.nodes.remove((leader.unwrap() + 1) % 3).stop().await.unwrap();
-    until(async || followed_by(&cluster, 1).await.is_some()).await;
+    eventually("one to follow", async || followed_by(&cluster, 1).await.is_some()).await;
 }
 
 /// As ZooKeeper does: health checks and exporters of metrics go by these words.
 #[tokio::test]
 async fn a_leader_whose_followers_are_gone_serves_nobody() {
     let mut cluster = cluster_with(3, |_| {}).await;
-    let leads = async |node: &Running| node.get("/v1/cluster").await.json::<Status>().leading;
+    let leads = async |node: &Running| node.status().await.leading;
     let mut leader = None;
-    until(async || {
+    eventually("a leader", async || {
         for (number, node) in cluster.nodes.iter().enumerate() {
             leader = leads(node).await.then_some(number).or(leader);
         }
@@ -148,10 +147,13 @@ async fn a_leader_whose_followers_are_gone_serves_nobody() {
     }
     let at = last.zookeeper.unwrap();
     for asked in ["srvr", "mntr", "isro"] {
-        until(async || word(at, asked).await == "This ZooKeeper instance is not currently serving requests\n").await;
+        eventually(asked, async || {
+            word(at, asked).await == "This ZooKeeper instance is not currently serving requests\n"
+        })
+        .await;
     }
     assert_eq!(word(at, "ruok").await, "imok", "the process is well");
-    until(async || !leads(&last).await).await;
+    eventually("it to lead no more", async || !leads(&last).await).await;
 }
 
 #[tokio::test]
@@ -177,7 +179,7 @@ async fn a_front_node_is_an_observer_to_zookeepers_clients() {
     for line in ["zk_server_state\tobserver\n", "zk_peer_state\tobserving - broadcast\n", "zk_quorum_size\t3\n"] {
         assert!(mntr.contains(line), "{line}\n{mntr}");
     }
-    let leader = front.get("/v1/cluster").await.json::<Status>().leader.unwrap();
+    let leader = front.status().await.leader.unwrap();
     let leader = usize::try_from(leader).unwrap() - 1;
     eventually("the leader to count the front node as an observer", async || {
         let mntr = word(cluster.zookeeper(leader), "mntr").await;

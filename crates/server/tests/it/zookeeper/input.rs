@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 
 use super::admin_commands::word;
 use super::client::{Client, create, get};
-use super::{cluster, cluster_with, until};
+use super::{cluster, cluster_with};
+use crate::harness::eventually;
 
 #[tokio::test]
 async fn garbage_ends_its_connection_and_nothing_else() {
@@ -160,7 +161,7 @@ async fn connections_per_address_are_limited() {
         client.exists("/", false).await.unwrap();
     }
     inside.pop();
-    until(async || Client::try_open(cluster.zookeeper(0)).await.is_some()).await;
+    eventually("room", async || Client::try_open(cluster.zookeeper(0)).await.is_some()).await;
 }
 
 #[tokio::test]
@@ -183,7 +184,10 @@ async fn a_client_that_reads_nothing_is_held_back_and_then_disconnected() {
     greedy.try_write(&out, Duration::from_secs(60)).await;
     bystander.create("/meanwhile", 0).await.unwrap();
     // The bystander and the connection of `srvr` itself.
-    until(async || word(cluster.zookeeper(0), "srvr").await.contains("\nConnections: 2\n")).await;
+    eventually("only two to be connected", async || {
+        word(cluster.zookeeper(0), "srvr").await.contains("\nConnections: 2\n")
+    })
+    .await;
     let mut answers = 0;
     while greedy.receive().await.is_some() {
         answers += 1;

@@ -1,11 +1,10 @@
 //! The ZooKeeper frontend over real sockets, with frames written and read one by one.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use lockkeeper_server::Config;
 
-use crate::harness::{Cluster, PATIENCE};
+use crate::harness::Cluster;
 
 mod access;
 mod admin_commands;
@@ -48,14 +47,5 @@ impl Cluster {
     /// Address of a node's ZooKeeper frontend.
     fn zookeeper(&self, node: usize) -> SocketAddr {
         self.nodes[node].zookeeper.expect("zookeeper.listen is set")
-    }
-}
-
-/// Polls until the condition holds.
-async fn until(mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < PATIENCE, "the condition does not hold in time");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

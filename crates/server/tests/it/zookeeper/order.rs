@@ -5,7 +5,8 @@ use lockkeeper_zookeeper::request::{AddWatchRequest, PathVersion, PathWatch, Set
 use lockkeeper_zookeeper::{ErrorCode, EventType, MultiOp, MultiResult, OpCode, Reply, Request};
 
 use super::client::{Client, Received, create, get, set};
-use super::{cluster, cluster_with, until};
+use super::{cluster, cluster_with};
+use crate::harness::eventually;
 
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 const CONTAINER: i32 = 4;
@@ -194,7 +195,7 @@ async fn no_request_waits_behind_a_delayed_one() {
     }
     assert!(!cluster.get("/metrics").await.text.contains(NEEDED));
     // On a machine that stalls between the two, the first may be due before the second is read.
-    until(async || {
+    eventually("the second to be read in time", async || {
         let mut both = BytesMut::new();
         let last = client.encode(&create("/locks/crowd/_c_1-lock-", b"", EPHEMERAL_SEQUENTIAL), &mut both);
         let read = client.encode(&get("/locks/crowd", false), &mut both);

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use lockkeeper_zookeeper::{ConnectRequest, ErrorCode, OpCode, Request};
 
 use super::client::{Client, get};
-use super::{cluster, until};
+use super::cluster;
+use crate::harness::eventually;
 
 const EPHEMERAL: i32 = 1;
 
@@ -74,7 +75,7 @@ async fn silence_ends_a_session_but_a_lost_connection_does_not() {
     drop(silent);
     let mut silent = Client::resume(cluster.zookeeper(0), &session, seen).await.unwrap();
     silent.create("/silent", EPHEMERAL).await.unwrap();
-    until(async || {
+    eventually("the silent one to expire", async || {
         alive.ask(Request::Ping).await.unwrap();
         other.exists("/silent", false).await == Err(ErrorCode::NoNode)
     })

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::client::{Client, get, set};
-use super::{cluster, cluster_with, until, with_addresses};
+use super::{cluster, cluster_with, with_addresses};
 use crate::harness::eventually;
 use crate::peer_link::PeerLink;
 
@@ -71,8 +71,7 @@ async fn no_watch_is_missed_when_a_node_skips_ahead() {
         ways.iter().zip(1..).for_each(|(way, node)| way.lead_to(node, config));
     })
     .await;
-    let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
-    let leader = usize::try_from(view["leader"].as_u64().unwrap()).unwrap() - 1;
+    let leader = usize::try_from(cluster.status().await.leader.unwrap()).unwrap() - 1;
     let behind = (leader + 1) % 3;
     let mut writer = Client::connect(cluster.zookeeper(leader), &ConnectRequest::new_session(200_000)).await.unwrap();
     for path in ["/set", "/gone", "/still", "/else"] {
@@ -202,7 +201,10 @@ async fn a_leader_change_in_mid_pipeline_is_a_pause() {
     let change_leaders = async {
         for _ in 0..3 {
             let before = pipeline.answered.load(Ordering::SeqCst);
-            until(async || pipeline.answered.load(Ordering::SeqCst) > before && pipeline.open() > 0).await;
+            eventually("the pipeline to flow", async || {
+                pipeline.answered.load(Ordering::SeqCst) > before && pipeline.open() > 0
+            })
+            .await;
             hand_over(&cluster).await;
         }
         pipeline.enough.store(true, Ordering::SeqCst);
@@ -217,16 +219,11 @@ async fn a_leader_change_in_mid_pipeline_is_a_pause() {
 
 /// Hands leadership to the next node.
 async fn hand_over(cluster: &crate::harness::Cluster) {
-    let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
-    let leader = view["leader"].as_u64().unwrap();
+    let leader = cluster.status().await.leader.unwrap();
     let next = leader % 3 + 1;
     let at = usize::try_from(leader - 1).unwrap();
     cluster.nodes[at].post("/v1/cluster/transfer", None, json!({"to": next})).await;
-    until(async || {
-        let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
-        view["leader"].as_u64().is_some_and(|now| now != leader)
-    })
-    .await;
+    eventually("another leader", async || cluster.status().await.leader.is_some_and(|now| now != leader)).await;
 }
 
 /// A node whose queue holds one change refuses most of what four clients send at once. The clients never notice.
