@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper_client::api::gates::{self, Begin, Finish};
-use lockkeeper_client::api::{Code, Data};
+use lockkeeper_client::api::{Code, gates};
 use lockkeeper_client::recipes::{
     Begun, Done, GateTicket, IfUnreachable, InProgress, Keep, LONGEST_KEEP, OnceError, UNPROTECTED,
 };
@@ -75,63 +74,6 @@ async fn a_beginning_whose_answer_was_lost_opens_the_gate_again() {
         ticket.finish("done", DAY).await.unwrap();
         assert!(!own.left().is_zero(), "its end would have opened the gate");
     }
-}
-
-#[tokio::test]
-async fn one_of_many_proceeds_and_all_others_hear_of_it() {
-    let setting = TestCluster::new().await;
-    let sessions = [setting.session().await, setting.session().await, setting.session().await];
-    let mut asking = JoinSet::new();
-    for number in 0..30 {
-        let gate = sessions[number % 3].gate("pay/42").label(format!("task {number}"));
-        asking.spawn(async move { gate.begin("10 EUR").await.unwrap() });
-    }
-    let mut tickets = Vec::new();
-    let mut others = Vec::new();
-    while let Some(begun) = asking.join_next().await {
-        match begun.unwrap() {
-            Begun::Proceed(ticket) => tickets.push(ticket),
-            Begun::InProgress(underway) => others.push(underway),
-            Begun::Done(done) => panic!("{done:?}"),
-        }
-    }
-    let ticket = tickets.pop().unwrap();
-    assert!(tickets.is_empty() && others.len() == 29);
-    for underway in others {
-        assert_eq!(underway.token, ticket.token());
-        assert!(underway.label.starts_with("task ") && underway.until_ms == underway.since_ms + 60_000, "{underway:?}");
-        assert!(sessions.iter().any(|session| Some(session.id()) == underway.session_id));
-    }
-    assert!(ticket.remaining() > Duration::from_secs(1) && ticket.key() == "pay/42");
-
-    let token = ticket.token();
-    let result = [0, 159, 146, 150, b'"'];
-    ticket.finish(result, DAY).await.unwrap();
-    for session in &sessions {
-        let kept = done(session.gate("pay/42").begin("10 EUR").await.unwrap());
-        assert_eq!((kept.result.as_slice(), kept.token), (&result[..], token));
-        assert!(kept.until_ms.unwrap() >= kept.since_ms + 24 * 3_600_000);
-    }
-}
-
-#[tokio::test]
-async fn a_gate_that_failed_is_open_and_the_token_grows() {
-    let setting = TestCluster::new().await;
-    let session = setting.session().await;
-    let first = proceed(session.gate("k").begin("f").await.unwrap());
-    let token = first.token();
-    first.fail().await.unwrap();
-    let second = proceed(session.gate("k").begin("another").await.unwrap());
-    assert!(second.token() > token);
-    let late = session
-        .client()
-        .gate_finish("k", &Finish { token, result: Data::from_bytes(b"x"), keep_ms: None, keep: None })
-        .await;
-    assert_eq!(late.unwrap_err().code(), Some(Code::GateNotPending));
-    // Nor can another session settle it with the right token.
-    let thief = setting.session().await;
-    assert_eq!(thief.client().gate_fail("k", second.token()).await.unwrap_err().code(), Some(Code::GateNotPending));
-    second.finish("y", DAY).await.unwrap();
 }
 
 #[tokio::test]
@@ -241,20 +183,6 @@ async fn a_begin_that_is_given_up_leaves_no_gate_shut() {
             }
         }
     }
-}
-
-#[tokio::test]
-async fn gates_without_a_session_open_when_their_time_is_over() {
-    let setting = TestCluster::new().await;
-    let begin = |pending_ms| Begin { fingerprint: "f".into(), pending_ms: Some(pending_ms), ..Begin::default() };
-    setting.client.gate_begin("long", &begin(60_000)).await.unwrap();
-    let underway = setting.client.gate("long").await.unwrap();
-    assert!(matches!(underway.gate, gates::Gate::InProgress { session_id: None, .. }), "{underway:?}");
-    let first = setting.client.gate_begin("plain", &begin(200)).await.unwrap();
-    let gates::Gate::Proceed { token, .. } = first.gate else { panic!("{first:?}") };
-    let session = setting.session().await;
-    let next = until_proceed(&session, "plain").await;
-    assert!(next.token() > token);
 }
 
 /// The work of a gate whose cluster is gone: refused, or run without the gate, as its caller has declared.

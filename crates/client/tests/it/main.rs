@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod access;
 #[allow(dead_code, reason = "no crate uses all of it")]
 #[path = "../../../tls/tests/it/authority.rs"]
 mod authority;

@@ -74,6 +74,18 @@ async fn a_session_that_another_process_opened_is_kept_alive_and_left_open() {
     assert!(matches!(over, Err(Error::Lost(_))), "{over:?}");
 }
 
+/// Labels are replicated, and shown to everybody who may look at sessions.
+#[tokio::test]
+async fn a_session_is_labelled_with_its_process_and_none_of_its_arguments() {
+    let setting = TestCluster::new().await;
+    let session = setting.session().await;
+    let shown = setting.client.session(session.id()).await.unwrap();
+    let program = std::env::args_os().next().unwrap();
+    let program = std::path::Path::new(&program).file_name().unwrap().to_string_lossy().into_owned();
+    let expected = format!(", {}, {program}", std::process::id());
+    assert!(shown.label.contains('@') && shown.label.ends_with(&expected), "{}", shown.label);
+}
+
 #[tokio::test]
 async fn a_dropped_wait_leaves_the_queue_and_nothing_behind() {
     let setting = TestCluster::new().await;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use lockkeeper_client::api::Data;
 use lockkeeper_client::api::nodes::{Create, Kind};
-use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::RecipeError;
 use lockkeeper_client::{Client, Options, Session, SessionOptions, Transport};
 use tokio::time::sleep;
 
-use super::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use super::support::{client, cluster, is_lost, plain_session, session, soon, until};
 use crate::wire::Wire;
 
 #[tokio::test]
@@ -114,6 +114,8 @@ async fn a_latch_opens_when_all_have_counted() {
     }
     assert_eq!(latch.remaining().await.unwrap(), 3);
     assert_eq!(latch.count_down().await.unwrap(), 2);
+    let kept = one.client().node("/latches/a", &Default::default()).await.unwrap();
+    assert_eq!(kept.kind, Kind::Persistent, "what a process has counted outlives it");
     assert_eq!(other.count_down().await.unwrap(), 1);
     assert!(waiting.iter().all(|task| !task.is_finished()));
     let wrong = one.latch("/latches/a", 4).unwrap().count_down().await;
@@ -146,27 +148,6 @@ async fn waiting_for_a_latch_ends_with_the_latch_or_the_session() {
     latch.remove().await.unwrap();
     let removed = soon("the end of the latch", removed).await.unwrap();
     assert!(matches!(removed, Err(RecipeError::Removed { .. })), "{removed:?}");
-}
-
-#[tokio::test]
-async fn what_a_dead_process_has_counted_stays_counted() {
-    let cluster = cluster().await;
-    let process = Process::start(&cluster, Duration::from_secs(1)).await;
-    let latch = process.session.latch("/latches/c", 2).unwrap();
-    process.run(async move { latch.count_down().await.unwrap() }).await;
-    let id = process.session.id();
-    process.die(());
-    let client = client(&cluster);
-    until("the session expires", async || {
-        client
-            .session(id)
-            .await
-            .is_err_and(|error| error.code() == Some(Code::SessionExpired) || error.code() == Some(Code::NotFound))
-    })
-    .await;
-    let session = session(&cluster).await;
-    assert_eq!(session.latch("/latches/c", 2).unwrap().count_down().await.unwrap(), 0);
-    assert_eq!(names(&client, "/latches").await.iter().filter(|name| *name == "c").count(), 1);
 }
 
 #[tokio::test]
