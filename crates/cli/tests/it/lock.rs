@@ -13,8 +13,6 @@ fn a_command_under_a_lock() {
     the_token_is_exported_and_the_code_passed_on(&dev);
     commands_that_cannot_run(&dev);
     signals_are_passed_on(&dev);
-    a_wait_that_times_out(&dev);
-    a_signal_while_waiting_leaves_the_queue(&dev);
     shared_holders_hold_together(&dev);
     what_is_left_running_ends_with_the_command(&dev);
     a_forced_release_kills_the_group(&dev);
@@ -78,11 +76,6 @@ fn signals_are_passed_on(dev: &Dev) {
         assert_eq!(lock.code(), Some(code));
         std::fs::remove_file(&ready).unwrap();
     }
-    let mut untrapped =
-        Killed(dev.lock(&["signals"], &format!(": > {}; exec sleep 100", ready.display())).spawn().unwrap());
-    eventually("the command runs", || ready.exists());
-    kill(untrapped.pid(), Signal::SIGTERM).unwrap();
-    assert_eq!(untrapped.code(), Some(128 + 15));
 }
 
 /// A holder of the lock until it is dropped.
@@ -98,28 +91,6 @@ fn hold(dev: &Dev, lock: &str, options: &[&str]) -> Killed {
 fn release(mut held: Killed) {
     kill(held.pid(), Signal::SIGTERM).unwrap();
     held.code();
-}
-
-fn a_wait_that_times_out(dev: &Dev) {
-    let held = hold(dev, "busy", &["--label", "the holder"]);
-    for wait in ["0", "200ms"] {
-        let output = dev.lock(&["busy", "--wait", wait], "echo ran").output().unwrap();
-        assert_eq!(output.status.code(), Some(120), "{output:?}");
-        assert!(output.stdout.is_empty());
-        assert!(complaint(&output).contains("the holder"));
-    }
-    release(held);
-}
-
-fn a_signal_while_waiting_leaves_the_queue(dev: &Dev) {
-    let held = hold(dev, "queue", &[]);
-    let mut waits = Killed(dev.lock(&["queue"], "true").spawn().unwrap());
-    let waiting = || json(&dev.run(&["--json", "locks", "queue"]))["waiting"].as_u64().unwrap();
-    eventually("it waits", || waiting() == 1);
-    kill(waits.pid(), Signal::SIGINT).unwrap();
-    assert_eq!(waits.code(), Some(128 + 2));
-    assert_eq!(waiting(), 0);
-    release(held);
 }
 
 fn shared_holders_hold_together(dev: &Dev) {
@@ -414,8 +385,8 @@ fn an_unreachable_cluster_has_a_code_of_its_own() {
     }
 }
 
-/// A preloaded library steps a clock of one lockkeeper alone. The control shows that it gets there: the same step of the
-/// clock by which a session ends costs the lock at once.
+/// A preloaded library steps a clock of one lockkeeper alone. The control shows that it gets there: the same step of
+/// the clock by which a session ends costs the lock at once.
 #[test]
 fn steps_of_the_wall_clock_cost_nothing() {
     let dev = Dev::start(1, &[]);

@@ -106,9 +106,10 @@ fn it_dies_of_the_signal_that_ended_it(dev: &Dev) {
     let holder = Killed(dev.lock(&["queue"], "sleep 1000").spawn().unwrap());
     eventually("it is held", || dev.holders("queue") == 1);
     let mut waits = Killed(dev.lock(&["queue"], "true").spawn().unwrap());
-    eventually("it waits", || crate::support::json(&dev.run(&["--json", "locks", "queue"]))["waiting"] == 1);
+    let waiting = || crate::support::json(&dev.run(&["--json", "locks", "queue"]))["waiting"].as_u64().unwrap();
+    eventually("it waits", || waiting() == 1);
     kill(waits.pid(), Signal::SIGINT).unwrap();
-    assert_eq!(waits.0.wait().unwrap().signal(), Some(2));
+    assert_eq!((waits.0.wait().unwrap().signal(), waiting()), (Some(2), 0));
     drop(holder);
 }
 

@@ -53,8 +53,8 @@ async fn zookeeper_clients_speak_tls() {
     assert_eq!(rest(&mut plain).await, "", "a client without TLS");
 }
 
-/// As `clientPort`, `secureClientPort` and `client.portUnification`, which is about the first port alone: the second one
-/// speaks TLS whatever the first one does.
+/// As `clientPort`, `secureClientPort` and `client.portUnification`, which is about the first port alone: the second
+/// one speaks TLS whatever the first one does.
 #[tokio::test]
 async fn each_port_takes_the_clients_that_it_is_for() {
     const ANY: &str = "127.0.0.1:0";

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use lockkeeper_client::api::locks::Acquire;
-use lockkeeper_client::{Client, Error, Guard, Options, Session, SessionOptions, Transport};
+use lockkeeper_client::{Error, Guard, Session, Transport};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::TRANSPORTS;
 use crate::test_cluster::{SOON, TestCluster, soon};
-use crate::wire::{Wire, impatient};
+use crate::wire::Wire;
 
 /// A session over a wire that then swallows what the node says.
 async fn session_over_muted_wire(cluster: &TestCluster, transport: Transport) -> (Wire, Session) {
@@ -222,116 +222,4 @@ async fn holders_and_waiters_outlive_every_node_in_turn() {
     assert!(first_token < second_token && second_token < guard.token(), "in the order in which they asked");
     guard.release().await.unwrap();
     setting.until("a", 0, 0).await;
-}
-
-/// Without a cluster for longer than the session can be trusted.
-#[tokio::test]
-async fn a_holder_without_a_cluster_is_told_in_time() {
-    let mut setting = TestCluster::new().await;
-    for transport in TRANSPORTS {
-        let client = Client::new(setting.cluster.endpoints(), impatient()).unwrap();
-        let options = SessionOptions { timeout: Duration::from_millis(1_500), transport, ..SessionOptions::default() };
-        let session = Session::open(&client, &options).await.unwrap();
-        let guard = session.lock("a").lock().await.unwrap();
-        setting.cluster.stop(1).await.unwrap();
-        let began = Instant::now();
-        let stopped = guard.run(std::future::pending::<()>());
-        assert!(matches!(soon(stopped).await, Err(Error::Lost(_))), "{transport:?}");
-        assert!(began.elapsed() < Duration::from_millis(1_500), "{transport:?}: told too late");
-        assert!(matches!(session.lock("b").lock().await, Err(Error::Lost(_))), "{transport:?}");
-        setting.cluster.restart(1).await.unwrap();
-        drop(guard);
-        setting.until("a", 0, 0).await;
-    }
-}
-
-/// Only a death causes a delay. The holder dies with its runtime, without a keepalive or a release.
-#[test]
-fn nobody_gets_a_lock_before_the_delay_of_its_dead_holder_has_passed() {
-    const DELAY: Duration = Duration::from_millis(1_500);
-    let runtime = || tokio::runtime::Runtime::new().unwrap();
-    let (here, there) = (runtime(), runtime());
-    let (setting, other) = here.block_on(async {
-        let setting = TestCluster::new().await;
-        let other = setting.session().await;
-        (setting, other)
-    });
-    let (lock, held) = there.block_on(async {
-        let client = Client::new(setting.cluster.endpoints(), Options::default()).unwrap();
-        let options = SessionOptions { timeout: Duration::from_secs(1), ..SessionOptions::default() };
-        let session = Session::open(&client, &options).await.unwrap();
-        let lock = session.lock("a").delay(DELAY);
-        lock.lock().await.unwrap().release().await.unwrap();
-        let between = other.lock("a").try_lock().await.unwrap().expect("a release has no delay");
-        between.release().await.unwrap();
-        let held = lock.lock().await.unwrap();
-        (lock, held)
-    });
-    there.shutdown_background();
-    let died = Instant::now();
-    here.block_on(async {
-        let next = soon(other.lock("a").lock()).await.unwrap();
-        assert!(died.elapsed() >= DELAY, "granted after {} ms", died.elapsed().as_millis());
-        assert!(held.is_lost() && next.token() > held.token());
-        next.release().await.unwrap();
-    });
-    drop((lock, held));
-}
-
-/// The endpoint of the leader, as node 1 knows it.
-async fn leader_endpoint(cluster: &TestCluster) -> String {
-    leader_endpoint_but(cluster, "").await
-}
-
-/// The same once it is another one.
-async fn leader_endpoint_but(cluster: &TestCluster, before: &str) -> String {
-    let give_up_at = Instant::now() + SOON;
-    loop {
-        let status = cluster.client.status_of(&cluster.client.endpoints()[0], false, SOON).await;
-        if let Some(leader) = status.unwrap().leader {
-            let endpoint = cluster.cluster.endpoints()[usize::try_from(leader).unwrap() - 1].clone();
-            if endpoint != before {
-                return endpoint;
-            }
-        }
-        assert!(Instant::now() < give_up_at, "no leader");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-#[tokio::test]
-async fn a_session_follows_the_leader_with_its_lock_and_its_place() {
-    let setting = TestCluster::of(3).await;
-    // Another endpoint is asked when the first is silent for half a second.
-    let options = SessionOptions { timeout: Duration::from_secs(6), ..SessionOptions::default() };
-    let opened = || {
-        let client = Client::new(setting.cluster.endpoints(), Options::default()).unwrap();
-        let options = &options;
-        async move { Session::open(&client, options).await.unwrap() }
-    };
-    let (holder, waiter, last) = (opened().await, opened().await, opened().await);
-    let first = leader_endpoint(&setting).await;
-    let guard = holder.lock("a").lock().await.unwrap();
-    let waiting = wait(&waiter);
-    setting.until("a", 1, 1).await;
-    let waiting_last = wait(&last);
-    setting.until("a", 1, 2).await;
-
-    setting.client.transfer_leadership(None).await.unwrap();
-    leader_endpoint_but(&setting, &first).await;
-    // A stream that has moved already moves again after half a minute.
-    let give_up_at = Instant::now() + Duration::from_secs(60);
-    for session in [&holder, &waiter, &last] {
-        while session.client().preferred().as_str() != leader_endpoint(&setting).await {
-            assert!(Instant::now() < give_up_at, "the session has not moved");
-            sleep(Duration::from_millis(5)).await;
-        }
-    }
-    assert!(!guard.is_lost());
-    let token = guard.token();
-    guard.release().await.unwrap();
-    let next = soon(waiting).await.unwrap().unwrap();
-    assert!(next.token() > token && !waiting_last.is_finished());
-    next.release().await.unwrap();
-    soon(waiting_last).await.unwrap().unwrap().release().await.unwrap();
 }

@@ -269,16 +269,3 @@ async fn failed_work_is_in_the_history_and_not_tried_again() {
     session.close().await.unwrap();
     assert!(soon(worker).await.unwrap().unwrap_err().is_lost());
 }
-
-#[tokio::test]
-async fn the_clock_is_the_same_at_all_nodes_and_goes_on() {
-    let setting = TestCluster::of(3).await;
-    let mut before = 0;
-    for endpoint in setting.cluster.endpoints() {
-        let client = lockkeeper_client::Client::new([endpoint], Default::default()).unwrap();
-        let clock = client.cluster_clock().await.unwrap();
-        // A node's view is behind by the delay of a message, and these calls come one after the other.
-        assert!(clock.clock_ms + 1_000 > before, "{} after {before}", clock.clock_ms);
-        before = clock.clock_ms;
-    }
-}
