@@ -1,26 +1,4 @@
 //! Locks by `GET_LOCK` of MySQL and MariaDB, each held by a connection of its own.
-//!
-//! | | |
-//! |---|---|
-//! | fencing token | **no**: nothing can refuse a late write |
-//! | first come, first served | no: a wait is cut into pieces of a second, and each goes to the end |
-//! | the holder learns of a loss | by its own clock, or by a renewal that finds the connection closed |
-//! | one holder across a failover | **no**: the locks are in the memory of one server |
-//! | shared mode | no |
-//! | several locks all or none | no: in order, on one connection |
-//! | lease | from 1 s, see below |
-//!
-//! What breaks it: everything that ends the connection frees the lock at once, while its holder goes on until its next
-//! renewal: a proxy's idle time-out, `KILL`, a restart of the server. A proxy that shares connections between clients
-//! (ProxySQL, MaxScale) mixes up their locks. Each lock and each waiter takes one of `max_connections`.
-//!
-//! The lease: the server knows none. It closes a connection that was idle for `wait_timeout`, which is set to the lease
-//! in whole seconds, rounded up; a renewal is a statement on that connection. So the lock of a holder that was paused
-//! or cut off ends, as it would with a lease. `GET_LOCK` without that setting keeps it for hours.
-//!
-//! Names are the server's own, so that programs that call `GET_LOCK` by themselves share the lock, where the name has
-//! at most 64 lower-case letters, digits, `/`, `.`, `_` and `-`. Other names are hashed, since the server ignores case
-//! and refuses long ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,13 +32,27 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Locks by `GET_LOCK` of MySQL and MariaDB.
 ///
-/// | promise | |
+/// | | |
 /// |---|---|
-/// | fencing token | no |
-/// | first come, first served | no |
-/// | one holder across a failover | no |
-/// | several locks all or none | no |
+/// | fencing token | **no**: nothing can refuse a late write |
+/// | first come, first served | no: a wait is cut into pieces of a second, and each goes to the end |
+/// | the holder learns of a loss | by its own clock, or by a renewal that finds the connection closed |
+/// | one holder across a failover | **no**: the locks are in the memory of one server |
 /// | shared mode | no |
+/// | several locks all or none | no: in order, on one connection |
+/// | lease | from 1 s, see below |
+///
+/// What breaks it: everything that ends the connection frees the lock at once, while its holder goes on until its next
+/// renewal: a proxy's idle time-out, `KILL`, a restart of the server. A proxy that shares connections between clients
+/// (ProxySQL, MaxScale) mixes up their locks. Each lock and each waiter takes one of `max_connections`.
+///
+/// The lease: the server knows none. It closes a connection that was idle for `wait_timeout`, which is set to the lease
+/// in whole seconds, rounded up; a renewal is a statement on that connection. So the lock of a holder that was paused
+/// or cut off ends, as it would with a lease. `GET_LOCK` without that setting keeps it for hours.
+///
+/// Names are the server's own, so that programs that call `GET_LOCK` by themselves share the lock, where the name has
+/// at most 64 lower-case letters, digits, `/`, `.`, `_` and `-`. Other names are hashed, since the server ignores case
+/// and refuses long ones.
 #[derive(Debug)]
 pub struct MySqlGetLockEngine {
     options: Opts,

@@ -1,22 +1,4 @@
 //! Locks as rows of a table of MySQL or MariaDB.
-//!
-//! | | |
-//! |---|---|
-//! | fencing token | yes: the row's version. It rises with each grant, and stays when the lock is free |
-//! | first come, first served | no: waiters look again, and whoever looks first gets the lock |
-//! | the holder learns of a loss | by its own clock, or by a renewal that is refused |
-//! | one holder across a failover | **no**: replication is asynchronous or semi-synchronous. A replica that took over without the last grant gives the same token a second time |
-//! | shared mode | no |
-//! | several locks all or none | yes, in one transaction |
-//! | lease | from 100 ms, counted by the server's clock alone |
-//!
-//! What breaks it: a failover that loses a grant, or a crash, where `innodb_flush_log_at_trx_commit` is not 1; a clock
-//! of the server that is set forward ends leases early (set back, it keeps them longer); a row that somebody deletes,
-//! since its tokens begin again at 1; a table of an engine without transactions. A proxy that spreads statements over
-//! primary and replicas must send all of them to the primary.
-//!
-//! Each step is one statement: the row's lock in InnoDB puts two of them in an order. `UTC_TIMESTAMP` is the start of
-//! the statement, so that a statement that had to wait takes less than it was given, and never more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,13 +23,23 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Locks as rows of a table of MySQL or MariaDB.
 ///
-/// | promise | |
+/// | | |
 /// |---|---|
-/// | fencing token | yes |
-/// | first come, first served | no |
-/// | one holder across a failover | no |
-/// | several locks all or none | yes |
+/// | fencing token | yes: the row's version. It rises with each grant, and stays when the lock is free |
+/// | first come, first served | no: waiters look again, and whoever looks first gets the lock |
+/// | the holder learns of a loss | by its own clock, or by a renewal that is refused |
+/// | one holder across a failover | **no**: replication is asynchronous or semi-synchronous. A replica that took over without the last grant gives the same token a second time |
 /// | shared mode | no |
+/// | several locks all or none | yes, in one transaction |
+/// | lease | from 100 ms, counted by the server's clock alone |
+///
+/// What breaks it: a failover that loses a grant, or a crash, where `innodb_flush_log_at_trx_commit` is not 1; a clock
+/// of the server that is set forward ends leases early (set back, it keeps them longer); a row that somebody deletes,
+/// since its tokens begin again at 1; a table of an engine without transactions. A proxy that spreads statements over
+/// primary and replicas must send all of them to the primary.
+///
+/// Each step is one statement: the row's lock in InnoDB puts two of them in an order. `UTC_TIMESTAMP` is the start of
+/// the statement, so that a statement that had to wait takes less than it was given, and never more.
 #[derive(Clone, Debug)]
 pub struct MySqlEngine(Arc<MySqlTable>);
 

@@ -1,26 +1,4 @@
 //! Advisory locks of PostgreSQL, each held by a session of its own.
-//!
-//! | | |
-//! |---|---|
-//! | fencing token | **no**: nothing can refuse a late write |
-//! | first come, first served | yes: the server has a queue for each lock, in the order in which the requests came there |
-//! | the holder learns of a loss | when its connection ends, if that is noticed; else by its own clock, or by a renewal |
-//! | one holder across a failover | **no**: the locks are in the memory of one server |
-//! | shared mode | yes |
-//! | several locks all or none | no: in order, in one session |
-//! | lease | from 100 ms, see below |
-//!
-//! What breaks it: everything that ends the session frees the lock at once, while its holder may go on until it
-//! notices: `pg_terminate_backend`, a proxy's time-out, a restart of the server. A proxy that shares connections
-//! between clients (PgBouncer in transaction mode) mixes up their locks. Each lock and each waiter takes one of
-//! `max_connections`.
-//!
-//! The lease: the server knows none. It ends a session that was idle for `idle_session_timeout` (PostgreSQL 14 and
-//! later), which is set to the lease; a renewal is a statement of that session. So the lock of a holder that was paused
-//! or cut off ends, as it would with a lease. Without that setting it stays until TCP gives up, which can take hours.
-//!
-//! The key is `hashtextextended(name, 0)`, so that programs that call `pg_advisory_lock` with it share the lock. Two
-//! names with one key, one in 2^64, would wait for each other, and never hold together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,13 +28,27 @@ const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// Advisory locks of PostgreSQL.
 ///
-/// | promise | |
+/// | | |
 /// |---|---|
-/// | fencing token | no |
-/// | first come, first served | yes |
-/// | one holder across a failover | no |
-/// | several locks all or none | no |
+/// | fencing token | **no**: nothing can refuse a late write |
+/// | first come, first served | yes: the server has a queue for each lock, in the order in which the requests came there |
+/// | the holder learns of a loss | when its connection ends, if that is noticed; else by its own clock, or by a renewal |
+/// | one holder across a failover | **no**: the locks are in the memory of one server |
 /// | shared mode | yes |
+/// | several locks all or none | no: in order, in one session |
+/// | lease | from 100 ms, see below |
+///
+/// What breaks it: everything that ends the session frees the lock at once, while its holder may go on until it
+/// notices: `pg_terminate_backend`, a proxy's time-out, a restart of the server. A proxy that shares connections
+/// between clients (PgBouncer in transaction mode) mixes up their locks. Each lock and each waiter takes one of
+/// `max_connections`.
+///
+/// The lease: the server knows none. It ends a session that was idle for `idle_session_timeout` (PostgreSQL 14 and
+/// later), which is set to the lease; a renewal is a statement of that session. So the lock of a holder that was paused
+/// or cut off ends, as it would with a lease. Without that setting it stays until TCP gives up, which can take hours.
+///
+/// The key is `hashtextextended(name, 0)`, so that programs that call `pg_advisory_lock` with it share the lock. Two
+/// names with one key, one in 2^64, would wait for each other, and never hold together.
 #[derive(Debug)]
 pub struct PostgresAdvisoryEngine {
     opener: Opener,

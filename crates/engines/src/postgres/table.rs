@@ -1,21 +1,4 @@
 //! Locks as rows of a table of PostgreSQL.
-//!
-//! | | |
-//! |---|---|
-//! | fencing token | yes: the row's version. It rises with each grant, and stays when the lock is free |
-//! | first come, first served | no: a release wakes one waiter of each process, and whoever is first gets the lock |
-//! | the holder learns of a loss | by its own clock, or by a renewal that is refused |
-//! | one holder across a failover | **no**, unless replication is synchronous and the failover honours that, which this engine cannot check. A replica that took over without the last grant gives the same token a second time |
-//! | shared mode | no |
-//! | several locks all or none | yes, in one transaction |
-//! | lease | from 100 ms, counted by the server's clock alone |
-//!
-//! What breaks it: a failover that loses a grant, or a crash, where `synchronous_commit` or `fsync` is off; a clock of
-//! the server that is set forward ends leases early (set back, it keeps them longer); a row that somebody deletes,
-//! since its tokens begin again at 1; a table that is `UNLOGGED`. A proxy that shares connections (PgBouncer in
-//! transaction mode) hides the announcements of releases, and then waiters look once a second.
-//!
-//! Each step is one statement: the row's lock puts two of them in an order. A release announces itself by `NOTIFY`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +29,22 @@ const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Locks as rows of a table of PostgreSQL.
 ///
-/// | promise | |
+/// | | |
 /// |---|---|
-/// | fencing token | yes |
-/// | first come, first served | no |
-/// | one holder across a failover | no |
-/// | several locks all or none | yes |
+/// | fencing token | yes: the row's version. It rises with each grant, and stays when the lock is free |
+/// | first come, first served | no: a release wakes one waiter of each process, and whoever is first gets the lock |
+/// | the holder learns of a loss | by its own clock, or by a renewal that is refused |
+/// | one holder across a failover | **no**, unless replication is synchronous and the failover honours that, which this engine cannot check. A replica that took over without the last grant gives the same token a second time |
 /// | shared mode | no |
+/// | several locks all or none | yes, in one transaction |
+/// | lease | from 100 ms, counted by the server's clock alone |
+///
+/// What breaks it: a failover that loses a grant, or a crash, where `synchronous_commit` or `fsync` is off; a clock of
+/// the server that is set forward ends leases early (set back, it keeps them longer); a row that somebody deletes,
+/// since its tokens begin again at 1; a table that is `UNLOGGED`. A proxy that shares connections (PgBouncer in
+/// transaction mode) hides the announcements of releases, and then waiters look once a second.
+///
+/// Each step is one statement: the row's lock puts two of them in an order. A release announces itself by `NOTIFY`.
 #[derive(Clone, Debug)]
 pub struct PostgresEngine(Arc<PostgresTable>);
 
