@@ -242,12 +242,6 @@ fn a_survivor_says_that_there_is_no_majority_and_who_held_what() {
     let report = json(&dev.run(&["--json", "doctor"]));
     assert_eq!(verdict(&report, "cluster", "leader"), "problem", "{report:#}");
     let log = || fs::read_to_string(dev.data.join("node1.log")).unwrap();
-    for asked in ["srvr", "mntr", "isro"] {
-        let mut stream = std::net::TcpStream::connect(&dev.zookeeper[0]).unwrap();
-        stream.write_all(asked.as_bytes()).unwrap();
-        let answer = std::io::read_to_string(stream).unwrap();
-        assert_eq!(answer, "This ZooKeeper instance is not currently serving requests\n", "{asked}");
-    }
     let warnings = || log().lines().filter(|line| line.contains("WARN") && line.contains(why)).count();
     eventually("its log says so", || warnings() == 1);
     for (arguments, expected) in [
