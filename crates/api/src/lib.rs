@@ -1,4 +1,4 @@
-//! The API between clients and servers: the calls, and the JSON types of their bodies and answers.
+//! The API between clients and servers: the table of calls, and the JSON types of their bodies and answers.
 //!
 //! The server and the client share these types, so that neither can drift from the other. They must not depend on how
 //! the cluster works inside. Unknown fields in a request are an error; in a reply they are ignored.
@@ -6,6 +6,7 @@
 pub mod access;
 pub mod backup;
 pub mod call;
+mod calls;
 pub mod cluster;
 pub mod credential;
 pub mod data;
@@ -13,14 +14,17 @@ pub mod gates;
 mod level;
 pub mod locks;
 pub mod nodes;
+#[cfg(feature = "openapi")]
+pub mod openapi;
 pub mod problem;
 pub mod rates;
+pub mod row;
 pub mod sessions;
 pub mod stream;
 pub mod text;
 pub mod watch;
 
-pub use call::{Answer, Call};
+pub use call::{Answer, Call, CallKind};
 pub use cluster::ClusterIdentity;
 pub use credential::Credential;
 pub use data::Data;

@@ -6,32 +6,27 @@ use lockkeeper_core::{NodeEventKind, Zxid};
 
 use crate::failure::Failure;
 
-/// The result of every call.
-pub type Answered = Result<Reply, Failure>;
+/// The result of a call, with its own answer or with that of any call.
+pub type Answered<T = Answer> = Result<Reply<T>, Failure>;
 
 /// An answer with its status and zxid.
 #[derive(Debug)]
-pub struct Reply {
-    /// 200, or 201 where something was made.
+pub struct Reply<T = Answer> {
+    /// 200, or what the row of the call says.
     pub status: u16,
     /// The zxid at which it is true, if it has one.
     pub zxid: Option<Zxid>,
     /// The answer.
-    pub body: Answer,
+    pub body: T,
 }
 
-impl Reply {
+impl<T> Reply<T> {
     /// An answer that is true at a zxid.
-    pub fn ok(zxid: Zxid, body: Answer) -> Self {
+    pub fn ok(zxid: Zxid, body: T) -> Self {
         Self { status: 200, zxid: Some(zxid), body }
     }
 
-    /// The same, to a call that made something.
-    pub fn created(zxid: Zxid, body: Answer) -> Self {
-        Self { status: 201, zxid: Some(zxid), body }
-    }
-
-    pub(crate) fn timeless(body: Answer) -> Self {
+    pub(crate) fn timeless(body: T) -> Self {
         Self { status: 200, zxid: None, body }
     }
 }

@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_api::access::Resource as ApiResource;
 use lockkeeper_api::nodes::TxnOp;
+use lockkeeper_api::row::Charged;
 use lockkeeper_api::{Call, Code};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::limits::MAX_NAMESPACES;
@@ -18,6 +20,7 @@ use lockkeeper_core::{Principals, State};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
+use crate::calls::resource_in;
 use crate::failure::Failure;
 
 /// Longest time for which a request waits for its turn.
@@ -182,26 +185,29 @@ pub(crate) fn charges_of_call(state: &State, who: &Principals, call: &Call) -> V
         return Vec::new();
     }
     let named = match call {
-        Call::GetLock { name, .. } => Named::Names(vec![(Resource::Locks, name)]),
         Call::AcquireLock { name, body } => {
             Named::Names(body.also.iter().chain([name]).map(|name| (Resource::Locks, name.as_str())).collect())
         }
-        Call::GetGate { key, .. } | Call::BeginGate { key, .. } => Named::Names(vec![(Resource::Gates, key)]),
-        Call::GetRate { name, .. } | Call::TakePermits { name, .. } => Named::Names(vec![(Resource::Rates, name)]),
-        Call::GetNode { path, .. }
-        | Call::CreateNode { path, .. }
-        | Call::SetNode { path, .. }
-        | Call::AddToCounter { path, .. } => Named::Names(vec![node(path)]),
         // A deletion of what is not there gives nothing back.
-        Call::DeleteNode { path, .. } if !is_there(state, path) => Named::Names(vec![node(path)]),
+        Call::DeleteNode { path, .. } if is_there(state, path) => Named::Exempt,
         Call::RunTransaction { body } => of_transaction(&body.operations),
         Call::ListLocks { query } => of_prefix(state, Resource::Locks, query.prefix.as_deref()),
         Call::ListGates { query } => of_prefix(state, Resource::Gates, query.prefix.as_deref()),
         Call::ListRates { query } => of_prefix(state, Resource::Rates, query.prefix.as_deref()),
-        Call::OpenSession { .. } | Call::ListSessions { .. } | Call::GetSession { .. } => Named::Nameless,
-        _ => Named::Exempt,
+        _ => match (call.row().rules.charged, call.name()) {
+            (Charged::Name, Some(name)) => Named::Names(vec![name_in_state(call.row().resource(), name)]),
+            (Charged::Caller, _) => Named::Nameless,
+            (Charged::Name, None) | (Charged::Nothing, _) => Named::Exempt,
+        },
     };
     charges(state, who, named)
+}
+
+fn name_in_state(resource: ApiResource, name: &str) -> (Resource, &str) {
+    match resource {
+        ApiResource::Nodes => node(name),
+        other => (resource_in(other), name),
+    }
 }
 
 /// The beginning of a namespace is a name of many.

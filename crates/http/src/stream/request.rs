@@ -26,7 +26,6 @@ use tokio::time::timeout;
 use super::Session;
 use super::close;
 use super::frame::{self, Request};
-use crate::lanes::has_own_lane;
 use crate::middleware;
 
 /// Longest time for a cancelled request to leave its queue; then the answer is an unknown outcome.
@@ -56,14 +55,14 @@ impl Effect {
     fn of(answer: Option<&Answer>, releasing: Option<Releasing>) -> Self {
         let parse = |path: &String| NodePath::parse(path).ok();
         match (answer, releasing) {
-            (Some(Answer::Acquired(held)), _) => {
+            (Some(Answer::AcquireLock(held)), _) => {
                 let paths = std::iter::once(&held.path).chain(&held.also_paths).filter_map(parse).collect();
                 Self::Granted { token: held.token, paths, is_reentry: held.holds > 1 }
             }
-            (Some(Answer::Downgraded(held)), Some(releasing)) => {
+            (Some(Answer::DowngradeLock(held)), Some(releasing)) => {
                 parse(&held.path).map_or(Self::None, |path| Self::Renamed(releasing, path))
             }
-            (Some(Answer::Released(released)), Some(releasing)) if released.still_held > 0 => {
+            (Some(Answer::ReleaseLock(released)), Some(releasing)) if released.still_held > 0 => {
                 Self::NotReleased(releasing)
             }
             (Some(_), Some(releasing)) => Self::Released(releasing),
@@ -333,7 +332,7 @@ async fn carry_out(
 ) -> Finished {
     let (method, route) = call.route();
     let path = tracing::enabled!(tracing::Level::DEBUG).then(|| call.target());
-    let lane = has_own_lane(method, route).then_some(&session.lane);
+    let lane = call.row().rules.own_lane.then_some(&session.lane);
     let admitted = session.context.admission.enter(address_of(Some(&session.from)), lane);
     let done = middleware::serve((method, route, path), Some(admitted), |at_work| {
         let (context, from, expires) = (session.context.clone(), session.from, session.expires);

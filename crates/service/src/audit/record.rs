@@ -190,7 +190,7 @@ impl fmt::Display for Requester {
 
 impl AuditOutcome {
     /// The outcome of a call.
-    pub fn of(answered: &Answered) -> Self {
+    pub fn of<T>(answered: &Answered<T>) -> Self {
         match answered {
             Ok(reply) => Self::Done(reply.zxid),
             Err(failure) => {

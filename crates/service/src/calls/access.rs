@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use lockkeeper_api::Code;
 use lockkeeper_api::access::{
     Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Grant, Resource, Right, Role, Rule, TokenInfo,
     WhoAmI,
 };
 use lockkeeper_api::call::ReadQuery;
-use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
 use lockkeeper_core::limits::{MAX_ACCESS_NAME_BYTES, MAX_PATH_BYTES, MAX_RULES};
 use lockkeeper_core::{Actor, Principals, Refusal, Reply as Outcome, Session, State, Zxid, access};
 use lockkeeper_node::{Consistency, NodeError};
 
+pub(super) use super::namespaces::list_namespaces;
 use super::{CallScope, level, namespaces, record, unexpected};
 use crate::audit::{AuditEvent, AuthenticationMethod};
 use crate::failure::Failure;
@@ -33,7 +34,8 @@ const RIGHTS: [(Right, Rights); 6] = [
     (Right::Backup, Rights::BACKUP),
 ];
 
-fn resource_in(resource: Resource) -> access::Resource {
+/// The resource as the state knows it.
+pub(crate) fn resource_in(resource: Resource) -> access::Resource {
     match resource {
         Resource::Locks => access::Resource::Locks,
         Resource::Nodes => access::Resource::Nodes,
@@ -140,7 +142,7 @@ fn operation(change: AccessChange) -> Result<(AccessOp, Option<NewToken>), Failu
 }
 
 /// Changes access control, with an audit record.
-pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
+pub(super) async fn change_access(scope: CallScope, change: AccessChange) -> Answered<AccessChanged> {
     check_lengths(&change)?;
     let (op, made) = operation(change.clone())?;
     let requester = scope.requester();
@@ -158,7 +160,7 @@ pub(super) async fn change(scope: CallScope, change: AccessChange) -> Answered {
     let answered = carry_out(scope, op, made).await;
     let change = without_hashes(change);
     let token_id = match &answered {
-        Ok(Reply { body: Answer::AccessChanged(made), .. }) => made.token_id.clone(),
+        Ok(Reply { body: made, .. }) => made.token_id.clone(),
         _ => None,
     };
     record(&context, AuditEvent::AccessChanged { change, token_id }, requester, &answered);
@@ -234,7 +236,7 @@ fn without_hashes(change: AccessChange) -> AccessChange {
     }
 }
 
-async fn carry_out(scope: CallScope, op: AccessOp, made: Option<NewToken>) -> Answered {
+async fn carry_out(scope: CallScope, op: AccessOp, made: Option<NewToken>) -> Answered<AccessChanged> {
     let (context, caller) = (scope.context, scope.caller);
     let done = context.node.execute(caller, op).await?;
     let Outcome::AccessChanged = done.value else { return Err(unexpected(&done.value)) };
@@ -248,7 +250,7 @@ async fn carry_out(scope: CallScope, op: AccessOp, made: Option<NewToken>) -> An
         }
         None => AccessChanged::default(),
     };
-    Ok(Reply::ok(done.zxid, Answer::AccessChanged(body)))
+    Ok(Reply::ok(done.zxid, body))
 }
 
 fn cluster(rights: Rights) -> Need<'static> {
@@ -261,7 +263,7 @@ fn would_live(state: &State, session: &Session) -> bool {
 }
 
 /// Shows all of access control.
-pub(super) async fn show(scope: CallScope, query: ReadQuery) -> Answered {
+pub(super) async fn get_access(scope: CallScope, query: ReadQuery) -> Answered<Access> {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let read = node
         .read(level(query.consistency), move |state| {
@@ -297,11 +299,11 @@ pub(super) async fn show(scope: CallScope, query: ReadQuery) -> Answered {
         tokens: known.tokens().map(token).collect(),
         anonymous_sessions: state.sessions().filter(|(_, session)| !would_live(&state, session)).count() as u64,
     };
-    Ok(Reply::ok(read.zxid, Answer::Access(Box::new(body))))
+    Ok(Reply::ok(read.zxid, body))
 }
 
 /// Tells the caller who it is.
-pub(super) async fn who_am_i(scope: CallScope, query: ReadQuery) -> Answered {
+pub(super) async fn who_am_i(scope: CallScope, query: ReadQuery) -> Answered<WhoAmI> {
     let (node, who) = (&scope.context.node, scope.caller.principals);
     let read = node
         .read(level(query.consistency), move |state| {
@@ -316,11 +318,11 @@ pub(super) async fn who_am_i(scope: CallScope, query: ReadQuery) -> Answered {
             WhoAmI { enabled: known.is_enabled(), principals, roles }
         })
         .await?;
-    Ok(Reply::ok(read.zxid, Answer::WhoAmI(read.value)))
+    Ok(Reply::ok(read.zxid, read.value))
 }
 
 /// Says whether a caller may do something, and by which rule.
-pub(super) async fn check(scope: CallScope, question: AccessQuestion) -> Answered {
+pub(super) async fn check_access(scope: CallScope, question: AccessQuestion) -> Answered<AccessAnswer> {
     if question.name.len() > lockkeeper_core::limits::MAX_PATH_BYTES {
         return Err(Failure::new(Code::BadRequest, "'name' is longer than any name can be"));
     }
@@ -349,7 +351,7 @@ pub(super) async fn check(scope: CallScope, question: AccessQuestion) -> Answere
             })
         })
         .await?;
-    Ok(Reply::ok(read.zxid, Answer::AccessAnswer(read.value.map_err(NodeError::Refused)?)))
+    Ok(Reply::ok(read.zxid, read.value.map_err(NodeError::Refused)?))
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Mode, Release, Released, Token};
-use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
@@ -200,7 +200,7 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
 
 /// Asks for the lock, waits in its queue, and returns the fencing token once it is held. Dropping the future withdraws
 /// the request and then drops `undecided`.
-pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Answered {
+pub(super) async fn acquire_lock(scope: CallScope, name: String, ask: Acquire) -> Answered<Acquired> {
     let CallScope { context, caller, at_work, undecided, expires, from, .. } = scope;
     let wanted = wanted(LockName::parse(&name)?, &caller, &ask, draw())?;
     // Before a session is opened, which would otherwise be opened and closed for nothing.
@@ -238,7 +238,7 @@ pub(super) async fn acquire(scope: CallScope, name: String, ask: Acquire) -> Ans
     match answer.value {
         lockkeeper_node::Acquired::Held(grant) => {
             let body = held(&context, &wanted, &mut owner, (&grant, zxid)).await?;
-            Ok(Reply::ok(zxid, Answer::Acquired(Box::new(body))))
+            Ok(Reply::ok(zxid, body))
         }
         lockkeeper_node::Acquired::Busy { .. } if left.is_some() => {
             let detail = "the JWT expired while the request waited; the request has left the queue; show another one";
@@ -349,7 +349,7 @@ async fn held(
 }
 
 /// Gives the lock back. Needs the holder's session and its token.
-pub(super) async fn release(scope: CallScope, name: String, ask: Release) -> Answered {
+pub(super) async fn release_lock(scope: CallScope, name: String, ask: Release) -> Answered<Released> {
     let lock = LockName::parse(&name)?;
     scope.credential()?;
     let token = ask.token;
@@ -366,19 +366,19 @@ pub(super) async fn release(scope: CallScope, name: String, ask: Release) -> Ans
     }
 }
 
-fn released(lock: &LockName, token: u64, zxid: Zxid, still_held: u32) -> Reply {
-    Reply::ok(zxid, Answer::Released(Released { lock: lock.to_string(), token, still_held, zxid: zxid.0 }))
+fn released(lock: &LockName, token: u64, zxid: Zxid, still_held: u32) -> Reply<Released> {
+    Reply::ok(zxid, Released { lock: lock.to_string(), token, still_held, zxid: zxid.0 })
 }
 
 /// Makes the holder of a `write` a reader, without letting go: readers that wait behind it join it. The token stays.
-pub(super) async fn downgrade(scope: CallScope, name: String, Token { token }: Token) -> Answered {
+pub(super) async fn downgrade_lock(scope: CallScope, name: String, Token { token }: Token) -> Answered<Downgraded> {
     let lock = LockName::parse(&name)?;
     scope.credential()?;
     let done = scope.context.node.execute(scope.caller, LockOp::Downgrade { lock, token: FencingToken(token) }).await?;
     match done.value {
         Outcome::Downgraded { path } => {
             let body = Downgraded { lock: name, token, path: path.to_string(), zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::Downgraded(body)))
+            Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),
     }

@@ -7,7 +7,7 @@ use lockkeeper_api::cluster::{
     AddMember, ClusterClock, ClusterQuery, Member, MemberQuery, Membership, Role, StateChecksum, Status, Transfer,
     Transferred,
 };
-use lockkeeper_api::{Answer, ClusterIdentity, Code};
+use lockkeeper_api::{ClusterIdentity, Code};
 use lockkeeper_consensus::{
     ChangeError, ConsensusStatus, Follower, MemberAddresses, MemberChange, MemberRole, Members,
 };
@@ -62,7 +62,7 @@ fn role(members: &Members, node: u64) -> Option<Role> {
 }
 
 /// Shows the cluster as this node sees it; answered by every node, with or without a leader.
-pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
+pub(super) async fn get_cluster(scope: CallScope, query: ClusterQuery) -> Answered<Status> {
     let context = &scope.context;
     let need = Need::of(Resource::Cluster, "", Rights::READ.and(Rights::ADMIN));
     context.node.look(|state| state.check_right(&scope.caller.principals, &need)).map_err(NodeError::Refused)?;
@@ -119,7 +119,7 @@ pub(super) async fn status(scope: CallScope, query: ClusterQuery) -> Answered {
         feature_level: Some(status.feature_level.0),
         supported_feature_level: Some(FeatureLevel::LATEST.0),
     };
-    Ok(Reply::ok(status.zxid, Answer::Cluster(Box::new(body))))
+    Ok(Reply::ok(status.zxid, body))
 }
 
 /// What holds the cluster's feature level back, as far as this node knows: a member, or this node's own configuration.
@@ -144,21 +144,21 @@ fn level_held_back_by(present: u32, consensus: &ConsensusStatus) -> String {
 
 /// Reads the replicated clock. A linearizable read confirms that this node is in touch with the leader, whose time it
 /// follows. Needs no right: the times of nodes tell as much.
-pub(super) async fn clock(scope: CallScope, query: ReadQuery) -> Answered {
+pub(super) async fn get_clock(scope: CallScope, query: ReadQuery) -> Answered<ClusterClock> {
     let node = &scope.context.node;
     let read = node.read(level(query.consistency), |state| state.clock_ms()).await?;
     let clock_ms = node.clock_ms().max(read.value);
-    Ok(Reply::ok(read.zxid, Answer::Clock(ClusterClock { clock_ms, zxid: read.zxid.0 })))
+    Ok(Reply::ok(read.zxid, ClusterClock { clock_ms, zxid: read.zxid.0 }))
 }
 
 /// The answer to a change of the membership, whose audit record this writes.
-fn changed(scope: &CallScope, event: AuditEvent, done: Result<Members, ChangeError>) -> Answered {
+fn changed(scope: &CallScope, event: AuditEvent, done: Result<Members, ChangeError>) -> Answered<Membership> {
     let context = &scope.context;
     let membership = |members: Members| Membership {
         members: members_out(context, &members, None),
         membership_version: members.version,
     };
-    let answered = done.map(|members| Reply::timeless(Answer::Membership(membership(members)))).map_err(Failure::from);
+    let answered = done.map(|members| Reply::timeless(membership(members))).map_err(Failure::from);
     record(context, event, scope.requester(), &answered);
     answered
 }
@@ -179,7 +179,7 @@ async fn check_allowed(scope: &CallScope) -> Result<(), Failure> {
 
 /// Adds a learner, which receives the log and does not vote yet, or a front node, which never votes. Its id must never
 /// have been a member's before. Of a member that is there already with this `peer_address`, sets the other addresses.
-pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
+pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered<Membership> {
     let context = &scope.context;
     check_allowed(&scope).await?;
     if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
@@ -210,7 +210,7 @@ pub(super) async fn add_member(scope: CallScope, ask: AddMember) -> Answered {
 }
 
 /// Makes a learner a voter, once it has caught up. A front node never becomes one.
-pub(super) async fn promote_member(scope: CallScope, id: u64, query: MemberQuery) -> Answered {
+pub(super) async fn promote_member(scope: CallScope, id: u64, query: MemberQuery) -> Answered<Membership> {
     check_allowed(&scope).await?;
     let done =
         scope.context.node.consensus().change_membership(MemberChange::Promote { node: id }, query.if_version).await;
@@ -218,7 +218,7 @@ pub(super) async fn promote_member(scope: CallScope, id: u64, query: MemberQuery
 }
 
 /// Removes a member. Its id is spent.
-pub(super) async fn remove_member(scope: CallScope, id: u64, query: MemberQuery) -> Answered {
+pub(super) async fn remove_member(scope: CallScope, id: u64, query: MemberQuery) -> Answered<Membership> {
     check_allowed(&scope).await?;
     let done =
         scope.context.node.consensus().change_membership(MemberChange::Remove { node: id }, query.if_version).await;
@@ -226,12 +226,11 @@ pub(super) async fn remove_member(scope: CallScope, id: u64, query: MemberQuery)
 }
 
 /// Hands leadership over.
-pub(super) async fn transfer(scope: CallScope, ask: Transfer) -> Answered {
+pub(super) async fn transfer_leadership(scope: CallScope, ask: Transfer) -> Answered<Transferred> {
     let context = &scope.context;
     check_allowed(&scope).await?;
     let done = context.node.consensus().transfer_leadership(ask.to).await;
-    let answered =
-        done.map(|leader| Reply::timeless(Answer::Transferred(Transferred { leader }))).map_err(Failure::from);
+    let answered = done.map(|leader| Reply::timeless(Transferred { leader })).map_err(Failure::from);
     record(context, AuditEvent::LeadershipTransferred { to: ask.to }, scope.requester(), &answered);
     answered
 }

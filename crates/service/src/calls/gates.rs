@@ -7,7 +7,7 @@ use lockkeeper_api::gates::{
     Begin, Fail, Finish, Gate, GateReset, GateState, GateSummary, GateView, Gates, GatesQuery, Keep, ResetQuery,
     Settled,
 };
-use lockkeeper_api::{Answer, Code, Data};
+use lockkeeper_api::{Code, Data};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::gate::{FOREVER_MS, GATES_ROOT};
@@ -75,7 +75,7 @@ fn count(outcome: &'static str) {
 /// Asks to do an operation that is to be done once: the answer says to proceed, who does it, or what came of it.
 ///
 /// With a session the gate opens again when that session ends; in any case once its pending time is over.
-pub(super) async fn begin(scope: CallScope, key: String, ask: Begin) -> Answered {
+pub(super) async fn begin_gate(scope: CallScope, key: String, ask: Begin) -> Answered<GateView> {
     let key = GateKey::parse(&key)?;
     let op = GateOp::Begin {
         key: key.clone(),
@@ -98,11 +98,11 @@ pub(super) async fn begin(scope: CallScope, key: String, ask: Begin) -> Answered
         GateStanding::Done { .. } => "done",
     });
     let body = GateView { key: key.to_string(), gate: node.look(|state| view(state, standing)), zxid: done.zxid.0 };
-    Ok(Reply::ok(done.zxid, Answer::Gate(body)))
+    Ok(Reply::ok(done.zxid, body))
 }
 
 /// Stores what came of the operation, for those who ask for it later.
-pub(super) async fn finish(scope: CallScope, key: String, ask: Finish) -> Answered {
+pub(super) async fn finish_gate(scope: CallScope, key: String, ask: Finish) -> Answered<Settled> {
     let key = GateKey::parse(&key)?;
     let result = ask.result.to_bytes().map_err(|error| Failure::bad_request(format!("'result': {error}")))?;
     if result.len() > MAX_GATE_RESULT_BYTES {
@@ -136,19 +136,24 @@ fn finish_op(
 }
 
 /// Opens the gate again: the operation did not take place.
-pub(super) async fn fail(scope: CallScope, key: String, Fail { token }: Fail) -> Answered {
+pub(super) async fn fail_gate(scope: CallScope, key: String, Fail { token }: Fail) -> Answered<Settled> {
     let key = GateKey::parse(&key)?;
     let op = GateOp::Fail { key: key.clone(), token: FencingToken(token) };
     settle(scope, key, (token, op), "failed").await
 }
 
-async fn settle(scope: CallScope, key: GateKey, (token, op): (u64, GateOp), outcome: &'static str) -> Answered {
+async fn settle(
+    scope: CallScope,
+    key: GateKey,
+    (token, op): (u64, GateOp),
+    outcome: &'static str,
+) -> Answered<Settled> {
     let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
         Outcome::GateSettled => {
             count(outcome);
             let body = Settled { key: key.to_string(), token, zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::GateSettled(body)))
+            Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),
     }
@@ -156,7 +161,7 @@ async fn settle(scope: CallScope, key: GateKey, (token, op): (u64, GateOp), outc
 
 /// Opens the gate by force, whoever works or has worked: for people who know that the work is to be done again. Each
 /// use is in the audit log.
-pub(super) async fn reset(scope: CallScope, key: String, query: ResetQuery) -> Answered {
+pub(super) async fn reset_gate(scope: CallScope, key: String, query: ResetQuery) -> Answered<GateReset> {
     let key = GateKey::parse(&key)?;
     let refused = "resetting gates is off on this node (admin.allow_force_release); wait until the operation or its \
                    result runs out";
@@ -172,12 +177,12 @@ pub(super) async fn reset(scope: CallScope, key: String, query: ResetQuery) -> A
             count("reset");
             let was = if was_done { GateState::Done } else { GateState::InProgress };
             let body = GateReset { key: key.to_string(), token: token.0, was, zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::GateReset(body)))
+            Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),
     });
     let token = match &answered {
-        Ok(Reply { body: Answer::GateReset(reset), .. }) => Some(FencingToken(reset.token)),
+        Ok(Reply { body: reset, .. }) => Some(FencingToken(reset.token)),
         _ => token,
     };
     record(&context, AuditEvent::GateReset { gate: key, token }, requester, &answered);
@@ -185,7 +190,7 @@ pub(super) async fn reset(scope: CallScope, key: String, query: ResetQuery) -> A
 }
 
 /// Shows how a gate stands.
-pub(super) async fn show(scope: CallScope, key: String, query: ReadQuery) -> Answered {
+pub(super) async fn get_gate(scope: CallScope, key: String, query: ReadQuery) -> Answered<GateView> {
     let key = GateKey::parse(&key)?;
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let wanted = key.clone();
@@ -198,7 +203,7 @@ pub(super) async fn show(scope: CallScope, key: String, query: ReadQuery) -> Ans
     match read.value.map_err(NodeError::Refused)? {
         Some(gate) => {
             let body = GateView { key: key.to_string(), gate, zxid: read.zxid.0 };
-            Ok(Reply::ok(read.zxid, Answer::Gate(body)))
+            Ok(Reply::ok(read.zxid, body))
         }
         None => {
             let detail = format!("gate {key} is open: nobody has begun it, or what was known of it is over; begin it");
@@ -208,7 +213,7 @@ pub(super) async fn show(scope: CallScope, key: String, query: ReadQuery) -> Ans
 }
 
 /// Lists the gates whose operation is under way or done, in the order of their keys.
-pub(super) async fn list(scope: CallScope, page: GatesQuery) -> Answered {
+pub(super) async fn list_gates(scope: CallScope, page: GatesQuery) -> Answered<Gates> {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let limit = page_limit(page.limit)?;
     let prefix = page.prefix.unwrap_or_default();
@@ -236,7 +241,7 @@ pub(super) async fn list(scope: CallScope, page: GatesQuery) -> Answered {
         .await?;
     let (gates, next) = read.value.map_err(NodeError::Refused)?;
     let body = Gates { gates, next: next.map(|key| key.to_string()), zxid: read.zxid.0 };
-    Ok(Reply::ok(read.zxid, Answer::Gates(body)))
+    Ok(Reply::ok(read.zxid, body))
 }
 
 /// The gate of a key, or those below it: there cannot be both.

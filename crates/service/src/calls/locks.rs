@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use lockkeeper_api::Code;
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks, LocksQuery, Mode, Released, Request, Token, Verified};
-use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::lock::LOCKS_ROOT;
 use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Refusal, Standing, State};
 use lockkeeper_node::{Consistency, NodeError};
 
+pub(super) use super::acquire::{acquire_lock, downgrade_lock, release_lock};
 use super::{CallScope, level, page_limit, record};
 use crate::audit::AuditEvent;
 use crate::context::Context;
@@ -68,7 +69,7 @@ pub(super) async fn holder_views(context: &Context, principals: &Principals, loc
 }
 
 /// Says whether the lock is held with this token now: what a resource asks before it lets a holder act.
-pub(super) async fn verify(scope: CallScope, name: String, Token { token }: Token) -> Answered {
+pub(super) async fn verify_lock(scope: CallScope, name: String, Token { token }: Token) -> Answered<Verified> {
     let lock = LockName::parse(&name)?;
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let verified = node
@@ -79,11 +80,11 @@ pub(super) async fn verify(scope: CallScope, name: String, Token { token }: Toke
         .await?;
     let held = verified.value.map_err(NodeError::Refused)?;
     let body = Verified { lock: name, token, held, zxid: verified.zxid.0 };
-    Ok(Reply::ok(verified.zxid, Answer::Verified(body)))
+    Ok(Reply::ok(verified.zxid, body))
 }
 
 /// Shows who holds the lock and who waits for it. A lock that nobody uses has neither.
-pub(super) async fn show(scope: CallScope, name: String, query: ReadQuery) -> Answered {
+pub(super) async fn get_lock(scope: CallScope, name: String, query: ReadQuery) -> Answered<Lock> {
     let lock = LockName::parse(&name)?;
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let read = node
@@ -98,11 +99,11 @@ pub(super) async fn show(scope: CallScope, name: String, query: ReadQuery) -> An
         .await?;
     let (holders, queue, waiting) = read.value.map_err(NodeError::Refused)?;
     let body = Lock { lock: name, holders, queue, waiting, zxid: read.zxid.0 };
-    Ok(Reply::ok(read.zxid, Answer::Lock(body)))
+    Ok(Reply::ok(read.zxid, body))
 }
 
 /// Lists the locks in whose queue somebody stands, in the order of their names.
-pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
+pub(super) async fn list_locks(scope: CallScope, page: LocksQuery) -> Answered<Locks> {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let limit = page_limit(page.limit)?;
     let prefix = page.prefix.unwrap_or_default();
@@ -141,7 +142,7 @@ pub(super) async fn list(scope: CallScope, page: LocksQuery) -> Answered {
         })
         .await?;
     let (locks, next) = read.value.map_err(NodeError::Refused)?;
-    Ok(Reply::ok(read.zxid, Answer::Locks(Locks { locks, next, zxid: read.zxid.0 })))
+    Ok(Reply::ok(read.zxid, Locks { locks, next, zxid: read.zxid.0 }))
 }
 
 /// The locks of a name and of the names below it.
@@ -174,7 +175,7 @@ pub(super) fn describe(context: &Context, who: &str, (since_ms, token): (u64, u6
 
 /// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit
 /// log.
-pub(super) async fn force_release(scope: CallScope, name: String, token: u64) -> Answered {
+pub(super) async fn break_lock(scope: CallScope, name: String, token: u64) -> Answered<Released> {
     let lock = LockName::parse(&name)?;
     let refused = "forced release is off on this node (admin.allow_force_release); close the holder's session, or let \
                    it expire";
@@ -185,7 +186,7 @@ pub(super) async fn force_release(scope: CallScope, name: String, token: u64) ->
     let answered = match done {
         Ok(done) => {
             let body = Released { lock: name, token, still_held: 0, zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::Released(body)))
+            Ok(Reply::ok(done.zxid, body))
         }
         Err(NodeError::Refused(Refusal::NotHeld { .. })) => {
             Err(not_held_any_more(&context, &caller.principals, &lock, token).await)

@@ -1,5 +1,6 @@
-//! The calls of the API, one function each, for HTTP routes and session streams alike. A call translates and decides
-//! nothing: the rules are the node's and the core's.
+//! The calls of the API, one function each, for HTTP routes and session streams alike. It takes the parameters of the
+//! call in the order of its row in `api/src/calls.rs`, and is in the module that the row's group is named after. A call
+//! translates and decides nothing: the rules are the node's and the core's.
 
 mod access;
 mod acquire;
@@ -19,8 +20,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use lockkeeper_api::Level;
-use lockkeeper_api::{Call, Code};
+use lockkeeper_api::row::Row;
+use lockkeeper_api::{Answer, Call, Code, Level};
 use lockkeeper_node::{Caller, Credential, NodeError, Undecided, within_leader_limit, within_same_leader_limit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -32,9 +33,10 @@ use crate::context::Context;
 use crate::failure::{Failure, session_required, shutting_down};
 use crate::otlp::CallerTrace;
 use crate::principals::names_in;
-use crate::reply::Answered;
+use crate::reply::{Answered, Reply};
 use crate::throttle::{Turn, charges_of_call};
 
+pub(crate) use access::resource_in;
 pub use acquire::MAX_WAIT_MS;
 pub use nodes::MAX_CHILDREN;
 
@@ -161,63 +163,47 @@ impl CallScope {
         }
         .boxed()
     }
+}
 
-    /// Carries out a call. Each call's future is boxed by itself: one future for all would be as large as the largest.
-    fn carry_out(self, call: Call) -> BoxFuture<'static, Answered> {
-        match call {
-            Call::OpenSession { body } => sessions::open(self, body).boxed(),
-            Call::ListSessions { query } => sessions::list(self, query).boxed(),
-            Call::GetSession { id, query } => sessions::show(self, id, query).boxed(),
-            Call::CloseSession { id } => sessions::close(self, id).boxed(),
-            Call::KeepSessionAlive { id } => sessions::keepalive(self, id).boxed(),
-            Call::ListLocks { query } => locks::list(self, query).boxed(),
-            Call::GetLock { name, query } => locks::show(self, name, query).boxed(),
-            Call::AcquireLock { name, body } => {
-                with_level(self.context.clone(), acquire::acquire(self, name, body)).boxed()
+macro_rules! carry_out {
+    ($($group:ident { $(
+        $(#[doc = $line:literal])*
+        $call:ident $function:ident = $method:ident $route:literal
+        $({ $part:ident } $kind:ident $about:literal)*
+        $($input:ident : $type:ident $(= $default:ident)? ,)*
+        -> $status:literal $answer:ident $done:literal
+        { $($rules:tt)* }
+    )* })*) => {
+        impl CallScope {
+            /// Carries out a call, by the function that its row names. Each call's future is boxed by itself: one
+            /// future for all would be as large as the largest.
+            fn carry_out(self, call: Call) -> BoxFuture<'static, Answered> {
+                let (row, context) = (call.row(), self.context.clone());
+                match call {
+                    $($(Call::$call { $($part,)* $($input,)* } => {
+                        answer(row, context, $group::$function(self, $($part,)* $($input,)*), Answer::$call)
+                    })*)*
+                }
             }
-            Call::ReleaseLock { name, body } => acquire::release(self, name, body).boxed(),
-            Call::DowngradeLock { name, body } => acquire::downgrade(self, name, body).boxed(),
-            Call::VerifyLock { name, body } => locks::verify(self, name, body).boxed(),
-            Call::BreakLock { name, token } => {
-                to_the_end(self.context.clone(), locks::force_release(self, name, token)).boxed()
-            }
-            Call::ListGates { query } => gates::list(self, query).boxed(),
-            Call::GetGate { key, query } => gates::show(self, key, query).boxed(),
-            Call::BeginGate { key, body } => with_level(self.context.clone(), gates::begin(self, key, body)).boxed(),
-            Call::FinishGate { key, body } => with_level(self.context.clone(), gates::finish(self, key, body)).boxed(),
-            Call::FailGate { key, body } => gates::fail(self, key, body).boxed(),
-            Call::ResetGate { key, query } => {
-                with_level(self.context.clone(), to_the_end(self.context.clone(), gates::reset(self, key, query)))
-                    .boxed()
-            }
-            Call::GetNode { path, query } => nodes::get(self, path, query).boxed(),
-            Call::CreateNode { path, body } => nodes::create(self, path, body).boxed(),
-            Call::SetNode { path, query, body } => nodes::set(self, path, query, body).boxed(),
-            Call::DeleteNode { path, query } => nodes::delete(self, path, query).boxed(),
-            Call::AddToCounter { path, body } => with_level(self.context.clone(), nodes::add(self, path, body)).boxed(),
-            Call::TakePermits { name, body } => with_level(self.context.clone(), rates::take(self, name, body)).boxed(),
-            Call::GetRate { name, query } => with_level(self.context.clone(), rates::show(self, name, query)).boxed(),
-            Call::ListRates { query } => with_level(self.context.clone(), rates::list(self, query)).boxed(),
-            Call::RunTransaction { body } => with_level(self.context.clone(), txn::txn(self, body)).boxed(),
-            Call::GetCluster { query } => cluster::status(self, query).boxed(),
-            Call::GetClock { query } => cluster::clock(self, query).boxed(),
-            Call::AddMember { body } => to_the_end(self.context.clone(), cluster::add_member(self, body)).boxed(),
-            Call::PromoteMember { id, query } => {
-                to_the_end(self.context.clone(), cluster::promote_member(self, id, query)).boxed()
-            }
-            Call::RemoveMember { id, query } => {
-                to_the_end(self.context.clone(), cluster::remove_member(self, id, query)).boxed()
-            }
-            Call::TransferLeadership { body } => {
-                to_the_end(self.context.clone(), cluster::transfer(self, body)).boxed()
-            }
-            Call::GetAccess { query } => access::show(self, query).boxed(),
-            Call::ChangeAccess { body } => to_the_end(self.context.clone(), access::change(self, body)).boxed(),
-            Call::ListNamespaces { query } => namespaces::list(self, query).boxed(),
-            Call::WhoAmI { query } => access::who_am_i(self, query).boxed(),
-            Call::CheckAccess { query } => access::check(self, query).boxed(),
         }
-    }
+    };
+}
+
+lockkeeper_api::each_call!(carry_out);
+
+/// Gives the answer of a call, as its row says.
+fn answer<T: 'static>(
+    row: &'static Row,
+    context: Arc<Context>,
+    call: impl Future<Output = Answered<T>> + Send + 'static,
+    boxed: fn(Box<T>) -> Answer,
+) -> BoxFuture<'static, Answered> {
+    let within = context.clone();
+    let answer = async move {
+        let reply = call.await.map_err(|failure| with_level(&within, failure))?;
+        Ok(Reply { status: row.status, zxid: reply.zxid, body: boxed(Box::new(reply.body)) })
+    };
+    if row.rules.audited { to_the_end(context, answer).boxed() } else { answer.boxed() }
 }
 
 /// Checks that a session, whose secret was verified, is the caller's.
@@ -235,17 +221,17 @@ async fn to_the_end(context: Arc<Context>, call: impl Future<Output = Answered> 
 }
 
 /// Says in the refusal of a call that needs a higher feature level what holds the level back.
-async fn with_level(context: Arc<Context>, call: impl Future<Output = Answered>) -> Answered {
-    call.await.map_err(|failure| match failure.code() {
+fn with_level(context: &Context, failure: Failure) -> Failure {
+    match failure.code() {
         Code::FeatureLevelTooLow => {
-            failure.with(|problem| problem.detail.push_str(&cluster::holds_level_back(&context)))
+            failure.with(|problem| problem.detail.push_str(&cluster::holds_level_back(context)))
         }
         _ => failure,
-    })
+    }
 }
 
 /// Writes the audit record of a call. An access that was refused is counted, not audited.
-fn record(context: &Context, event: AuditEvent, requester: Requester, answered: &Answered) {
+fn record<T>(context: &Context, event: AuditEvent, requester: Requester, answered: &Answered<T>) {
     let is_refused_outright = |code| matches!(code, Code::Forbidden | Code::Unauthenticated | Code::BadRequest);
     if !matches!(answered, Err(failure) if is_refused_outright(failure.code())) {
         context.audit.record(&AuditRecord { event, requester, outcome: AuditOutcome::of(answered) });

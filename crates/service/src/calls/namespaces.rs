@@ -1,6 +1,5 @@
 //! Calls of namespaces: their limits, and what they use. `access` has the change of limits.
 
-use lockkeeper_api::Answer;
 use lockkeeper_api::access::{Namespace, NamespaceLimits, NamespaceUsage, Namespaces};
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_core::access::{AccessOp, Need, Resource, Rights};
@@ -31,11 +30,11 @@ pub(super) fn put(
 }
 
 /// Lists the namespaces with limits.
-pub(super) async fn list(scope: CallScope, query: ReadQuery) -> Answered {
+pub(super) async fn list_namespaces(scope: CallScope, query: ReadQuery) -> Answered<Namespaces> {
     let (node, who) = (&scope.context.node, scope.caller.principals);
     let read = node.read(level(query.consistency), move |state| visible(state, &who)).await?;
     let namespaces = read.value.map_err(NodeError::Refused)?;
-    Ok(Reply::ok(read.zxid, Answer::Namespaces(Namespaces { namespaces })))
+    Ok(Reply::ok(read.zxid, Namespaces { namespaces }))
 }
 
 /// All namespaces for callers who may read the cluster; for others those that they own.

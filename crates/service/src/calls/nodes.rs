@@ -3,12 +3,13 @@
 use lockkeeper_api::nodes::{
     AclEntry, Add, Added, Changed, Create, Deleted, Kind, Node, NodeQuery, SetData, Stat, VersionQuery,
 };
-use lockkeeper_api::{Answer, Code, Data};
+use lockkeeper_api::{Code, Data};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_DATA_BYTES;
 use lockkeeper_core::{NodeData, NodeKind, NodeOp, NodePath, Permissions, Refusal, Reply as Outcome, State};
 use lockkeeper_node::NodeError;
 
+pub(super) use super::txn::run_transaction;
 use super::{CallScope, level, unexpected};
 use crate::admission::check_reply;
 use crate::failure::Failure;
@@ -98,7 +99,7 @@ fn children_limit(query: &NodeQuery) -> Result<Option<usize>, Failure> {
 }
 
 /// Reads a node: its data, bookkeeping and ACL, and its children if asked for. The root is `/v1/nodes/`.
-pub(super) async fn get(scope: CallScope, path: String, query: NodeQuery) -> Answered {
+pub(super) async fn get_node(scope: CallScope, path: String, query: NodeQuery) -> Answered<Node> {
     let path = NodePath::parse(&path)?;
     let CallScope { context, at_work, caller, .. } = scope;
     let principals = caller.principals;
@@ -120,7 +121,7 @@ pub(super) async fn get(scope: CallScope, path: String, query: NodeQuery) -> Ans
         Some((mut node, data)) => {
             node.data = Data::from_optional(data.bytes());
             node.zxid = read.zxid.0;
-            Ok(Reply::ok(read.zxid, Answer::Node(Box::new(node))))
+            Ok(Reply::ok(read.zxid, node))
         }
         None => Err(Failure::from(NodeError::Refused(Refusal::NoNode(path))).at(read.zxid)),
     }
@@ -176,7 +177,7 @@ pub(super) fn not_reserved(path: &NodePath) -> Result<(), Failure> {
 }
 
 /// Creates a node. Its parent must exist.
-pub(super) async fn create(scope: CallScope, path: String, ask: Create) -> Answered {
+pub(super) async fn create_node(scope: CallScope, path: String, ask: Create) -> Answered<Changed> {
     let path = NodePath::parse(&path)?;
     let kind = kind_in(ask.kind, ask.ttl_ms)?;
     if kind == NodeKind::Ephemeral {
@@ -189,53 +190,57 @@ pub(super) async fn create(scope: CallScope, path: String, ask: Create) -> Answe
     match done.value {
         Outcome::Created { path, stat } => {
             let body = Changed { path: path.to_string(), stat: stat_out(stat), zxid: done.zxid.0 };
-            Ok(Reply::created(done.zxid, Answer::Changed(Box::new(body))))
+            Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),
     }
 }
 
 /// Replaces a node's data.
-pub(super) async fn set(
+pub(super) async fn set_node(
     scope: CallScope,
     path: String,
     VersionQuery { version }: VersionQuery,
     ask: SetData,
-) -> Answered {
+) -> Answered<Changed> {
     let path = NodePath::parse(&path)?;
     let op = NodeOp::SetData { path: path.clone(), data: data_in(&ask.data)?, version };
     let done = scope.context.node.execute(scope.caller, op).await?;
     match done.value {
         Outcome::DataSet(stat) => {
             let body = Changed { path: path.to_string(), stat: stat_out(stat), zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::Changed(Box::new(body))))
+            Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),
     }
 }
 
 /// Deletes a node without children.
-pub(super) async fn delete(scope: CallScope, path: String, VersionQuery { version }: VersionQuery) -> Answered {
+pub(super) async fn delete_node(
+    scope: CallScope,
+    path: String,
+    VersionQuery { version }: VersionQuery,
+) -> Answered<Deleted> {
     let path = NodePath::parse(&path)?;
     let done = scope.context.node.execute(scope.caller, NodeOp::Delete { path: path.clone(), version }).await?;
     match done.value {
         Outcome::Deleted => {
             let body = Deleted { path: path.to_string(), zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::Deleted(body)))
+            Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),
     }
 }
 
 /// Adds to the number in a node, within bounds.
-pub(super) async fn add(scope: CallScope, path: String, Add { delta, min, max }: Add) -> Answered {
+pub(super) async fn add_to_counter(scope: CallScope, path: String, Add { delta, min, max }: Add) -> Answered<Added> {
     let path = NodePath::parse(&path)?;
     not_reserved(&path)?;
     let done = scope.context.node.execute(scope.caller, NodeOp::Add { path: path.clone(), delta, min, max }).await?;
     match done.value {
         Outcome::Added(value) => {
             let body = Added { path: path.to_string(), value, zxid: done.zxid.0 };
-            Ok(Reply::ok(done.zxid, Answer::Added(body)))
+            Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),
     }

@@ -1,8 +1,8 @@
 //! Calls of rate limits: take permits, look at one, list them.
 
+use lockkeeper_api::Code;
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::rates::{PermitsTaken, Rate, RateView, Rates, RatesQuery, TakePermits};
-use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_PATH_BYTES;
@@ -16,18 +16,18 @@ use crate::principals::list_allows;
 use crate::reply::{Answered, Reply};
 
 /// Takes permits, or says in how long they will be there. Both are answers: what is refused is a request that is wrong.
-pub(super) async fn take(scope: CallScope, name: String, ask: TakePermits) -> Answered {
+pub(super) async fn take_permits(scope: CallScope, name: String, ask: TakePermits) -> Answered<PermitsTaken> {
     let TakePermits { permits, limit, per_ms, reconfigure } = ask;
     let rate = lockkeeper_core::Rate { limit, per_ms };
     let ask = lockkeeper_node::TakePermits { name: RateName::parse(&name)?, rate, permits, reconfigure };
     let done = scope.context.node.take_permits(scope.caller, ask).await?;
     let lockkeeper_node::PermitsTaken { granted, available, retry_after_ms } = done.value;
     let body = PermitsTaken { name, granted, available, retry_after_ms, zxid: done.zxid.0 };
-    Ok(Reply::ok(done.zxid, Answer::PermitsTaken(body)))
+    Ok(Reply::ok(done.zxid, body))
 }
 
 /// Shows a rate limit whose bucket is not full.
-pub(super) async fn show(scope: CallScope, name: String, query: ReadQuery) -> Answered {
+pub(super) async fn get_rate(scope: CallScope, name: String, query: ReadQuery) -> Answered<RateView> {
     let wanted = RateName::parse(&name)?;
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let read = node
@@ -40,7 +40,7 @@ pub(super) async fn show(scope: CallScope, name: String, query: ReadQuery) -> An
     match read.value.map_err(NodeError::Refused)? {
         Some(found) => {
             let body = RateView { rate: view(&name, found), zxid: read.zxid.0 };
-            Ok(Reply::ok(read.zxid, Answer::Rate(body)))
+            Ok(Reply::ok(read.zxid, body))
         }
         None => {
             let detail = format!("the bucket of rate limit {name} is full, and nothing is kept of a full one");
@@ -50,7 +50,7 @@ pub(super) async fn show(scope: CallScope, name: String, query: ReadQuery) -> An
 }
 
 /// Lists the rate limits whose buckets are not full, in order of their names.
-pub(super) async fn list(scope: CallScope, page: RatesQuery) -> Answered {
+pub(super) async fn list_rates(scope: CallScope, page: RatesQuery) -> Answered<Rates> {
     let limit = page_limit(page.limit)?;
     let prefix = page.prefix.unwrap_or_default();
     if prefix.len() > MAX_PATH_BYTES {
@@ -66,7 +66,7 @@ pub(super) async fn list(scope: CallScope, page: RatesQuery) -> Answered {
         })
         .await?;
     let (rates, next) = read.value.map_err(NodeError::Refused)?;
-    Ok(Reply::ok(read.zxid, Answer::Rates(Rates { rates, next, zxid: read.zxid.0 })))
+    Ok(Reply::ok(read.zxid, Rates { rates, next, zxid: read.zxid.0 }))
 }
 
 /// A page, and where the next one starts.

@@ -2,7 +2,7 @@
 
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::sessions::{Closed, KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
-use lockkeeper_api::{Answer, Code, Credential as ApiCredential};
+use lockkeeper_api::{Code, Credential as ApiCredential};
 use lockkeeper_core::access::{Need, Resource, Rights};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_LABEL_BYTES;
@@ -55,7 +55,7 @@ impl Context {
 }
 
 /// Opens a session.
-pub(super) async fn open(scope: CallScope, ask: OpenSession) -> Answered {
+pub(super) async fn open_session(scope: CallScope, ask: OpenSession) -> Answered<SessionOpened> {
     let context = &scope.context;
     let label = label_or_address(check_label(ask.label)?, scope.from);
     let timeout_ms = context.session_timeout_ms(ask.timeout_ms);
@@ -68,19 +68,19 @@ pub(super) async fn open(scope: CallScope, ask: OpenSession) -> Answered {
         zxid: opened.zxid.0,
         leader: context.leader().and_then(|leader| context.client_address(leader)),
     };
-    Ok(Reply::created(opened.zxid, Answer::SessionOpened(body)))
+    Ok(Reply::ok(opened.zxid, body))
 }
 
 /// Keeps the session alive for another timeout, counted from when this request was sent.
-pub(super) async fn keepalive(scope: CallScope, id: u64) -> Answered {
+pub(super) async fn keep_session_alive(scope: CallScope, id: u64) -> Answered<KeptAlive> {
     let credential = scope.own_credential(id).await?;
     let kept = scope.context.node.keepalive(&credential).await?;
     let body = KeptAlive { session_id: id, timeout_ms: kept.value.timeout_ms, zxid: kept.zxid.0 };
-    Ok(Reply::ok(kept.zxid, Answer::KeptAlive(body)))
+    Ok(Reply::ok(kept.zxid, body))
 }
 
 /// Closes the session and removes everything it owned, in one transaction.
-pub(super) async fn close(scope: CallScope, id: u64) -> Answered {
+pub(super) async fn close_session(scope: CallScope, id: u64) -> Answered<Closed> {
     let credential = scope.credential_of(id)?;
     scope.context.node.authorise(&credential).await?;
     // The end of a session is decided by its secret alone, so the right to it is read before.
@@ -88,11 +88,11 @@ pub(super) async fn close(scope: CallScope, id: u64) -> Answered {
     let owner = node.read(Consistency::Linearizable, |state| state.check_owner(principals, credential.session)).await?;
     owner.value.map_err(NodeError::Refused)?;
     let closed = scope.context.node.close_session(&credential).await?;
-    Ok(Reply::ok(closed.zxid, Answer::SessionClosed(Closed { session_id: id, zxid: closed.zxid.0 })))
+    Ok(Reply::ok(closed.zxid, Closed { session_id: id, zxid: closed.zxid.0 }))
 }
 
 /// Shows a session. Needs no secret and shows none.
-pub(super) async fn show(scope: CallScope, id: u64, query: ReadQuery) -> Answered {
+pub(super) async fn get_session(scope: CallScope, id: u64, query: ReadQuery) -> Answered<Session> {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let session = SessionId(id);
     let read = node
@@ -102,7 +102,7 @@ pub(super) async fn show(scope: CallScope, id: u64, query: ReadQuery) -> Answere
         })
         .await?;
     match read.value.map_err(NodeError::Refused)? {
-        Some(session) => Ok(Reply::ok(read.zxid, Answer::Session(with_silence(node, session)))),
+        Some(session) => Ok(Reply::ok(read.zxid, with_silence(node, session))),
         None => {
             let detail = format!("there is no session {id}: it has expired, was closed, or never was");
             Err(Failure::new(Code::NotFound, detail).at(read.zxid))
@@ -149,7 +149,7 @@ fn with_silence(node: &Node, session: Session) -> Session {
 }
 
 /// Lists sessions in the order in which they were opened.
-pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
+pub(super) async fn list_sessions(scope: CallScope, page: SessionsQuery) -> Answered<Sessions> {
     let (node, principals) = (&scope.context.node, scope.caller.principals);
     let limit = page_limit(page.limit)?;
     let after = page.after.map(SessionId);
@@ -166,5 +166,5 @@ pub(super) async fn list(scope: CallScope, page: SessionsQuery) -> Answered {
         .await?;
     let (sessions, next) = read.value.map_err(NodeError::Refused)?;
     let sessions = sessions.into_iter().map(|session| with_silence(node, session)).collect();
-    Ok(Reply::ok(read.zxid, Answer::Sessions(Sessions { sessions, next, zxid: read.zxid.0 })))
+    Ok(Reply::ok(read.zxid, Sessions { sessions, next, zxid: read.zxid.0 }))
 }

@@ -1,7 +1,7 @@
 //! The call of a transaction: several operations, all or nothing, under one zxid.
 
+use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Kind, Txn, TxnDone, TxnOp, TxnResult};
-use lockkeeper_api::{Answer, Code};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{FencingToken, LockName, NodeOp, NodePath, Op, Reply as Outcome};
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::reply::{Answered, Reply};
 
 /// Carries out a transaction: all of it or nothing.
-pub(super) async fn txn(scope: CallScope, ask: Txn) -> Answered {
+pub(super) async fn run_transaction(scope: CallScope, ask: Txn) -> Answered<TxnDone> {
     let count = ask.operations.len();
     if count == 0 || count > MAX_MULTI_OPS {
         return Err(Failure::bad_request(format!(
@@ -30,7 +30,7 @@ pub(super) async fn txn(scope: CallScope, ask: Txn) -> Answered {
     let done = scope.context.node.execute(scope.caller, Op::Multi(ops)).await?;
     let Outcome::Multi(replies) = done.value else { return Err(unexpected(&done.value)) };
     let results = replies.into_iter().map(result).collect::<Result<Vec<_>, _>>()?;
-    Ok(Reply::ok(done.zxid, Answer::TxnDone(TxnDone { results, zxid: done.zxid.0 })))
+    Ok(Reply::ok(done.zxid, TxnDone { results, zxid: done.zxid.0 }))
 }
 
 fn in_operation(failure: Failure, index: usize) -> Failure {

@@ -1,5 +1,6 @@
 //! The span of a client's request, from its admission to its answer.
 
+use lockkeeper_api::access::Resource;
 use lockkeeper_api::locks::Mode;
 use lockkeeper_api::{Answer, Call, Code};
 use lockkeeper_core::{TraceContext, Zxid};
@@ -41,39 +42,29 @@ impl RequestSpan {
         if let Some(session) = session {
             span.set_attribute(KeyValue::new("lockkeeper.session", number_of(session)));
         }
-        let (key, name) = match call {
-            Call::AcquireLock { name, body } => {
+        let token = match call {
+            Call::AcquireLock { body, .. } => {
                 span.set_attribute(KeyValue::new("lockkeeper.mode", name_of(body.mode)));
                 span.set_attribute(KeyValue::new("lockkeeper.wait_ms", number_of(body.wait_ms)));
-                ("lockkeeper.lock", name)
+                None
             }
-            Call::ReleaseLock { name, body } => {
-                span.set_attribute(KeyValue::new("lockkeeper.token", number_of(body.token)));
-                ("lockkeeper.lock", name)
-            }
-            Call::DowngradeLock { name, body } | Call::VerifyLock { name, body } => {
-                span.set_attribute(KeyValue::new("lockkeeper.token", number_of(body.token)));
-                ("lockkeeper.lock", name)
-            }
-            Call::BreakLock { name, token } => {
-                span.set_attribute(KeyValue::new("lockkeeper.token", number_of(*token)));
-                ("lockkeeper.lock", name)
-            }
-            Call::GetLock { name, .. } => ("lockkeeper.lock", name),
-            Call::GetGate { key, .. }
-            | Call::BeginGate { key, .. }
-            | Call::FinishGate { key, .. }
-            | Call::FailGate { key, .. }
-            | Call::ResetGate { key, .. } => ("lockkeeper.gate", key),
-            Call::GetNode { path, .. }
-            | Call::CreateNode { path, .. }
-            | Call::SetNode { path, .. }
-            | Call::AddToCounter { path, .. }
-            | Call::DeleteNode { path, .. } => ("lockkeeper.path", path),
-            Call::TakePermits { name, .. } | Call::GetRate { name, .. } => ("lockkeeper.rate", name),
-            _ => return,
+            Call::ReleaseLock { body, .. } => Some(body.token),
+            Call::DowngradeLock { body, .. } | Call::VerifyLock { body, .. } => Some(body.token),
+            Call::BreakLock { token, .. } => Some(*token),
+            _ => None,
         };
-        span.set_attribute(KeyValue::new(key, text_of(name)));
+        if let Some(token) = token {
+            span.set_attribute(KeyValue::new("lockkeeper.token", number_of(token)));
+        }
+        let key = match call.row().resource() {
+            Resource::Locks => "lockkeeper.lock",
+            Resource::Gates => "lockkeeper.gate",
+            Resource::Rates => "lockkeeper.rate",
+            Resource::Nodes | Resource::Sessions | Resource::Cluster => "lockkeeper.path",
+        };
+        if let Some(name) = call.name() {
+            span.set_attribute(KeyValue::new(key, text_of(name)));
+        }
     }
 
     /// Ends the span with the outcome of the call.
@@ -86,7 +77,7 @@ impl RequestSpan {
 
     fn end_well(&mut self, reply: &Reply) {
         let outcome = match &reply.body {
-            Answer::Acquired(held) => {
+            Answer::AcquireLock(held) => {
                 self.0.set_attribute(KeyValue::new("lockkeeper.token", number_of(held.token)));
                 "granted"
             }
