@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use futures::{FutureExt, StreamExt};
 use lockkeeper_api::{
     ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, MAX_TIMEOUT_MS, REQUEST_ID_HEADER, SESSION_HEADER,
@@ -15,7 +15,7 @@ use lockkeeper_api::{
 };
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
-use lockkeeper_core::{GateKey, LockName, NodePath, RateName, RequestId, RequestKey, SessionId};
+use lockkeeper_core::{RequestId, RequestKey, SessionId};
 use lockkeeper_node::{Caller, Consistency, Credential, NodeError};
 use lockkeeper_service::admission::AtWork;
 use lockkeeper_service::bounds::{BodyBounds, Room};
@@ -39,48 +39,38 @@ const DISCARD_BYTES: usize = 32 * 1024 * 1024;
 /// How long a body for which there is no room is read and discarded, for the same reason.
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// A JSON body. An empty one means `{}`, so that calls whose fields are all optional need none.
-#[derive(Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
-
-impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<HttpContext>> for Json<T> {
-    type Rejection = HttpFailure;
-
-    async fn from_request(request: Request, context: &Arc<HttpContext>) -> Result<Self, HttpFailure> {
-        Self::read(request, context).await.map_err(HttpFailure)
+/// Reads a JSON body. An empty one means `{}`, so that calls whose fields are all optional need none.
+pub(crate) async fn json_body<T: DeserializeOwned + Send + 'static>(
+    request: Request,
+    http: &HttpContext,
+) -> Result<T, Failure> {
+    let context = &http.service;
+    let json = is_json(request.headers());
+    let coding = request.headers().get(header::CONTENT_ENCODING).cloned();
+    let at_work = request.extensions().get::<AtWork>().cloned();
+    let mut room = Room::new(&context.admission, address_of(request.extensions().get()));
+    let bytes = read_body(request, http.body, &mut room).await?;
+    if let (Some(at_work), Some(taken)) = (at_work, room.into_taken()) {
+        at_work.keep(taken);
     }
-}
-
-impl<T: DeserializeOwned + Send + 'static> Json<T> {
-    async fn read(request: Request, http: &HttpContext) -> Result<Self, Failure> {
-        let context = &http.service;
-        let json = is_json(request.headers());
-        let coding = request.headers().get(header::CONTENT_ENCODING).cloned();
-        let at_work = request.extensions().get::<AtWork>().cloned();
-        let mut room = Room::new(&context.admission, address_of(request.extensions().get()));
-        let bytes = read_body(request, http.body, &mut room).await?;
-        if let (Some(at_work), Some(taken)) = (at_work, room.into_taken()) {
-            at_work.keep(taken);
-        }
-        if let Some(coding) = coding.filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-            let detail = format!("the body is compressed (Content-Encoding: {}); send it as it is", shown(&coding));
-            return Err(Failure::new(Code::UnsupportedMediaType, detail));
-        }
-        if bytes.is_empty() {
-            return parse(b"{}").map(Self);
-        }
-        if !json {
-            let detail = "the body must be JSON and say so; send the header Content-Type: application/json";
-            return Err(Failure::new(Code::UnsupportedMediaType, detail));
-        }
-        if bytes.len() <= LARGE_BYTES {
-            return parse(&bytes).map(Self);
-        }
-        // All other requests of this node run on the thread of this task.
-        let _turn = context.admission.large_bodies.acquire().await;
-        let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
-        parsed.unwrap_or_else(|error| Err(Failure::new(Code::Internal, error.to_string()))).map(Self)
+    if let Some(coding) = coding.filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        let detail = format!("the body is compressed (Content-Encoding: {}); send it as it is", shown(&coding));
+        return Err(Failure::new(Code::UnsupportedMediaType, detail));
     }
+    if bytes.is_empty() {
+        return parse(b"{}");
+    }
+    if !json {
+        let detail = "the body must be JSON and say so; send the header Content-Type: application/json";
+        return Err(Failure::new(Code::UnsupportedMediaType, detail));
+    }
+    if bytes.len() <= LARGE_BYTES {
+        return parse(&bytes);
+    }
+    // All other requests of this node run on the thread of this task.
+    let _turn = context.admission.large_bodies.acquire().await;
+    let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+    parsed.unwrap_or_else(|error| Err(Failure::new(Code::Internal, error.to_string())))
 }
 
 /// A larger body takes longer to parse than any other request should wait.
@@ -195,84 +185,18 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
     type Rejection = HttpFailure;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, HttpFailure> {
-        let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
-        query.map(|query| Self(query.0)).map_err(|error| {
+        Ok(Self::of(&parts.uri)?)
+    }
+}
+
+impl<T: DeserializeOwned> Query<T> {
+    /// The query of this URI.
+    pub(crate) fn of(uri: &Uri) -> Result<Self, Failure> {
+        axum::extract::Query::<T>::try_from_uri(uri).map(|query| Self(query.0)).map_err(|error| {
             let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             let detail = format!("the query is not what this call takes: {why}; /openapi.json describes it");
-            HttpFailure(Failure::bad_request(detail))
+            Failure::bad_request(detail)
         })
-    }
-}
-
-/// The lock named in the path, which is a valid name.
-#[derive(Debug)]
-pub(crate) struct Name(pub(crate) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for Name {
-    type Rejection = HttpFailure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HttpFailure> {
-        let name = one_param::<String, S>(parts, state).await?;
-        LockName::parse(&name)?;
-        Ok(Self(name))
-    }
-}
-
-/// The gate named in the path, which is a valid key.
-#[derive(Debug)]
-pub(crate) struct KeyOfGate(pub(crate) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for KeyOfGate {
-    type Rejection = HttpFailure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HttpFailure> {
-        let key = one_param::<String, S>(parts, state).await?;
-        GateKey::parse(&key)?;
-        Ok(Self(key))
-    }
-}
-
-/// The rate limit named in the path, which is a valid name.
-#[derive(Debug)]
-pub(crate) struct NameOfRate(pub(crate) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for NameOfRate {
-    type Rejection = HttpFailure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HttpFailure> {
-        let name = one_param::<String, S>(parts, state).await?;
-        RateName::parse(&name)?;
-        Ok(Self(name))
-    }
-}
-
-/// The lock and the token named in the path.
-#[derive(Debug)]
-pub(crate) struct NameAndToken(pub(crate) String, pub(crate) u64);
-
-impl<S: Send + Sync> FromRequestParts<S> for NameAndToken {
-    type Rejection = HttpFailure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HttpFailure> {
-        let (name, token) = one_param::<(String, u64), S>(parts, state).await?;
-        LockName::parse(&name)?;
-        Ok(Self(name, token))
-    }
-}
-
-/// The path of the node named in the URL.
-#[derive(Debug)]
-pub(crate) struct PathOfNode(pub(crate) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for PathOfNode {
-    type Rejection = HttpFailure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HttpFailure> {
-        let below = one_param::<String, S>(parts, state).await?;
-        // The root has no name; `paths` puts a slash for it.
-        let path = if below == "/" { below } else { format!("/{below}") };
-        NodePath::parse(&path)?;
-        Ok(Self(path))
     }
 }
 
@@ -283,13 +207,14 @@ pub(crate) struct Id(pub(crate) u64);
 impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = HttpFailure;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HttpFailure> {
-        Ok(Self(one_param::<u64, S>(parts, state).await?))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, HttpFailure> {
+        Ok(Self(path_params(parts).await?))
     }
 }
 
-async fn one_param<T: DeserializeOwned + Send, S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<T, Failure> {
-    let Path(value) = Path::<T>::from_request_parts(parts, state).await.map_err(|error| {
+/// The parts of the path.
+pub(crate) async fn path_params<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Failure> {
+    let Path(value) = Path::<T>::from_request_parts(parts, &()).await.map_err(|error| {
         Failure::bad_request(format!("the path is not what this call takes: {}", error.body_text()))
     })?;
     Ok(value)

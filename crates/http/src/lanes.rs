@@ -1,29 +1,16 @@
 //! The routes with a lane of their own: what keeps or gives back something, and what asks for health.
 
 use axum::http::Method;
+use lockkeeper_api::CallKind;
 
 /// Whether requests for this route have a lane of their own.
 pub(crate) fn has_own_lane(method: &str, route: &str) -> bool {
-    match route {
-        "/v1/sessions/{id}" => method == "DELETE",
-        "/v1/sessions/{id}/keepalive"
-        | "/v1/locks/{name}/release"
-        | "/v1/locks/{name}/downgrade"
-        | "/v1/locks/{name}/verify" => method == "POST",
-        _ => false,
-    }
+    CallKind::at(method, route).is_some_and(|row| row.rules.own_lane)
 }
 
 /// Whether a request that has found no route yet is one of [`has_own_lane`].
 pub(crate) fn keeps_or_gives_back(method: &Method, path: &str) -> bool {
-    let one_part = |part: &str| !part.is_empty() && !part.contains('/');
-    match (path.strip_prefix("/v1/sessions/"), path.strip_prefix("/v1/locks/").and_then(|rest| rest.rsplit_once('/'))) {
-        (Some(id), _) if method == Method::DELETE => one_part(id),
-        (Some(rest), _) => method == Method::POST && rest.strip_suffix("/keepalive").is_some_and(one_part),
-        // A name may have slashes.
-        (None, Some((_, "release" | "downgrade" | "verify"))) => method == Method::POST,
-        (None, _) => false,
-    }
+    CallKind::rows().any(|row| row.rules.own_lane && row.method == method.as_str() && row.matches(path))
 }
 
 /// Whether a path asks for health or metrics, which are needed most when the node is overloaded.

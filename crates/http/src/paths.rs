@@ -5,16 +5,15 @@
 //! `POST` on the same path acquires the lock `a`.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use axum::http::Method;
 use axum::http::uri::{PathAndQuery, Uri};
-use lockkeeper_api::Code;
+use lockkeeper_api::access::Resource;
+use lockkeeper_api::row::Row;
+use lockkeeper_api::{CallKind, Code};
 use lockkeeper_service::failure::Failure;
 
-/// Prefix of the paths of locks.
-pub(crate) const LOCKS: &str = "/v1/locks/";
-const GATES: &str = "/v1/gates/";
-const RATES: &str = "/v1/rates/";
 const COUNTERS: &str = "/v1/counters/";
 const NODES: &str = "/v1/nodes";
 /// Longest path, encoded: a name of 1,024 bytes with every byte encoded, and the rest.
@@ -24,18 +23,12 @@ const MAX_PATH_BYTES: usize = 4 * 1024;
 pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
     let path = uri.path();
     check(path)?;
-    let folded = if let Some(rest) = path.strip_prefix(LOCKS) {
-        fold_lock(method, rest)?
-    } else if let Some(rest) = path.strip_prefix(GATES) {
-        fold_gate(method, rest)?
-    } else if let Some(rest) = path.strip_prefix(RATES) {
-        fold_rate(method, rest)?
-    } else if let Some(rest) = path.strip_prefix(COUNTERS) {
+    let folded = if let Some(rest) = path.strip_prefix(COUNTERS) {
         encode(rest).map(|name| format!("{COUNTERS}{name}"))
     } else if let Some(rest) = path.strip_prefix(NODES) {
         fold_node(rest)?
     } else {
-        None
+        fold_named(method, path)?
     };
     let Some(folded) = folded else { return Ok(None) };
     let text = match uri.query() {
@@ -69,48 +62,37 @@ pub(crate) fn check(path: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn fold_lock(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
-    let (name, verb) =
-        if method == Method::GET || method == Method::HEAD { (rest, "") } else { split_verb(method, rest) };
+/// The rows with a name in their route, and what stands there before and after the name.
+static NAMED: LazyLock<Vec<(&Row, &str, &str)>> = LazyLock::new(|| {
+    let named = CallKind::rows().filter(|row| row.parts.first().is_some_and(|part| !part.is_number()));
+    named.map(|row| (row, row.around_part().0, row.around_part().1)).collect()
+});
+
+/// Folds the name of a lock, a gate or a rate limit: what stands between the beginning of their routes and the end of
+/// one for this method.
+fn fold_named(method: &Method, path: &str) -> Result<Option<String>, Failure> {
+    let mut alike = NAMED.iter().filter(|(_, beginning, _)| path.starts_with(beginning)).peekable();
+    let Some((first, beginning, _)) = alike.peek().copied() else { return Ok(None) };
+    let rest = &path[beginning.len()..];
+    let name = alike.filter(|(row, ..)| row.method == method.as_str()).find_map(|(.., end)| before(end, rest));
+    let (name, verb) = rest.split_at(name.unwrap_or(rest).len());
     if name.is_empty() {
-        return Err(Failure::new(Code::BadPath, "the name of the lock is missing in the path"));
+        let what = match first.resource() {
+            Resource::Gates => "key of the gate",
+            Resource::Rates => "name of the rate limit",
+            _ => "name of the lock",
+        };
+        return Err(Failure::new(Code::BadPath, format!("the {what} is missing in the path")));
     }
-    Ok(encode(name).map(|name| format!("{LOCKS}{name}{verb}")))
+    Ok(encode(name).map(|name| format!("{beginning}{name}{verb}")))
 }
 
-/// The name, and the verb with its slash.
-fn split_verb<'p>(method: &Method, rest: &'p str) -> (&'p str, &'p str) {
-    let Some(last) = rest.rfind('/') else { return (rest, "") };
-    if matches!(&rest[last..], "/acquire" | "/release" | "/verify" | "/downgrade") {
-        return rest.split_at(last);
+/// What stands before the end of a route, if it has one and the text ends like it.
+fn before<'p>(end: &str, text: &'p str) -> Option<&'p str> {
+    match end.split_once("/{") {
+        Some((verb, _)) => text.rsplit_once('/')?.0.strip_suffix(verb),
+        None => text.strip_suffix(end).filter(|_| !end.is_empty()),
     }
-    match rest[..last].strip_suffix("/holders") {
-        Some(name) if method == Method::DELETE => rest.split_at(name.len()),
-        _ => (rest, ""),
-    }
-}
-
-fn fold_gate(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
-    let verb = match rest.rfind('/') {
-        Some(last) if method == Method::POST && matches!(&rest[last..], "/begin" | "/finish" | "/fail") => last,
-        _ => rest.len(),
-    };
-    let (key, verb) = rest.split_at(verb);
-    if key.is_empty() {
-        return Err(Failure::new(Code::BadPath, "the key of the gate is missing in the path"));
-    }
-    Ok(encode(key).map(|key| format!("{GATES}{key}{verb}")))
-}
-
-fn fold_rate(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
-    let (name, verb) = match rest.strip_suffix("/take") {
-        Some(name) if method == Method::POST => (name, "/take"),
-        _ => (rest, ""),
-    };
-    if name.is_empty() {
-        return Err(Failure::new(Code::BadPath, "the name of the rate limit is missing in the path"));
-    }
-    Ok(encode(name).map(|name| format!("{RATES}{name}{verb}")))
 }
 
 fn fold_node(rest: &str) -> Result<Option<String>, Failure> {

@@ -49,7 +49,7 @@ fn need() -> Need<'static> {
 
 /// Takes a backup: everything that was acknowledged before the call, at one zxid. `lockkeeper snapshot` reads it. A
 /// node takes one backup at a time.
-#[utoipa::path(get, path = "/v1/snapshot", tag = "cluster",
+#[utoipa::path(get, path = "/v1/snapshot", operation_id = "saveSnapshot", tag = "cluster",
     responses((status = 200, description = "The backup, whose end carries its length and its SHA-256",
                body = Vec<u8>, content_type = "application/vnd.lockkeeper.backup"),
               (status = "4XX", description = "Refused; 429 `overloaded`: this node takes a backup already",

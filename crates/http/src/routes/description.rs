@@ -1,8 +1,10 @@
-//! Completes the description of the API that is generated from the code: names of operations, numbers, bounds, which
-//! bodies may be left out, codes of errors, and unions in the form that generators of clients take. Changes what is
-//! said, never what is sent.
+//! The description of the calls, from their rows, and what completes that of all routes: numbers, bounds, which bodies
+//! may be left out, codes of errors, and unions in the form that generators of clients take. Changes what is said,
+//! never what is sent.
 
 use lockkeeper_api::MAX_TIMEOUT_MS;
+use lockkeeper_api::openapi::Types;
+use lockkeeper_api::row::{Headers, PathPart, Row};
 use lockkeeper_core::limits::{
     MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_DELAY_MS, MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS,
     MAX_GATE_PENDING_MS, MAX_LABEL_BYTES, MAX_LOCKS_TOGETHER, MAX_MULTI_OPS, MAX_PATH_BYTES, MAX_PERMITS,
@@ -10,55 +12,63 @@ use lockkeeper_core::limits::{
 };
 use lockkeeper_service::calls::{MAX_CHILDREN, MAX_PAGE, MAX_WAIT_MS};
 use serde_json::{Map, Value, json};
+use utoipa::IntoParams;
 
-/// Stable names, which generated clients call their functions by.
-const OPERATIONS: [(&str, &str, &str); 45] = [
-    ("post", "/v1/sessions", "openSession"),
-    ("get", "/v1/sessions", "listSessions"),
-    ("get", "/v1/sessions/{id}", "getSession"),
-    ("delete", "/v1/sessions/{id}", "closeSession"),
-    ("post", "/v1/sessions/{id}/keepalive", "keepSessionAlive"),
-    ("get", "/v1/sessions/{id}/stream", "streamSession"),
-    ("get", "/v1/locks", "listLocks"),
-    ("get", "/v1/locks/{name}", "getLock"),
-    ("post", "/v1/locks/{name}/acquire", "acquireLock"),
-    ("post", "/v1/locks/{name}/release", "releaseLock"),
-    ("post", "/v1/locks/{name}/downgrade", "downgradeLock"),
-    ("post", "/v1/locks/{name}/verify", "verifyLock"),
-    ("delete", "/v1/locks/{name}/holders/{token}", "breakLock"),
-    ("get", "/v1/gates", "listGates"),
-    ("get", "/v1/gates/{key}", "getGate"),
-    ("post", "/v1/gates/{key}/begin", "beginGate"),
-    ("post", "/v1/gates/{key}/finish", "finishGate"),
-    ("post", "/v1/gates/{key}/fail", "failGate"),
-    ("delete", "/v1/gates/{key}", "resetGate"),
-    ("get", "/v1/nodes/{path}", "getNode"),
-    ("post", "/v1/nodes/{path}", "createNode"),
-    ("put", "/v1/nodes/{path}", "setNode"),
-    ("delete", "/v1/nodes/{path}", "deleteNode"),
-    ("post", "/v1/counters/{path}", "addToCounter"),
-    ("get", "/v1/rates", "listRates"),
-    ("get", "/v1/rates/{name}", "getRate"),
-    ("post", "/v1/rates/{name}/take", "takePermits"),
-    ("post", "/v1/txn", "runTransaction"),
-    ("get", "/v1/watch", "watchNodes"),
-    ("get", "/v1/cluster", "getCluster"),
-    ("get", "/v1/clock", "getClock"),
-    ("post", "/v1/cluster/members", "addMember"),
-    ("post", "/v1/cluster/members/{id}/promote", "promoteMember"),
-    ("delete", "/v1/cluster/members/{id}", "removeMember"),
-    ("post", "/v1/cluster/transfer", "transferLeadership"),
-    ("get", "/v1/snapshot", "saveSnapshot"),
-    ("get", "/v1/access", "getAccess"),
-    ("post", "/v1/access", "changeAccess"),
-    ("get", "/v1/namespaces", "listNamespaces"),
-    ("get", "/v1/access/me", "whoAmI"),
-    ("get", "/v1/access/check", "checkAccess"),
-    ("get", "/healthz", "getHealth"),
-    ("get", "/readyz", "getReadiness"),
-    ("get", "/metrics", "getMetrics"),
-    ("get", "/openapi.json", "getDescription"),
-];
+use super::{RequestHeaders, SessionHeader};
+
+/// The description of a call, as its row has it.
+pub(super) fn operation(row: &Row, types: &Types) -> Value {
+    let Row { rules, text, .. } = row;
+    let schema = |name: &str| json!({ "schema": { "$ref": format!("#/components/schemas/{name}") } });
+    let answer = |says: &str, content_type: &str, name: &str| {
+        let mut content = Map::new();
+        content.insert(content_type.to_owned(), schema(name));
+        json!({ "description": says, "content": content })
+    };
+    let problem = |says: &str| answer(says, "application/problem+json", "Problem");
+    let mut responses = json!({ "4XX": problem(rules.refused), "5XX": problem(rules.failed) });
+    responses[row.status.to_string()] = answer(row.done, "application/json", &types.answer);
+    if let Some((status, says)) = rules.otherwise {
+        responses[status.to_string()] = problem(says);
+    }
+    let text: Vec<&str> = text.lines().map(str::trim).collect();
+    let text = text.join("\n");
+    let (summary, description) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let mut operation = json!({
+        // Stable names, which generated clients call their functions by.
+        "operationId": row.name[..1].to_owned() + &in_capitals(row.name)[1..],
+        "tags": [row.group],
+        "summary": summary,
+        "parameters": parameters_of(row, types),
+        "responses": responses,
+    });
+    if !description.is_empty() {
+        operation["description"] = json!(description);
+    }
+    if let Some(body) = &types.body {
+        operation["requestBody"]["content"]["application/json"] = schema(body);
+    }
+    operation
+}
+
+/// The parts of the path, the fields of the query, and the headers.
+fn parameters_of(row: &Row, types: &Types) -> Vec<Value> {
+    let part = |part: &PathPart| {
+        let schema = match part.is_number() {
+            true => json!({ "type": "integer", "format": "int64", "minimum": 0 }),
+            false => json!({ "type": "string" }),
+        };
+        json!({ "name": part.name, "in": "path", "description": part.about, "required": true, "schema": schema })
+    };
+    let mut parameters = types.query.clone();
+    if matches!(row.rules.headers, Headers::Session | Headers::SessionAndRequestId) {
+        parameters.extend(SessionHeader::into_params(|| None));
+    }
+    if row.rules.headers == Headers::SessionAndRequestId {
+        parameters.extend(RequestHeaders::into_params(|| None));
+    }
+    row.parts.iter().map(part).chain(parameters.iter().map(|parameter| json!(parameter))).collect()
+}
 
 /// The document as it is served.
 pub(crate) fn complete(mut document: Value) -> Value {
@@ -67,8 +77,7 @@ pub(crate) fn complete(mut document: Value) -> Value {
     unsigned(&mut document);
     let schemas = document["components"]["schemas"].clone();
     for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
-        for (method, operation) in item.as_object_mut().into_iter().flatten() {
-            name(operation, method, path);
+        for (_, operation) in item.as_object_mut().into_iter().flatten() {
             leader_limit(operation, path);
             parameters(operation);
             body(operation, &schemas);
@@ -76,13 +85,6 @@ pub(crate) fn complete(mut document: Value) -> Value {
         }
     }
     document
-}
-
-fn name(operation: &mut Value, method: &str, path: &str) {
-    let named = OPERATIONS.iter().find(|(known, at, _)| *known == method && *at == path);
-    if let Some((.., id)) = named {
-        operation["operationId"] = json!(id);
-    }
 }
 
 /// `u64` is no `int64`: a zxid or a token may be larger than what that holds, and than what a double holds exactly.

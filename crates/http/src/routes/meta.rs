@@ -20,14 +20,14 @@ fn with_type(body: impl Into<Body>, content_type: &'static str) -> Response {
 }
 
 /// Says that the process is alive. Nothing about the cluster: a restart would not help a node without a leader.
-#[utoipa::path(get, path = "/healthz", tag = "cluster",
+#[utoipa::path(get, path = "/healthz", operation_id = "getHealth", tag = "cluster",
     responses((status = 200, description = "Alive", body = String, content_type = "text/plain")))]
 pub(super) async fn healthz() -> Response {
     with_type("alive\n", "text/plain; charset=utf-8")
 }
 
 /// Says whether this node has a leader and is caught up: whether to send it requests.
-#[utoipa::path(get, path = "/readyz", tag = "cluster",
+#[utoipa::path(get, path = "/readyz", operation_id = "getReadiness", tag = "cluster",
     responses((status = 200, description = "Ready", body = String, content_type = "text/plain"),
               (status = 503, description = "Not ready, and why",
                body = Problem, content_type = "application/problem+json")))]
@@ -45,7 +45,7 @@ pub(super) async fn readyz(Extract(context): Extract<Arc<HttpContext>>) -> Respo
 }
 
 /// The node's figures in Prometheus' text format.
-#[utoipa::path(get, path = "/metrics", tag = "cluster",
+#[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "cluster",
     responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(Extract(context): Extract<Arc<HttpContext>>) -> Response {
     let Some(write) = context.metrics.clone() else {
@@ -59,7 +59,7 @@ pub(super) async fn metrics(Extract(context): Extract<Arc<HttpContext>>) -> Resp
 }
 
 /// This description.
-#[utoipa::path(get, path = "/openapi.json", tag = "cluster",
+#[utoipa::path(get, path = "/openapi.json", operation_id = "getDescription", tag = "cluster",
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
 pub(super) async fn openapi(Extract(context): Extract<Arc<HttpContext>>) -> Response {
     with_type(context.openapi.clone(), "application/json")

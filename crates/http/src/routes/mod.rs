@@ -1,23 +1,18 @@
 //! The resources of the HTTP API: from a request to a `Call`, and its documentation. What a call does is in `service`.
 
-mod access;
 mod backup;
-mod cluster;
+mod call;
 mod description;
-mod gates;
-mod locks;
 mod meta;
-mod nodes;
-mod rates;
-mod sessions;
 mod stream;
 mod watch;
 
 use std::sync::Arc;
 
 use axum::{Router, http::Method};
-use lockkeeper_api::Code;
-use lockkeeper_api::Level;
+use lockkeeper_api::openapi::Types;
+use lockkeeper_api::row::Row;
+use lockkeeper_api::{CallKind, Code, Level};
 use lockkeeper_service::failure::Failure;
 use utoipa::openapi::OpenApi as Document;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -97,42 +92,12 @@ impl utoipa::Modify for Security {
     }
 }
 
+/// The routes that are no calls: what has no end, what is no JSON, and what is asked about the node.
 fn documented() -> OpenApiRouter<Arc<HttpContext>> {
     OpenApiRouter::with_openapi(Base::openapi())
-        .routes(routes!(sessions::open, sessions::list))
-        .routes(routes!(sessions::show, sessions::close))
-        .routes(routes!(sessions::keepalive))
         .routes(routes!(stream::stream))
-        .routes(routes!(locks::list))
-        .routes(routes!(locks::show))
-        .routes(routes!(locks::acquire))
-        .routes(routes!(locks::release))
-        .routes(routes!(locks::downgrade))
-        .routes(routes!(locks::verify))
-        .routes(routes!(locks::force_release))
-        .routes(routes!(gates::list))
-        .routes(routes!(gates::show, gates::reset))
-        .routes(routes!(gates::begin))
-        .routes(routes!(gates::finish))
-        .routes(routes!(gates::fail))
-        .routes(routes!(nodes::get, nodes::create, nodes::set, nodes::delete))
-        .routes(routes!(nodes::add))
-        .routes(routes!(rates::list))
-        .routes(routes!(rates::show))
-        .routes(routes!(rates::take))
-        .routes(routes!(nodes::txn))
         .routes(routes!(watch::watch))
-        .routes(routes!(cluster::status))
-        .routes(routes!(cluster::clock))
-        .routes(routes!(cluster::add_member))
-        .routes(routes!(cluster::promote_member))
-        .routes(routes!(cluster::remove_member))
-        .routes(routes!(cluster::transfer))
         .routes(routes!(backup::save))
-        .routes(routes!(access::show, access::change))
-        .routes(routes!(access::me))
-        .routes(routes!(access::namespaces))
-        .routes(routes!(access::check))
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::readyz))
         .routes(routes!(meta::metrics))
@@ -141,14 +106,23 @@ fn documented() -> OpenApiRouter<Arc<HttpContext>> {
 
 /// The description of the API.
 pub(crate) fn document() -> serde_json::Value {
+    let mut others = documented().into_openapi();
+    let calls: Vec<(&Row, Types)> = CallKind::rows().map(|row| (row, row.kind.types())).collect();
+    let schemas = &mut others.components.get_or_insert_default().schemas;
+    schemas.extend(calls.iter().flat_map(|(_, types)| types.schemas.clone()));
     // A tree of strings: writing it does not fail.
-    description::complete(serde_json::to_value(documented().into_openapi()).unwrap_or_default())
+    let mut document = serde_json::to_value(others).unwrap_or_default();
+    for (row, types) in &calls {
+        document["paths"][row.route][row.method.to_lowercase()] = description::operation(row, types);
+    }
+    description::complete(document)
 }
 
 /// The router of the client API.
 pub(crate) fn router(context: Arc<HttpContext>) -> Router {
     let (router, _) = documented().split_for_parts();
     router
+        .merge(call::router())
         .fallback(no_such_resource)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn_with_state(context.clone(), crate::middleware::middleware))

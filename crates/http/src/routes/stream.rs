@@ -19,7 +19,7 @@ use crate::upgrade::Upgrade;
 
 /// Opens the session stream: a WebSocket for keepalives, requests, watches and lock events. `docs/stream.md` describes
 /// it.
-#[utoipa::path(get, path = "/v1/sessions/{id}/stream", tag = "sessions",
+#[utoipa::path(get, path = "/v1/sessions/{id}/stream", operation_id = "streamSession", tag = "sessions",
     params(("id" = u64, Path, description = "The session"), super::SessionHeader),
     responses((status = 101, description = "The connection is a WebSocket now (RFC 6455); see docs/stream.md"),
               (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone",

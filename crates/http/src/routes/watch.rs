@@ -48,7 +48,7 @@ pub(super) struct WatchQuery {
 /// has lost the right to watch this, because its token was revoked, its token or JWT has expired, or a role was taken
 /// away). The id is the zxid to resume from; of the changes of one transaction the last alone has it, so a stream that
 /// broke off in the middle of one tells all of it again.
-#[utoipa::path(get, path = "/v1/watch", tag = "watch",
+#[utoipa::path(get, path = "/v1/watch", operation_id = "watchNodes", tag = "watch",
     params(WatchQuery, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
     responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`",
                body = Change, content_type = "text/event-stream"),

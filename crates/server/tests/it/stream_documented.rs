@@ -1,9 +1,8 @@
-//! `docs/stream.md` is true: its examples are messages of the protocol, its calls are those of the API, and a client
-//! written from the page alone meets every kind of message in the documented shape.
+//! `docs/stream.md` is true: its examples are messages of the protocol, and a client written from the page alone meets
+//! every kind of message in the documented shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_api::Call;
 use lockkeeper_api::stream::{FromClient, FromServer};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -51,47 +50,6 @@ fn the_examples_are_messages_of_the_protocol() {
         "goodbye",
     ];
     assert_eq!(kinds(&server), wanted(&all));
-}
-
-/// Each call has the name and the parameters of an operation, and each operation with one answer in JSON is a call.
-#[test]
-fn the_calls_are_the_operations_of_the_api() {
-    let api: Value = serde_json::from_str(&lockkeeper_server::openapi()).unwrap();
-    let mut operations = BTreeMap::new();
-    for operation in api["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values()) {
-        let parameters = operation["parameters"].as_array().into_iter().flatten();
-        let place = |parameter: &Value| match parameter["in"].as_str().unwrap() {
-            "path" => parameter["name"].as_str().map(str::to_owned),
-            "query" => Some("query".into()),
-            _ => None,
-        };
-        let mut wanted: BTreeSet<String> = parameters.filter_map(place).collect();
-        wanted.extend(operation["requestBody"].is_object().then(|| "body".to_owned()));
-        operations.insert(operation["operationId"].as_str().unwrap().to_owned(), wanted);
-    }
-    let elsewhere =
-        ["streamSession", "watchNodes", "saveSnapshot", "getHealth", "getReadiness", "getMetrics", "getDescription"];
-    for operation in elsewhere {
-        operations.remove(operation).unwrap();
-    }
-    // An unknown call and an unknown parameter are refused with the names that serde expects instead.
-    let expected = |call: Value| -> BTreeSet<String> {
-        let error = serde_json::from_value::<Call>(call).unwrap_err().to_string();
-        error.split('`').skip(1).step_by(2).filter(|word| *word != "surprise").map(str::to_owned).collect()
-    };
-    let mut calls = BTreeMap::new();
-    for name in expected(json!({ "surprise": {} })) {
-        let operation: String = name
-            .split('_')
-            .enumerate()
-            .map(|(at, word)| match at {
-                0 => word.to_owned(),
-                _ => word[..1].to_uppercase() + &word[1..],
-            })
-            .collect();
-        calls.insert(operation, expected(json!({ &name: { "surprise": 1 } })));
-    }
-    assert_eq!(calls, operations);
 }
 
 /// The names of the fields, without those inside bodies and problems.
