@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_api::locks::Acquire;
+use lockkeeper_api::row::Retry;
 use lockkeeper_api::{Call, Code};
 use tokio::time::Instant;
 
@@ -17,25 +18,12 @@ pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Longer bodies go over HTTP, where the server refuses one that is too long with an explanation; a stream would break.
 pub(crate) const MAX_STREAMED_BODY_BYTES: usize = 256 << 10;
 
-/// Whether a request may be sent again while the outcome of an earlier attempt is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetryPolicy {
-    /// Always: it changes nothing, or a second time changes nothing more.
-    Always,
-    /// Yes: its body identifies it, so that the cluster carries it out once.
-    Idempotent,
-    /// With a session, under the same request id; without a session never.
-    ByRequestId,
-    /// Never.
-    Never,
-}
-
 /// One call, independent of the endpoint and the connection that it is sent to.
 #[derive(Clone)]
 pub(crate) struct RequestSpec {
     /// Shared, because a copy of the request is queued on the stream and data may be large.
     call: Arc<Call>,
-    pub(crate) retry: RetryPolicy,
+    pub(crate) retry: Retry,
     /// How long the request itself asks the server to wait.
     pub(crate) wait: Duration,
     wait_until: Instant,
@@ -55,7 +43,9 @@ impl fmt::Debug for RequestSpec {
 }
 
 impl RequestSpec {
-    pub(crate) fn new(call: Call, retry: RetryPolicy) -> Self {
+    /// As the row of the call says.
+    pub(crate) fn new(call: Call) -> Self {
+        let rules = &call.row().rules;
         let wait = match &call {
             Call::AcquireLock { body, .. } => Duration::from_millis(body.wait_ms),
             _ => Duration::ZERO,
@@ -68,23 +58,19 @@ impl RequestSpec {
         };
         let large = bytes > MAX_STREAMED_BODY_BYTES;
         Self {
+            retry: rules.retry,
+            as_session: rules.as_session,
             call: Arc::new(call),
-            retry,
             wait,
             wait_until: Instant::now() + wait,
-            as_session: true,
             large,
             trace: traces::current(),
         }
     }
 
-    pub(crate) fn read(call: Call) -> Self {
-        Self::new(call, RetryPolicy::Always)
-    }
-
-    pub(crate) fn anonymous(mut self) -> Self {
-        self.as_session = false;
-        self
+    /// For a call whose body says whether it may be repeated.
+    pub(crate) fn with_retry(self, retry: Retry) -> Self {
+        Self { retry, ..self }
     }
 
     pub(crate) fn untraced(mut self) -> Self {

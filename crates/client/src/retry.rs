@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_api::{Code, Problem};
+use lockkeeper_api::row::Retry;
+use lockkeeper_api::{Call, Code, Problem};
 use rand::Rng;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
@@ -26,7 +27,7 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 use crate::stream::{DetachedRequest, Reply, SENT, StreamHandle, StreamOutcome};
 use crate::transport::{AttemptOutcome, decode};
 
@@ -42,6 +43,15 @@ const PAUSE_WITHOUT_TLS: Duration = Duration::from_secs(5);
 const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
 impl Client {
+    /// Makes a call, whose answer is a `T`, and repeats it as its [`Rules`](lockkeeper_api::row::Rules) allow. Most
+    /// calls have a method of their own.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
+        self.call(&RequestSpec::new(call)).await
+    }
+
     /// Sends a request until there is an answer, a refusal, or no patience left: over the session's stream where there
     /// is one, otherwise over HTTP.
     pub(crate) async fn call<T: DeserializeOwned>(&self, spec: &RequestSpec) -> Result<T, Error> {
@@ -65,7 +75,7 @@ impl Client {
 
     /// A new request id, for requests that are repeated under one.
     fn request_id(&self, spec: &RequestSpec) -> Option<Uuid> {
-        (spec.retry == RetryPolicy::ByRequestId && self.context.identity.is_some()).then(Uuid::new_v4)
+        (spec.retry == Retry::ByRequestId && self.context.identity.is_some()).then(Uuid::new_v4)
     }
 
     /// `earlier` says why the request may have been carried out already, where an earlier call under the same request
@@ -80,7 +90,7 @@ impl Client {
     }
 
     fn is_streamed(&self, spec: &RequestSpec) -> bool {
-        self.stream.is_some() && spec.as_session && spec.retry != RetryPolicy::Never && !spec.large
+        self.stream.is_some() && spec.as_session && spec.retry != Retry::Never && !spec.large
     }
 
     /// Sends a request without waiting for its outcome, from wherever this is called: also from `drop`. Over a stream
@@ -237,9 +247,9 @@ impl<'a> RetryLoop<'a> {
         earlier: Option<String>,
     ) -> Result<Self, Error> {
         let may_repeat = match spec.retry {
-            RetryPolicy::Always | RetryPolicy::Idempotent => true,
-            RetryPolicy::ByRequestId => request_id.is_some(),
-            RetryPolicy::Never => false,
+            Retry::Always | Retry::Idempotent => true,
+            Retry::ByRequestId => request_id.is_some(),
+            Retry::Never => false,
         };
         let patience = client.context.options.patience;
         let give_up_at = Instant::now() + patience + spec.wait;
@@ -313,7 +323,7 @@ impl<'a> RetryLoop<'a> {
     }
 
     fn changes(&self) -> bool {
-        self.spec.retry != RetryPolicy::Always
+        self.spec.retry != Retry::Always
     }
 
     fn after_stream(&mut self, stream: &Arc<StreamHandle>, outcome: StreamOutcome) -> NextStep {

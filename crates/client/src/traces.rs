@@ -80,7 +80,7 @@ mod tests {
     use opentelemetry::trace::{SpanId, TraceFlags, TraceId, TraceState};
 
     use super::*;
-    use crate::request_spec::{RequestSpec, RetryPolicy};
+    use crate::request_spec::RequestSpec;
 
     fn active(state: &[(&str, &str)]) -> Context {
         let state = TraceState::from_key_value(state.iter().copied()).unwrap();
@@ -93,7 +93,7 @@ mod tests {
         assert!(current().is_none());
         let _active = active(&[]).attach();
         assert_eq!(current().unwrap().traceparent, format!("00-{}-{}-01", "01".repeat(16), "02".repeat(8)));
-        let keepalive = || RequestSpec::new(Call::KeepSessionAlive { id: 1 }, RetryPolicy::Always);
+        let keepalive = || RequestSpec::new(Call::KeepSessionAlive { id: 1 });
         assert!(keepalive().trace.is_some() && keepalive().untraced().trace.is_none());
     }
 

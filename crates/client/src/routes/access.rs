@@ -5,10 +5,11 @@
 use lockkeeper_api::Call;
 use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Namespaces, WhoAmI};
 use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::row::Retry;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 
 impl Client {
     /// Reads access control: roles, grants and tokens without their secrets.
@@ -17,7 +18,7 @@ impl Client {
     /// See [`Error`].
     pub async fn access(&self) -> Result<Access, Error> {
         let call = Call::GetAccess { query: ReadQuery::default() };
-        self.call(&RequestSpec::read(call).anonymous()).await
+        self.send(call).await
     }
 
     /// Changes access control. Draw a token yourself ([`AccessToken::draw`](crate::AccessToken::draw)), store it, and
@@ -31,12 +32,12 @@ impl Client {
         let retry = match change {
             // The hash identifies the change.
             AccessChange::Enable { token_hash: Some(_) } | AccessChange::CreateToken { token_hash: Some(_), .. } => {
-                RetryPolicy::Idempotent
+                Retry::Idempotent
             }
-            _ => RetryPolicy::Never,
+            _ => Retry::Never,
         };
         let call = Call::ChangeAccess { body: change.clone() };
-        self.call(&RequestSpec::new(call, retry).anonymous()).await
+        self.call(&RequestSpec::new(call).with_retry(retry)).await
     }
 
     /// Lists the namespaces that have limits, with what they use. Without the right to read the cluster, only those
@@ -46,7 +47,7 @@ impl Client {
     /// See [`Error`].
     pub async fn namespaces(&self) -> Result<Namespaces, Error> {
         let call = Call::ListNamespaces { query: ReadQuery::default() };
-        self.call(&RequestSpec::read(call).anonymous()).await
+        self.send(call).await
     }
 
     /// Tells this client's principals and roles.
@@ -55,7 +56,7 @@ impl Client {
     /// See [`Error`].
     pub async fn who_am_i(&self) -> Result<WhoAmI, Error> {
         let call = Call::WhoAmI { query: ReadQuery::default() };
-        self.call(&RequestSpec::read(call).anonymous()).await
+        self.send(call).await
     }
 
     /// Asks whether nothing can be reached now, as [`Error::is_outage`] means it, for as long as this client is
@@ -71,6 +72,6 @@ impl Client {
     /// See [`Error`].
     pub async fn check_access(&self, question: &AccessQuestion) -> Result<AccessAnswer, Error> {
         let call = Call::CheckAccess { query: question.clone() };
-        self.call(&RequestSpec::read(call).anonymous()).await
+        self.send(call).await
     }
 }

@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::endpoints::{Endpoint, Scheme};
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 use crate::transport::send_once;
 
 impl Client {
@@ -28,7 +28,7 @@ impl Client {
         let call = Call::GetCluster { query: ClusterQuery { checksum: checksum.then_some(true), checksum_from: None } };
         // Says to which cluster the endpoint belongs, also where it is not that of the others.
         let context = Context { cluster: Arc::default(), ..self.context.clone() };
-        let request = context.request(endpoint, &RequestSpec::read(call), None)?;
+        let request = context.request(endpoint, &RequestSpec::new(call), None)?;
         send_once(endpoint, request, limit).await
     }
 
@@ -88,7 +88,7 @@ impl Client {
     /// [`NotFound`](lockkeeper_api::Code::NotFound) at a node before version 0.3; otherwise see [`Error`].
     pub async fn cluster_clock(&self) -> Result<ClusterClock, Error> {
         // Over HTTP: the answer does not wait behind others, and a node that does not know the call only refuses it.
-        self.call(&RequestSpec::read(Call::GetClock { query: ReadQuery::default() }).anonymous()).await
+        self.send(Call::GetClock { query: ReadQuery::default() }).await
     }
 
     /// Transfers leadership, to that member if one is named.
@@ -96,8 +96,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<Transferred, Error> {
-        let spec = RequestSpec::new(Call::TransferLeadership { body: Transfer { to } }, RetryPolicy::Never);
-        self.call(&spec).await
+        self.send(Call::TransferLeadership { body: Transfer { to } }).await
     }
 
     /// Adds a member that does not vote: a learner, which can be promoted, or a front node, which never votes.
@@ -105,7 +104,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn add_member(&self, add: &AddMember) -> Result<Membership, Error> {
-        self.call(&RequestSpec::new(Call::AddMember { body: add.clone() }, RetryPolicy::Never)).await
+        self.send(Call::AddMember { body: add.clone() }).await
     }
 
     /// Promotes a learner to a voter; with a version ([`Status::membership_version`]), only while the membership has
@@ -115,7 +114,7 @@ impl Client {
     /// See [`Error`].
     pub async fn promote_member(&self, node_id: u64, if_version: Option<u64>) -> Result<Membership, Error> {
         let call = Call::PromoteMember { id: node_id, query: MemberQuery { if_version } };
-        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
+        self.send(call).await
     }
 
     /// Removes a member, whose id can never be used again; with a version as in
@@ -125,6 +124,6 @@ impl Client {
     /// See [`Error`].
     pub async fn remove_member(&self, node_id: u64, if_version: Option<u64>) -> Result<Membership, Error> {
         let call = Call::RemoveMember { id: node_id, query: MemberQuery { if_version } };
-        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
+        self.send(call).await
     }
 }

@@ -7,11 +7,11 @@ use lockkeeper_api::gates::{Begin, Fail, Finish, GateReset, GateView, Gates, Gat
 use super::{Paging, level, limit};
 use crate::client::Client;
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 
 /// The request to begin.
 pub(crate) fn begin_spec(key: &str, begin: &Begin) -> RequestSpec {
-    RequestSpec::new(Call::BeginGate { key: key.to_owned(), body: begin.clone() }, RetryPolicy::ByRequestId)
+    RequestSpec::new(Call::BeginGate { key: key.to_owned(), body: begin.clone() })
 }
 
 impl Client {
@@ -31,7 +31,7 @@ impl Client {
     /// otherwise see [`Error`].
     pub async fn gate_finish(&self, key: &str, finish: &Finish) -> Result<Settled, Error> {
         let call = Call::FinishGate { key: key.to_owned(), body: finish.clone() };
-        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+        self.send(call).await
     }
 
     /// Opens the gate again: the operation did not take place.
@@ -41,7 +41,7 @@ impl Client {
     /// otherwise see [`Error`].
     pub async fn gate_fail(&self, key: &str, token: u64) -> Result<Settled, Error> {
         let call = Call::FailGate { key: key.to_owned(), body: Fail { token } };
-        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+        self.send(call).await
     }
 
     /// Reads the state of a gate.
@@ -61,7 +61,7 @@ impl Client {
     }
 
     async fn gate_as(&self, key: &str, query: ReadQuery) -> Result<GateView, Error> {
-        self.call(&RequestSpec::read(Call::GetGate { key: key.to_owned(), query })).await
+        self.send(Call::GetGate { key: key.to_owned(), query }).await
     }
 
     /// A page of the gates whose operation is under way or done.
@@ -71,7 +71,7 @@ impl Client {
     pub async fn gates(&self, prefix: Option<&str>, paging: &Paging) -> Result<Gates, Error> {
         let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
         let query = GatesQuery { prefix, after, limit: limit(paging.limit), consistency: level(paging.stale) };
-        self.call(&RequestSpec::read(Call::ListGates { query })).await
+        self.send(Call::ListGates { query }).await
     }
 
     /// Opens a gate by force: ends the operation that is under way, or forgets its result; with a token only if it is
@@ -83,6 +83,6 @@ impl Client {
     pub async fn gate_reset(&self, key: &str, token: Option<u64>) -> Result<GateReset, Error> {
         let call = Call::ResetGate { key: key.to_owned(), query: ResetQuery { token } };
         // The cluster remembers no request id for this: a second attempt could not tell its own success from another's.
-        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
+        self.send(call).await
     }
 }

@@ -6,13 +6,14 @@ use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::locks::{
     Acquire, Acquired, Downgraded, Lock, Locks, LocksQuery, Release, Released, Token, Verified,
 };
+use lockkeeper_api::row::Retry;
 use lockkeeper_api::{Call, Code};
 use uuid::Uuid;
 
 use super::{Paging, level, limit, lock_name};
 use crate::client::Client;
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 
 /// Longest wait that the server accepts in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
@@ -20,7 +21,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// The request of a release.
 pub(crate) fn release_spec(lock: &str, release: &Release) -> Result<RequestSpec, Error> {
     let call = Call::ReleaseLock { name: lock_name(lock)?, body: release.clone() };
-    Ok(RequestSpec::new(call, RetryPolicy::ByRequestId))
+    Ok(RequestSpec::new(call))
 }
 
 impl Client {
@@ -35,10 +36,10 @@ impl Client {
         if wait > LONGEST_WAIT {
             return Err(Error::refused(Code::BadRequest, format!("a wait is at most {} s", LONGEST_WAIT.as_secs())));
         }
-        let repeat = if self.context.identity.is_some() { RetryPolicy::Idempotent } else { RetryPolicy::Never };
+        let repeat = if self.context.identity.is_some() { Retry::Idempotent } else { Retry::Never };
         let request_id = Some(acquire.request_id.unwrap_or_else(Uuid::new_v4));
         let call = Call::AcquireLock { name: lock_name(lock)?, body: Acquire { request_id, ..acquire.clone() } };
-        self.call(&RequestSpec::new(call, repeat)).await
+        self.call(&RequestSpec::new(call).with_retry(repeat)).await
     }
 
     /// Releases the lock that this client's session holds with that token.
@@ -64,7 +65,7 @@ impl Client {
     /// [`Code::NotHeld`] if it is not held with that token; otherwise see [`Error`].
     pub async fn downgrade(&self, lock: &str, token: u64) -> Result<Downgraded, Error> {
         let call = Call::DowngradeLock { name: lock_name(lock)?, body: Token { token } };
-        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+        self.send(call).await
     }
 
     /// Whether the lock is held with that token, linearizable. Needs no session: resources call this.
@@ -73,7 +74,7 @@ impl Client {
     /// See [`Error`].
     pub async fn verify(&self, lock: &str, token: u64) -> Result<Verified, Error> {
         let call = Call::VerifyLock { name: lock_name(lock)?, body: Token { token } };
-        self.call(&RequestSpec::read(call).anonymous()).await
+        self.send(call).await
     }
 
     /// Reads the holders and the queue of a lock.
@@ -94,7 +95,7 @@ impl Client {
     }
 
     async fn lock_as(&self, lock: &str, query: ReadQuery) -> Result<Lock, Error> {
-        self.call(&RequestSpec::read(Call::GetLock { name: lock_name(lock)?, query })).await
+        self.send(Call::GetLock { name: lock_name(lock)?, query }).await
     }
 
     /// A page of the locks that are held.
@@ -104,7 +105,7 @@ impl Client {
     pub async fn locks(&self, prefix: Option<&str>, paging: &Paging) -> Result<Locks, Error> {
         let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
         let query = LocksQuery { prefix, after, limit: limit(paging.limit), consistency: level(paging.stale) };
-        self.call(&RequestSpec::read(Call::ListLocks { query })).await
+        self.send(Call::ListLocks { query }).await
     }
 
     /// Takes a lock from the holder with that token by force. The server audits this. The holder may still act.
@@ -114,6 +115,6 @@ impl Client {
     pub async fn force_release(&self, lock: &str, token: u64) -> Result<Released, Error> {
         let call = Call::BreakLock { name: lock_name(lock)?, token };
         // The cluster remembers no request id for this: a second attempt could not tell its own success from another's.
-        self.call(&RequestSpec::new(call, RetryPolicy::Never)).await
+        self.send(call).await
     }
 }

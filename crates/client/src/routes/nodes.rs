@@ -8,17 +8,17 @@ use lockkeeper_api::nodes::{
 use super::{Reading, level, limit, node_path};
 use crate::client::Client;
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 
 /// The request of [`Client::create`].
 pub(crate) fn create_spec(path: &str, create: &Create) -> Result<RequestSpec, Error> {
     let call = Call::CreateNode { path: node_path(path)?, body: create.clone() };
-    Ok(RequestSpec::new(call, RetryPolicy::ByRequestId))
+    Ok(RequestSpec::new(call))
 }
 
 /// The request of [`Client::txn`].
 pub(crate) fn txn_spec(txn: &Txn) -> RequestSpec {
-    RequestSpec::new(Call::RunTransaction { body: txn.clone() }, RetryPolicy::ByRequestId)
+    RequestSpec::new(Call::RunTransaction { body: txn.clone() })
 }
 
 impl Client {
@@ -33,7 +33,7 @@ impl Client {
             children_limit: limit(reading.children_limit),
             consistency: level(reading.stale),
         };
-        self.call(&RequestSpec::read(Call::GetNode { path: node_path(path)?, query })).await
+        self.send(Call::GetNode { path: node_path(path)?, query }).await
     }
 
     /// The names of all children of a node, read page by page. The node may change between two pages.
@@ -68,7 +68,7 @@ impl Client {
     pub async fn set(&self, path: &str, set: &SetData, version: Option<i32>) -> Result<Changed, Error> {
         let query = VersionQuery { version };
         let call = Call::SetNode { path: node_path(path)?, query, body: set.clone() };
-        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+        self.send(call).await
     }
 
     /// Deletes a node, if the node has that version.
@@ -77,7 +77,7 @@ impl Client {
     /// See [`Error`].
     pub async fn delete(&self, path: &str, version: Option<i32>) -> Result<Deleted, Error> {
         let call = Call::DeleteNode { path: node_path(path)?, query: VersionQuery { version } };
-        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+        self.send(call).await
     }
 
     /// Adds to the decimal number in a node, within bounds that the cluster checks. A missing node counts as 0 and is
@@ -87,7 +87,7 @@ impl Client {
     /// [`OutOfBounds`](lockkeeper_api::Code::OutOfBounds) if the sum would be beyond a bound; otherwise see [`Error`].
     pub async fn add(&self, path: &str, add: &Add) -> Result<Added, Error> {
         let call = Call::AddToCounter { path: node_path(path)?, body: add.clone() };
-        self.call(&RequestSpec::new(call, RetryPolicy::ByRequestId)).await
+        self.send(call).await
     }
 
     /// Applies several operations, all or none.

@@ -30,7 +30,7 @@ impl Client {
     /// See [`Error`].
     pub async fn checksum_of(&self, endpoint: &Endpoint, from: u64, limit: Duration) -> Result<StateChecksum, Error> {
         let query = ClusterQuery { checksum: Some(true), checksum_from: Some(from) };
-        let request = self.context.request(endpoint, &RequestSpec::read(Call::GetCluster { query }), None)?;
+        let request = self.context.request(endpoint, &RequestSpec::new(Call::GetCluster { query }), None)?;
         let status: Status = send_once(endpoint, request, limit).await?;
         status.state.ok_or_else(|| Error::NotLockkeeper {
             endpoint: endpoint.to_string(),

@@ -7,7 +7,6 @@ use lockkeeper_api::rates::{PermitsTaken, RateView, Rates, RatesQuery, TakePermi
 use super::{Paging, level, limit, refuse_dots};
 use crate::client::Client;
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy};
 
 impl Client {
     /// Takes permits of a rate limit, or learns when they will be there. Needs no session. A request whose answer is
@@ -19,7 +18,7 @@ impl Client {
     pub async fn take_permits(&self, name: &str, take: &TakePermits) -> Result<PermitsTaken, Error> {
         refuse_dots(name)?;
         let call = Call::TakePermits { name: name.to_owned(), body: take.clone() };
-        self.call(&RequestSpec::new(call, RetryPolicy::Idempotent)).await
+        self.send(call).await
     }
 
     /// Reads the state of a rate limit.
@@ -28,7 +27,7 @@ impl Client {
     /// [`NotFound`](lockkeeper_api::Code::NotFound) if its bucket is full; otherwise see [`Error`].
     pub async fn rate(&self, name: &str) -> Result<RateView, Error> {
         refuse_dots(name)?;
-        self.call(&RequestSpec::read(Call::GetRate { name: name.to_owned(), query: ReadQuery::default() })).await
+        self.send(Call::GetRate { name: name.to_owned(), query: ReadQuery::default() }).await
     }
 
     /// A page of the rate limits whose buckets are not full.
@@ -38,6 +37,6 @@ impl Client {
     pub async fn rates(&self, prefix: Option<&str>, paging: &Paging) -> Result<Rates, Error> {
         let (prefix, after) = (prefix.map(str::to_owned), paging.after.clone());
         let query = RatesQuery { prefix, after, limit: limit(paging.limit), consistency: level(paging.stale) };
-        self.call(&RequestSpec::read(Call::ListRates { query })).await
+        self.send(Call::ListRates { query }).await
     }
 }

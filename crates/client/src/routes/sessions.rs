@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::context::Options;
 use crate::endpoints::{Endpoint, EndpointError};
 use crate::error::Error;
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 use crate::transport::send_once;
 
 impl Client {
@@ -42,7 +42,7 @@ impl Client {
     pub(crate) async fn open_session_timed(&self, open: &OpenSession) -> Result<(Moment, SessionOpened), Error> {
         let call = Call::OpenSession { body: open.clone() };
         // Nothing can be held by a session whose credential nobody has: an opening without an answer is nothing done.
-        self.call_timed(&RequestSpec::new(call, RetryPolicy::Always).anonymous()).await
+        self.call_timed(&RequestSpec::new(call)).await
     }
 
     /// Sends one keepalive of this client's session.
@@ -62,7 +62,7 @@ impl Client {
     fn keepalive_spec(&self) -> Result<RequestSpec, Error> {
         let call = Call::KeepSessionAlive { id: self.context.credential()?.session_id };
         // No part of what the program does: keepalives go on for as long as the session lives.
-        Ok(RequestSpec::new(call, RetryPolicy::Always).untraced())
+        Ok(RequestSpec::new(call).untraced())
     }
 
     /// Closes this client's session. The cluster deletes all it owned.
@@ -72,8 +72,7 @@ impl Client {
     pub async fn close_session(&self) -> Result<(), Error> {
         let call = Call::CloseSession { id: self.context.credential()?.session_id };
         // A repetition is answered with "session expired", which `Session::close` takes for success.
-        let spec = RequestSpec::new(call, RetryPolicy::Idempotent);
-        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
+        self.send::<serde::de::IgnoredAny>(call).await.map(|_| ())
     }
 
     /// Reads a session and what it owns.
@@ -82,7 +81,7 @@ impl Client {
     /// See [`Error`].
     pub async fn session(&self, session_id: u64) -> Result<Session, Error> {
         let call = Call::GetSession { id: session_id, query: ReadQuery::default() };
-        self.call(&RequestSpec::read(call).anonymous()).await
+        self.send(call).await
     }
 
     /// A page of the open sessions.
@@ -97,6 +96,6 @@ impl Client {
             .transpose()
             .map_err(|_| Error::refused(Code::BadRequest, "'after' is the 'next' of the page before, a number"))?;
         let query = SessionsQuery { after, limit: limit(paging.limit), consistency: level(paging.stale) };
-        self.call(&RequestSpec::read(Call::ListSessions { query })).await
+        self.send(Call::ListSessions { query }).await
     }
 }

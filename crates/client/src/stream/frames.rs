@@ -104,7 +104,7 @@ mod tests {
     use lockkeeper_api::stream;
 
     use super::*;
-    use crate::request_spec::{RequestSpec, RetryPolicy};
+    use crate::request_spec::RequestSpec;
     use crate::stream::pending::{PendingRequest, ReplyTo};
     use crate::traces::TraceHeaders;
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn what_is_written_is_what_the_contract_reads() {
         let call = Call::ReleaseLock { name: "a/b".into(), body: Release { token: 7, ..Release::default() } };
-        let spec = RequestSpec::new(call.clone(), RetryPolicy::ByRequestId);
+        let spec = RequestSpec::new(call.clone());
         let id = Uuid::new_v4();
         let asked = pending(spec, Some(id));
         let written = request(7, &asked, &[id], true).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_node_without_traces_gets_none() {
         let headers = TraceHeaders { traceparent: "00-0af7".into(), tracestate: "a=b".into() };
-        let mut spec = RequestSpec::read(Call::KeepSessionAlive { id: 1 });
+        let mut spec = RequestSpec::new(Call::KeepSessionAlive { id: 1 });
         spec.trace = Some(headers.into());
         let asked = pending(spec, None);
         for (traces, sent) in [(true, Some("00-0af7")), (false, None)] {

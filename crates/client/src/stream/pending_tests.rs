@@ -6,15 +6,15 @@ use tokio::sync::oneshot;
 
 use super::pending::*;
 use crate::clock::Moment;
-use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::request_spec::RequestSpec;
 
 fn ask() -> RequestSpec {
-    RequestSpec::new(Call::KeepSessionAlive { id: 7 }, RetryPolicy::Always)
+    RequestSpec::new(Call::KeepSessionAlive { id: 7 })
 }
 
 fn waiting() -> RequestSpec {
     let body = Acquire { wait_ms: 1_000, ..Acquire::default() };
-    RequestSpec::new(Call::AcquireLock { name: "a".into(), body }, RetryPolicy::Idempotent)
+    RequestSpec::new(Call::AcquireLock { name: "a".into(), body })
 }
 
 fn caller() -> ReplyTo {
