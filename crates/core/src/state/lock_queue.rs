@@ -114,7 +114,10 @@ impl Index {
             }
         }
         let is_known = [self.places.remove(&place).is_some(), self.tokens.remove(&(token, place)).is_some()];
-        invariant!(is_known == [true; 2], "a request leaves the queue with the place and the token with which it entered");
+        invariant!(
+            is_known == [true; 2],
+            "a request leaves the queue with the place and the token with which it entered"
+        );
     }
 }
 

@@ -32,6 +32,7 @@ mod peer_link;
 mod peer_tls;
 mod peers;
 mod rate_limits;
+mod rights;
 mod sessions;
 mod shares;
 mod state_limits;

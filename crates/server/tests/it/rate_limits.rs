@@ -2,11 +2,10 @@
 
 use lockkeeper_api::Code;
 use lockkeeper_api::rates::{PermitsTaken, RateView, Rates};
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::access::{enable, principal};
-use crate::harness::{Caller, Cluster, Got, Running};
+use crate::harness::{Cluster, Got, Running};
 
 async fn take(node: &Running, name: &str, body: Value) -> Got {
     node.post(&format!("/v1/rates/{name}/take"), None, body).await
@@ -58,27 +57,4 @@ async fn permits_are_granted_refused_and_shown() {
     for wanted in ["lockkeeper_rate_permits_total{outcome=\"granted\"}", "lockkeeper_rate_requests_refused_total"] {
         assert!(figures.contains(wanted), "{wanted}");
     }
-}
-
-#[tokio::test]
-async fn a_role_says_who_may_take_and_look() {
-    let node = Cluster::start(1).await;
-    let admin = enable(&node).await;
-    let rules = json!([{ "resource": "rates", "prefix": "mails", "rights": ["acquire"] },
-                       { "resource": "nodes", "prefix": "/stock", "rights": ["read"] }]);
-    let token = principal(&node, &admin, "mailer", rules).await.token.unwrap();
-    let body = json!({ "limit": 5, "per_ms": 3_600_000 });
-    let ask = async |path: &str, token: Option<&str>, body: Option<Value>| {
-        let method = if body.is_some() { Method::POST } else { Method::GET };
-        Caller { token: token.map(Into::into), ..node.caller.clone() }.call(method, path, None, body).await
-    };
-    let mailer = Some(token.as_str());
-    assert!(ask("/v1/rates/mails/a/take", mailer, Some(body.clone())).await.json::<PermitsTaken>().granted);
-    ask("/v1/rates/sms/a/take", mailer, Some(body.clone())).await.problem(Code::Forbidden);
-    ask("/v1/rates/mails/a/take", None, Some(body)).await.problem(Code::Unauthenticated);
-    ask("/v1/rates/mails/a", mailer, None).await.json::<RateView>();
-    ask("/v1/rates/sms/a", mailer, None).await.problem(Code::Forbidden);
-    assert_eq!(ask("/v1/rates?prefix=mails", mailer, None).await.json::<Rates>().rates.len(), 1);
-    ask("/v1/rates", mailer, None).await.problem(Code::Forbidden);
-    ask("/v1/counters/stock/7", mailer, Some(json!({ "delta": 1 }))).await.problem(Code::Forbidden);
 }
