@@ -83,9 +83,6 @@ pub struct Cluster {
 
 impl Cluster {
     /// Writes the configurations below `dir`, starts the processes and waits until all are ready.
-    ///
-    /// # Errors
-    /// Files or ports cannot be had, or the processes do not become ready.
     pub async fn start(binary: &Path, dir: &Path, options: Options) -> Result<Self, Failed> {
         let mut cluster = Self::laid_out(binary, dir, options).await?;
         for id in cluster.ids() {
@@ -96,9 +93,6 @@ impl Cluster {
     }
 
     /// The same without starting the processes.
-    ///
-    /// # Errors
-    /// Files or ports cannot be had.
     pub async fn laid_out(binary: &Path, dir: &Path, options: Options) -> Result<Self, Failed> {
         let founders = options.nodes;
         let net = match &options.net {
@@ -166,9 +160,6 @@ impl Cluster {
 
     /// A directory, an address and an id for a node that is to join, in a place of its own or in that of a node which
     /// is gone for good. It is not started and not yet a member.
-    ///
-    /// # Errors
-    /// Files or ports cannot be had.
     pub async fn prepare_node(&mut self, in_place_of: Option<u64>) -> Result<u64, Failed> {
         let id = self.next_id;
         self.next_id += 1;
@@ -215,17 +206,11 @@ impl Cluster {
     }
 
     /// A node's API over connections that nobody else uses.
-    ///
-    /// # Errors
-    /// The HTTP client cannot be built.
     pub fn own_api(&self, id: u64) -> Result<Api, Failed> {
         Ok(Api::at_address(new_client()?, self.net.unhindered(id)))
     }
 
     /// Creates a node of the tree, while nothing hinders it; gives its zxid.
-    ///
-    /// # Errors
-    /// It cannot be created.
     pub async fn make_node(&self, path: &str) -> Result<u64, Failed> {
         let made = self.apis().remove(0).1.create(path, &Create::default(), None).await;
         made.map(|made| made.value.zxid).map_err(without_fault)
@@ -249,9 +234,6 @@ impl Cluster {
     }
 
     /// Starts a node's process; does not wait.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn spawn(&mut self, id: u64) -> Result<(), Failed> {
         let Some(node) = self.nodes.get_mut(&id) else { return broken(format!("no node {id}")) };
         let directory = node.directory.display().to_string();
@@ -291,9 +273,6 @@ impl Cluster {
     }
 
     /// Waits until a node's process, told to end, has ended; gives its exit code (none when a signal ended it).
-    ///
-    /// # Errors
-    /// It does not end.
     pub async fn ended(&mut self, id: u64, within: Duration) -> Result<Option<i32>, Failed> {
         let Some(mut process) = self.nodes.get_mut(&id).and_then(|node| node.process.take()) else { return Ok(None) };
         match process.wait_end(within).await {
@@ -303,18 +282,12 @@ impl Cluster {
     }
 
     /// Kills a node's process (`kill -9`) and reaps it.
-    ///
-    /// # Errors
-    /// The process does not end.
     pub async fn kill(&mut self, id: u64) -> Result<(), Failed> {
         self.signal(id, Signal::SIGKILL);
         self.ended(id, Duration::from_secs(10)).await.map(drop)
     }
 
     /// Waits until a node says that it is ready.
-    ///
-    /// # Errors
-    /// Its process ended, or it is not ready in time.
     pub async fn ready(&mut self, id: u64) -> Result<(), Failed> {
         let begun = Instant::now();
         let api = self.api(id);
@@ -331,9 +304,6 @@ impl Cluster {
     }
 
     /// Waits until all nodes are ready.
-    ///
-    /// # Errors
-    /// As [`Self::ready`].
     pub async fn all_ready(&mut self) -> Result<(), Failed> {
         for id in self.ids() {
             self.ready(id).await?;
@@ -353,9 +323,6 @@ impl Cluster {
     }
 
     /// The leader among these nodes, by the nodes' own word: the one in the highest term.
-    ///
-    /// # Errors
-    /// None leads in time.
     pub async fn leader_among(&self, among: &[u64], within: Duration) -> Result<(u64, u64), Failed> {
         let begun = Instant::now();
         loop {
@@ -372,17 +339,11 @@ impl Cluster {
     }
 
     /// The leader and its term.
-    ///
-    /// # Errors
-    /// None in time.
     pub async fn leader(&self) -> Result<(u64, u64), Failed> {
         self.leader_among(&self.ids(), READY_WITHIN).await
     }
 
     /// Waits, with nobody writing, until all nodes stand at the same zxid, and compares their states.
-    ///
-    /// # Errors
-    /// They differ, or do not come together in time.
     pub async fn agree(&self, within: Duration) -> Result<(u64, String), Failed> {
         let begun = Instant::now();
         loop {
@@ -411,9 +372,6 @@ impl Cluster {
 
     /// The sum of a counter over all nodes; a counter that no node has yet is 0. A node that does not answer is an
     /// error: the sum must not be low because a node is missing from it.
-    ///
-    /// # Errors
-    /// A node does not answer.
     pub async fn counter(&self, name: &str) -> Result<f64, Failed> {
         let mut sum = 0.0;
         for (id, node) in &self.nodes {
@@ -441,9 +399,6 @@ impl Cluster {
     }
 
     /// Puts a fault on every link between `id` and the others, in both directions, or takes it off.
-    ///
-    /// # Errors
-    /// The network cannot.
     pub async fn set_links_of(&self, id: u64, fault: LinkFault) -> Result<(), Failed> {
         for other in self.ids().into_iter().filter(|other| *other != id) {
             self.net.set(Endpoint::Node(id), other, fault).await?;
@@ -453,18 +408,12 @@ impl Cluster {
     }
 
     /// A node's directory as the node itself sees it: with its data, wherever they lie.
-    ///
-    /// # Errors
-    /// There is no such directory.
     pub fn seen_directory(&self, id: u64) -> Result<PathBuf, Failed> {
         let directory = std::path::absolute(self.directory(id))?;
         Ok(self.disk(id).map_or_else(|| directory.clone(), |disk| disk.seen_from_outside(&directory)))
     }
 
     /// Where the harness finds a node's data.
-    ///
-    /// # Errors
-    /// There is no such directory.
     pub fn data(&self, id: u64) -> Result<PathBuf, Failed> {
         Ok(self.seen_directory(id)?.join("data"))
     }

@@ -27,9 +27,6 @@ pub struct Syncs(Vec<(u64, u64)>);
 
 impl DiskLatency {
     /// Begins, on the disk that has this directory.
-    ///
-    /// # Errors
-    /// The file cannot be made.
     pub fn begin(dir: &Path) -> io::Result<Self> {
         let mut file = File::create(dir.join("pulse"))?;
         let (wanted, still_wanted) = mpsc::channel();
@@ -50,9 +47,6 @@ impl DiskLatency {
     }
 
     /// Ends; one sync at least was made.
-    ///
-    /// # Errors
-    /// The file could not be written or synced.
     pub fn end(self) -> io::Result<Syncs> {
         drop(self.wanted);
         self.thread.join().map_err(|_| io::Error::other("the pulse panicked"))?

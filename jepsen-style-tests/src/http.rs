@@ -81,17 +81,11 @@ pub fn client_builder() -> reqwest::ClientBuilder {
 }
 
 /// A client with connections of its own.
-///
-/// # Errors
-/// The HTTP client cannot be built.
 pub fn new_client() -> std::io::Result<reqwest::Client> {
     client_builder().build().map_err(std::io::Error::other)
 }
 
 /// A client that shows a token with every request.
-///
-/// # Errors
-/// The token cannot stand in a header, or the HTTP client cannot be built.
 pub fn client_with_token(builder: reqwest::ClientBuilder, token: &str) -> std::io::Result<reqwest::Client> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(std::io::Error::other)?;
     value.set_sensitive(true);

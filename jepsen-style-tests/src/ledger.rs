@@ -64,9 +64,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Ledger {
     /// Begins to watch the whole tree at every node. Call it while nobody writes.
-    ///
-    /// # Errors
-    /// The nodes do not stand at one zxid.
     pub async fn open(cluster: &Cluster) -> Result<Self, Failed> {
         let (zxid, _) = cluster.agree(Duration::from_secs(20)).await?;
         let mut ledger = Self { nodes: BTreeMap::new(), from: zxid, seen_us: Arc::default(), tasks: Vec::new() };
@@ -89,9 +86,6 @@ impl Ledger {
     }
 
     /// Waits until some node has reported one.
-    ///
-    /// # Errors
-    /// Not in time.
     pub async fn wait_for(
         &self,
         what: &str,
@@ -111,9 +105,6 @@ impl Ledger {
     }
 
     /// Closes the gathering behind a mark in the log; gives the creations and deletions before it.
-    ///
-    /// # Errors
-    /// As [`Self::close_whole`].
     pub async fn close(self, cluster: &Cluster) -> Result<BTreeSet<NodeEvent>, Failed> {
         self.close_whole(cluster).await.map(|log| log.events)
     }
@@ -242,9 +233,6 @@ fn together<T: Ord + Clone + std::fmt::Debug>(
 }
 
 /// The requests of a lock.
-///
-/// # Errors
-/// The history has a hole.
 pub fn requests(events: &BTreeSet<NodeEvent>, lock: &str) -> Result<Vec<Life>, Failed> {
     let lives = lives(events, &format!("/locks/{lock}")).map_err(Failed::Broken)?;
     Ok(lives.into_iter().filter(Life::is_request).collect())

@@ -15,9 +15,6 @@ pub struct RunLog {
 
 impl RunLog {
     /// Begins `dir/proof.log`.
-    ///
-    /// # Errors
-    /// The file cannot be created.
     pub fn begin(dir: &Path) -> std::io::Result<Self> {
         Ok(Self { begun: Instant::now(), file: Mutex::new(File::create(dir.join("proof.log"))?) })
     }

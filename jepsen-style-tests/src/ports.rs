@@ -68,9 +68,6 @@ impl Reserved {
 }
 
 /// `count` different ports on 127.0.0.1 that are free now.
-///
-/// # Errors
-/// Hardly any port is free.
 pub fn free(count: usize) -> io::Result<Vec<u16>> {
     let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut found = Vec::new();

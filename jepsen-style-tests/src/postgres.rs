@@ -41,9 +41,6 @@ pub fn installed() -> Option<PathBuf> {
 
 impl Postgres {
     /// Makes a database cluster and starts the server.
-    ///
-    /// # Errors
-    /// There is no user to run it, or it does not start.
     pub async fn start(programs: &Path, log_dir: &Path) -> Result<Self, Failed> {
         let data = tempfile::Builder::new().prefix("lockkeeper-postgres-").tempdir()?;
         let become_user = other_user(data.path(), "postgres")?;
@@ -106,9 +103,6 @@ impl Postgres {
     }
 
     /// Ends all of the server's processes by SIGKILL.
-    ///
-    /// # Errors
-    /// They do not end.
     pub async fn kill(&mut self) -> Result<(), Failed> {
         let pids = self.pids();
         self.signal_all(Signal::SIGKILL);
@@ -124,9 +118,6 @@ impl Postgres {
     }
 
     /// Stops it as its operator would: ends its sessions ("fast shutdown").
-    ///
-    /// # Errors
-    /// It does not stop.
     pub async fn stop(&mut self) -> Result<(), Failed> {
         self.process.signal(Signal::SIGINT);
         match self.process.wait_end(STOPPED_WITHIN).await {
@@ -136,9 +127,6 @@ impl Postgres {
     }
 
     /// Starts it again with its data, after it has ended.
-    ///
-    /// # Errors
-    /// It does not start.
     pub async fn start_again(&mut self) -> Result<(), Failed> {
         self.process = Process::start(&self.argv, &environment(), &self.log)?;
         self.until_ready().await

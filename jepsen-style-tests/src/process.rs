@@ -24,17 +24,11 @@ pub struct Process {
 
 impl Process {
     /// Starts `argv` with `environment` added and both its outputs appended to `log`.
-    ///
-    /// # Errors
-    /// The log cannot be opened or the program cannot be started.
     pub fn start(argv: &[String], environment: &[(String, String)], log: &Path) -> io::Result<Self> {
         Self::start_telling(argv, environment, log, log)
     }
 
     /// As [`start`](Self::start), with standard output and standard error in files of their own.
-    ///
-    /// # Errors
-    /// A file cannot be opened or the program cannot be started.
     pub fn start_telling(
         argv: &[String],
         environment: &[(String, String)],

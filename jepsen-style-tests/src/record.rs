@@ -209,17 +209,11 @@ pub fn tell_line(of: &impl Serialize) {
 }
 
 /// All whole lines of a history. Only the last line may be torn.
-///
-/// # Errors
-/// The file cannot be read, or a line in the middle is not a record.
 pub fn read<T: DeserializeOwned>(path: &Path) -> std::io::Result<Vec<T>> {
     read_from(path, 0).map(|(records, _)| records)
 }
 
 /// The whole lines of a history from a place on, and the place where they end.
-///
-/// # Errors
-/// As [`read`].
 pub fn read_from<T: DeserializeOwned>(path: &Path, place: u64) -> std::io::Result<(Vec<T>, u64)> {
     let mut file = std::fs::File::open(path)?;
     file.seek(std::io::SeekFrom::Start(place))?;

@@ -52,9 +52,6 @@ async fn sample(node: u64, api: &Api, life: &AtomicU32) -> Option<Sample> {
 
 impl Sampler {
     /// Begins, with a first sample of every node.
-    ///
-    /// # Errors
-    /// A node does not answer.
     pub async fn begin(cluster: &Cluster) -> Result<Self, Failed> {
         let nodes: Vec<_> =
             cluster.apis().into_iter().map(|(id, api)| (id, api, Arc::new(AtomicU32::new(0)))).collect();
@@ -76,9 +73,6 @@ impl Sampler {
     }
 
     /// Samples every node now.
-    ///
-    /// # Errors
-    /// A node does not answer.
     pub async fn round(&self) -> Result<SampleRound, Failed> {
         let mut round = Vec::new();
         for (id, api, life) in &self.nodes {

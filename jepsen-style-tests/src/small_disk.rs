@@ -38,9 +38,6 @@ pub fn possible() -> bool {
 
 impl SmallDisk {
     /// Mounts one of `mib` MiB over `data` in a node's directory.
-    ///
-    /// # Errors
-    /// This machine does not let us.
     pub async fn mount(directory: &Path, mib: u64) -> Result<Self, Failed> {
         let mounted_at = std::path::absolute(directory)?.join("data");
         std::fs::create_dir_all(&mounted_at)?;
@@ -94,9 +91,6 @@ impl SmallDisk {
     }
 
     /// Bytes that are free.
-    ///
-    /// # Errors
-    /// The disk cannot be asked.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let stat = statvfs(&self.path())?;
         Ok(stat.blocks_available() * stat.fragment_size())
@@ -122,9 +116,6 @@ impl SmallDisk {
     }
 
     /// Gives the space back.
-    ///
-    /// # Errors
-    /// The file cannot be removed.
     pub fn empty(&self) -> io::Result<()> {
         match std::fs::remove_file(self.path().join(FILLER)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -96,17 +96,11 @@ impl Store {
     }
 
     /// Connects, to change the first number.
-    ///
-    /// # Errors
-    /// The database does not answer.
     pub async fn open(&self, fenced: bool) -> Result<OpenStore, String> {
         self.open_row(fenced, ROW).await
     }
 
     /// Connects, to change that number, from 1 to 16.
-    ///
-    /// # Errors
-    /// The database does not answer.
     pub async fn open_row(&self, fenced: bool, row: i32) -> Result<OpenStore, String> {
         let inner = match self {
             Self::File(path) if row == ROW => Inner::File(path.clone()),
@@ -123,9 +117,6 @@ impl Store {
 
 impl OpenStore {
     /// Begins anew at 0: the number in a file, all of them in a database.
-    ///
-    /// # Errors
-    /// The store's.
     pub async fn reset(&self) -> Result<(), String> {
         match &self.inner {
             Inner::Postgres(client) => {
@@ -139,9 +130,6 @@ impl OpenStore {
     }
 
     /// The number.
-    ///
-    /// # Errors
-    /// The store's.
     pub async fn read(&self) -> Result<i64, String> {
         match &self.inner {
             Inner::Postgres(client) => {
@@ -154,9 +142,6 @@ impl OpenStore {
 
     /// The number as a holder reads it: in a fenced store, no smaller token writes from then on. None if a larger one
     /// has been there.
-    ///
-    /// # Errors
-    /// The store's.
     pub async fn read_under(&self, token: u64) -> Result<Option<i64>, String> {
         if !self.fenced {
             return self.read().await.map(Some);
@@ -216,9 +201,6 @@ impl OpenStore {
     }
 
     /// Every write that it took, in its own order.
-    ///
-    /// # Errors
-    /// The store's.
     pub async fn taken(&self) -> Result<Vec<StoredWrite>, String> {
         match &self.inner {
             Inner::Postgres(client) => {

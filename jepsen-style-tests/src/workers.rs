@@ -24,9 +24,6 @@ pub struct Worker {
 
 impl Worker {
     /// Starts `worker ARGUMENTS`; its records go to `<dir>/<name>.jsonl`, its standard error to `<dir>/<name>.log`.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(dir: &Path, name: &str, endpoints: &[String], arguments: &[String]) -> Result<Self, Failed> {
         let program = match std::env::var_os(PROGRAM) {
             Some(named) => PathBuf::from(named),
@@ -54,25 +51,16 @@ impl Worker {
     }
 
     /// Its records so far.
-    ///
-    /// # Errors
-    /// Its history cannot be read.
     pub fn records(&self) -> Result<Vec<Record>, Failed> {
         Ok(record::read(&self.history)?)
     }
 
     /// The events that clients of a workload have recorded so far.
-    ///
-    /// # Errors
-    /// The history cannot be read.
     pub fn events(&self) -> Result<Vec<crate::history::Event>, Failed> {
         Ok(record::read(&self.history)?)
     }
 
     /// Waits for the first record that `wanted` accepts, and gives what `wanted` made of it.
-    ///
-    /// # Errors
-    /// It ends before, or no such record comes in time.
     pub async fn told<T>(
         &mut self,
         doing: &str,
@@ -99,9 +87,6 @@ impl Worker {
     }
 
     /// Waits until its work is over.
-    ///
-    /// # Errors
-    /// As [`told`](Self::told).
     pub async fn idle(&mut self, within: Duration) -> Result<(), Failed> {
         self.told("the end of its work", within, |record| (record.what == WorkerEvent::Idle).then_some(())).await
     }
@@ -112,9 +97,6 @@ impl Worker {
     }
 
     /// `kill -9`, and reaps.
-    ///
-    /// # Errors
-    /// It does not end.
     pub async fn kill(&mut self) -> Result<(), Failed> {
         self.signal(Signal::SIGKILL);
         match self.process.wait_end(Duration::from_secs(10)).await {
@@ -124,9 +106,6 @@ impl Worker {
     }
 
     /// Asks it to end (SIGTERM), waits, and gives all its records.
-    ///
-    /// # Errors
-    /// It does not end in time, or its exit code is not 0.
     pub async fn finish(mut self, within: Duration) -> Result<Vec<Record>, Failed> {
         self.signal(Signal::SIGTERM);
         match self.process.wait_end(within).await {
@@ -152,9 +131,6 @@ impl Worker {
     }
 
     /// Waits until it has ended with success.
-    ///
-    /// # Errors
-    /// It does not end in time, or its exit code is not 0.
     pub async fn ended(&mut self, within: Duration) -> Result<(), Failed> {
         match self.process.wait_end(within).await {
             Some(status) if status.success() => Ok(()),

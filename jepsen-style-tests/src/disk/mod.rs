@@ -67,9 +67,6 @@ pub fn possible() -> bool {
 }
 
 /// Somebody else has changed the data of a node that does not run: its next trace begins with them as they are.
-///
-/// # Errors
-/// Files cannot be read or written.
 pub async fn begin_again(node_dir: &Path) -> Result<(), Failed> {
     let files = Files::of(node_dir);
     if files.trace.exists() {
@@ -81,17 +78,11 @@ pub async fn begin_again(node_dir: &Path) -> Result<(), Failed> {
 }
 
 /// Whether a trace can be taken on this machine.
-///
-/// # Errors
-/// Says what is missing.
 pub async fn works(dir: &Path) -> Result<(), Failed> {
     tracer_works(&TRACER, dir).await
 }
 
 /// Whether this command of `strace` works on this machine.
-///
-/// # Errors
-/// Says what is missing.
 pub async fn tracer_works(tracer: &[&str], dir: &Path) -> Result<(), Failed> {
     let mut probe = tokio::process::Command::new(tracer[0]);
     probe.args(&tracer[1..]).arg("-o").arg(dir.join("probe")).arg("true").kill_on_drop(true);
@@ -142,9 +133,6 @@ impl fmt::Display for Lost {
 
 /// Cuts the power of a node: its process has ended, and its data become what the disk kept. Its next trace begins
 /// there.
-///
-/// # Errors
-/// The trace cannot be read or understood, or files cannot be written.
 pub async fn lose(node_dir: &Path, rng: &mut StdRng, loss: Loss) -> Result<Lost, Failed> {
     let files = Files::of(node_dir);
     let trace = match files.trace.exists() {

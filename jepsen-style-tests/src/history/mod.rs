@@ -103,17 +103,11 @@ pub struct Op {
 
 impl Op {
     /// Its arguments as the workload's type.
-    ///
-    /// # Errors
-    /// They are of another form: a defect of the suite.
     pub fn asked<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         T::deserialize(&self.input)
     }
 
     /// Its answer as the workload's type, if it was carried out.
-    ///
-    /// # Errors
-    /// It is of another form: a defect of the suite.
     pub fn answer<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
         (self.ended == Completion::Ok).then(|| T::deserialize(&self.output)).transpose()
     }

@@ -50,9 +50,6 @@ pub struct CalmWindow {
 }
 
 /// Compares the count of each window with what the log owed in it.
-///
-/// # Errors
-/// Names the window that differs.
 pub fn in_calm(windows: &[CalmWindow]) -> Result<(), String> {
     for (at, window) in windows.iter().enumerate() {
         if window.counted > window.possible as f64 || window.counted < window.certain as f64 {

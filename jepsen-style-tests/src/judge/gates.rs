@@ -18,9 +18,6 @@ pub struct GateTally {
 }
 
 /// Judges one operation that `callers` began at once, without a fault: it ran once, and every other caller was told so.
-///
-/// # Errors
-/// Says what was told instead.
 pub fn once(key: &str, told: &[Record], callers: usize, result: impl Fn(u64) -> String) -> Result<GateTally, String> {
     let mut tally = GateTally::default();
     let mut tokens = BTreeSet::new();

@@ -89,9 +89,6 @@ impl GrantHistory {
 /// Judges the grants of one exclusive lock: they come one after the other with rising tokens, no client is told while
 /// another acts, and each grant is a request of the queue. Tokens are in the order in which the requests entered the
 /// log, so rising tokens mean first come, first served.
-///
-/// # Errors
-/// Says which grants.
 pub fn exclusive(grants: &[Grant], requests: &[Life]) -> Result<(), String> {
     let tokens: BTreeSet<u64> = requests.iter().map(|request| request.token).collect();
     let mut in_order: Vec<&Grant> = grants.iter().collect();
@@ -128,9 +125,6 @@ pub fn exclusive(grants: &[Grant], requests: &[Life]) -> Result<(), String> {
 
 /// Checks that no request in the log was passed over: each granted one held, by the rule of the queue. Returns how many
 /// requests were never granted.
-///
-/// # Errors
-/// Says who was passed over.
 pub fn none_passed_over(grants: &[Grant], requests: &[Life]) -> Result<usize, String> {
     let places = Places::of(requests)?;
     let granted: BTreeSet<u64> = grants.iter().map(|grant| grant.token).collect();
@@ -144,9 +138,6 @@ pub fn none_passed_over(grants: &[Grant], requests: &[Life]) -> Result<usize, St
 
 /// Joint grants: the nodes of a token are exactly those of the locks it names, came in one transaction and went in one,
 /// and when the client was told, nobody who stood before it in one of the queues went on acting on it.
-///
-/// # Errors
-/// Says which grant and which lock.
 pub fn together(grants: &[Grant], queues: &BTreeMap<String, Vec<Life>>) -> Result<(), String> {
     let mut by_token: BTreeMap<u64, Vec<(&str, &Life)>> = BTreeMap::new();
     for (lock, requests) in queues {

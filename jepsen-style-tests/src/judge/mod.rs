@@ -15,9 +15,6 @@ use crate::verdict::Failed;
 
 /// Checks that something happened no earlier than one moment and no later than another; all three are milliseconds of
 /// one clock.
-///
-/// # Errors
-/// Says by how much it was early or late.
 pub fn in_time(what: &str, at_ms: u64, earliest_ms: u64, latest_ms: u64) -> Result<(), String> {
     if at_ms < earliest_ms {
         return Err(format!("{what} came {} ms too early", earliest_ms - at_ms));
@@ -53,9 +50,6 @@ pub struct Lateness {
 
 impl Due<'_> {
     /// Judges when it came.
-    ///
-    /// # Errors
-    /// As [`in_time`].
     pub fn judge(&self, at_us: u64, disk: &Syncs) -> Result<Lateness, Failed> {
         let (at_ms, busy_ms) = (at_us / 1_000, disk.ms_within(self.since_us, at_us));
         let latest_ms = self.latest_ms.saturating_add(busy_ms);

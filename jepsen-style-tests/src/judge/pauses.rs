@@ -58,9 +58,6 @@ pub enum ExpectedProtection {
 }
 
 /// Judges one pause.
-///
-/// # Errors
-/// Says what else it shows.
 pub fn shows(pause: &PauseTrial, expected: ExpectedProtection) -> Result<(), String> {
     let harm = pause.stale_taken > 0 || pause.lost_updates() != 0;
     match expected {

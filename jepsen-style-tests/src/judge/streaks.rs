@@ -47,9 +47,6 @@ pub struct Fairness {
 /// overlaps with the outsider, and in the order of tokens the outsider is served where its request stood. So the
 /// outsider waits only for the streaks whose requests stood before its own, each within the cap. The lock's queue in
 /// the log tells how many those are: much may happen between the outsider's asking and its request in the log.
-///
-/// # Errors
-/// Says which streak.
 pub fn fair(streaks: &[Streak], outsider: &[Grant], requests: &[Life], most: u64) -> Result<Fairness, String> {
     let by_token: BTreeMap<u64, &Life> = requests.iter().map(|request| (request.token, request)).collect();
     let request = |token| by_token.get(&token).ok_or_else(|| format!("token {token} is none of the queue's"));

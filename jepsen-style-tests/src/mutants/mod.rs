@@ -45,9 +45,6 @@ pub struct MutantPlan {
 }
 
 /// Tries every mutant, writes what each run said and the table into `dir`, and tells as it goes.
-///
-/// # Errors
-/// The programs cannot be built, or a mutant is not known.
 pub async fn run(plan: &MutantPlan, programs: &Programs, dir: &Path) -> Result<Table, Failed> {
     let mutants = chosen(&plan.only)?;
     let built = programs.mutants()?;

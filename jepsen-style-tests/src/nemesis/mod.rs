@@ -100,9 +100,6 @@ impl fmt::Debug for TestBed {
 
 impl TestBed {
     /// Ends the process of clients at this place and puts a fresh one there, with client numbers of its own.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn replace_worker(&mut self, at: usize) -> Result<(), Failed> {
         let fresh = (self.new_worker)()?;
         match self.workers.get_mut(at) {
@@ -134,9 +131,6 @@ pub trait Nemesis: Send + Sync {
     }
 
     /// Puts the fault on; says what was done.
-    ///
-    /// # Errors
-    /// The harness failed.
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed>;
 
     /// Takes all of it off: after this the cluster is able to heal. Gives the evidence; empty if it had no effect.

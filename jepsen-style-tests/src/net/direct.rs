@@ -16,9 +16,6 @@ pub struct Direct(Mutex<BTreeMap<(u64, Listener), SocketAddr>>);
 
 impl Direct {
     /// Ports for the founding members `1..=nodes`.
-    ///
-    /// # Errors
-    /// Ports cannot be had.
     pub fn start(nodes: u64) -> Result<Self, Failed> {
         let net = Self::default();
         for node in 1..=nodes {

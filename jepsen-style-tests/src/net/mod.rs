@@ -95,9 +95,6 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
 
     /// Makes room for a node that joins later: its own, or that of a node which is gone for good (then its listeners
     /// for clients, and the faults of its clients' links, pass to the new node).
-    ///
-    /// # Errors
-    /// It is there already, or ports cannot be had.
     async fn add_node(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
         let _ = (node, in_place_of);
         Err(Failed::CannotRun(format!("{} takes no further nodes", self.backend())))
@@ -105,24 +102,15 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
 
     /// Puts a fault on the link from an endpoint to a node (all listeners), or takes it off. It affects what `from`
     /// sends, and is exact: it holds once this has returned.
-    ///
-    /// # Errors
-    /// The backend cannot do this.
     async fn set(&self, from: Endpoint, to: u64, fault: LinkFault) -> Result<(), Failed>;
 
     /// Puts a fault on what a node sends to the clients, or takes it off.
-    ///
-    /// # Errors
-    /// The backend cannot do this.
     async fn set_answers(&self, from: u64, fault: LinkFault) -> Result<(), Failed> {
         let _ = (from, fault);
         Err(Failed::CannotRun(format!("{} cannot put faults on answers alone", self.backend())))
     }
 
     /// Takes every fault off.
-    ///
-    /// # Errors
-    /// The harness failed.
     async fn heal(&self) -> Result<(), Failed>;
 
     /// What the link did.

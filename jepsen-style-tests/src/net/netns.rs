@@ -140,9 +140,6 @@ impl NetnsNet {
     }
 
     /// Namespaces for the founding members `1..=nodes`.
-    ///
-    /// # Errors
-    /// This machine lacks something.
     pub fn start(nodes: u64) -> Result<Self, Failed> {
         if let Some(lacks) = Self::lacks() {
             return Err(Failed::CannotRun(lacks));

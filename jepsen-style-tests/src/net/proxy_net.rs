@@ -64,9 +64,6 @@ fn loopback(port: u16) -> SocketAddr {
 
 impl ProxyNet {
     /// Proxies for the founding members `1..=nodes`, and for their clients.
-    ///
-    /// # Errors
-    /// Ports cannot be had.
     pub async fn start(nodes: u64) -> Result<Self, Failed> {
         let net = Self { directions: DirectionsByEnds::default(), book: Mutex::default() };
         for node in 1..=nodes {

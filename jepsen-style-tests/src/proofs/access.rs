@@ -16,9 +16,6 @@ pub(super) struct TokenMade {
 
 /// Enables access control and lets the harness ask with the token that this gives. `builder` has the settings of its
 /// client.
-///
-/// # Errors
-/// The cluster refuses, or gives no token.
 pub(super) async fn enable(
     cluster: &mut Cluster,
     builder: impl Fn() -> Result<ClientBuilder, Failed>,

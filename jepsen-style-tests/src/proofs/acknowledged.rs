@@ -8,9 +8,6 @@ use crate::cluster::Cluster;
 use crate::verdict::{Failed, broken};
 
 /// Looks for these nodes of the tree on every node of the cluster; says which is the first that is not there.
-///
-/// # Errors
-/// A node does not answer, with all of them ready.
 pub(super) async fn missing<'a>(
     cluster: &Cluster,
     paths: impl IntoIterator<Item = &'a str>,
@@ -34,9 +31,6 @@ pub(super) async fn missing<'a>(
 }
 
 /// The same where nothing may be missing.
-///
-/// # Errors
-/// Something is.
 pub(super) async fn all_there<'a>(cluster: &Cluster, paths: impl IntoIterator<Item = &'a str>) -> Result<(), Failed> {
     match missing(cluster, paths).await? {
         Some(what) => broken(what),

@@ -92,9 +92,6 @@ pub(super) enum Durability {
 
 impl Durability {
     /// The figures, and in how many rounds a disk lost something.
-    ///
-    /// # Errors
-    /// Something is gone.
     pub(super) fn whole(self) -> Result<(String, u32), Failed> {
         match self {
             Self::Whole { figures, rounds_with_losses } => Ok((figures, rounds_with_losses)),

@@ -118,9 +118,6 @@ fn minutes(count: u64) -> Duration {
 
 /// Waits until nobody holds these locks or waits for them, for as long as the sessions of killed clients may take to
 /// end. A request that is still there then was left behind. Returns how long it took.
-///
-/// # Errors
-/// Something was left behind.
 async fn queues_empty<S: AsRef<str>>(cluster: &Cluster, locks: &[S], within: Duration) -> Result<Duration, Failed> {
     let begun = Instant::now();
     for lock in locks {

@@ -16,9 +16,6 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
 
 /// Connects.
-///
-/// # Errors
-/// No connection, or no handshake.
 pub(super) async fn connect(to: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> io::Result<Box<dyn Socket>> {
     let tcp = TcpStream::connect(to).await?;
     tcp.set_nodelay(true)?;

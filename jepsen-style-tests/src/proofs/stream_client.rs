@@ -34,9 +34,6 @@ pub(super) struct StreamClient {
 
 impl StreamClient {
     /// Opens the stream of a session.
-    ///
-    /// # Errors
-    /// No connection, or the handshake is refused.
     pub(super) async fn open(
         to: SocketAddr,
         tls: Option<&Arc<ClientConfig>>,
@@ -61,9 +58,6 @@ impl StreamClient {
     }
 
     /// Makes a call, in its JSON, and waits for its answer.
-    ///
-    /// # Errors
-    /// It is refused, or the stream ends.
     pub(super) async fn call(&mut self, call: &Value) -> Result<(), StreamFailure> {
         let late = |_| StreamFailure::Ended(format!("no answer within {WITHIN:?}"));
         timeout(WITHIN, self.call_unbounded(call)).await.map_err(late)?

@@ -11,9 +11,6 @@ use crate::verdict::{Failed, broken};
 pub(super) const CLUSTER: &str = "prove";
 
 /// Runs `lockkeeper certs` with each of these words, for the authority in each of these directories.
-///
-/// # Errors
-/// One of them fails.
 pub(super) async fn make_certificates(binary: &Path, commands: &[(&Path, &[&str])]) -> Result<(), Failed> {
     for (place, words) in commands {
         let (verb, options) = words.split_at(1);

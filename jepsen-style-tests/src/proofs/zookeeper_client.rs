@@ -31,9 +31,6 @@ pub(super) struct ZooKeeperClient {
 
 impl ZooKeeperClient {
     /// Connects and opens the session, or attaches to it.
-    ///
-    /// # Errors
-    /// No connection, no handshake, or the session is refused.
     pub(super) async fn connect(
         to: SocketAddr,
         tls: Option<&Arc<ClientConfig>>,
@@ -58,17 +55,11 @@ impl ZooKeeperClient {
     }
 
     /// The answer to a request: what it gives, or the number of the error.
-    ///
-    /// # Errors
-    /// The connection broke, or what came is not the protocol.
     pub(super) async fn ask(&mut self, request: &Request) -> io::Result<Result<Reply, i32>> {
         timeout(WITHIN, self.ask_unbounded(request)).await.map_err(|_| late())?
     }
 
     /// Proves an identity of the digest scheme.
-    ///
-    /// # Errors
-    /// As [`ask`](Self::ask).
     pub(super) async fn add_digest(&mut self, user_and_password: &str) -> io::Result<Result<Reply, i32>> {
         let credentials = Bytes::copy_from_slice(user_and_password.as_bytes());
         self.ask(&Request::Auth(AuthRequest { auth_type: 0, scheme: "digest".into(), credentials })).await

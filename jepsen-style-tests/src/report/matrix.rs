@@ -233,9 +233,6 @@ fn markdown_cell(cell: Option<&Cell>) -> String {
 }
 
 /// Writes `index.html`, `matrix.md` and `matrix.json`.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn write(dir: &Path, matrix: &Matrix) -> io::Result<()> {
     std::fs::write(dir.join("matrix.md"), matrix.markdown())?;
     std::fs::write(dir.join("matrix.json"), serde_json::to_vec_pretty(matrix).map_err(io::Error::other)?)?;

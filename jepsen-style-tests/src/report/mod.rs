@@ -18,9 +18,6 @@ use serde::Serialize;
 use crate::history::History;
 
 /// Writes everything into the directory of the run.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn write(dir: &Path, report: &Report, history: &History) -> io::Result<()> {
     lines(&dir.join("history.jsonl"), history.events())?;
     lines(&dir.join("faults.jsonl"), &report.faults)?;

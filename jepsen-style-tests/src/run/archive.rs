@@ -48,9 +48,6 @@ struct ArchivedSettings {
 }
 
 /// Writes the log.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn save_log(dir: &Path, run: &Recorded) -> io::Result<()> {
     let seen_us = |zxid: u64| run.seen_us.get(&zxid).copied();
     let events = run.log.iter().map(|event| {
@@ -72,9 +69,6 @@ pub fn save_log(dir: &Path, run: &Recorded) -> io::Result<()> {
 }
 
 /// Reads all that was recorded of a run. The directory that its clients shared is not part of it.
-///
-/// # Errors
-/// A file is not there, or is not of this form.
 pub fn load(dir: &Path) -> io::Result<Recorded> {
     let settings: ArchivedSettings =
         serde_json::from_slice(&std::fs::read(dir.join("run.json"))?).map_err(io::Error::other)?;

@@ -42,9 +42,6 @@ pub struct Mutants {
 
 impl Programs {
     /// Finds the server (unless it is given) and the workers, and builds them if one is missing.
-    ///
-    /// # Errors
-    /// They cannot be built, or the server given is not there.
     pub fn ready(given: Option<&Path>) -> Result<Self, Failed> {
         let directory = own_directory()?;
         let server = match given {
@@ -59,9 +56,6 @@ impl Programs {
     }
 
     /// As [`Programs::ready`], but brings everything up to date first: for tests, which no script has done that for.
-    ///
-    /// # Errors
-    /// They cannot be built.
     pub fn built() -> Result<Self, Failed> {
         build(&own_directory()?)?;
         Self::ready(None)
@@ -74,9 +68,6 @@ impl Programs {
     }
 
     /// A server with an injected clock: the ordinary one where it has debug assertions, else that of a mutant build.
-    ///
-    /// # Errors
-    /// It cannot be built.
     pub fn server_with_injected_clock(&self) -> Result<PathBuf, Failed> {
         // The server beside this program was built in the same profile.
         if self.given || cfg!(debug_assertions) { Ok(self.server.clone()) } else { Ok(self.mutants()?.server) }
@@ -84,9 +75,6 @@ impl Programs {
 
     /// The programs of a mutant build, brought up to date. Where the server is given, programs that lie there were put
     /// there on purpose.
-    ///
-    /// # Errors
-    /// They cannot be built.
     pub fn mutants(&self) -> Result<Mutants, Failed> {
         let settings = BuildSettings::of(&self.directory).mutants();
         let directory = settings.directory();
@@ -98,9 +86,6 @@ impl Programs {
     }
 
     /// The program of proofs.
-    ///
-    /// # Errors
-    /// It cannot be built.
     pub fn prove(&self) -> Result<PathBuf, Failed> {
         let program = self.directory.join("prove");
         if !program.is_file() {

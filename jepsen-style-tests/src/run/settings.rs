@@ -162,9 +162,6 @@ impl Settings {
 
 impl Arguments {
     /// The runs that were asked for: one a workload.
-    ///
-    /// # Errors
-    /// A name is not known; says which there are.
     pub fn settings(&self, seed: u64) -> Result<Vec<Settings>, String> {
         let workloads = workloads(&self.workload)?;
         let (nemeses, manner) = nemeses(&self.nemesis)?;
@@ -185,9 +182,6 @@ impl Arguments {
 
 impl Arguments {
     /// The table that was asked for, like these runs. Without names it has all of them.
-    ///
-    /// # Errors
-    /// As [`Arguments::settings`].
     pub fn matrix_plan(&self, runs: &[Settings]) -> Result<matrix::MatrixPlan, String> {
         let like = runs.first().ok_or("there is no workload")?;
         let all = ["all".to_owned()];
@@ -217,18 +211,12 @@ impl Arguments {
 }
 
 /// The names that a `--workload` means.
-///
-/// # Errors
-/// As [`Arguments::settings`].
 pub fn workloads(asked: &[String]) -> Result<Vec<String>, String> {
     let known: Vec<&str> = workload::all().iter().map(|one| one.name()).collect();
     chosen("workload", asked, &known)
 }
 
 /// The names that a `--nemesis` means, without `none`.
-///
-/// # Errors
-/// As [`Arguments::settings`].
 pub fn nemeses(asked: &[String]) -> Result<(Vec<String>, Manner), String> {
     let known: Vec<&str> = nemesis::all().iter().map(|one| one.name()).collect();
     let manner = if asked.iter().any(|name| name == "all") { Manner::Combined } else { Manner::InTurn };
@@ -253,9 +241,6 @@ fn chosen(what: &str, asked: &[String], known: &[&str]) -> Result<Vec<String>, S
 }
 
 /// The workload of that name.
-///
-/// # Errors
-/// There is none.
 pub fn workload(name: &str) -> Result<Box<dyn Workload>, String> {
     workload::all().into_iter().find(|one| one.name() == name).ok_or_else(|| format!("there is no workload '{name}'"))
 }

@@ -33,9 +33,6 @@ pub struct Places {
 
 impl Places {
     /// Makes them.
-    ///
-    /// # Errors
-    /// A directory cannot be made.
     pub fn make(dir: &Path) -> std::io::Result<Self> {
         let made = |name: &str| {
             let path = dir.join(name);
@@ -85,18 +82,12 @@ impl Recruits {
     }
 
     /// A process of so many clients.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn worker(&self, here: u32) -> Result<Worker, Failed> {
         let first = self.next.fetch_add(here, Ordering::Relaxed);
         Worker::start(&self.places.clients, &format!("clients-{first}"), &self.endpoints, &self.arguments(first, here))
     }
 
     /// The process that reads what is there at the end.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn reader(&self) -> Result<Worker, Failed> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut arguments = self.arguments(first, 1);
@@ -113,9 +104,6 @@ impl Recruits {
 }
 
 /// The server for these options, built if it must be, and whether it has an injected clock.
-///
-/// # Errors
-/// It cannot be built.
 pub fn server(options: &Options, programs: &Programs) -> Result<(PathBuf, bool), Failed> {
     // Another server than ours is tested as it is.
     let clocks_obey = options.injected_clock && !programs.has_foreign_server();
@@ -124,9 +112,6 @@ pub fn server(options: &Options, programs: &Programs) -> Result<(PathBuf, bool),
 }
 
 /// Starts the network and the cluster; no clients yet.
-///
-/// # Errors
-/// They cannot be started.
 pub async fn set(
     settings: &Settings,
     nemeses: &[Box<dyn Nemesis>],
@@ -167,9 +152,6 @@ pub async fn set(
 }
 
 /// Starts the clients.
-///
-/// # Errors
-/// A process cannot be started.
 pub fn people(test_bed: &mut TestBed, recruits: &Recruits) -> Result<(), Failed> {
     for here in recruits.shares() {
         test_bed.workers.push(recruits.worker(here)?);

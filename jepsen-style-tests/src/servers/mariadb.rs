@@ -28,9 +28,6 @@ pub struct MariaDb {
 
 impl MariaDb {
     /// Makes an empty database and starts the server, with further options such as `--max-connections=10`.
-    ///
-    /// # Errors
-    /// It is not installed, there is no user to run it, or it does not start.
     pub async fn start(log_dir: &Path, options: &[&str]) -> Result<Self, Failed> {
         let (install, server) = programs()?;
         let data = tempfile::Builder::new().prefix("lockkeeper-mariadb-").tempdir()?;
@@ -88,9 +85,6 @@ impl MariaDb {
     }
 
     /// Stops it as its operator would.
-    ///
-    /// # Errors
-    /// It does not stop.
     pub async fn stop(&mut self) -> Result<(), Failed> {
         self.process.signal(Signal::SIGTERM);
         match self.process.wait_end(STOPPED_WITHIN).await {
@@ -100,9 +94,6 @@ impl MariaDb {
     }
 
     /// Starts it again with its data, after it has ended.
-    ///
-    /// # Errors
-    /// It does not start.
     pub async fn start_again(&mut self) -> Result<(), Failed> {
         let _ = self.process.wait_end(STOPPED_WITHIN).await;
         self.process = Process::start(&self.argv, &self.environment, &self.log)?;

@@ -36,17 +36,11 @@ pub fn installed() -> bool {
 
 impl Redis {
     /// Starts a server that keeps nothing, with its log below `dir`.
-    ///
-    /// # Errors
-    /// It does not start.
     pub async fn start(dir: &Path, name: &str) -> Result<Self, Failed> {
         Self::start_with(dir, name, &[]).await
     }
 
     /// The same with further settings, such as `["--maxclients", "20"]`.
-    ///
-    /// # Errors
-    /// It does not start.
     pub async fn start_with(dir: &Path, name: &str, settings: &[&str]) -> Result<Self, Failed> {
         let mut server = Self::laid_out(dir, name, settings)?;
         server.restart().await?;
@@ -54,9 +48,6 @@ impl Redis {
     }
 
     /// The same with a clock that [`jump`](Self::jump) can set. Needs a C compiler.
-    ///
-    /// # Errors
-    /// It does not start, or there is no compiler.
     pub async fn start_with_clock(dir: &Path, name: &str) -> Result<Self, Failed> {
         let mut server = Self::laid_out(dir, name, &[])?;
         let (source, library) = (server.dir.join("clock_jump.c"), server.dir.join("clock_jump.so"));
@@ -86,9 +77,6 @@ impl Redis {
     }
 
     /// Starts a server that was killed again, at its old address and without its data.
-    ///
-    /// # Errors
-    /// It does not start.
     pub async fn restart(&mut self) -> Result<(), Failed> {
         let log = self.dir.join("redis.log");
         let mut argv: Vec<String> =
@@ -143,9 +131,6 @@ impl Redis {
     }
 
     /// Sets the clock forward by so many seconds against the machine's.
-    ///
-    /// # Errors
-    /// The server was not started with such a clock.
     pub fn jump(&self, seconds: u32) -> Result<(), Failed> {
         if self.environment.is_empty() {
             return Err(Failed::CannotRun("this Redis has the machine's clock".into()));
@@ -155,9 +140,6 @@ impl Redis {
     }
 
     /// A command over a connection of its own.
-    ///
-    /// # Errors
-    /// The server refuses it or does not answer.
     pub async fn command(&self, words: &[&str]) -> Result<String, String> {
         let client = ::redis::Client::open(self.url()).map_err(|error| error.to_string())?;
         let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| error.to_string())?;
@@ -174,9 +156,6 @@ impl Redis {
     }
 
     /// Makes this server a replica of `primary` and waits until it has its data.
-    ///
-    /// # Errors
-    /// It does not become one.
     pub async fn replicate(&self, primary: &Self) -> Result<(), Failed> {
         self.command(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]).await.map_err(Failed::CannotRun)?;
         let begun = Instant::now();
@@ -193,18 +172,12 @@ impl Redis {
     }
 
     /// Cuts the replica off from its primary: it keeps what it has, and gets no further write.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub async fn cut_off(&self) -> Result<(), Failed> {
         // Nothing listens on port 1.
         self.command(&["REPLICAOF", "127.0.0.1", "1"]).await.map(drop).map_err(Failed::CannotRun)
     }
 
     /// Makes a replica a primary.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub async fn promote(&self) -> Result<(), Failed> {
         self.command(&["REPLICAOF", "NO", "ONE"]).await.map(drop).map_err(Failed::CannotRun)
     }

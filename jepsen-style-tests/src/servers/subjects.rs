@@ -50,9 +50,6 @@ pub struct MySqlTable(pub MariaDb);
 
 impl MySqlTable {
     /// Creates the table.
-    ///
-    /// # Errors
-    /// The server refuses it.
     pub async fn new(server: MariaDb) -> Result<Self, Failed> {
         made(MySqlEngine::new(&server.url())).create_table().await.map_err(cannot)?;
         Ok(Self(server))
@@ -108,9 +105,6 @@ pub struct PostgresTable(pub Postgres);
 
 impl PostgresTable {
     /// Creates the table.
-    ///
-    /// # Errors
-    /// The server refuses it.
     pub async fn new(server: Postgres) -> Result<Self, Failed> {
         made(PostgresEngine::new(&server.url())).create_table().await.map_err(cannot)?;
         Ok(Self(server))

@@ -40,9 +40,6 @@ pub struct ZooKeeper {
 impl ZooKeeper {
     /// Starts so many servers with that `tickTime` and waits until all serve. Sessions have from 2 ticks to 40 s.
     /// Writes are synced before they are acknowledged, as by default.
-    ///
-    /// # Errors
-    /// They do not start.
     pub async fn start(dir: &Path, servers: usize, tick: Duration) -> Result<Self, Failed> {
         let ports = ports::free(servers * 3)?;
         let (clients, peers) = ports.split_at(servers);
@@ -151,9 +148,6 @@ impl ZooKeeper {
     }
 
     /// Stops a server as its operator would.
-    ///
-    /// # Errors
-    /// It does not stop.
     pub async fn stop(&mut self, id: usize) -> Result<(), Failed> {
         self.signal(id, Signal::SIGTERM);
         let Some(mut process) = self.servers[id - 1].process.take() else { return Ok(()) };
@@ -164,9 +158,6 @@ impl ZooKeeper {
     }
 
     /// Starts a server again with its data.
-    ///
-    /// # Errors
-    /// It does not start.
     pub async fn restart(&mut self, id: usize) -> Result<(), Failed> {
         self.spawn(id)?;
         self.ready(id).await

@@ -62,9 +62,6 @@ enum Work {
 }
 
 /// Runs a worker to its end.
-///
-/// # Errors
-/// What it could not do, for people.
 pub async fn run(arguments: WorkerArguments) -> Result<(), String> {
     let WorkerArguments { common, work } = arguments;
     let sessions = match work {

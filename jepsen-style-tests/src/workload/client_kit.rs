@@ -96,9 +96,6 @@ impl ClientKit {
     }
 
     /// A kit with a session, once these nodes exist ([`prepare`](Self::prepare)); none if it is to end before.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub(super) async fn open(context: ClientContext, paths: &[&str]) -> Result<Option<(Self, Session)>, String> {
         let mut kit = Self::new(context)?;
         if !kit.prepare(paths).await {

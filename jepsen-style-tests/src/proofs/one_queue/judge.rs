@@ -34,9 +34,6 @@ pub(super) fn harm(log: &[CounterEntry]) -> Harm {
 
 /// No update was lost: each write that was taken is one more than the one before it, under a larger token, and the
 /// value at the end is their number. Gives the number for each kind.
-///
-/// # Errors
-/// Says which write.
 pub(super) fn increments(log: &[CounterEntry], value_at_end: u64) -> Result<BTreeMap<ContenderKind, u64>, String> {
     let mut by_kind: BTreeMap<ContenderKind, u64> = ContenderKind::ALL.map(|kind| (kind, 0)).into();
     let mut last: Option<(Who, u64, u64)> = None;
@@ -60,9 +57,6 @@ pub(super) fn increments(log: &[CounterEntry], value_at_end: u64) -> Result<BTre
 }
 
 /// Each kind has its share of the increments, a tenth at least.
-///
-/// # Errors
-/// Says who has not.
 pub(super) fn shares(by_kind: &BTreeMap<ContenderKind, u64>) -> Result<(), String> {
     let total: u64 = by_kind.values().sum();
     match by_kind.iter().find(|(_, count)| **count * 10 < total) {
@@ -73,9 +67,6 @@ pub(super) fn shares(by_kind: &BTreeMap<ContenderKind, u64>) -> Result<(), Strin
 
 /// A write may be refused only if its token's place in the queue had gone before: its session was over, and nobody had
 /// told it yet. Gives how many were.
-///
-/// # Errors
-/// Says which write.
 pub(super) fn refusals(log: &[CounterEntry], requests: &[Life], seen_us: &BTreeMap<u64, u64>) -> Result<u64, String> {
     let mut refused = 0;
     for entry in log {

@@ -40,9 +40,6 @@ const FINISH_WITHIN: Duration = Duration::from_secs(20);
 const AGREE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs a row of the table.
-///
-/// # Errors
-/// A check fails, or there is nothing that it could judge.
 pub(in crate::proofs) async fn run(context: &Context, scenario: &Scenario) -> ProofResult {
     let over = Duration::from_secs(context.seconds.unwrap_or(scenario.seconds));
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;

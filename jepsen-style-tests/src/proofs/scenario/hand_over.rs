@@ -127,9 +127,6 @@ pub(in crate::proofs) fn lost(record: &Record) -> Option<u64> {
 }
 
 /// How long before the next grant the holder was told.
-///
-/// # Errors
-/// It was told after that.
 pub(in crate::proofs) fn told_first(lost_us: u64, granted_us: u64) -> Result<Duration, Failed> {
     match granted_us.checked_sub(lost_us) {
         Some(lead_us) => Ok(Duration::from_micros(lead_us)),
