@@ -44,11 +44,13 @@ fn main() -> ExitCode {
 fn list() {
     println!("Workloads (--workload), and the promises that each can falsify:");
     for workload in workload::all() {
-        println!("  {:<16} {:<12} {}", workload.name(), workload.promises(), workload.about());
+        let workload::Facts { name, about, promises } = workload.facts();
+        println!("  {name:<16} {promises:<12} {about}");
     }
     println!("Nemeses (--nemesis):");
     for nemesis in nemesis::all() {
-        println!("  {:<20} {}", nemesis.name(), nemesis.about());
+        let (name, about) = nemesis.names();
+        println!("  {name:<20} {about}");
     }
     println!("  {:<20} random overlapping combinations of all that this machine can have", "all");
 }

@@ -11,11 +11,6 @@ use rand::seq::SliceRandom as _;
 use super::{Nemesis, TestBed, observe};
 use crate::verdict::{Failed, broken};
 
-/// All of them.
-pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(KillClients::default()), Box::new(PauseClients::default())]
-}
-
 /// Half of the processes, one at least.
 fn some(test_bed: &TestBed, rng: &mut StdRng) -> Vec<usize> {
     let mut places: Vec<usize> = (0..test_bed.workers.len()).collect();
@@ -30,19 +25,15 @@ fn named(test_bed: &TestBed, places: &[usize]) -> String {
 }
 
 #[derive(Default)]
-struct KillClients {
+pub(super) struct KillClients {
     killed: Vec<usize>,
     evidence: Vec<String>,
 }
 
 #[async_trait]
 impl Nemesis for KillClients {
-    fn name(&self) -> &'static str {
-        "client-kill"
-    }
-
-    fn about(&self) -> &'static str {
-        "kill -9 of half of the client processes; others take their place"
+    fn names(&self) -> (&'static str, &'static str) {
+        ("client-kill", "kill -9 of half of the client processes; others take their place")
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
@@ -74,18 +65,17 @@ impl Nemesis for KillClients {
 }
 
 #[derive(Default)]
-struct PauseClients {
+pub(super) struct PauseClients {
     stopped: Vec<(usize, i32, Instant)>,
 }
 
 #[async_trait]
 impl Nemesis for PauseClients {
-    fn name(&self) -> &'static str {
-        "client-pause"
-    }
-
-    fn about(&self) -> &'static str {
-        "half of the client processes stopped (SIGSTOP) for longer than their sessions live, holders among them"
+    fn names(&self) -> (&'static str, &'static str) {
+        (
+            "client-pause",
+            "half of the client processes stopped (SIGSTOP) for longer than their sessions live, holders among them",
+        )
     }
 
     fn stops_holders(&self) -> bool {

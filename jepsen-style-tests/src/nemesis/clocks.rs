@@ -77,17 +77,10 @@ impl Clocks {
 
 #[async_trait]
 impl Nemesis for Clocks {
-    fn name(&self) -> &'static str {
+    fn names(&self) -> (&'static str, &'static str) {
         match self.how {
-            How::Jump => "clock-jump",
-            How::Rate => "clock-rate",
-        }
-    }
-
-    fn about(&self) -> &'static str {
-        match self.how {
-            How::Jump => "wall clocks jump, by milliseconds to a minute and a half, and back",
-            How::Rate => "clocks run at rates of their own, from half to a twentieth too fast",
+            How::Jump => ("clock-jump", "wall clocks jump, by milliseconds to a minute and a half, and back"),
+            How::Rate => ("clock-rate", "clocks run at rates of their own, from half to a twentieth too fast"),
         }
     }
 

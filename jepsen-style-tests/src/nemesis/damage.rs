@@ -29,16 +29,11 @@ const ATTEMPTS: u32 = 6;
 const PAGE: usize = 4096;
 
 #[derive(Default)]
-struct Damage {
+pub(super) struct Damage {
     /// Nodes that refused to start, and where their files are kept.
     down: Vec<(u64, PathBuf)>,
     replaces: bool,
     evidence: Vec<String>,
-}
-
-/// It.
-pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(Damage::default())]
 }
 
 /// What became of a node that was started on damaged files.
@@ -99,13 +94,12 @@ impl Damage {
 
 #[async_trait]
 impl Nemesis for Damage {
-    fn name(&self) -> &'static str {
-        "damage"
-    }
-
-    fn about(&self) -> &'static str {
-        "bits flipped and files cut short in the data of one node, or of as many as can be missed: none serves what \
-            is wrong"
+    fn names(&self) -> (&'static str, &'static str) {
+        (
+            "damage",
+            "bits flipped and files cut short in the data of one node, or of as many as can be missed: none serves \
+                what is wrong",
+        )
     }
 
     fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {

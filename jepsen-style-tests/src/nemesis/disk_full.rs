@@ -23,24 +23,15 @@ const FLOOR_MIB: u64 = 16;
 const STOPS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
-struct DiskFull {
+pub(super) struct DiskFull {
     full: Option<(u64, u64, u64)>,
     lead: Option<Lead>,
 }
 
-/// It.
-pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(DiskFull::default())]
-}
-
 #[async_trait]
 impl Nemesis for DiskFull {
-    fn name(&self) -> &'static str {
-        "disk-full"
-    }
-
-    fn about(&self) -> &'static str {
-        "the disk of one node fills up: it stops with a clear line, and comes back when there is space"
+    fn names(&self) -> (&'static str, &'static str) {
+        ("disk-full", "the disk of one node fills up: it stops with a clear line, and comes back when there is space")
     }
 
     fn prepares(&self, options: &mut Options) {

@@ -20,26 +20,17 @@ use crate::verdict::Failed;
 const LOSSES: [Loss; 3] = [Loss::All, Loss::Late, Loss::Any];
 
 #[derive(Default)]
-struct LostWrites {
+pub(super) struct LostWrites {
     down: Vec<u64>,
     lead: Option<Lead>,
     evidence: Vec<String>,
     seed: u64,
 }
 
-/// It.
-pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(LostWrites::default())]
-}
-
 #[async_trait]
 impl Nemesis for LostWrites {
-    fn name(&self) -> &'static str {
-        "lost-writes"
-    }
-
-    fn about(&self) -> &'static str {
-        "power cut of some or all nodes: what they had not synced is lost, late or torn"
+    fn names(&self) -> (&'static str, &'static str) {
+        ("lost-writes", "power cut of some or all nodes: what they had not synced is lost, late or torn")
     }
 
     fn prepares(&self, options: &mut Options) {

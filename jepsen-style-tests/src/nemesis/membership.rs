@@ -12,26 +12,17 @@ use super::{Nemesis, TestBed, members};
 use crate::verdict::Failed;
 
 #[derive(Default)]
-struct Membership {
+pub(super) struct Membership {
     added: Option<u64>,
     removed: Option<u64>,
     lead: Option<Lead>,
     evidence: Vec<String>,
 }
 
-/// It.
-pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(Membership::default())]
-}
-
 #[async_trait]
 impl Nemesis for Membership {
-    fn name(&self) -> &'static str {
-        "membership"
-    }
-
-    fn about(&self) -> &'static str {
-        "a node joins, the leader or another is removed, a new one takes its place, the first leaves"
+    fn names(&self) -> (&'static str, &'static str) {
+        ("membership", "a node joins, the leader or another is removed, a new one takes its place, the first leaves")
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

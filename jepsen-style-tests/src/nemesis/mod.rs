@@ -113,11 +113,13 @@ impl TestBed {
 /// One kind of fault.
 #[async_trait]
 pub trait Nemesis: Send + Sync {
-    /// Its name on the command line.
-    fn name(&self) -> &'static str;
+    /// Its name on the command line, and one line for `--list`.
+    fn names(&self) -> (&'static str, &'static str);
 
-    /// One line for `--list`.
-    fn about(&self) -> &'static str;
+    /// Its name on the command line.
+    fn name(&self) -> &'static str {
+        self.names().0
+    }
 
     /// Why it cannot be had: then it is reported as skipped, never as passed.
     fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {
@@ -147,17 +149,16 @@ pub trait Nemesis: Send + Sync {
 
 /// Every nemesis. The runner adds `none`, and makes `all` of them.
 pub fn all() -> Vec<Box<dyn Nemesis>> {
-    let families = [
-        partitions::all(),
-        node_processes::all(),
-        clients::all(),
-        slow_links::all(),
-        disk_full::all(),
-        lost_writes::all(),
-        damage::all(),
-        clocks::all(),
-        membership::all(),
-        rolling::all(),
-    ];
-    families.into_iter().flatten().collect()
+    let mut all = partitions::all();
+    all.extend(node_processes::all());
+    all.push(Box::<clients::KillClients>::default());
+    all.push(Box::<clients::PauseClients>::default());
+    all.push(Box::<slow_links::SlowLinks>::default());
+    all.push(Box::<disk_full::DiskFull>::default());
+    all.push(Box::<lost_writes::LostWrites>::default());
+    all.push(Box::<damage::Damage>::default());
+    all.extend(clocks::all());
+    all.push(Box::<membership::Membership>::default());
+    all.push(Box::<rolling::RollingRestart>::default());
+    all
 }

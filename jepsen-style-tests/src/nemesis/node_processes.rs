@@ -138,12 +138,8 @@ impl NodeProcesses {
 
 #[async_trait]
 impl Nemesis for NodeProcesses {
-    fn name(&self) -> &'static str {
-        self.row.2
-    }
-
-    fn about(&self) -> &'static str {
-        self.row.3
+    fn names(&self) -> (&'static str, &'static str) {
+        (self.row.2, self.row.3)
     }
 
     fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {

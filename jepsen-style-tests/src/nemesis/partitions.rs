@@ -141,25 +141,17 @@ pub(super) async fn put(test_bed: &TestBed, lines: &[ObservedLink], fault: LinkF
 
 #[async_trait]
 impl Nemesis for Partition {
-    fn name(&self) -> &'static str {
+    fn names(&self) -> (&'static str, &'static str) {
         match self.shape {
-            Shape::One => "partition-one",
-            Shape::Halves => "partition-halves",
-            Shape::Ring => "partition-ring",
-            Shape::Bridge => "partition-bridge",
-            Shape::Leader => "partition-leader",
-            Shape::OneWay => "partition-oneway",
-        }
-    }
-
-    fn about(&self) -> &'static str {
-        match self.shape {
-            Shape::One => "one node cut off",
-            Shape::Halves => "a minority and a majority cut off from each other",
-            Shape::Ring => "each node hears a majority, and no two the same",
-            Shape::Bridge => "two groups that reach each other over one node alone",
-            Shape::Leader => "the leader cut off",
-            Shape::OneWay => "a node, mostly the leader, that is heard and hears nobody, or the other way round",
+            Shape::One => ("partition-one", "one node cut off"),
+            Shape::Halves => ("partition-halves", "a minority and a majority cut off from each other"),
+            Shape::Ring => ("partition-ring", "each node hears a majority, and no two the same"),
+            Shape::Bridge => ("partition-bridge", "two groups that reach each other over one node alone"),
+            Shape::Leader => ("partition-leader", "the leader cut off"),
+            Shape::OneWay => (
+                "partition-oneway",
+                "a node, mostly the leader, that is heard and hears nobody, or the other way round",
+            ),
         }
     }
 

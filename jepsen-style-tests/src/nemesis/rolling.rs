@@ -17,18 +17,13 @@ use crate::verdict::{Failed, broken};
 const ENDED_WITHIN: Duration = Duration::from_secs(15);
 
 #[derive(Default)]
-struct RollingRestart {
+pub(super) struct RollingRestart {
     /// Told to end, and not yet back.
     down: Option<u64>,
     /// Their turn comes while the fault is taken off.
     rest: Vec<u64>,
     lead: Option<Lead>,
     evidence: Vec<String>,
-}
-
-/// It.
-pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(RollingRestart::default())]
 }
 
 impl RollingRestart {
@@ -54,12 +49,8 @@ impl RollingRestart {
 
 #[async_trait]
 impl Nemesis for RollingRestart {
-    fn name(&self) -> &'static str {
-        "rolling-restart"
-    }
-
-    fn about(&self) -> &'static str {
-        "each node in turn told to end (SIGTERM) and started again"
+    fn names(&self) -> (&'static str, &'static str) {
+        ("rolling-restart", "each node in turn told to end (SIGTERM) and started again")
     }
 
     async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {

@@ -14,16 +14,11 @@ use crate::net::{Endpoint, LinkFault, Listener};
 use crate::verdict::Failed;
 
 #[derive(Default)]
-struct SlowLinks {
+pub(super) struct SlowLinks {
     lines: Vec<ObservedLink>,
     before: Option<(LinkCounts, Duration)>,
     delay: Duration,
     asked: u64,
-}
-
-/// It.
-pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(SlowLinks::default())]
 }
 
 /// How long a question takes the way that clients go, on a connection of its own.
@@ -37,12 +32,8 @@ async fn way_takes(address: SocketAddr) -> Result<Duration, Failed> {
 
 #[async_trait]
 impl Nemesis for SlowLinks {
-    fn name(&self) -> &'static str {
-        "slow-links"
-    }
-
-    fn about(&self) -> &'static str {
-        "every link slow, jittery and narrow"
+    fn names(&self) -> (&'static str, &'static str) {
+        ("slow-links", "every link slow, jittery and narrow")
     }
 
     fn lacks(&self, test_bed: &TestBed) -> Option<Lack> {

@@ -131,7 +131,7 @@ fn judged(directory: &Path) -> Result<Vec<Check>, String> {
         // What the control shows, it is there to show.
         checks.clear();
     }
-    let (ops, can) = (run.history.ops(), workload.promises());
+    let (ops, can) = (run.history.ops(), workload.facts().promises);
     for check in &checks {
         let beyond: Vec<&str> =
             check.promises.split_whitespace().filter(|one| !can.split(' ').any(|p| p == *one)).collect();

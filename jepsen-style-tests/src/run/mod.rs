@@ -277,8 +277,8 @@ fn judge(
     let recovery = campaign.faults.iter().map(|fault| recovery(fault, &telling)).collect();
     Report {
         workload: settings.workload.clone(),
-        about: workload.about().into(),
-        promises: workload.promises().into(),
+        about: workload.facts().about.into(),
+        promises: workload.facts().promises.into(),
         nemesis: settings.nemesis(),
         seed: settings.seed,
         command: settings.command(),

@@ -94,7 +94,7 @@ type Spoil = fn(&mut SpoiltRun);
 fn promised(name: &str) {
     let all = workload::all();
     let workload = all.iter().find(|workload| workload.name() == name).unwrap();
-    let can: Vec<&str> = workload.promises().split(' ').collect();
+    let can: Vec<&str> = workload.facts().promises.split(' ').collect();
     for check in workload.check(&SpoiltRun::load_named(name)) {
         let beyond: Vec<&str> = check.promises.split_whitespace().filter(|promise| !can.contains(promise)).collect();
         assert!(beyond.is_empty(), "{name}: {} speaks of {beyond:?}", check.name);

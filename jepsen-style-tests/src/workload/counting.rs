@@ -16,7 +16,7 @@ use lockkeeper_client::{Guard, Session};
 use rand::Rng as _;
 
 use super::lock_client::{EMPTY_WITHIN, LEAVE_PERCENT, LockClient, asks, under, view_all};
-use super::{ClientContext, ExpectedVerdict, Recorded, Workload};
+use super::{ClientContext, ExpectedVerdict, Facts, Recorded, Workload};
 use crate::check::{Check, fenced, locks};
 use crate::history::ops::{self, NumberWrite, StoreContents, TokenRef};
 use crate::postgres::{self, Postgres};
@@ -24,108 +24,97 @@ use crate::store::{OpenStore, Store};
 
 const NUMBERS: [&str; 3] = ["jepsen/number-1", "jepsen/number-2", "jepsen/number-3"];
 /// The control has more of them, so that hardly a pause misses all of their holders.
-const UNFENCED: [&str; 6] =
+const UNFENCED_NUMBERS: [&str; 6] =
     ["jepsen/bare-1", "jepsen/bare-2", "jepsen/bare-3", "jepsen/bare-4", "jepsen/bare-5", "jepsen/bare-6"];
 const WAIT_MS: u64 = 1_500;
 /// In the shared directory: where the store is, if it is not the file.
 const STORE_AT: &str = "store";
 
-/// With the fence.
-pub(super) struct FencedLockWorkload;
-/// Without: the negative control.
-pub(super) struct UnfencedLockWorkload;
+/// With the fence, or without: the negative control.
+pub(super) struct CountingWorkload {
+    fenced: bool,
+    numbers: &'static [&'static str],
+    longest_pause_ms: u64,
+}
+
+pub(super) const FENCED: CountingWorkload = CountingWorkload { fenced: true, numbers: &NUMBERS, longest_pause_ms: 15 };
+pub(super) const UNFENCED: CountingWorkload =
+    CountingWorkload { fenced: false, numbers: &UNFENCED_NUMBERS, longest_pause_ms: 5 };
 
 #[async_trait]
-impl Workload for FencedLockWorkload {
-    fn name(&self) -> &'static str {
-        "fenced-lock"
+impl Workload for CountingWorkload {
+    fn facts(&self) -> Facts {
+        if self.fenced {
+            Facts {
+                name: "fenced-lock",
+                about: "numbers in a fenced store (PostgreSQL, or a file), read and written under locks; some writes \
+                    sent late on purpose",
+                promises: locks::PROMISES,
+            }
+        } else {
+            Facts {
+                name: "unfenced-lock",
+                about: "the control: the same numbers without fence and guard; must come out corrupt when holders are \
+                    stopped",
+                promises: "P1",
+            }
+        }
     }
 
-    fn about(&self) -> &'static str {
-        "numbers in a fenced store (PostgreSQL, or a file), read and written under locks; some writes sent late on \
-            purpose"
+    fn expected(&self) -> ExpectedVerdict {
+        if self.fenced { ExpectedVerdict::Valid } else { ExpectedVerdict::InvalidWhenStopped }
     }
 
-    fn promises(&self) -> &'static str {
-        locks::PROMISES
-    }
-
+    /// Starts a PostgreSQL where there is one, and makes the numbers. What it gives keeps the server.
     async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
-        prepare(shared).await
+        let Some(programs) = postgres::installed() else { return Ok(Box::new(())) };
+        let server = Postgres::start(&programs, shared).await.map_err(|error| error.to_string())?;
+        let store = Store::Postgres(server.url());
+        store.open(true).await?.reset().await?;
+        std::fs::write(shared.join(STORE_AT), store.to_string()).map_err(|error| error.to_string())?;
+        Ok(Box::new(server))
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut stores = Stores::of(&context, &NUMBERS, true)?;
+        let mut stores = self.stores(&context)?;
         let mut lock_client = LockClient::new(context)?;
         while let Some(session) = lock_client.session().await {
-            fenced_turn(&mut lock_client, &session, &mut stores).await;
-            lock_client.kit.think(0..15).await;
+            if self.fenced {
+                fenced_turn(&mut lock_client, &session, &mut stores).await;
+            } else {
+                unfenced_turn(&mut lock_client, &session, &mut stores).await;
+            }
+            lock_client.kit.think(0..self.longest_pause_ms).await;
         }
         lock_client.close().await;
         Ok(())
     }
 
+    /// Reads the store's own list of what it took, and how the queues stand.
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        conclude(context, &NUMBERS, true).await
+        let mut stores = self.stores(&context)?;
+        let lock_client = LockClient::new(context)?;
+        for (at, lock) in self.numbers.iter().enumerate() {
+            let begun = lock_client.recorder().begin(ops::TAKEN, lock);
+            let taken = stores.take(at).await?.taken().await?;
+            begun.ok(&StoreContents { store: stores.at.kind().to_owned(), writes: taken }, None);
+        }
+        let locks: Vec<String> = self.numbers.iter().map(|name| (*name).to_owned()).collect();
+        view_all(&lock_client.kit.client, lock_client.recorder(), &locks, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
-        let mut checks = locks::exclusive(run, &NUMBERS);
-        checks.extend(fenced::checks(&run.history, true));
+        let mut checks = if self.fenced { locks::exclusive(run, self.numbers) } else { Vec::new() };
+        checks.extend(fenced::checks(&run.history, self.fenced));
         checks
     }
 }
 
-#[async_trait]
-impl Workload for UnfencedLockWorkload {
-    fn name(&self) -> &'static str {
-        "unfenced-lock"
+impl CountingWorkload {
+    fn stores(&self, context: &ClientContext) -> Result<Stores, String> {
+        let (numbers, fenced) = (self.numbers, self.fenced);
+        Ok(Stores { at: store_of(&context.shared)?, numbers, fenced, open: BTreeMap::new() })
     }
-
-    fn about(&self) -> &'static str {
-        "the control: the same numbers without fence and guard; must come out corrupt when holders are stopped"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P1"
-    }
-
-    fn expected(&self) -> ExpectedVerdict {
-        ExpectedVerdict::InvalidWhenStopped
-    }
-
-    async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
-        prepare(shared).await
-    }
-
-    async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut stores = Stores::of(&context, &UNFENCED, false)?;
-        let mut lock_client = LockClient::new(context)?;
-        while let Some(session) = lock_client.session().await {
-            unfenced_turn(&mut lock_client, &session, &mut stores).await;
-            lock_client.kit.think(0..5).await;
-        }
-        lock_client.close().await;
-        Ok(())
-    }
-
-    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        conclude(context, &UNFENCED, false).await
-    }
-
-    fn check(&self, run: &Recorded) -> Vec<Check> {
-        fenced::checks(&run.history, false)
-    }
-}
-
-/// Starts a PostgreSQL where there is one, and makes the numbers. What it gives keeps the server.
-async fn prepare(shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
-    let Some(programs) = postgres::installed() else { return Ok(Box::new(())) };
-    let server = Postgres::start(&programs, shared).await.map_err(|error| error.to_string())?;
-    let store = Store::Postgres(server.url());
-    store.open(true).await?.reset().await?;
-    std::fs::write(shared.join(STORE_AT), store.to_string()).map_err(|error| error.to_string())?;
-    Ok(Box::new(server))
 }
 
 fn store_of(shared: &Path) -> Result<Store, String> {
@@ -144,10 +133,6 @@ struct Stores {
 }
 
 impl Stores {
-    fn of(context: &ClientContext, numbers: &'static [&'static str], fenced: bool) -> Result<Self, String> {
-        Ok(Self { at: store_of(&context.shared)?, numbers, fenced, open: BTreeMap::new() })
-    }
-
     async fn take(&mut self, number: usize) -> Result<OpenStore, String> {
         match self.open.remove(&number) {
             Some(store) => Ok(store),
@@ -159,19 +144,6 @@ impl Stores {
 /// The row of a lock's number.
 fn row(at: usize) -> i32 {
     i32::try_from(at).unwrap_or(i32::MAX).saturating_add(1)
-}
-
-/// Reads the store's own list of what it took, and how the queues stand.
-async fn conclude(context: ClientContext, numbers: &'static [&'static str], fenced: bool) -> Result<(), String> {
-    let mut stores = Stores::of(&context, numbers, fenced)?;
-    let lock_client = LockClient::new(context)?;
-    for (at, lock) in numbers.iter().enumerate() {
-        let begun = lock_client.recorder().begin(ops::TAKEN, lock);
-        let taken = stores.take(at).await?.taken().await?;
-        begun.ok(&StoreContents { store: stores.at.kind().to_owned(), writes: taken }, None);
-    }
-    let locks: Vec<String> = numbers.iter().map(|name| (*name).to_owned()).collect();
-    view_all(&lock_client.kit.client, lock_client.recorder(), &locks, EMPTY_WITHIN).await
 }
 
 struct Turn {

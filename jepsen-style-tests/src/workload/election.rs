@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::client_kit::{ClientKit, sure_recipe};
 use super::lock_client::{EMPTY_WITHIN, LockClient, asks, under, view_all};
-use super::{ClientContext, Recorded, Recorder, Workload, client_kit};
+use super::{ClientContext, Facts, Recorded, Recorder, Workload, client_kit};
 use crate::check::{Check, locks};
 use crate::history::ops::{self, Granted, TokenRef};
 use crate::history::{Completion, History};
@@ -49,16 +49,12 @@ pub(super) struct ElectionWorkload;
 
 #[async_trait]
 impl Workload for ElectionWorkload {
-    fn name(&self) -> &'static str {
-        "election"
-    }
-
-    fn about(&self) -> &'static str {
-        "leaders who are elected, speak, resign or leave with their session, and those who observe them"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P1 P2 P3 P4 P5 P6 P7 P8 P10 P11"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "election",
+            about: "leaders who are elected, speak, resign or leave with their session, and those who observe them",
+            promises: "P1 P2 P3 P4 P5 P6 P7 P8 P10 P11",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

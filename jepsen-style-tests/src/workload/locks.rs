@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::client_kit::ClientKit;
 use super::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT, LockClient, asks, end_failed, under};
-use super::{ClientContext, Recorded, Workload};
+use super::{ClientContext, Facts, Recorded, Workload};
 use crate::check::{Check, locks};
 use crate::history::ops::{self, AcquireRequest, ClockReading, Granted, KeptPlace, TokenRef};
 
@@ -135,16 +135,8 @@ enum After {
 
 #[async_trait]
 impl Workload for LockWorkload {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn about(&self) -> &'static str {
-        self.about
-    }
-
-    fn promises(&self) -> &'static str {
-        locks::PROMISES
+    fn facts(&self) -> Facts {
+        Facts { name: self.name, about: self.about, promises: locks::PROMISES }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

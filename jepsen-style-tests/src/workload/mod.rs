@@ -126,17 +126,27 @@ pub enum ExpectedVerdict {
     InvalidWhenStopped,
 }
 
+/// What a workload says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line for `--list`.
+    pub about: &'static str,
+    /// The promises it can falsify, as `P1 P2`.
+    pub promises: &'static str,
+}
+
 /// One workload.
 #[async_trait]
 pub trait Workload: Send + Sync {
+    /// What it says of itself.
+    fn facts(&self) -> Facts;
+
     /// Its name on the command line.
-    fn name(&self) -> &'static str;
-
-    /// One line for `--list`.
-    fn about(&self) -> &'static str;
-
-    /// The promises it can falsify, as `P1 P2`.
-    fn promises(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.facts().name
+    }
 
     /// Whether its runs are to be valid.
     fn expected(&self) -> ExpectedVerdict {
@@ -178,8 +188,8 @@ mod tests;
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
         Box::new(locks::LOCK),
-        Box::new(counting::FencedLockWorkload),
-        Box::new(counting::UnfencedLockWorkload),
+        Box::new(counting::FENCED),
+        Box::new(counting::UNFENCED),
         Box::new(locks::RW_LOCK),
         Box::new(locks::SEMAPHORE),
         Box::new(locks::LOCK_DELAY),

@@ -39,7 +39,7 @@ fn the_table_of_promises_is_what_workloads_say() {
     }
     assert!(said.len() >= 12, "{said:?}");
     for (promise, listed) in said {
-        let claim = promising().filter(|workload| workload.promises().split(' ').any(|one| one == promise));
+        let claim = promising().filter(|workload| workload.facts().promises.split(' ').any(|one| one == promise));
         let claim: BTreeSet<&str> = claim.map(|workload| workload.name()).collect();
         assert_eq!(listed, claim, "{promise}: on the left the README, on the right what workloads say of themselves");
     }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::client_kit::{ATTEMPT, Certainty, ClientKit, end, sure, sure_once, sure_read};
-use super::{ClientContext, Recorded, Workload};
+use super::{ClientContext, Facts, Recorded, Workload};
 use crate::check::Check;
 use crate::http::{Called, RepeatableChange};
 use crate::record::boot_us;
@@ -72,16 +72,13 @@ pub(super) struct AppendWorkload;
 
 #[async_trait]
 impl Workload for AppendWorkload {
-    fn name(&self) -> &'static str {
-        "append"
-    }
-
-    fn about(&self) -> &'static str {
-        "unique elements appended by read and compare-and-set, and as sequential nodes, some asked for twice"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P4 P7 P9 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "append",
+            about: "unique elements appended by read and compare-and-set, and as sequential nodes, some asked for \
+                twice",
+            promises: "P4 P7 P9 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

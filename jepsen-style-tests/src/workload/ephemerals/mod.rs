@@ -14,7 +14,7 @@ use lockkeeper_client::Reading;
 use serde::{Deserialize, Serialize};
 
 use super::client_kit::{ClientKit, end, sure};
-use super::{ClientContext, Recorded, Workload};
+use super::{ClientContext, Facts, Recorded, Workload};
 use crate::check::Check;
 
 /// Where ephemeral nodes are; the last is the group.
@@ -65,16 +65,13 @@ struct Listed {
 
 #[async_trait]
 impl Workload for EphemeralsWorkload {
-    fn name(&self) -> &'static str {
-        "ephemerals"
-    }
-
-    fn about(&self) -> &'static str {
-        "sessions that are closed, fall silent or are killed, and the ephemeral nodes and memberships they owned"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P5 P6 P7 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "ephemerals",
+            about: "sessions that are closed, fall silent or are killed, and the ephemeral nodes and memberships they \
+                owned",
+            promises: "P5 P6 P7 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

@@ -18,7 +18,7 @@ use crate::history::ops::SessionRef;
 use crate::record::boot_us;
 use crate::workload::client_kit::{ClientKit, end};
 use crate::workload::zookeeper::visit::{EPHEMERAL, Leave, PERSISTENT, SessionOver, Visit, sure, zxid};
-use crate::workload::{ClientContext, Recorded, Workload};
+use crate::workload::{ClientContext, Facts, Recorded, Workload};
 
 /// How long a silent session is looked at.
 const LOOK: Duration = Duration::from_secs(12);
@@ -29,17 +29,13 @@ pub(in crate::workload) struct ZooKeeperEphemeralsWorkload;
 
 #[async_trait]
 impl Workload for ZooKeeperEphemeralsWorkload {
-    fn name(&self) -> &'static str {
-        "zk-ephemerals"
-    }
-
-    fn about(&self) -> &'static str {
-        "sessions of ZooKeeper's clients that are closed, move, fall silent or are killed, and the ephemeral nodes \
-            they owned"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P5 P6 P7 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "zk-ephemerals",
+            about: "sessions of ZooKeeper's clients that are closed, move, fall silent or are killed, and the \
+                ephemeral nodes they owned",
+            promises: "P5 P6 P7 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

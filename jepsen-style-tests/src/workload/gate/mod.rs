@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::client_kit::{Certainty, sure};
 use super::lock_client::{LockClient, end_failed};
-use super::{ClientContext, OpenOp, Recorded, Workload};
+use super::{ClientContext, Facts, OpenOp, Recorded, Workload};
 use crate::check::Check;
 use crate::record::boot_us;
 
@@ -80,16 +80,12 @@ pub(super) struct GateWorkload;
 
 #[async_trait]
 impl Workload for GateWorkload {
-    fn name(&self) -> &'static str {
-        "gate"
-    }
-
-    fn about(&self) -> &'static str {
-        "idempotency gates: one body for each key, one result, freed when the worker dies"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P4 P5 P6 P7 P9 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "gate",
+            about: "idempotency gates: one body for each key, one result, freed when the worker dies",
+            promises: "P4 P5 P6 P7 P9 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::client_kit::{Certainty, sure_recipe};
 use super::lock_client::LockClient;
-use super::{ClientContext, OpenOp, Recorded, Workload};
+use super::{ClientContext, Facts, OpenOp, Recorded, Workload};
 use crate::check::Check;
 use crate::record::boot_us;
 
@@ -65,16 +65,13 @@ pub(super) struct QueueWorkload;
 
 #[async_trait]
 impl Workload for QueueWorkload {
-    fn name(&self) -> &'static str {
-        "queue"
-    }
-
-    fn about(&self) -> &'static str {
-        "a queue whose items are taken, acknowledged, given back and let fall: none lost, none done twice, in order"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P6 P7 P9 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "queue",
+            about: "a queue whose items are taken, acknowledged, given back and let fall: none lost, none done twice, \
+                in order",
+            promises: "P1 P2 P4 P5 P6 P7 P9 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::client_kit::{ATTEMPT, Certainty, ClientKit, sure, sure_once, sure_read};
-use super::{ClientContext, OpenOp, Recorded, Workload};
+use super::{ClientContext, Facts, OpenOp, Recorded, Workload};
 use crate::check::Check;
 use crate::http::{Called, RepeatableChange};
 use crate::record::boot_us;
@@ -106,16 +106,13 @@ pub(super) struct RegisterWorkload;
 
 #[async_trait]
 impl Workload for RegisterWorkload {
-    fn name(&self) -> &'static str {
-        "register"
-    }
-
-    fn about(&self) -> &'static str {
-        "nodes as linearizable registers, through any node; some changes asked for twice under one request id"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P4 P7 P9 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "register",
+            about: "nodes as linearizable registers, through any node; some changes asked for twice under one request \
+                id",
+            promises: "P4 P7 P9 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::client_kit::{ClientKit, end, sure};
-use super::{ClientContext, Recorded, Workload};
+use super::{ClientContext, Facts, Recorded, Workload};
 use crate::check::Check;
 
 const ROOT: &str = "/watched";
@@ -129,16 +129,13 @@ async fn change_and_follow(mut kit: ClientKit) -> Result<(), String> {
 
 #[async_trait]
 impl Workload for WatchesWorkload {
-    fn name(&self) -> &'static str {
-        "watches"
-    }
-
-    fn about(&self) -> &'static str {
-        "watches of a changing tree, broken off and taken up again: ordered, complete, unique, or `compacted`"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P8 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "watches",
+            about: "watches of a changing tree, broken off and taken up again: ordered, complete, unique, or \
+                `compacted`",
+            promises: "P8 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

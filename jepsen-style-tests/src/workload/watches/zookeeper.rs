@@ -20,7 +20,7 @@ use super::{
 use crate::check::Check;
 use crate::workload::client_kit::{ClientKit, end};
 use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, sure_multi, zxid};
-use crate::workload::{ClientContext, Recorded, Recorder, Workload};
+use crate::workload::{ClientContext, Facts, Recorded, Recorder, Workload};
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);
@@ -31,17 +31,13 @@ pub(in crate::workload) struct ZooKeeperWatchesWorkload;
 
 #[async_trait]
 impl Workload for ZooKeeperWatchesWorkload {
-    fn name(&self) -> &'static str {
-        "zk-watches"
-    }
-
-    fn about(&self) -> &'static str {
-        "watches of ZooKeeper's clients on a tree that clients of both protocols change: told before it shows, \
-            and none missed"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P8 P10"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "zk-watches",
+            about: "watches of ZooKeeper's clients on a tree that clients of both protocols change: told before it \
+                shows, and none missed",
+            promises: "P8 P10",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

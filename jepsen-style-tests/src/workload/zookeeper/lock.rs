@@ -19,7 +19,7 @@ use crate::record::boot_us;
 use crate::workload::client_kit::{Certainty, ClientKit};
 use crate::workload::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT};
 use crate::workload::locks::{contend, one_of, patience_ms};
-use crate::workload::{ClientContext, OpenOp, Recorded, Workload};
+use crate::workload::{ClientContext, Facts, OpenOp, Recorded, Workload};
 
 /// The last is wanted so seldom that it is made anew, with its directory, now and then.
 const LOCKS: [&str; 4] = ["jepsen/zk-lock-a", "jepsen/zk-lock-b", "jepsen/zk-lock-c", "jepsen/zk-lock-seldom"];
@@ -29,16 +29,12 @@ pub(in crate::workload) struct ZooKeeperLockWorkload;
 
 #[async_trait]
 impl Workload for ZooKeeperLockWorkload {
-    fn name(&self) -> &'static str {
-        "zk-lock"
-    }
-
-    fn about(&self) -> &'static str {
-        "exclusive locks by Curator's recipe over ZooKeeper's protocol, in one queue with native clients"
-    }
-
-    fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P6 P7 P9 P10 P11"
+    fn facts(&self) -> Facts {
+        Facts {
+            name: "zk-lock",
+            about: "exclusive locks by Curator's recipe over ZooKeeper's protocol, in one queue with native clients",
+            promises: "P1 P2 P4 P5 P6 P7 P9 P10 P11",
+        }
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
