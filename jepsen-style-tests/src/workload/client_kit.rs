@@ -41,6 +41,16 @@ pub(super) enum Certainty {
     Unknown,
 }
 
+impl Certainty {
+    /// Ends an operation that failed, in the way that is certain.
+    pub(super) fn end(&self, begun: OpenOp, why: &str) {
+        match self {
+            Self::Unknown => begun.info(why),
+            Self::Refused(_) | Self::NotDone => begun.fail(why),
+        }
+    }
+}
+
 impl ClientKit {
     pub(super) fn new(context: ClientContext) -> Result<Self, String> {
         // Both clients that follow the leader and clients that stay where they are meet the faults.
@@ -187,10 +197,7 @@ where
             Some(answer)
         }
         Err(error) => {
-            match sure(&error) {
-                Certainty::Unknown => begun.info(&error.to_string()),
-                Certainty::Refused(_) | Certainty::NotDone => begun.fail(&error.to_string()),
-            }
+            sure(&error).end(begun, &error.to_string());
             None
         }
     }

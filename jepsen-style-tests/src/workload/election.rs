@@ -13,14 +13,14 @@ use lockkeeper_checkers::lives::{self, Life};
 use lockkeeper_checkers::places::{Places, places};
 use lockkeeper_client::Session;
 use lockkeeper_client::api::locks::Mode;
-use lockkeeper_client::recipes::{Leader, Leadership, RecipeError};
+use lockkeeper_client::recipes::{Leader, Leadership};
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client_kit::{ClientKit, sure_recipe};
 use super::lock_client::{EMPTY_WITHIN, LockClient, asks, under, view_all};
-use super::{ClientContext, Facts, Recorded, Recorder, Workload, client_kit};
+use super::{ClientContext, Facts, Recorded, Recorder, Workload};
 use crate::check::{Check, locks};
 use crate::history::ops::{self, Granted, TokenRef};
 use crate::history::{Completion, History};
@@ -156,11 +156,7 @@ async fn proclaim(recorder: &Recorder, under: &TokenRef, office: &str, leadershi
     let spoken = leadership.proclaim(said(under.token, times).as_bytes()).await;
     match spoken {
         Ok(()) => begun.ok(&Value::Null, None),
-        Err(error @ RecipeError::Stale { .. }) => begun.fail(&error.to_string()),
-        Err(error) => match sure_recipe(&error) {
-            client_kit::Certainty::Unknown => begun.info(&error.to_string()),
-            _ => begun.fail(&error.to_string()),
-        },
+        Err(error) => sure_recipe(&error).end(begun, &error.to_string()),
     }
 }
 

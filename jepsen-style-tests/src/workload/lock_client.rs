@@ -12,7 +12,7 @@ use lockkeeper_client::locks::Guard;
 use lockkeeper_client::{Client, Error, Session, SessionState, safety_margin};
 use serde_json::Value;
 
-use super::client_kit::{self, ClientKit};
+use super::client_kit::{self, ClientKit, sure_read};
 use super::{ClientContext, OpenOp, Recorder};
 use crate::history::ops::{self, AcquireRequest, AliveUntil, Granted, QueueView, SessionEnded, SessionRef, TokenRef};
 use crate::record::boot_us;
@@ -131,7 +131,7 @@ impl LockClient {
         let begun = self.recorder().begin(ops::VERIFY, under);
         match self.kit.client.verify(lock, under.token).await {
             Ok(Verified { held, zxid, .. }) => begun.ok(&held, Some(zxid)),
-            Err(error) => end_read(begun, &error),
+            Err(error) => sure_read(&error).end(begun, &error.to_string()),
         }
     }
 
@@ -159,18 +159,7 @@ impl LockClient {
 
 /// Ends an operation that failed in the way that is certain.
 pub(super) fn end_failed(begun: OpenOp, error: &Error) {
-    match client_kit::sure(error) {
-        client_kit::Certainty::Unknown => begun.info(&error.to_string()),
-        client_kit::Certainty::Refused(_) | client_kit::Certainty::NotDone => begun.fail(&error.to_string()),
-    }
-}
-
-/// Ends a look that failed in the way that is certain.
-fn end_read(begun: OpenOp, error: &Error) {
-    match client_kit::sure_read(error) {
-        client_kit::Certainty::Unknown => begun.info(&error.to_string()),
-        client_kit::Certainty::Refused(_) | client_kit::Certainty::NotDone => begun.fail(&error.to_string()),
-    }
+    client_kit::sure(error).end(begun, &error.to_string());
 }
 
 /// Another session that holds the lock, and its token.
@@ -252,7 +241,7 @@ pub(super) async fn view_all(
                     }
                 }
                 Err(error) => {
-                    end_read(begun, &error);
+                    sure_read(&error).end(begun, &error.to_string());
                     if !in_time {
                         return Err(format!("lock {lock} cannot be looked at: {error}"));
                     }

@@ -15,7 +15,7 @@ use crate::history::ops::{self, AliveUntil, SessionRef};
 use crate::http::{Api, Failure, RepeatableChange};
 use crate::record::boot_us;
 use crate::workload::Recorder;
-use crate::workload::client_kit::{self, ATTEMPT, ClientKit, end, sure, sure_once, sure_recipe};
+use crate::workload::client_kit::{ATTEMPT, ClientKit, end, sure, sure_once, sure_recipe};
 use crate::workload::lock_client;
 
 /// How long a silent session is looked at.
@@ -130,10 +130,7 @@ impl SessionWithNodes {
             }
             Err(error) => {
                 // It removes what it may have made, in the background.
-                match sure_recipe(&error) {
-                    client_kit::Certainty::Unknown => begun.info(&error.to_string()),
-                    _ => begun.fail(&error.to_string()),
-                }
+                sure_recipe(&error).end(begun, &error.to_string());
                 self.tell_that_it_may_go(kit, &path);
             }
         }

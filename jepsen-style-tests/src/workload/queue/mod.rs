@@ -14,7 +14,7 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::client_kit::{Certainty, sure_recipe};
+use super::client_kit::sure_recipe;
 use super::lock_client::LockClient;
 use super::{ClientContext, Facts, OpenOp, Recorded, Workload};
 use crate::check::Check;
@@ -131,10 +131,7 @@ fn given(delivery: &Delivery) -> Taken {
 }
 
 fn end_failed(begun: OpenOp, error: &RecipeError) {
-    match sure_recipe(error) {
-        Certainty::Unknown => begun.info(&error.to_string()),
-        Certainty::Refused(_) | Certainty::NotDone => begun.fail(&error.to_string()),
-    }
+    sure_recipe(error).end(begun, &error.to_string());
 }
 
 async fn put(lock_client: &LockClient, queue: &Queue, payload: String) {

@@ -16,10 +16,10 @@ use super::visit::{EPHEMERAL, Leave, PERSISTENT, Visit, sure, zxid};
 use crate::check::{Check, locks};
 use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
 use crate::record::boot_us;
-use crate::workload::client_kit::{Certainty, ClientKit};
+use crate::workload::client_kit::ClientKit;
 use crate::workload::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT};
 use crate::workload::locks::{contend, one_of, patience_ms};
-use crate::workload::{ClientContext, Facts, OpenOp, Recorded, Workload};
+use crate::workload::{ClientContext, Facts, Recorded, Workload};
 
 /// The last is wanted so seldom that it is made anew, with its directory, now and then.
 const LOCKS: [&str; 4] = ["jepsen/zk-lock-a", "jepsen/zk-lock-b", "jepsen/zk-lock-c", "jepsen/zk-lock-seldom"];
@@ -184,7 +184,7 @@ async fn verify(kit: &ClientKit, visit: &Visit, under: &TokenRef, place: &Reques
             begun.ok(&true, Some(zxid(stat.mzxid)));
         }
         Err(Error::NoNode) => begun.ok(&false, None),
-        Err(error) => not_ok(begun, sure(&error), &error.to_string()),
+        Err(error) => sure(&error).end(begun, &error.to_string()),
     }
 }
 
@@ -240,12 +240,5 @@ async fn force(kit: &ClientKit, visit: &Visit, lock: &str) {
         Removed::Done => begun.ok(&true, None),
         Removed::NotThere => begun.ok(&false, None),
         Removed::Unknown(why) => begun.info(&why),
-    }
-}
-
-fn not_ok(begun: OpenOp, sure: Certainty, why: &str) {
-    match sure {
-        Certainty::Unknown => begun.info(why),
-        Certainty::Refused(_) | Certainty::NotDone => begun.fail(why),
     }
 }
