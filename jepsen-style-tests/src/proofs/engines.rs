@@ -106,7 +106,7 @@ async fn start(context: &Context, kind: &SystemKind, name: &str) -> Result<Box<d
 
 async fn keeps_the_contract(context: &Context, kind: &SystemKind) -> Result<(), Failed> {
     let system = start(context, kind, "contract").await?;
-    match lockkeeper_engines_contract::run(&*system).await {
+    match lockkeeper_engines_contract::run(system.subject()).await {
         Ok(parts) => {
             context.log.say(format!("{}: keeps the contract: {}", kind.name, parts.join(", ")));
             Ok(())
@@ -118,7 +118,7 @@ async fn keeps_the_contract(context: &Context, kind: &SystemKind) -> Result<(), 
 async fn one_trial(context: &Context, kind: &SystemKind, fault: Fault, calm: Duration) -> Result<Row, Failed> {
     let name = fault.to_string().replace(' ', "-");
     let mut system = start(context, kind, &name).await?;
-    let capabilities = system.engine().capabilities();
+    let capabilities = system.subject().engine().capabilities();
     let trial = Trial::start(&*system, capabilities.has(Capability::FencingToken));
     let result = trial.run(&mut *system, fault, calm).await.map_err(|failed| match failed {
         Failed::Broken(why) => Failed::Broken(format!("{}, {fault}: {why}", kind.name)),

@@ -79,9 +79,16 @@ impl MariaDb {
         self.process.pid()
     }
 
-    /// Sends it a signal: SIGSTOP and SIGCONT pause it, SIGKILL ends it at once.
-    pub fn signal(&self, signal: Signal) {
+    /// Sends it a signal: SIGSTOP and SIGCONT pause it.
+    pub fn signal_all(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    /// Ends it by SIGKILL.
+    pub async fn kill(&mut self) -> Result<(), Failed> {
+        self.process.signal(Signal::SIGKILL);
+        // It has ended, in whichever way.
+        self.stop().await
     }
 
     /// Stops it as its operator would.

@@ -1,17 +1,20 @@
-//! The databases as subjects of the contract of lock engines.
+//! The servers of others as subjects of the contract of lock engines.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkeeper_engines::{
-    EngineError, LockEngine, MySqlEngine, MySqlGetLockEngine, PostgresAdvisoryEngine, PostgresEngine,
+    EngineError, LockEngine, MySqlEngine, MySqlGetLockEngine, PostgresAdvisoryEngine, PostgresEngine, RedisEngine,
+    RedisOptions, RedlockEngine, ZookeeperEngine, ZookeeperOptions,
 };
 use lockkeeper_engines_contract::Subject;
 use mysql_async::prelude::Queryable as _;
 use tokio_postgres::NoTls;
 
 use super::mariadb::MariaDb;
+use super::redis::Redis;
+use super::zookeeper::ZooKeeper;
 use crate::postgres::Postgres;
 use crate::verdict::Failed;
 
@@ -158,5 +161,92 @@ impl Subject for PostgresAdvisory {
     async fn waiting(&self, lock: &str) -> usize {
         let waiting = in_postgres(&self.0, &format!("SELECT COUNT(*) {OF_LOCK} AND NOT granted"), lock).await;
         usize::try_from(waiting.unwrap_or_default()).unwrap_or_default()
+    }
+}
+
+/// A Redis: one server, or a primary and then its replicas.
+#[derive(Debug)]
+pub struct RedisServers(pub Vec<Redis>);
+
+async fn delete_at(servers: &[Redis], lock: &str) {
+    for server in servers {
+        let _ = server.command(&["DEL", &format!("lock:{lock}")]).await;
+    }
+}
+
+#[async_trait]
+impl Subject for RedisServers {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        Arc::new(made(RedisEngine::new(self.0.iter().map(Redis::url), RedisOptions::default())))
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        delete_at(&self.0[..1], lock).await;
+    }
+}
+
+/// Equal Redis servers, of which a majority grants.
+#[derive(Debug)]
+pub struct RedlockServers(pub Vec<Redis>);
+
+#[async_trait]
+impl Subject for RedlockServers {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        Arc::new(made(RedlockEngine::new(self.0.iter().map(Redis::url), RedisOptions::default())))
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        delete_at(&self.0, lock).await;
+    }
+}
+
+/// An ensemble of ZooKeeper.
+pub struct ZooKeeperServers {
+    /// The servers.
+    pub servers: ZooKeeper,
+    /// The shortest lease of its engines.
+    pub minimum_lease: Duration,
+}
+
+impl ZooKeeperServers {
+    async fn client(&self) -> Option<zookeeper_client::Client> {
+        zookeeper_client::Client::connect(&self.servers.address()).await.ok()
+    }
+
+    /// The names of the requests for a lock.
+    pub async fn queue(&self, lock: &str) -> Vec<String> {
+        let Some(client) = self.client().await else { return Vec::new() };
+        client.list_children(&format!("/locks/{lock}")).await.unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl Subject for ZooKeeperServers {
+    fn engine(&self) -> Arc<dyn LockEngine> {
+        let options = ZookeeperOptions { minimum_lease: self.minimum_lease, ..ZookeeperOptions::default() };
+        Arc::new(made(ZookeeperEngine::new(self.servers.address(), options)))
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    async fn break_lock(&self, lock: &str) {
+        let Some(client) = self.client().await else { return };
+        for node in self.queue(lock).await {
+            let _ = client.delete(&format!("/locks/{lock}/{node}"), None).await;
+        }
+    }
+
+    async fn waiting(&self, lock: &str) -> usize {
+        self.queue(lock).await.len().saturating_sub(1)
     }
 }

@@ -9,14 +9,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use jepsen_style_tests::servers::redis::{self, Redis};
+use jepsen_style_tests::servers::subjects::{RedisServers, RedlockServers, ZooKeeperServers};
 use jepsen_style_tests::servers::zookeeper::{self, ZooKeeper};
 use lockkeeper_checkers::skip::has;
-use lockkeeper_engines::{
-    EngineError, Lease, LockEngine, LockRequest, RedisEngine, RedisOptions, RedlockEngine, Wait, ZookeeperEngine,
-    ZookeeperOptions, lock,
-};
+use lockkeeper_engines::{EngineError, Lease, LockEngine, LockRequest, RedisEngine, RedisOptions, Wait, lock};
 use lockkeeper_engines_contract::{Subject, run};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
@@ -66,31 +63,14 @@ fn directory() -> TempDir {
     tempfile::Builder::new().prefix("lockkeeper-engines-").tempdir().unwrap()
 }
 
-struct OneRedis(Redis);
-
-#[async_trait]
-impl Subject for OneRedis {
-    fn engine(&self) -> Arc<dyn LockEngine> {
-        Arc::new(RedisEngine::new([self.0.url()], RedisOptions::default()).unwrap())
-    }
-
-    fn lease(&self) -> Duration {
-        LEASE
-    }
-
-    async fn break_lock(&self, lock: &str) {
-        self.0.command(&["DEL", &format!("lock:{lock}")]).await.unwrap();
-    }
-}
-
 #[tokio::test]
 async fn redis_keeps_the_contract() {
     if !has(redis::PACKAGES, redis::installed) {
         return;
     }
     let dir = directory();
-    let server = OneRedis(Redis::start(dir.path(), "redis").await.unwrap());
-    the_example_runs("redis", &[server.0.url()], false).await;
+    let server = RedisServers(vec![Redis::start(dir.path(), "redis").await.unwrap()]);
+    the_example_runs("redis", &[server.0[0].url()], false).await;
     keeps_the_contract(&server).await;
 }
 
@@ -197,37 +177,12 @@ async fn redis_out_of_reach_is_an_error_of_its_class() {
     assert!(matches!(error, EngineError::Unreachable { .. }), "{error}");
 }
 
-struct FiveRedis(Vec<Redis>);
-
-impl FiveRedis {
-    async fn start(dir: &TempDir) -> Self {
-        let mut servers = Vec::new();
-        for number in 1..=5 {
-            servers.push(Redis::start(dir.path(), &format!("redis{number}")).await.unwrap());
-        }
-        Self(servers)
+async fn five_redis(dir: &TempDir) -> RedlockServers {
+    let mut servers = Vec::new();
+    for number in 1..=5 {
+        servers.push(Redis::start(dir.path(), &format!("redis{number}")).await.unwrap());
     }
-
-    fn redlock(&self) -> RedlockEngine {
-        RedlockEngine::new(self.0.iter().map(Redis::url), RedisOptions::default()).unwrap()
-    }
-}
-
-#[async_trait]
-impl Subject for FiveRedis {
-    fn engine(&self) -> Arc<dyn LockEngine> {
-        Arc::new(self.redlock())
-    }
-
-    fn lease(&self) -> Duration {
-        LEASE
-    }
-
-    async fn break_lock(&self, lock: &str) {
-        for server in &self.0 {
-            server.command(&["DEL", &format!("lock:{lock}")]).await.unwrap();
-        }
-    }
+    RedlockServers(servers)
 }
 
 #[tokio::test]
@@ -235,7 +190,7 @@ async fn redlock_keeps_the_contract() {
     if !has(redis::PACKAGES, redis::installed) {
         return;
     }
-    let five = FiveRedis::start(&directory()).await;
+    let five = five_redis(&directory()).await;
     the_example_runs("redlock", &five.0.iter().map(Redis::url).collect::<Vec<_>>(), false).await;
     keeps_the_contract(&five).await;
 }
@@ -246,18 +201,18 @@ async fn redlock_needs_a_majority_with_its_data() {
         return;
     }
     let dir = directory();
-    let mut five = FiveRedis::start(&dir).await;
-    let (first, second) = (five.redlock(), five.redlock());
+    let mut five = five_redis(&dir).await;
+    let (first, second) = (five.engine(), five.engine());
     five.0[0].kill();
     five.0[1].kill();
-    let lease = held_long(&first).await;
+    let lease = held_long(&*first).await;
     assert!(second.acquire(&request(Wait::Try)).await.unwrap().is_none());
     // Those that were dead come back, and one of the three that hold restarts without its data: they are a majority.
     five.0[2].kill();
     for server in &mut five.0[..3] {
         server.restart().await.unwrap();
     }
-    let stolen = held(&second).await;
+    let stolen = held(&*second).await;
     assert!(lasts(&lease), "two hold");
     second.release(&stolen).await.unwrap();
     // Without a majority nothing is granted.
@@ -268,57 +223,19 @@ async fn redlock_needs_a_majority_with_its_data() {
     assert!(matches!(error, EngineError::Unreachable { .. }), "{error}");
 }
 
-struct OneZooKeeper(ZooKeeper);
-
-impl OneZooKeeper {
-    fn zookeeper(&self) -> ZookeeperEngine {
-        let options = ZookeeperOptions { minimum_lease: Duration::from_millis(500), ..ZookeeperOptions::default() };
-        ZookeeperEngine::new(self.0.address(), options).unwrap()
-    }
-
-    async fn client(&self) -> zookeeper_client::Client {
-        zookeeper_client::Client::connect(&self.0.address()).await.unwrap()
-    }
-
-    async fn queue(&self, lock: &str) -> Vec<String> {
-        self.client().await.list_children(&format!("/locks/{lock}")).await.unwrap_or_default()
-    }
-}
-
-#[async_trait]
-impl Subject for OneZooKeeper {
-    fn engine(&self) -> Arc<dyn LockEngine> {
-        Arc::new(self.zookeeper())
-    }
-
-    fn lease(&self) -> Duration {
-        LEASE
-    }
-
-    async fn break_lock(&self, lock: &str) {
-        let client = self.client().await;
-        for node in self.queue(lock).await {
-            client.delete(&format!("/locks/{lock}/{node}"), None).await.unwrap();
-        }
-    }
-
-    async fn waiting(&self, lock: &str) -> usize {
-        self.queue(lock).await.len().saturating_sub(1)
-    }
-}
-
 #[tokio::test]
 async fn zookeeper_keeps_the_contract() {
     if !has(zookeeper::PACKAGES, zookeeper::installed) {
         return;
     }
     let dir = directory();
-    let server = OneZooKeeper(ZooKeeper::start(dir.path(), 1, Duration::from_millis(200)).await.unwrap());
+    let servers = ZooKeeper::start(dir.path(), 1, Duration::from_millis(200)).await.unwrap();
+    let server = ZooKeeperServers { servers, minimum_lease: Duration::from_millis(500) };
     keeps_the_contract(&server).await;
-    the_example_runs("zookeeper", &[server.0.address()], true).await;
+    the_example_runs("zookeeper", &[server.servers.address()], true).await;
     // The names are Curator's.
-    let engine = server.zookeeper();
-    let lease = held(&engine).await;
+    let engine = server.engine();
+    let lease = held(&*engine).await;
     let name = format!("_c_{}-lock-", lease.owner);
     assert!(server.queue("orders/42").await[0].starts_with(&name), "{:?}", server.queue("orders/42").await);
     engine.release(&lease).await.unwrap();
@@ -327,8 +244,8 @@ async fn zookeeper_keeps_the_contract() {
     let error = engine.acquire(&long).await.unwrap_err();
     assert!(matches!(&error, EngineError::Refused(why) if why.contains("maxSessionTimeout")), "{error}");
     // A paused server: the holder's own clock tells.
-    let guard = lock(Arc::new(engine), &request(Wait::Try)).await.unwrap().unwrap();
-    server.0.pause(1);
+    let guard = lock(engine, &request(Wait::Try)).await.unwrap().unwrap();
+    server.servers.pause(1);
     timeout(LEASE * 2, guard.lost()).await.expect("the holder's own clock tells");
-    server.0.resume(1);
+    server.servers.resume(1);
 }

@@ -16,7 +16,6 @@ use lockkeeper_engines::{
     PostgresEngine, Wait,
 };
 use mysql_async::prelude::Queryable as _;
-use nix::sys::signal::Signal;
 use tokio_postgres::NoTls;
 
 use crate::engines::{keeps_the_contract, the_example_runs};
@@ -184,8 +183,7 @@ async fn mysql_keeps_tokens_and_leases_over_restarts_and_killed_connections() {
     renewed(&first, &held).await.expect("a lease does not depend on a connection");
 
     drop(db);
-    server.signal(Signal::SIGKILL);
-    server.stop().await.unwrap();
+    server.kill().await.unwrap();
     assert!(matches!(tried(&second, "kept").await, Err(EngineError::Unreachable { .. })));
     server.start_again().await.unwrap();
     renewed(&first, &held).await.expect("nor on a run of the server");

@@ -9,9 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkeeper_bench::spent_us;
 use lockkeeper_client::Client;
-use lockkeeper_engines::{
-    LockEngine, LockkeeperEngine, RedisEngine, RedisOptions, RedlockEngine, ZookeeperEngine, ZookeeperOptions,
-};
+use lockkeeper_engines::{LockEngine, LockkeeperEngine};
 use lockkeeper_engines_contract::Subject;
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
@@ -23,6 +21,7 @@ use crate::postgres;
 use crate::proofs::Context;
 use crate::servers::mariadb;
 use crate::servers::redis::{self, Redis};
+use crate::servers::subjects::{RedisServers, RedlockServers, ZooKeeperServers};
 use crate::servers::zookeeper::{self, ZooKeeper};
 use crate::verdict::Failed;
 
@@ -70,7 +69,10 @@ impl Fault {
 
 /// An engine with its servers, which go when it is dropped.
 #[async_trait]
-pub(super) trait System: Subject {
+pub(super) trait System: Send + Sync {
+    /// The engine and what the contract asks of it.
+    fn subject(&self) -> &dyn Subject;
+
     /// The CPU time that the servers have used so far, in microseconds.
     fn cpu_us(&mut self) -> Result<u64, Failed>;
 
@@ -101,7 +103,7 @@ pub(super) struct SystemKind {
     pub(super) start: for<'a> fn(&'a Context, PathBuf) -> Starting<'a>,
 }
 
-const OF_A_DATABASE: &[Fault] = &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause];
+const ORDINARY: &[Fault] = &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause];
 
 /// All engines.
 pub(super) const SYSTEMS: &[SystemKind] = &[
@@ -109,14 +111,14 @@ pub(super) const SYSTEMS: &[SystemKind] = &[
         name: "lockkeeper",
         installed: || true,
         packages: "",
-        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause],
+        faults: ORDINARY,
         start: |context, dir| Box::pin(LockkeeperSystem::start(context, dir)),
     },
     SystemKind {
         name: "zookeeper",
         installed: zookeeper::installed,
         packages: zookeeper::PACKAGES,
-        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause],
+        faults: ORDINARY,
         start: |_, dir| Box::pin(ZooKeeperSystem::start(dir)),
     },
     SystemKind {
@@ -131,41 +133,41 @@ pub(super) const SYSTEMS: &[SystemKind] = &[
             Fault::RestartEmpty,
             Fault::FailoverBehind,
         ],
-        start: |_, dir| Box::pin(RedisSystem::start(dir)),
+        start: |_, dir| Box::pin(start_redis(dir)),
     },
     SystemKind {
         name: "redlock",
         installed: redis::installed,
         packages: redis::PACKAGES,
         faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause, Fault::RestartEmpty, Fault::ClockJump],
-        start: |_, dir| Box::pin(RedlockSystem::start(dir)),
+        start: |_, dir| Box::pin(start_redlock(dir)),
     },
     SystemKind {
         name: "mysql",
         installed: mariadb::installed,
         packages: mariadb::PACKAGES,
-        faults: OF_A_DATABASE,
+        faults: ORDINARY,
         start: |_, dir| Box::pin(databases::mysql_table(dir)),
     },
     SystemKind {
         name: "mysql-get-lock",
         installed: mariadb::installed,
         packages: mariadb::PACKAGES,
-        faults: OF_A_DATABASE,
+        faults: ORDINARY,
         start: |_, dir| Box::pin(databases::mysql_get_lock(dir)),
     },
     SystemKind {
         name: "postgres",
         installed: || postgres::installed().is_some(),
         packages: postgres::PACKAGES,
-        faults: OF_A_DATABASE,
+        faults: ORDINARY,
         start: |_, dir| Box::pin(databases::postgres_table(dir)),
     },
     SystemKind {
         name: "postgres-advisory",
         installed: || postgres::installed().is_some(),
         packages: postgres::PACKAGES,
-        faults: OF_A_DATABASE,
+        faults: ORDINARY,
         start: |_, dir| Box::pin(databases::postgres_advisory(dir)),
     },
 ];
@@ -222,6 +224,10 @@ impl Subject for LockkeeperSystem {
 
 #[async_trait]
 impl System for LockkeeperSystem {
+    fn subject(&self) -> &dyn Subject {
+        self
+    }
+
     fn cpu_us(&mut self) -> Result<u64, Failed> {
         let ids = self.cluster.ids();
         let pids = ids.into_iter().filter_map(|id| u32::try_from(self.cluster.process(id)?.pid()).ok());
@@ -257,68 +263,40 @@ impl System for LockkeeperSystem {
 }
 
 struct ZooKeeperSystem {
-    servers: ZooKeeper,
+    subject: ZooKeeperServers,
     hit: usize,
 }
 
 impl ZooKeeperSystem {
     async fn start(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
         let servers = ZooKeeper::start(&dir, 3, TICK).await?;
-        Ok(Box::new(Self { servers, hit: 0 }))
-    }
-
-    async fn queue(&self, lock: &str) -> (Option<zookeeper_client::Client>, Vec<String>) {
-        let Ok(client) = zookeeper_client::Client::connect(&self.servers.address()).await else {
-            return (None, Vec::new());
-        };
-        let children = client.list_children(&format!("/locks/{lock}")).await.unwrap_or_default();
-        (Some(client), children)
-    }
-}
-
-#[async_trait]
-impl Subject for ZooKeeperSystem {
-    fn engine(&self) -> Arc<dyn LockEngine> {
-        let options = ZookeeperOptions { minimum_lease: TICK * 2, ..ZookeeperOptions::default() };
-        let engine = ZookeeperEngine::new(self.servers.address(), options);
-        Arc::new(engine.unwrap_or_else(|error| panic!("an address of the harness: {error}")))
-    }
-
-    fn lease(&self) -> Duration {
-        LEASE
-    }
-
-    async fn break_lock(&self, lock: &str) {
-        if let (Some(client), nodes) = self.queue(lock).await {
-            for node in nodes {
-                let _ = client.delete(&format!("/locks/{lock}/{node}"), None).await;
-            }
-        }
-    }
-
-    async fn waiting(&self, lock: &str) -> usize {
-        self.queue(lock).await.1.len().saturating_sub(1)
+        Ok(Box::new(Self { subject: ZooKeeperServers { servers, minimum_lease: TICK * 2 }, hit: 0 }))
     }
 }
 
 #[async_trait]
 impl System for ZooKeeperSystem {
+    fn subject(&self) -> &dyn Subject {
+        &self.subject
+    }
+
     fn cpu_us(&mut self) -> Result<u64, Failed> {
-        spent(&self.servers.pids())
+        spent(&self.subject.servers.pids())
     }
 
     async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
-        let Some(leader) = self.servers.leader().await else {
+        let servers = &mut self.subject.servers;
+        let Some(leader) = servers.leader().await else {
             return Err(Failed::CannotRun("the ensemble has no leader".into()));
         };
         self.hit = leader;
         match fault {
-            Fault::Kill => self.servers.kill(leader),
+            Fault::Kill => servers.kill(leader),
             Fault::Restart => {
-                self.servers.stop(leader).await?;
-                self.servers.restart(leader).await?;
+                servers.stop(leader).await?;
+                servers.restart(leader).await?;
             }
-            Fault::Pause => self.servers.pause(leader),
+            Fault::Pause => servers.pause(leader),
             other => return cannot(other),
         }
         Ok(())
@@ -326,59 +304,42 @@ impl System for ZooKeeperSystem {
 
     async fn heal(&mut self, fault: Fault) -> Result<(), Failed> {
         match fault {
-            Fault::Kill => self.servers.restart(self.hit).await,
+            Fault::Kill => self.subject.servers.restart(self.hit).await,
             _ => {
-                self.servers.resume(self.hit);
+                self.subject.servers.resume(self.hit);
                 Ok(())
             }
         }
     }
 }
 
-struct RedisSystem {
-    primary: Redis,
-    replica: Redis,
+fn spent_by(servers: &[Redis]) -> Result<u64, Failed> {
+    spent(&servers.iter().filter_map(Redis::pid).collect::<Vec<_>>())
 }
 
-impl RedisSystem {
-    async fn start(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
-        let (primary, replica) = (Redis::start(&dir, "primary").await?, Redis::start(&dir, "replica").await?);
-        replica.replicate(&primary).await?;
-        Ok(Box::new(Self { primary, replica }))
-    }
+async fn start_redis(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
+    let (primary, replica) = (Redis::start(&dir, "primary").await?, Redis::start(&dir, "replica").await?);
+    replica.replicate(&primary).await?;
+    Ok(Box::new(RedisServers(vec![primary, replica])))
 }
 
-async fn delete_at(server: &Redis, lock: &str) {
-    let _ = server.command(&["DEL", &format!("lock:{lock}")]).await;
-}
-
+/// A primary and one replica.
 #[async_trait]
-impl Subject for RedisSystem {
-    fn engine(&self) -> Arc<dyn LockEngine> {
-        let engine = RedisEngine::new([self.primary.url(), self.replica.url()], RedisOptions::default());
-        Arc::new(engine.unwrap_or_else(|error| panic!("an address of the harness: {error}")))
+impl System for RedisServers {
+    fn subject(&self) -> &dyn Subject {
+        self
     }
 
-    fn lease(&self) -> Duration {
-        LEASE
-    }
-
-    async fn break_lock(&self, lock: &str) {
-        delete_at(&self.primary, lock).await;
-    }
-}
-
-#[async_trait]
-impl System for RedisSystem {
     fn cpu_us(&mut self) -> Result<u64, Failed> {
-        spent(&[self.primary.pid(), self.replica.pid()].into_iter().flatten().collect::<Vec<_>>())
+        spent_by(&self.0)
     }
 
     async fn prepare(&mut self, fault: Fault) -> Result<(), Failed> {
         if fault == Fault::FailoverBehind {
-            self.replica.cut_off().await?;
+            let replica = &self.0[1];
+            replica.cut_off().await?;
             // What the replica still has of an earlier holder ends with its lease.
-            while self.replica.command(&["EXISTS", &format!("lock:{LOCK}")]).await != Ok("int(0)".into()) {
+            while replica.command(&["EXISTS", &format!("lock:{LOCK}")]).await != Ok("int(0)".into()) {
                 sleep(Duration::from_millis(10)).await;
             }
         }
@@ -388,63 +349,43 @@ impl System for RedisSystem {
     async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
         match fault {
             Fault::Kill | Fault::FailoverBehind => {
-                self.primary.kill();
-                self.replica.promote().await
+                self.0[0].kill();
+                self.0[1].promote().await?;
             }
-            Fault::Pause => {
-                self.primary.pause();
-                Ok(())
-            }
+            Fault::Pause => self.0[0].pause(),
             Fault::RestartEmpty => {
-                self.primary.kill();
-                self.primary.restart().await
+                self.0[0].kill();
+                self.0[0].restart().await?;
             }
-            other => cannot(other),
+            other => return cannot(other),
         }
+        Ok(())
     }
 
     async fn heal(&mut self, fault: Fault) -> Result<(), Failed> {
         if fault == Fault::Pause {
-            self.primary.resume();
+            self.0[0].resume();
         }
         Ok(())
     }
 }
 
-struct RedlockSystem(Vec<Redis>);
-
-impl RedlockSystem {
-    async fn start(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
-        let mut servers = Vec::new();
-        for number in 1..=5 {
-            servers.push(Redis::start_with_clock(&dir, &format!("redis{number}")).await?);
-        }
-        Ok(Box::new(Self(servers)))
+async fn start_redlock(dir: PathBuf) -> Result<Box<dyn System>, Failed> {
+    let mut servers = Vec::new();
+    for number in 1..=5 {
+        servers.push(Redis::start_with_clock(&dir, &format!("redis{number}")).await?);
     }
+    Ok(Box::new(RedlockServers(servers)))
 }
 
 #[async_trait]
-impl Subject for RedlockSystem {
-    fn engine(&self) -> Arc<dyn LockEngine> {
-        let engine = RedlockEngine::new(self.0.iter().map(Redis::url), RedisOptions::default());
-        Arc::new(engine.unwrap_or_else(|error| panic!("an address of the harness: {error}")))
+impl System for RedlockServers {
+    fn subject(&self) -> &dyn Subject {
+        self
     }
 
-    fn lease(&self) -> Duration {
-        LEASE
-    }
-
-    async fn break_lock(&self, lock: &str) {
-        for server in &self.0 {
-            delete_at(server, lock).await;
-        }
-    }
-}
-
-#[async_trait]
-impl System for RedlockSystem {
     fn cpu_us(&mut self) -> Result<u64, Failed> {
-        spent(&self.0.iter().filter_map(Redis::pid).collect::<Vec<_>>())
+        spent_by(&self.0)
     }
 
     async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {

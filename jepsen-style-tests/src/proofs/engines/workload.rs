@@ -170,7 +170,7 @@ impl Trial {
         let shared = Arc::new(Shared { fencing, ..Shared::default() });
         let mut clients = JoinSet::new();
         for _ in 0..CLIENTS {
-            clients.spawn(work(system.engine(), shared.clone()));
+            clients.spawn(work(system.subject().engine(), shared.clone()));
         }
         Self { shared, clients }
     }
@@ -187,7 +187,7 @@ impl Trial {
         self.calm(system, calm, &mut result).await?;
         match fault {
             Fault::Calm => {}
-            Fault::PausedHolder => self.paused_holder(system.engine()).await?,
+            Fault::PausedHolder => self.paused_holder(system.subject().engine()).await?,
             _ => self.slow_holder(system, fault).await?,
         }
         self.more_grants(GRANTS_AFTER).await?;
@@ -230,7 +230,7 @@ impl Trial {
         system.prepare(fault).await?;
         let (slow, begun) = (request(Wait::Endless).with_lease(SLOW_LEASE), Instant::now());
         let guard = loop {
-            match lock(system.engine(), &slow).await {
+            match lock(system.subject().engine(), &slow).await {
                 Ok(Some(guard)) => break Arc::new(guard),
                 Ok(None) => {}
                 // The fault has not come yet. A client asks again, as the others do; their grants are awaited later.
