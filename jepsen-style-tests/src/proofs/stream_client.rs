@@ -1,5 +1,6 @@
 //! A session stream, over TCP or TLS and perhaps with a token, as `docs/stream.md` has it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,11 @@ impl StreamClient {
             Ok(Self { socket, next_id: 1 })
         };
         timeout(WITHIN, opening).await.map_err(|_| format!("no handshake within {WITHIN:?}"))?
+    }
+
+    /// Sends a message, and waits for nothing.
+    pub(super) async fn send(&mut self, message: Message) -> io::Result<()> {
+        self.socket.send(message).await.map_err(io::Error::other)
     }
 
     /// Makes a call, in its JSON, and waits for its answer.

@@ -27,6 +27,10 @@ pub(super) struct ZooKeeperClient {
     next_xid: i32,
     /// The session that it opened, or attached to.
     pub(super) session: u64,
+    /// What shows that session over HTTP.
+    pub(super) credential: String,
+    /// Its timeout.
+    pub(super) timeout: Duration,
 }
 
 impl ZooKeeperClient {
@@ -39,7 +43,8 @@ impl ZooKeeperClient {
         let connecting = async {
             let socket = socket::connect(to, tls).await?;
             let decoder = FrameDecoder::for_client(DEFAULT_MAX_FRAME_BYTES);
-            let mut client = Self { socket, decoder, next_xid: 1, session: 0 };
+            let (credential, timeout) = (String::new(), Duration::ZERO);
+            let mut client = Self { socket, decoder, next_xid: 1, session: 0, credential, timeout };
             let mut out = BytesMut::new();
             request.encode(&mut out);
             client.socket.write_all(&out).await?;
@@ -49,6 +54,9 @@ impl ZooKeeperClient {
                 return Err(io::Error::other("the session is refused"));
             }
             client.session = response.session_id.cast_unsigned();
+            let secret: String = response.password.iter().map(|byte| format!("{byte:02x}")).collect();
+            client.credential = format!("{}.{secret}", client.session);
+            client.timeout = Duration::from_millis(response.timeout_ms.unsigned_abs().into());
             Ok(client)
         };
         timeout(WITHIN, connecting).await.map_err(|_| late())?

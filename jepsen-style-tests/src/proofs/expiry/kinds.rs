@@ -2,17 +2,20 @@
 //! reports its last sign of life.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::{Create, Kind as NodeKind};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use lockkeeper_zookeeper::request::PathWatch;
+use lockkeeper_zookeeper::{ConnectRequest, Request};
 use tokio::time::{sleep, timeout};
+use tokio_tungstenite::tungstenite::Message;
 
 use super::{ATTEMPT, EVERY};
 use crate::http::{Api, session_id};
+use crate::proofs::stream_client::StreamClient;
+use crate::proofs::zookeeper_client::ZooKeeperClient;
 use crate::verdict::{Failed, without_fault};
 
 /// What a client does until it dies.
@@ -62,8 +65,10 @@ pub(super) struct SessionHome {
 pub(super) async fn live(kind: ActivityKind, place: SessionHome, life: Duration) -> Result<Death, Failed> {
     let timeout_ms = u32::try_from(place.timeout.as_millis()).unwrap_or(u32::MAX);
     let (credential, timeout, reader) = if kind == ActivityKind::Read {
-        let (reader, credential, timeout) = ZooKeeperReader::connect(&place.zookeeper, timeout_ms).await?;
-        (credential, timeout, Some(reader))
+        let address = place.zookeeper.parse().map_err(io::Error::other)?;
+        let asked = ConnectRequest::new_session(i32::try_from(timeout_ms).unwrap_or(i32::MAX));
+        let reader = ZooKeeperClient::connect(address, None, &asked).await?;
+        (reader.credential.clone(), reader.timeout, Some(reader))
     } else {
         let opened = place.api.open_session(timeout_ms, &format!("{kind:?}")).await.map_err(without_fault)?;
         (opened.value.credential, place.timeout, None)
@@ -76,7 +81,7 @@ pub(super) async fn live(kind: ActivityKind, place: SessionHome, life: Duration)
     let (sent, last) = match kind {
         ActivityKind::Keep => keep(&place.api, &credential, until, signs).await?,
         ActivityKind::Read => match reader {
-            Some(reader) => reader.read_until(until).await?,
+            Some(reader) => read(reader, until).await?,
             None => signs,
         },
         ActivityKind::Write => write(&place, &credential, session, until).await?,
@@ -135,29 +140,15 @@ async fn watch(
     until: Instant,
     mut signs: (Instant, Instant),
 ) -> Result<(Instant, Instant), Failed> {
-    let authority = place.api.base().trim_start_matches("http://").to_owned();
-    let mut stream = TcpStream::connect(&authority).await?;
-    let handshake = format!(
-        "GET /v1/sessions/{}/stream HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nLockkeeper-Session: \
-         {credential}\r\n\r\n",
-        session_id(credential)
-    );
-    stream.write_all(handshake.as_bytes()).await?;
-    let mut head = [0; 12];
-    stream.read_exact(&mut head).await?;
-    if &head != b"HTTP/1.1 101" {
-        return Err(Failed::Broken(format!("no stream: {}", String::from_utf8_lossy(&head))));
-    }
-    let text = br#"{"watch":{"id":1,"path":"/nothing"}}"#;
-    // Masked with zeros, as short messages are.
-    let mut frame = vec![0x81, 0x80 | u8::try_from(text.len()).unwrap_or(0), 0, 0, 0, 0];
-    frame.extend_from_slice(text);
-    stream.write_all(&frame).await?;
+    let address = place.api.base().trim_start_matches("http://").parse().map_err(io::Error::other)?;
+    let session = session_id(credential).parse().map_err(io::Error::other)?;
+    let opened = StreamClient::open(address, None, session, (credential, None)).await;
+    let mut stream = opened.map_err(|why| Failed::Broken(format!("no stream: {why}")))?;
+    stream.send(Message::text(r#"{"watch":{"id":1,"path":"/nothing"}}"#)).await?;
     let mut before = None;
     loop {
         let sent = Instant::now();
-        stream.write_all(&[0x89, 0x80, 0, 0, 0, 0]).await?;
+        stream.send(Message::Ping(Bytes::new())).await?;
         // The ping before this one has arrived; this one may go down with the connection.
         signs = (before.unwrap_or(signs.0), Instant::now());
         before = Some(sent);
@@ -168,57 +159,16 @@ async fn watch(
     }
 }
 
-/// A client of ZooKeeper's protocol that reads.
-struct ZooKeeperReader {
-    stream: TcpStream,
-}
-
-impl ZooKeeperReader {
-    /// Connects; gives the credential of its session and its timeout, which has a bound of its own here.
-    async fn connect(address: &str, timeout_ms: u32) -> Result<(Self, String, Duration), Failed> {
-        let address: SocketAddr = address.parse().map_err(io::Error::other)?;
-        let mut reader = Self { stream: TcpStream::connect(address).await? };
-        // Protocol, last zxid, timeout, no session, an empty password.
-        let mut hello = vec![0; 12];
-        hello.extend_from_slice(&timeout_ms.to_be_bytes());
-        hello.extend_from_slice(&[0; 8]);
-        hello.extend_from_slice(&16_u32.to_be_bytes());
-        hello.extend_from_slice(&[0; 16]);
-        let answer = reader.call(&hello).await?;
-        let (Some(timeout), Some(session), Some(secret)) = (answer.get(4..8), answer.get(8..16), answer.get(20..36))
-        else {
-            return Err(Failed::Broken(format!("an answer to a connect request of {} bytes", answer.len())));
-        };
-        let session = u64::from_be_bytes(session.try_into().map_err(io::Error::other)?);
-        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        let timeout_ms = u32::from_be_bytes(timeout.try_into().map_err(io::Error::other)?);
-        Ok((reader, format!("{session}.{secret}"), Duration::from_millis(timeout_ms.into())))
-    }
-
-    async fn call(&mut self, frame: &[u8]) -> io::Result<Vec<u8>> {
-        let length = u32::try_from(frame.len()).map_err(io::Error::other)?;
-        self.stream.write_all(&[&length.to_be_bytes(), frame].concat()).await?;
-        let length = self.stream.read_u32().await?;
-        let mut answer = vec![0; length.try_into().map_err(io::Error::other)?];
-        self.stream.read_exact(&mut answer).await?;
-        Ok(answer)
-    }
-
-    async fn read_until(mut self, until: Instant) -> Result<(Instant, Instant), Failed> {
-        // Exists, of "/", without a watch.
-        const EXISTS: i32 = 3;
-        let mut signs = None;
-        for xid in 1_i32.. {
-            let mut frame = [xid.to_be_bytes(), EXISTS.to_be_bytes(), 1_i32.to_be_bytes()].concat();
-            frame.extend_from_slice(b"/\0");
-            let sent = Instant::now();
-            self.call(&frame).await?;
-            signs = Some((sent, Instant::now()));
-            if Instant::now() >= until {
-                break;
-            }
-            sleep(EVERY).await;
+/// Reads over ZooKeeper's protocol.
+async fn read(mut reader: ZooKeeperClient, until: Instant) -> Result<(Instant, Instant), Failed> {
+    let exists = Request::Exists(PathWatch { path: "/".into(), watch: false });
+    loop {
+        let sent = Instant::now();
+        let _ = reader.ask(&exists).await?;
+        let answered = Instant::now();
+        if answered >= until {
+            return Ok((sent, answered));
         }
-        signs.ok_or_else(|| Failed::CannotRun("nothing was read".into()))
+        sleep(EVERY).await;
     }
 }

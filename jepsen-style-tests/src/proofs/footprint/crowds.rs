@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use lockkeeper_api::locks::Acquire;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
 
 use crate::cluster::Cluster;
-use crate::http::{Api, Failure};
+use crate::http::Api;
 use crate::net::{Endpoint, Listener};
-use crate::proofs::greedy::clients::{zookeeper_exists, zookeeper_hello};
-use crate::verdict::{Failed, broken};
+use crate::proofs::greedy::clients::{read_frame, zookeeper_exists, zookeeper_hello};
+use crate::verdict::{Failed, broken, without_fault};
 
 const WATCHES: i32 = 1_000_000;
 /// Of ZooKeeper's clients; one may have a hundred thousand.
@@ -74,13 +73,6 @@ async fn set_watches(address: SocketAddr, watcher: i32, count: i32) -> Result<Tc
     reading.into_inner().reunite(writing).map_err(|error| Failed::CannotRun(error.to_string()))
 }
 
-async fn read_frame(from: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>, Failed> {
-    let length = from.read_u32().await?;
-    let mut frame = vec![0; length as usize];
-    from.read_exact(&mut frame).await?;
-    Ok(frame)
-}
-
 /// Opens sessions and has each own as many nodes as one may; gives their credentials.
 pub(super) async fn own(cluster: &Cluster) -> Result<Vec<String>, Failed> {
     let apis = cluster.apis();
@@ -94,11 +86,13 @@ pub(super) async fn own(cluster: &Cluster) -> Result<Vec<String>, Failed> {
 }
 
 async fn own_nodes(api: &Api, number: usize) -> Result<String, Failed> {
-    let session = api.open_session(SESSION_MS, "owner").await.map_err(setup)?.value;
+    let session = api.open_session(SESSION_MS, "owner").await.map_err(without_fault)?.value;
     for from in (0..OWNED).step_by(AT_ONCE) {
         let create = |node: usize| serde_json::json!({ "op": "create", "path": format!("/owned-{number}-{node}"), "kind": "ephemeral" });
         let operations: Vec<_> = (from..from + AT_ONCE).map(create).collect();
-        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(setup)?;
+        api.transact(&session.credential, &serde_json::json!({ "operations": operations }))
+            .await
+            .map_err(without_fault)?;
     }
     Ok(session.credential)
 }
@@ -114,14 +108,14 @@ pub(super) async fn take_names(cluster: &Cluster) -> Result<(), Failed> {
 }
 
 async fn take_locks(api: &Api, number: usize) -> Result<(), Failed> {
-    let session = api.open_session(SESSION_MS, "taker").await.map_err(setup)?.value;
+    let session = api.open_session(SESSION_MS, "taker").await.map_err(without_fault)?.value;
     for request in 0..REQUESTS {
         let mut names = (0..TOGETHER).map(|lock| format!("once-{number}-{request}-{lock}"));
         let first = names.next().unwrap_or_default();
         let together = Acquire { also: names.collect(), ..Acquire::default() };
-        api.acquire(&session.credential, &first, &together, WITHIN).await.map_err(setup)?;
+        api.acquire(&session.credential, &first, &together, WITHIN).await.map_err(without_fault)?;
     }
-    api.close_session(&session.credential).await.map_err(setup)?;
+    api.close_session(&session.credential).await.map_err(without_fault)?;
     Ok(())
 }
 
@@ -129,11 +123,7 @@ async fn take_locks(api: &Api, number: usize) -> Result<(), Failed> {
 pub(super) async fn end(cluster: &Cluster, credentials: Vec<String>) -> Result<(), Failed> {
     let apis = cluster.apis();
     for (credential, (_, api)) in credentials.iter().zip(apis.iter().cycle()) {
-        api.close_session(credential).await.map_err(setup)?;
+        api.close_session(credential).await.map_err(without_fault)?;
     }
     Ok(())
-}
-
-fn setup(failure: Failure) -> Failed {
-    Failed::Broken(format!("with no fault about: {failure}"))
 }

@@ -4,8 +4,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bytes::BytesMut;
+use lockkeeper_zookeeper::request::PathWatch;
+use lockkeeper_zookeeper::{ConnectRequest, Request};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
@@ -167,32 +170,26 @@ async fn wait(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
     Ok(())
 }
 
-fn frame(body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    [&length.to_be_bytes(), body].concat()
-}
-
-/// Opens a session of ten seconds over ZooKeeper's protocol (jute: big-endian numbers, strings behind their length).
-pub(in crate::proofs) fn zookeeper_hello() -> Vec<u8> {
-    let mut body = Vec::new();
-    body.extend_from_slice(&0_i32.to_be_bytes());
-    body.extend_from_slice(&0_i64.to_be_bytes());
-    body.extend_from_slice(&10_000_i32.to_be_bytes());
-    body.extend_from_slice(&0_i64.to_be_bytes());
-    body.extend_from_slice(&16_i32.to_be_bytes());
-    body.extend_from_slice(&[0; 17]);
-    frame(&body)
+/// Opens a session of ten seconds over ZooKeeper's protocol.
+pub(in crate::proofs) fn zookeeper_hello() -> BytesMut {
+    let mut bytes = BytesMut::new();
+    ConnectRequest::new_session(10_000).encode(&mut bytes);
+    bytes
 }
 
 /// Asks whether a node exists, and to be told when that changes.
-pub(in crate::proofs) fn zookeeper_exists(xid: i32, path: &str, watch: bool) -> Vec<u8> {
-    let mut body = Vec::new();
-    body.extend_from_slice(&xid.to_be_bytes());
-    body.extend_from_slice(&3_i32.to_be_bytes());
-    body.extend_from_slice(&u32::try_from(path.len()).unwrap_or(0).to_be_bytes());
-    body.extend_from_slice(path.as_bytes());
-    body.push(u8::from(watch));
-    frame(&body)
+pub(in crate::proofs) fn zookeeper_exists(xid: i32, path: &str, watch: bool) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    Request::Exists(PathWatch { path: path.to_owned(), watch }).encode(xid, &mut bytes);
+    bytes
+}
+
+/// The next answer over ZooKeeper's protocol.
+pub(in crate::proofs) async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Vec<u8>> {
+    let length = from.read_u32().await?;
+    let mut frame = vec![0; usize::try_from(length).unwrap_or(0).min(1 << 20)];
+    from.read_exact(&mut frame).await?;
+    Ok(frame)
 }
 
 /// Every second watches over HTTP, the others through ZooKeeper's protocol, ten thousand paths each.

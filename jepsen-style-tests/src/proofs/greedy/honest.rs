@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::locks::Acquire;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::clients::{zookeeper_exists, zookeeper_hello};
+use super::clients::{read_frame, zookeeper_exists, zookeeper_hello};
 use crate::cluster::Cluster;
 use crate::http::{Api, Called};
 use crate::net::{Endpoint, Listener};
@@ -194,11 +194,4 @@ impl HonestClient {
         // No such node: that is what was asked for, and its watch is set.
         if code == Some(-101) { Ok(()) } else { Err(format!("error code {code:?}")) }
     }
-}
-
-async fn read_frame(stream: &mut tokio::net::TcpStream) -> std::io::Result<Vec<u8>> {
-    let length = stream.read_u32().await?;
-    let mut frame = vec![0; usize::try_from(length).unwrap_or(0).min(1 << 20)];
-    stream.read_exact(&mut frame).await?;
-    Ok(frame)
 }
