@@ -188,6 +188,11 @@ impl Cluster {
         self.nodes.keys().copied().collect()
     }
 
+    /// The other nodes.
+    pub fn others(&self, id: u64) -> Vec<u64> {
+        self.ids().into_iter().filter(|other| *other != id).collect()
+    }
+
     /// A node's API. Unknown ids are a defect of the proof.
     pub fn api(&self, id: u64) -> Api {
         self.nodes[&id].api.clone()
@@ -281,6 +286,15 @@ impl Cluster {
         }
     }
 
+    /// Stops a node as a service manager does; it must end well.
+    pub async fn stop(&mut self, id: u64, within: Duration) -> Result<(), Failed> {
+        self.signal(id, Signal::SIGTERM);
+        match self.ended(id, within).await? {
+            Some(0) => Ok(()),
+            other => broken(format!("node {id} ended with {other:?} on SIGTERM")),
+        }
+    }
+
     /// Kills a node's process (`kill -9`) and reaps it.
     pub async fn kill(&mut self, id: u64) -> Result<(), Failed> {
         self.signal(id, Signal::SIGKILL);
@@ -301,6 +315,12 @@ impl Cluster {
             tokio::time::sleep(POLL).await;
         }
         Ok(())
+    }
+
+    /// Starts a node's process, and waits until it is ready.
+    pub async fn start_node(&mut self, id: u64) -> Result<(), Failed> {
+        self.spawn(id)?;
+        self.ready(id).await
     }
 
     /// Waits until all nodes are ready.
@@ -400,7 +420,7 @@ impl Cluster {
 
     /// Puts a fault on every link between `id` and the others, in both directions, or takes it off.
     pub async fn set_links_of(&self, id: u64, fault: LinkFault) -> Result<(), Failed> {
-        for other in self.ids().into_iter().filter(|other| *other != id) {
+        for other in self.others(id) {
             self.net.set(Endpoint::Node(id), other, fault).await?;
             self.net.set(Endpoint::Node(other), id, fault).await?;
         }

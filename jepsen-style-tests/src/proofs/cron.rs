@@ -248,8 +248,7 @@ async fn kill_node(context: &Context, cluster: &mut Cluster, rng: &mut StdRng) -
     cluster.kill(node).await?;
     context.log.say(format!("node {node} is killed (the leader was {leader})"));
     sleep(Duration::from_secs(1)).await;
-    cluster.spawn(node)?;
-    cluster.ready(node).await?;
+    cluster.start_node(node).await?;
     Ok(())
 }
 

@@ -167,7 +167,7 @@ struct Measured {
 
 async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut StdRng) -> Result<Measured, Failed> {
     let (leader, _) = cluster.leader().await?;
-    let survivors: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
+    let survivors = cluster.others(leader);
     let parent = format!("/failover/{}-{round}", fault.slug());
     cluster.make_node(&parent).await?;
     let load = Load::start(cluster, &survivors, LOCKERS_PER_NODE, Some(&parent)).await?;

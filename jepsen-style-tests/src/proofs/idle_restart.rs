@@ -79,7 +79,7 @@ impl Trial {
     /// Each follower is restarted three times, with another first call each time.
     async fn first_calls(&mut self) -> Result<(), Failed> {
         let (leader, _) = self.cluster.leader().await?;
-        let followers: Vec<u64> = self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+        let followers = self.cluster.others(leader);
         for (node, third) in [(followers[0], followers[1]), (followers[1], followers[0])] {
             self.restart(node).await?;
             self.change(node, "at the restarted follower").await?;
@@ -88,8 +88,7 @@ impl Trial {
             self.restart(node).await?;
             self.cluster.kill(third).await?;
             self.change(leader, "at the leader, which needs the restarted follower").await?;
-            self.cluster.spawn(third)?;
-            self.cluster.ready(third).await?;
+            self.cluster.start_node(third).await?;
         }
         Ok(())
     }
@@ -97,13 +96,8 @@ impl Trial {
     /// Stops a node of the idle cluster as a service manager does, and starts it.
     async fn restart(&mut self, node: u64) -> Result<(), Failed> {
         self.cluster.agree(AGREE_WITHIN).await?;
-        self.cluster.signal(node, Signal::SIGTERM);
-        match self.cluster.ended(node, STOPS_WITHIN).await? {
-            Some(0) => {}
-            other => return broken(format!("node {node} ended with {other:?} on SIGTERM")),
-        }
-        self.cluster.spawn(node)?;
-        self.cluster.ready(node).await
+        self.cluster.stop(node, STOPS_WITHIN).await?;
+        self.cluster.start_node(node).await
     }
 
     async fn change(&mut self, at: u64, when: &str) -> Result<(), Failed> {
@@ -140,7 +134,7 @@ impl Trial {
     async fn one_after_the_other(&mut self) -> Result<(usize, Duration), Failed> {
         let client = OneClient::start(&self.cluster.endpoints()).await?;
         let (leader, _) = self.cluster.leader().await?;
-        let followers: Vec<u64> = self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+        let followers = self.cluster.others(leader);
         for node in &followers {
             self.restart_under_work(*node).await?;
         }
@@ -149,8 +143,7 @@ impl Trial {
         self.cluster.leader_among(&followers, STOPS_WITHIN).await?;
         let changed = Instant::now();
         self.cluster.ended(leader, STOPS_WITHIN).await?;
-        self.cluster.spawn(leader)?;
-        self.cluster.ready(leader).await?;
+        self.cluster.start_node(leader).await?;
         tokio::time::sleep(2 * EVERY).await;
         let calls = client.end().await?;
         let while_it_changes = |(sent, took): &(Instant, Duration)| *sent <= changed && *sent + *took >= stopped;
@@ -168,8 +161,7 @@ impl Trial {
     async fn restart_under_work(&mut self, node: u64) -> Result<(), Failed> {
         self.cluster.signal(node, Signal::SIGTERM);
         self.cluster.ended(node, STOPS_WITHIN).await?;
-        self.cluster.spawn(node)?;
-        self.cluster.ready(node).await?;
+        self.cluster.start_node(node).await?;
         tokio::time::sleep(2 * EVERY).await;
         Ok(())
     }

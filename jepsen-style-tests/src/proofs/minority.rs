@@ -77,7 +77,7 @@ struct Figures {
 
 async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: LinkFault) -> Result<Figures, Failed> {
     let (leader, term) = cluster.leader().await?;
-    let others: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
+    let others = cluster.others(leader);
     let name = format!("round-{round}");
     let ttl_ms = HOLDER_TTL_MS;
     let asked = HandOverOptions { family: "minority", name: &name, ttl_ms, words: "", holder_at: Some(leader) };

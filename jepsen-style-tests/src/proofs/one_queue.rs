@@ -121,8 +121,7 @@ async fn kill_the_leader(context: &Context, cluster: &mut Cluster, counter: &Cou
     let after = counter.taken();
     context.log.say(format!("node {leader}, the leader of term {term}, is killed after {after} increments"));
     tokio::time::sleep(DOWN_FOR).await;
-    cluster.spawn(leader)?;
-    cluster.ready(leader).await?;
+    cluster.start_node(leader).await?;
     context.log.say(format!("node {leader} is back after {} increments", counter.taken()));
     Ok(after)
 }

@@ -130,7 +130,7 @@ async fn recovered_from_a_survivor(context: &Context, round: u32) -> Result<Tria
     cluster.agree(ACKNOWLEDGED_WITHIN).await?;
     let (leader, _) = cluster.leader().await?;
     let survivor = leader % 3 + 1;
-    let lost: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != survivor).collect();
+    let lost = cluster.others(survivor);
     cluster.kill(survivor).await?;
     destroy(&mut cluster, &lost).await?;
     context.log.say(format!("round {round}: nodes {lost:?}, one of them the leader, and their data are gone"));

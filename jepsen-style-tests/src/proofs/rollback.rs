@@ -82,14 +82,13 @@ impl Trials<'_> {
         let name = if over_a_later_start { "one-over-a-later-start" } else { "one-within-a-start" };
         let mut cluster = self.cluster(name).await?;
         let (leader, _) = cluster.leader().await?;
-        let node = others(&cluster, &[leader])[0];
+        let node = cluster.others(leader)[0];
         let copy = self.copy_of(name);
         copy_frozen(&cluster, node, &copy)?;
         let copied = last_index(&cluster, leader).await?;
         if over_a_later_start {
             cluster.kill(node).await?;
-            cluster.spawn(node)?;
-            cluster.ready(node).await?;
+            cluster.start_node(node).await?;
         }
         write(&cluster, leader, "after").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
@@ -111,7 +110,7 @@ impl Trials<'_> {
         let copied = last_index(&cluster, leader).await?;
         write(&cluster, leader, "after").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
-        for node in others(&cluster, &[leader]) {
+        for node in cluster.others(leader) {
             written_down(&cluster, node, &[leader], copied).await?;
         }
         cluster.kill(leader).await?;
@@ -125,7 +124,7 @@ impl Trials<'_> {
     async fn two_while_the_third_is_down(&mut self) -> Result<(), Failed> {
         let mut cluster = self.cluster("two").await?;
         let (leader, _) = cluster.leader().await?;
-        let two = others(&cluster, &[leader]);
+        let two = cluster.others(leader);
         let copies: Vec<(u64, PathBuf)> =
             two.iter().map(|node| (*node, self.copy_of(&format!("two-{node}")))).collect();
         for (node, copy) in &copies {
@@ -178,8 +177,8 @@ impl Trials<'_> {
         let name = "two-of-a-follower";
         let mut cluster = self.cluster(name).await?;
         let (leader, _) = cluster.leader().await?;
-        let third = others(&cluster, &[leader])[0];
-        let two = others(&cluster, &[third]);
+        let third = cluster.others(leader)[0];
+        let two = cluster.others(third);
         let copies: Vec<(u64, PathBuf)> =
             two.iter().map(|node| (*node, self.copy_of(&format!("{name}-{node}")))).collect();
         for (node, copy) in &copies {
@@ -225,12 +224,11 @@ impl Trials<'_> {
     async fn clones(&mut self) -> Result<(), Failed> {
         let mut cluster = self.cluster("clones").await?;
         let (leader, _) = cluster.leader().await?;
-        let node = others(&cluster, &[leader])[0];
+        let node = cluster.others(leader)[0];
         let copy = self.copy_of("clones");
         cluster.kill(node).await?;
         copy_directory(&cluster.data(node)?, &copy.join("data"))?;
-        cluster.spawn(node)?;
-        cluster.ready(node).await?;
+        cluster.start_node(node).await?;
         let mut clone = spawn_clone(self.context, &cluster, node, &copy)?;
         let begun = Instant::now();
         loop {
@@ -281,8 +279,7 @@ impl Trials<'_> {
         let mut cluster = self.cluster("intact").await?;
         for node in cluster.ids() {
             cluster.kill(node).await?;
-            cluster.spawn(node)?;
-            cluster.ready(node).await?;
+            cluster.start_node(node).await?;
         }
         for node in cluster.ids() {
             cluster.kill(node).await?;
@@ -328,10 +325,6 @@ impl Trials<'_> {
 fn says_why(log: &Path) -> bool {
     let log = std::fs::read_to_string(log).unwrap_or_default();
     SENTENCES.iter().any(|sentence| log.contains(sentence))
-}
-
-fn others(cluster: &Cluster, but: &[u64]) -> Vec<u64> {
-    cluster.ids().into_iter().filter(|id| !but.contains(id)).collect()
 }
 
 async fn last_index(cluster: &Cluster, node: u64) -> Result<u64, Failed> {
@@ -429,7 +422,7 @@ async fn said_by_a_peer(cluster: &Cluster, leader: u64, node: u64) -> Result<(),
     let begun = Instant::now();
     loop {
         let (mut said, mut counted) = (false, true);
-        for peer in others(cluster, &[node]) {
+        for peer in cluster.others(node) {
             let Ok(status) = cluster.api(peer).status(false).await else { continue };
             let Some(member) = status.value.members.into_iter().find(|member| member.node_id == node) else { continue };
             if peer == leader {

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::cluster::Status;
 use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
-use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
 
 use super::Context;
@@ -46,7 +45,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let mut upgrade = Upgrade::start(context, previous).await?;
     let old_level = upgrade.level_of_old_program().await?;
     let (leader, _) = upgrade.cluster.leader().await?;
-    let followers: Vec<u64> = upgrade.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+    let followers = upgrade.cluster.others(leader);
     upgrade.replace(followers[0], &context.binary).await?;
     upgrade.change_members_through(followers[0]).await?;
     upgrade.replace(followers[1], &context.binary).await?;
@@ -101,21 +100,12 @@ impl<'a> Upgrade<'a> {
     async fn replace(&mut self, node: u64, binary: &Path) -> Result<(), Failed> {
         self.context.log.say(format!("node {node} is upgraded"));
         self.load.use_nodes(apis_but(&self.cluster, node)).await;
-        self.stop(node).await?;
+        self.cluster.stop(node, STOPS_WITHIN).await?;
         self.cluster.use_binary(binary);
-        self.cluster.spawn(node)?;
-        self.cluster.ready(node).await?;
+        self.cluster.start_node(node).await?;
         self.load.use_nodes(apis_but(&self.cluster, 0)).await;
         tokio::time::sleep(BETWEEN).await;
         Ok(())
-    }
-
-    async fn stop(&mut self, node: u64) -> Result<(), Failed> {
-        self.cluster.signal(node, Signal::SIGTERM);
-        match self.cluster.ended(node, STOPS_WITHIN).await? {
-            Some(0) => Ok(()),
-            other => broken(format!("node {node} ended with {other:?} on SIGTERM")),
-        }
     }
 
     /// Members are added and removed at an upgraded node while the leader runs the old program, and the other way
@@ -207,7 +197,7 @@ impl<'a> Upgrade<'a> {
     async fn is_refused(&mut self, node: u64, previous: &Path) -> Result<&'static str, Failed> {
         self.context.log.say(format!("node {node} goes back to the old program"));
         self.load.use_nodes(apis_but(&self.cluster, node)).await;
-        self.stop(node).await?;
+        self.cluster.stop(node, STOPS_WITHIN).await?;
         let log = self.cluster.directory(node).join("server.log");
         let before = std::fs::read_to_string(&log)?.len();
         self.cluster.use_binary(previous);
@@ -222,8 +212,7 @@ impl<'a> Upgrade<'a> {
             return broken(format!("the old program does not say {REFUSAL:?}: {said}"));
         }
         self.cluster.use_binary(&self.context.binary);
-        self.cluster.spawn(node)?;
-        self.cluster.ready(node).await?;
+        self.cluster.start_node(node).await?;
         self.load.use_nodes(apis_but(&self.cluster, 0)).await;
         tokio::time::sleep(BETWEEN).await;
         Ok("refused")

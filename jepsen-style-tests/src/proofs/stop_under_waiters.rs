@@ -127,8 +127,7 @@ async fn stop_one(context: &Context, cluster: &mut Cluster, round: u32) -> Resul
     for claimed in claimable {
         ended(claimed).await??;
     }
-    cluster.spawn(leaving)?;
-    cluster.ready(leaving).await?;
+    cluster.start_node(leaving).await?;
     Ok(slowest)
 }
 

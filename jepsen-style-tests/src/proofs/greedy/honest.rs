@@ -66,11 +66,10 @@ impl Honest {
         let session = kept.open_session(TIMEOUT_MS, "honest").await.map_err(|why| not_had(&why))?.value;
         let held = kept.acquire(&session.credential, LOCK, &Acquire::default(), WITHIN).await;
         let token = held.map_err(|why| not_had(&why))?.value.token;
-        let others = cluster.ids().into_iter().filter(|id| *id != node);
         let worker = HonestClient {
             kept,
             fresh,
-            others: others.map(|id| cluster.api(id)).collect(),
+            others: cluster.others(node).into_iter().map(|id| cluster.api(id)).collect(),
             zookeeper: address(Listener::ZooKeeper),
             credential: session.credential,
             token,

@@ -202,8 +202,7 @@ impl<'a> Stage<'a> {
         let told = format!("node {victim}, {role} of term {term}, is killed, and started again after {DOWN_FOR:?}");
         self.context.log.say(told);
         tokio::time::sleep(DOWN_FOR).await;
-        self.cluster.spawn(victim)?;
-        self.cluster.ready(victim).await?;
+        self.cluster.start_node(victim).await?;
         tokio::time::sleep(SETTLED_AFTER).await;
         Ok(())
     }

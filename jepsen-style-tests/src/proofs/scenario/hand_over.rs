@@ -73,8 +73,7 @@ impl HandOverOptions<'_> {
         let Some(node) = self.holder_at else { return (cluster.endpoints(), cluster.endpoints()) };
         // The way that faults lie on.
         let way_to = |id| format!("http://{}", cluster.net().address(Endpoint::Clients, id, Listener::Client));
-        let others = cluster.ids().into_iter().filter(|id| *id != node);
-        (vec![way_to(node)], others.map(way_to).collect())
+        (vec![way_to(node)], cluster.others(node).into_iter().map(way_to).collect())
     }
 }
 
