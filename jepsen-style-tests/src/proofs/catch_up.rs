@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::nodes::Create;
 
 use super::Context;
-use super::steady_clients::{Samples, SteadyClients};
+use super::lock_cycles::{CycleWork, LockCycles};
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
 use crate::net::{Endpoint, Listener};
@@ -44,9 +44,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let voters: Vec<Api> = cluster.apis().into_iter().map(|(_, api)| api).collect();
     fill(&voters[0]).await?;
     let cut = log_is_cut(&voters).await?;
-    let steady = SteadyClients::start(voters, "steady").await?;
+    let steady = LockCycles::steady(&voters, "steady").await?;
     steady.window(WINDOW).await;
-    let (mut calm, mut joining) = (Vec::new(), Samples::default());
+    let (mut calm, mut joining) = (Vec::new(), CycleWork::default());
     let mut joined = Vec::new();
     for round in 0..context.rounds.unwrap_or(ROUNDS) {
         let before = steady.window(WINDOW).await;
@@ -58,11 +58,11 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         context.log.say(format!("learner {} was in step after {}", round + 1, millis(took)));
         joined.push(took);
     }
-    joining.failures.extend(steady.end().await);
+    joining.failures.extend(steady.end().await.failures);
     judge(&calm, &joining, &joined)
 }
 
-fn judge(calm: &[Duration], joining: &Samples, joined: &[Duration]) -> ProofResult {
+fn judge(calm: &[Duration], joining: &CycleWork, joined: &[Duration]) -> ProofResult {
     if let Some(first) = joining.failures.first() {
         return broken(format!("{} requests failed, the first one: {first}", joining.failures.len()));
     }
@@ -136,8 +136,8 @@ async fn log_is_cut(voters: &[Api]) -> Result<u64, Failed> {
 async fn join(
     context: &Context,
     cluster: &mut Cluster,
-    (steady, cut): (&SteadyClients, u64),
-) -> Result<(Duration, Samples), Failed> {
+    (steady, cut): (&LockCycles, u64),
+) -> Result<(Duration, CycleWork), Failed> {
     let failed = |failure: Failure| Failed::Broken(format!("the members cannot be changed: {failure}"));
     let learner = cluster.prepare_node(None).await?;
     let (leader, _) = cluster.leader_among(&[1, 2, 3], SYNCED_WITHIN).await?;
@@ -192,12 +192,13 @@ mod tests {
     #[test]
     fn a_failure_and_a_higher_percentile_break_it() {
         let ms = |n: u64| vec![Duration::from_millis(n); LEAST_ACQUIRES];
-        let samples = |n, failures: &[&str]| Samples {
+        let samples = |n, failures: &[&str]| CycleWork {
             took: ms(n),
             failures: failures.iter().map(|failure| (*failure).to_owned()).collect(),
+            ..CycleWork::default()
         };
         judge(&ms(10), &samples(15, &[]), &[]).unwrap();
-        for bad in [samples(16, &[]), samples(10, &["release"]), Samples::default()] {
+        for bad in [samples(16, &[]), samples(10, &["release"]), CycleWork::default()] {
             judge(&ms(10), &bad, &[]).unwrap_err();
         }
     }

@@ -1,11 +1,12 @@
-//! A client that does nothing wrong: it takes and gives back a lock, at one node after the other, and nothing that is
-//! done to others may disturb it.
+//! Clients that do nothing wrong: each takes and gives back a lock over HTTP, over and over, and nothing that is done
+//! to others may disturb it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::locks::Acquire;
+use parking_lot::Mutex;
 use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
 
@@ -16,32 +17,48 @@ use crate::verdict::{Failed, broken};
 
 /// As in `rotate`: the longest pause at a node that stays.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// Two clients contend for each.
+const CONTENDED: [&str; 4] = ["load-1", "load-1", "load-2", "load-2"];
+const STEADY_CLIENTS: usize = 4;
+const SESSION_TIMEOUT_MS: u32 = 30_000;
 
-/// The nodes that clients ask. They are read during a cycle: a node is taken away between cycles alone.
-pub(super) type Nodes = Arc<RwLock<Vec<Api>>>;
+/// The nodes that clients ask in turn. They are read during a cycle: a node is taken away between cycles alone.
+type Nodes = Arc<RwLock<Vec<Api>>>;
 
 /// How a client works.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cycling {
+struct Cycling {
     /// How long it waits for the lock.
-    pub(super) wait_ms: u64,
+    wait_ms: u64,
     /// How long one call may take.
-    pub(super) within: Duration,
+    within: Duration,
     /// Its pause between two cycles.
-    pub(super) every: Duration,
+    every: Duration,
+    /// Whether it keeps its session alive before each cycle.
+    keeps_alive: bool,
     /// The place of the node at which it begins.
-    pub(super) first: usize,
+    first: usize,
 }
 
-const ALONE: Cycling =
-    Cycling { wait_ms: 0, within: Duration::from_secs(10), every: Duration::from_millis(10), first: 0 };
+const ALONE: Cycling = Cycling {
+    wait_ms: 0,
+    within: Duration::from_secs(10),
+    every: Duration::from_millis(10),
+    keeps_alive: true,
+    first: 0,
+};
+const CONTENDING: Cycling =
+    Cycling { wait_ms: 10_000, within: Duration::from_secs(15), every: Duration::from_millis(5), ..ALONE };
+const STEADY: Cycling = Cycling { within: Duration::from_secs(5), keeps_alive: false, ..ALONE };
 
-/// What it saw.
+/// What clients saw.
 #[derive(Debug, Default)]
 pub(super) struct CycleWork {
     pub(super) cycles: u64,
     pub(super) grants: Vec<TokenGrant>,
-    /// The longest time from one completed cycle to the next.
+    /// Of each acquire.
+    pub(super) took: Vec<Duration>,
+    /// The longest time of a client from one completed cycle to the next.
     pub(super) longest_pause: Duration,
     pub(super) failures: Vec<String>,
 }
@@ -67,77 +84,140 @@ impl CycleWork {
 }
 
 /// See the module's text.
+#[derive(Default)]
 pub(super) struct LockCycles {
     nodes: Nodes,
+    seen: Arc<Mutex<CycleWork>>,
     stop: Arc<AtomicBool>,
-    task: JoinHandle<CycleWork>,
+    clients: Vec<JoinHandle<()>>,
 }
 
 impl LockCycles {
-    /// Begins, in a session of the client's, with a lock that nobody else wants.
-    pub(super) fn start(apis: Vec<Api>, credential: String, lock: &'static str) -> Self {
-        Self::start_at(Arc::new(RwLock::new(apis)), credential, lock, ALONE)
+    /// One client, in a session of its own, with a lock that nobody else wants, at all nodes in turn.
+    pub(super) fn start(apis: Vec<Api>, credential: String, lock: &str) -> Self {
+        let nodes = Arc::new(RwLock::new(apis));
+        let mut cycles = Self { nodes: Arc::clone(&nodes), ..Self::default() };
+        cycles.client(nodes, credential, lock, ALONE);
+        cycles
     }
 
-    /// Begins at nodes that it shares with others.
-    pub(super) fn start_at(nodes: Nodes, credential: String, lock: &'static str, cycling: Cycling) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let task = tokio::spawn(work(Arc::clone(&nodes), credential, lock, cycling, Arc::clone(&stop)));
-        Self { nodes, stop, task }
+    /// Four that contend for two locks, at all nodes in turn; at first at one.
+    pub(super) async fn contending(api: Api) -> Result<Self, Failed> {
+        let nodes = Arc::new(RwLock::new(vec![api.clone()]));
+        let mut cycles = Self { nodes: Arc::clone(&nodes), ..Self::default() };
+        for (first, lock) in CONTENDED.into_iter().enumerate() {
+            let credential = session(&api, "load").await?;
+            cycles.client(Arc::clone(&nodes), credential, lock, Cycling { first, ..CONTENDING });
+        }
+        Ok(cycles)
     }
 
-    /// Goes on with these from the next cycle on, in the same session: as a client does that was started again.
-    pub(super) async fn go_on_with(&self, apis: Vec<Api>) {
+    /// A few at a steady pace, each at one node, with locks of their own, whose names begin with `prefix`.
+    pub(super) async fn steady(apis: &[Api], prefix: &str) -> Result<Self, Failed> {
+        let mut cycles = Self::default();
+        for (number, api) in apis.iter().cycle().take(STEADY_CLIENTS).enumerate() {
+            let credential = session(api, prefix).await?;
+            let nodes = Arc::new(RwLock::new(vec![api.clone()]));
+            cycles.client(nodes, credential, &format!("{prefix}/{number}"), STEADY);
+        }
+        Ok(cycles)
+    }
+
+    fn client(&mut self, nodes: Nodes, credential: String, lock: &str, cycling: Cycling) {
+        let (seen, stop) = (Arc::clone(&self.seen), Arc::clone(&self.stop));
+        let client = CycleClient { nodes, credential, lock: lock.to_owned(), cycling, seen, stop };
+        self.clients.push(tokio::spawn(client.work()));
+    }
+
+    /// Goes on with these from the next cycle on, in the same sessions: as clients do that were started again. On
+    /// return no request is at another node any more.
+    pub(super) async fn use_nodes(&self, apis: Vec<Api>) {
         *self.nodes.write().await = apis;
     }
 
-    /// Ends it.
-    pub(super) async fn end(self) -> CycleWork {
+    /// What is seen from now on for this time.
+    pub(super) async fn window(&self, time: Duration) -> CycleWork {
+        self.take();
+        tokio::time::sleep(time).await;
+        self.take()
+    }
+
+    /// What was seen since the last time.
+    pub(super) fn take(&self) -> CycleWork {
+        std::mem::take(&mut *self.seen.lock())
+    }
+
+    /// Ends it. What was seen since the last time.
+    pub(super) async fn end(mut self) -> CycleWork {
         self.stop.store(true, Ordering::SeqCst);
-        let broke_off = || CycleWork { failures: vec!["it broke off".into()], ..CycleWork::default() };
-        self.task.await.unwrap_or_else(|_| broke_off())
+        let ended = futures::future::join_all(std::mem::take(&mut self.clients)).await;
+        let mut work = self.take();
+        work.failures.extend(ended.into_iter().filter_map(|client| client.err().map(|_| "it broke off".to_owned())));
+        // Whatever else is on trial, tokens rise.
+        work.failures.extend(tokens::check(&work.grants).err());
+        work
     }
 }
 
-async fn work(
+async fn session(api: &Api, label: &str) -> Result<String, Failed> {
+    let opened = api.open_session(SESSION_TIMEOUT_MS, label).await;
+    Ok(opened.map_err(|failure| Failed::Broken(format!("no session: {failure}")))?.value.credential)
+}
+
+struct CycleClient {
     nodes: Nodes,
     credential: String,
-    lock: &'static str,
+    lock: String,
     cycling: Cycling,
+    seen: Arc<Mutex<CycleWork>>,
     stop: Arc<AtomicBool>,
-) -> CycleWork {
-    let mut work = CycleWork::default();
-    let mut last = Instant::now();
-    let mut turn = cycling.first;
-    while !stop.load(Ordering::SeqCst) {
-        {
-            let nodes = nodes.read().await;
-            let Some(api) = turn.checked_rem(nodes.len()).and_then(|at| nodes.get(at)) else { break };
-            match cycle(api, &credential, lock, cycling).await {
-                Ok(grant) => {
-                    work.cycles += 1;
-                    work.grants.push(grant);
-                }
-                Err(failure) => work.failures.push(format!("at {}: {failure}", api.base())),
-            }
-        }
-        turn += 1;
-        work.longest_pause = work.longest_pause.max(last.elapsed());
-        last = Instant::now();
-        tokio::time::sleep(cycling.every).await;
-    }
-    // Whatever else is on trial, tokens rise.
-    work.failures.extend(tokens::check(&work.grants).err());
-    work
 }
 
-async fn cycle(api: &Api, credential: &str, lock: &str, cycling: Cycling) -> Result<TokenGrant, Failure> {
-    let Cycling { wait_ms, within, .. } = cycling;
-    api.keepalive(credential, within).await?;
-    let held = api.acquire(credential, lock, &Acquire { wait_ms, ..Acquire::default() }, within).await?;
-    let (token, released) = (held.value.token, Instant::now());
-    api.release(credential, lock, token).await?;
-    Ok(TokenGrant { lock: lock.to_owned(), token, asked: held.sent, granted: held.received, released: Some(released) })
+impl CycleClient {
+    async fn work(self) {
+        let mut last = Instant::now();
+        let mut turn = self.cycling.first;
+        while !self.stop.load(Ordering::SeqCst) {
+            {
+                let nodes = self.nodes.read().await;
+                let Some(api) = turn.checked_rem(nodes.len()).and_then(|at| nodes.get(at)) else { break };
+                self.cycle(api).await;
+            }
+            turn += 1;
+            {
+                let mut seen = self.seen.lock();
+                seen.longest_pause = seen.longest_pause.max(last.elapsed());
+            }
+            last = Instant::now();
+            tokio::time::sleep(self.cycling.every).await;
+        }
+    }
+
+    async fn cycle(&self, api: &Api) {
+        let (Cycling { wait_ms, within, .. }, credential) = (self.cycling, self.credential.as_str());
+        let failed =
+            |call: &str, why: Failure| self.seen.lock().failures.push(format!("{call} at {}: {why}", api.base()));
+        if self.cycling.keeps_alive
+            && let Err(why) = api.keepalive(credential, within).await
+        {
+            return failed("keepalive", why);
+        }
+        let began = Instant::now();
+        let held = api.acquire(credential, &self.lock, &Acquire { wait_ms, ..Acquire::default() }, within).await;
+        self.seen.lock().took.push(began.elapsed());
+        let held = match held {
+            Ok(held) => held,
+            Err(why) => return failed("acquire", why),
+        };
+        let (token, released) = (held.value.token, Instant::now());
+        if let Err(why) = api.release(credential, &self.lock, token).await {
+            return failed("release", why);
+        }
+        let (lock, asked, granted) = (self.lock.clone(), held.sent, held.received);
+        let mut seen = self.seen.lock();
+        seen.cycles += 1;
+        seen.grants.push(TokenGrant { lock, token, asked, granted, released: Some(released) });
+    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::cluster::{Role, Status};
 
 use super::Context;
-use super::lock_cycles::CycleWork;
-use super::lock_load::LockLoad;
+use super::lock_cycles::{CycleWork, LockCycles};
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, new_client};
 use crate::stats::millis;
@@ -57,7 +56,7 @@ struct Growth<'a> {
     /// The steps, whose processes are the other nodes.
     blocks: Vec<RunningBlock>,
     nodes: Vec<u64>,
-    load: LockLoad,
+    load: LockCycles,
 }
 
 impl<'a> Growth<'a> {
@@ -67,7 +66,7 @@ impl<'a> Growth<'a> {
         std::fs::create_dir_all(&directory)?;
         symlink(std::path::absolute(&context.binary)?, directory.join("lockkeeper"))?;
         let page = Page::with_free_ports()?;
-        let load = LockLoad::start(cluster.api(1)).await?;
+        let load = LockCycles::contending(cluster.api(1)).await?;
         Ok(Self { context, page, directory, cluster, blocks: Vec::new(), nodes: vec![1], load })
     }
 

@@ -16,7 +16,7 @@ use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session
 use tokio::task::JoinHandle;
 
 use super::Context;
-use super::lock_load::LockLoad;
+use super::lock_cycles::LockCycles;
 use crate::cluster::{Cluster, Options};
 use crate::http::Api;
 use crate::ports;
@@ -73,14 +73,14 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 struct Upgrade<'a> {
     context: &'a Context,
     cluster: Cluster,
-    load: LockLoad,
+    load: LockCycles,
     library: LibraryClients,
 }
 
 impl<'a> Upgrade<'a> {
     async fn start(context: &'a Context, previous: &Path) -> Result<Self, Failed> {
         let cluster = Cluster::start(previous, &context.dir, Options::default()).await?;
-        let load = LockLoad::start(cluster.api(1)).await?;
+        let load = LockCycles::contending(cluster.api(1)).await?;
         load.use_nodes(apis_but(&cluster, 0)).await;
         let library = LibraryClients::start(&cluster.endpoints()).await?;
         tokio::time::sleep(BETWEEN).await;

@@ -14,7 +14,7 @@ use lockkeeper_api::access::{AccessChange, NamespaceLimits, Resource, Right};
 
 use super::Context;
 use super::access::{Administrator, enable, rule, with_token};
-use super::steady_clients::SteadyClients;
+use super::lock_cycles::LockCycles;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, client_builder};
 use crate::stats::{Summary, millis};
@@ -43,7 +43,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     enable(&mut cluster, || Ok(client_builder())).await?;
     let administrator = Administrator::at(cluster.api(1));
     let noisy = tenant(&cluster, &administrator, NOISY).await?;
-    let calm = SteadyClients::start(tenant(&cluster, &administrator, CALM).await?, CALM).await?;
+    let calm = LockCycles::steady(&tenant(&cluster, &administrator, CALM).await?, CALM).await?;
     calm.window(window).await;
 
     let mut findings = Vec::new();
@@ -63,7 +63,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     if control.is_undisturbed() {
         findings.push(format!("without limits the flood does not disturb either, so nothing was tried: {control}"));
     }
-    findings.extend(calm.end().await);
+    findings.extend(calm.end().await.failures);
     match findings.is_empty() {
         true => Ok(format!("{}; without limits {control}", told.join("; "))),
         false => broken(findings.join("; ")),
@@ -131,7 +131,7 @@ struct Trial {
 impl Trial {
     async fn of(
         cluster: &Cluster,
-        (calm, noisy): (&SteadyClients, &[Api]),
+        (calm, noisy): (&LockCycles, &[Api]),
         class: FloodClass,
         window: Duration,
     ) -> Result<Self, Failed> {

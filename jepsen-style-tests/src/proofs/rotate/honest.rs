@@ -108,7 +108,7 @@ impl HonestClients {
         state: TlsState,
     ) -> Result<(), Failed> {
         for (client, cycles) in self.cycles.iter().enumerate() {
-            cycles.go_on_with(apis(cluster, authorities, state, client)?).await;
+            cycles.use_nodes(apis(cluster, authorities, state, client)?).await;
         }
         Ok(())
     }
