@@ -6,12 +6,13 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
 use lockkeeper_api::watch::{Change, ChangeKind};
 use lockkeeper_checkers::lives::{Life, NodeEvent, lives};
+use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
 use crate::history::DataSet;
@@ -58,10 +59,6 @@ pub struct Ledger {
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Ledger {
     /// Begins to watch the whole tree at every node. Call it while nobody writes.
     pub async fn open(cluster: &Cluster) -> Result<Self, Failed> {
@@ -77,12 +74,12 @@ impl Ledger {
 
     /// When the first node reported each transaction: by zxid, in microseconds of the boot clock.
     pub fn seen_us(&self) -> BTreeMap<u64, u64> {
-        lock(&self.seen_us).clone()
+        self.seen_us.lock().clone()
     }
 
     /// The first creation or deletion, by zxid, that some node has reported and `wanted` accepts.
     pub fn find(&self, wanted: impl Fn(&NodeEvent) -> bool) -> Option<NodeEvent> {
-        self.nodes.values().filter_map(|told| lock(told).events.iter().find(|event| wanted(event)).cloned()).min()
+        self.nodes.values().filter_map(|told| told.lock().events.iter().find(|event| wanted(event)).cloned()).min()
     }
 
     /// Waits until some node has reported one.
@@ -133,7 +130,7 @@ impl Ledger {
             task.abort();
         }
         let mut told: Vec<(u64, NodeReport)> =
-            self.nodes.into_iter().map(|(id, told)| (id, std::mem::take(&mut *lock(&told)))).collect();
+            self.nodes.into_iter().map(|(id, told)| (id, std::mem::take(&mut *told.lock()))).collect();
         // A session may still expire: some nodes have reported what comes behind the mark, and others have not yet.
         told.iter_mut().for_each(|(_, told)| told.cut_behind(made.value.zxid));
         merge(&told)
@@ -147,7 +144,7 @@ impl Ledger {
         let here = cluster.apis();
         for (id, told) in &self.nodes {
             if here.iter().all(|(member, _)| member != id) {
-                let mut told = lock(told);
+                let mut told = told.lock();
                 let last = told.events.last().map_or(self.from, |event| event.zxid);
                 // It may have reported a part of its last transaction.
                 told.gaps.push((last.saturating_sub(1), u64::MAX));
@@ -164,7 +161,7 @@ impl Ledger {
 }
 
 fn has(told: &SharedReport, path: &str) -> bool {
-    lock(told).events.iter().rev().take(1_000).any(|event| event.path == path)
+    told.lock().events.iter().rev().take(1_000).any(|event| event.path == path)
 }
 
 async fn gather(api: Api, from: u64, told: SharedReport, seen_us: Arc<Mutex<BTreeMap<u64, u64>>>) {
@@ -179,14 +176,14 @@ async fn gather(api: Api, from: u64, told: SharedReport, seen_us: Arc<Mutex<BTre
                 ChangeKind::Created => true,
                 ChangeKind::Deleted => false,
                 ChangeKind::DataChanged => {
-                    lock(&seen_us).entry(zxid).or_insert_with(boot_us);
-                    lock(&told).data.insert(DataSet { zxid, path });
+                    seen_us.lock().entry(zxid).or_insert_with(boot_us);
+                    told.lock().data.insert(DataSet { zxid, path });
                     continue;
                 }
                 ChangeKind::ChildrenChanged => continue,
             };
-            lock(&seen_us).entry(zxid).or_insert_with(boot_us);
-            lock(&told).events.insert(NodeEvent { zxid, created, path });
+            seen_us.lock().entry(zxid).or_insert_with(boot_us);
+            told.lock().events.insert(NodeEvent { zxid, created, path });
         }
         // Compacted: go on from where this node stands, and remember the hole. What is in it must come from the others.
         let Ok(now) = api.get_stale("/").await else {
@@ -194,7 +191,7 @@ async fn gather(api: Api, from: u64, told: SharedReport, seen_us: Arc<Mutex<BTre
             continue;
         };
         if now.value.zxid > position {
-            lock(&told).gaps.push((position.saturating_sub(1), now.value.zxid));
+            told.lock().gaps.push((position.saturating_sub(1), now.value.zxid));
             position = now.value.zxid;
         }
     }

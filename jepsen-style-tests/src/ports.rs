@@ -10,9 +10,10 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
 use nix::fcntl::{Flock, FlockArg};
+use parking_lot::Mutex;
 use rand::seq::SliceRandom as _;
 use tokio::net::TcpSocket;
 
@@ -69,7 +70,7 @@ impl Reserved {
 
 /// `count` different ports on 127.0.0.1 that are free now.
 pub fn free(count: usize) -> io::Result<Vec<u16>> {
-    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reserved = RESERVED.lock();
     let mut found = Vec::new();
     let mut tried = 0;
     while found.len() < count {

@@ -2,11 +2,12 @@
 //! around calm windows. See [`crate::judge::counts`] for what can be concluded from them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lockkeeper_checkers::replay::Promotion;
+use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
 use crate::http::{Api, metric_sum};
@@ -61,7 +62,7 @@ impl Sampler {
             loop {
                 for (id, api, life) in &asked {
                     if let Some(sample) = sample(*id, api, life).await {
-                        taken.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+                        taken.lock().push(sample);
                     }
                 }
                 tokio::time::sleep(EVERY).await;
@@ -81,13 +82,13 @@ impl Sampler {
                 None => return broken(format!("node {id} is ready and does not give its metrics")),
             }
         }
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner).extend(&round);
+        self.samples.lock().extend(&round);
         Ok(round)
     }
 
     /// Nothing happened to any node between these two rounds.
     pub fn was_calm(&self, from: SampleRound, to: SampleRound) {
-        self.calm.lock().unwrap_or_else(PoisonError::into_inner).push((from, to));
+        self.calm.lock().push((from, to));
     }
 
     /// That node was killed: what it counts from now on is another life's.
@@ -100,14 +101,14 @@ impl Sampler {
     /// What was counted in all, as far as samples know: not more than that was counted before the last sample of each
     /// life.
     pub fn total(&self) -> f64 {
-        counts::total(&self.samples.lock().unwrap_or_else(PoisonError::into_inner))
+        counts::total(&self.samples.lock())
     }
 
     /// The calm windows, with what the log owed in each.
     pub fn windows(&self, promotions: &[Promotion], seen_us: &BTreeMap<u64, u64>) -> Vec<CalmWindow> {
         let stamps: Vec<u64> = promotions.iter().filter_map(|p| seen_us.get(&p.zxid).copied()).collect();
         let owed = |from: u64, to: u64| stamps.iter().filter(|at| **at >= from && **at < to).count();
-        let calm = self.calm.lock().unwrap_or_else(PoisonError::into_inner);
+        let calm = self.calm.lock();
         let windows = calm.iter().filter_map(|(from, to)| {
             let (first, began) = (from.first()?.asked_us, from.last()?.answered_us);
             let (ended, last) = (to.first()?.asked_us, to.last()?.answered_us);

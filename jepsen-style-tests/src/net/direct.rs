@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::ports;
@@ -26,7 +26,7 @@ impl Direct {
 
     fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
         let ports = ports::free(1 + Listener::FOR_CLIENTS.len())?;
-        let mut listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listens = self.0.lock();
         listens.insert((node, Listener::Peer), SocketAddr::from(([127, 0, 0, 1], ports[0])));
         for (listener, port) in Listener::FOR_CLIENTS.into_iter().zip(&ports[1..]) {
             let inherited = in_place_of.and_then(|old| listens.get(&(old, listener)).copied());
@@ -51,7 +51,7 @@ impl FaultNet for Direct {
     }
 
     fn listens(&self, node: u64, listener: Listener) -> SocketAddr {
-        let listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let listens = self.0.lock();
         listens.get(&(node, listener)).copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 

@@ -6,9 +6,9 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::Rng as _;
 use tokio::net::tcp::WriteHalf;
 use tokio::sync::watch;
@@ -49,12 +49,8 @@ fn passable(fault: LinkFault) -> bool {
 }
 
 impl Direction {
-    fn state(&self) -> MutexGuard<'_, DirectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn set(&self, fault: LinkFault) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.fault = fault;
         state.line_free = Instant::now();
         self.changed.send_replace(fault);
@@ -66,7 +62,7 @@ impl Direction {
     }
 
     pub(super) fn fault(&self) -> LinkFault {
-        self.state().fault
+        self.state.lock().fault
     }
 
     pub(super) fn is_passable(&self) -> bool {
@@ -112,7 +108,7 @@ impl Direction {
 
     /// Takes the line for so many bytes, where its bandwidth is bounded; gives when they have left it.
     fn admit(&self, bytes: usize) -> Option<Instant> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match state.fault {
             LinkFault::Slow { bytes_per_s, .. } if bytes_per_s > 0 => {
                 let takes = Duration::from_secs_f64(bytes as f64 / bytes_per_s as f64);
@@ -149,7 +145,7 @@ impl Direction {
 
     fn pass_now(&self, to: &WriteHalf<'_>, bytes: &[u8]) -> io::Result<usize> {
         // Held while bytes are passed on, so that none pass after a cut.
-        let state = self.state();
+        let state = self.state.lock();
         if !passable(state.fault) {
             return Ok(0);
         }

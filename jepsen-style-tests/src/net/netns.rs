@@ -18,11 +18,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use lockkeeper_checkers::skip::has_programs;
 use nix::fcntl::{Flock, FlockArg};
+use parking_lot::Mutex;
 
 use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::small_disk::is_root;
@@ -160,10 +160,6 @@ impl NetnsNet {
         Ok(net)
     }
 
-    fn book(&self) -> MutexGuard<'_, Namespaces> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn hub(&self) -> String {
         format!("{}-hub", self.name)
     }
@@ -206,7 +202,7 @@ impl NetnsNet {
     }
 
     fn lay_place(&self, node: u64) -> Result<(), Failed> {
-        let place = self.book().places.values().max().map_or(1, |last| last + 1);
+        let place = self.book.lock().places.values().max().map_or(1, |last| last + 1);
         if place > MOST_PLACES {
             return Err(Failed::CannotRun(format!("no more than {MOST_PLACES} namespaces")));
         }
@@ -230,12 +226,12 @@ impl NetnsNet {
                 format!("route add default via {}", self.at(place, HUB)),
             ],
         )?;
-        self.book().places.insert(node, place);
+        self.book.lock().places.insert(node, place);
         Ok(())
     }
 
     fn place(&self, node: u64) -> Result<u8, Failed> {
-        let place = self.book().places.get(&node).copied();
+        let place = self.book.lock().places.get(&node).copied();
         place.map_or_else(|| broken(format!("the network knows no node {node}")), Ok)
     }
 
@@ -258,7 +254,7 @@ impl NetnsNet {
             other => return Err(Failed::CannotRun(format!("the netns backend cannot do this: {other:?}"))),
         };
         let hub = self.hub();
-        let mut book = self.book();
+        let mut book = self.book.lock();
         let next = RULES_FROM + u32::try_from(book.cuts.len()).unwrap_or(0);
         let known = match book.cuts.entry(ends) {
             Entry::Occupied(known) => known.into_mut(),
@@ -279,7 +275,7 @@ impl NetnsNet {
     }
 
     fn held(&self, ends: Result<(Ipv4Addr, Ipv4Addr), Failed>) -> Passed {
-        let number = ends.ok().and_then(|ends| self.book().cuts.get(&ends).map(|cut| cut.number));
+        let number = ends.ok().and_then(|ends| self.book.lock().cuts.get(&ends).map(|cut| cut.number));
         let read = |number: u32| {
             let counter = format!("/sys/class/net/s{number}/statistics/tx_packets");
             // `ip netns exec` shows the namespace's own /sys.
@@ -304,7 +300,7 @@ fn lay_sink(hub: &str, number: u32) -> Result<(), Failed> {
 impl Drop for NetnsNet {
     fn drop(&mut self) {
         let mut names = vec![self.hub()];
-        names.extend(self.book().places.values().map(|place| self.namespace(*place)));
+        names.extend(self.book.lock().places.values().map(|place| self.namespace(*place)));
         for name in names {
             // Nobody is there to be told; the next start sweeps.
             let _ = ip(&["netns", "delete", &name]);
@@ -350,7 +346,7 @@ impl FaultNet for NetnsNet {
             None => self.lay_place(node),
             Some(old) => {
                 let place = self.place(old)?;
-                self.book().places.insert(node, place);
+                self.book.lock().places.insert(node, place);
                 Ok(())
             }
         }
@@ -365,7 +361,7 @@ impl FaultNet for NetnsNet {
     }
 
     async fn heal(&self) -> Result<(), Failed> {
-        let cuts: Vec<_> = self.book().cuts.keys().copied().collect();
+        let cuts: Vec<_> = self.book.lock().cuts.keys().copied().collect();
         cuts.into_iter().try_for_each(|ends| self.put(ends, LinkFault::None))
     }
 

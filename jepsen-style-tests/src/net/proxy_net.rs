@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::direction::Direction;
 use super::proxy::{Callers, Directions, Proxy};
@@ -25,12 +26,8 @@ type ByEnds = BTreeMap<(Endpoint, Endpoint), Arc<Direction>>;
 struct DirectionsByEnds(Arc<Mutex<ByEnds>>);
 
 impl DirectionsByEnds {
-    fn locked(&self) -> MutexGuard<'_, ByEnds> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn direction(&self, from: Endpoint, to: Endpoint) -> Arc<Direction> {
-        Arc::clone(self.locked().entry((from, to)).or_default())
+        Arc::clone(self.0.lock().entry((from, to)).or_default())
     }
 
     fn pair(&self, from: Endpoint, to: Endpoint) -> Directions {
@@ -78,18 +75,20 @@ impl ProxyNet {
         Ok(net)
     }
 
-    fn book(&self) -> MutexGuard<'_, Listeners> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn nodes(&self) -> Vec<u64> {
-        self.book().listens.keys().filter(|(_, listener)| *listener == Listener::Peer).map(|(node, _)| *node).collect()
+        self.book
+            .lock()
+            .listens
+            .keys()
+            .filter(|(_, listener)| *listener == Listener::Peer)
+            .map(|(node, _)| *node)
+            .collect()
     }
 
     /// The addresses on which the node is to listen; for clients those of the node that it replaces.
     fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
         let ports = ports::free(1 + Listener::FOR_CLIENTS.len())?;
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.listens.insert((node, Listener::Peer), loopback(ports[0]));
         for (listener, port) in Listener::FOR_CLIENTS.into_iter().zip(&ports[1..]) {
             let inherited = in_place_of.and_then(|old| book.listens.get(&(old, listener)).copied());
@@ -109,7 +108,7 @@ impl ProxyNet {
         let target = self.listens(to, listener);
         let callers = Callers::One(self.directions.pair(from, Endpoint::Node(to)));
         let link = Proxy::open(ports::free(1)?[0], target, callers).await?;
-        self.book().links.insert((from, to, listener), Arc::new(link));
+        self.book.lock().links.insert((from, to, listener), Arc::new(link));
         Ok(())
     }
 
@@ -118,19 +117,19 @@ impl ProxyNet {
         let pair_of = move |from| directions.pair(Endpoint::Node(from), Endpoint::Node(to));
         let link = Proxy::open(ports::free(1)?[0], self.listens(to, Listener::Peer), Callers::Named(Arc::new(pair_of)))
             .await?;
-        self.book().arrivals.insert(to, link);
+        self.book.lock().arrivals.insert(to, link);
         Ok(())
     }
 
     /// The clients reach it at the addresses of the node that it replaces.
     fn inherit(&self, node: u64, old: u64) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         for listener in Listener::FOR_CLIENTS {
             if let Some(link) = book.links.get(&(Endpoint::Clients, old, listener)).cloned() {
                 book.links.insert((Endpoint::Clients, node, listener), link);
             }
         }
-        let mut directions = self.directions.locked();
+        let mut directions = self.directions.0.lock();
         for (from, to) in [(Endpoint::Clients, Endpoint::Node(old)), (Endpoint::Node(old), Endpoint::Clients)] {
             let now = |place| if place == Endpoint::Node(old) { Endpoint::Node(node) } else { place };
             let direction = Arc::clone(directions.entry((from, to)).or_default());
@@ -146,7 +145,7 @@ impl FaultNet for ProxyNet {
     }
 
     fn address(&self, from: Endpoint, to: u64, listener: Listener) -> SocketAddr {
-        let book = self.book();
+        let book = self.book.lock();
         // A node needs its own address for clients only to tell it to them.
         let from = if listener == Listener::Peer { from } else { Endpoint::Clients };
         let linked = book.links.get(&(from, to, listener));
@@ -156,7 +155,7 @@ impl FaultNet for ProxyNet {
     }
 
     fn listens(&self, node: u64, listener: Listener) -> SocketAddr {
-        self.book().listens.get(&(node, listener)).copied().unwrap_or(loopback(0))
+        self.book.lock().listens.get(&(node, listener)).copied().unwrap_or(loopback(0))
     }
 
     fn wrap(&self, _: u64) -> Vec<String> {
@@ -191,7 +190,7 @@ impl FaultNet for ProxyNet {
     }
 
     async fn heal(&self) -> Result<(), Failed> {
-        let directions: Vec<_> = self.directions.locked().values().cloned().collect();
+        let directions: Vec<_> = self.directions.0.lock().values().cloned().collect();
         for direction in directions {
             direction.set(LinkFault::None);
         }

@@ -11,8 +11,8 @@ mod deaths;
 mod kinds;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -20,6 +20,7 @@ use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Create, Kind};
 use lockkeeper_api::watch::ChangeKind;
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;
@@ -94,7 +95,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     }
     orphans.check().await?;
     elections.watching.abort();
-    let elected = elections.last.lock().ok().and_then(|last| *last);
+    let elected = *elections.last.lock();
     let disk = disk_latency.end()?.within(0, u64::MAX);
     let lateness = check_ends(&lives, &ends, elected, GRACE + disk)?;
     told_and_gone(&cluster, &lives).await?;
@@ -256,8 +257,8 @@ fn watch_elections(cluster: &Cluster, mut term: u64) -> ElectionObserver {
             for (_, api) in &apis {
                 let led =
                     api.status(false).await.ok().filter(|answer| answer.value.leading && answer.value.term > term);
-                if let (Some(answer), Ok(mut noted)) = (led, noted.lock()) {
-                    (term, *noted) = (answer.value.term, Some(answer.received));
+                if let Some(answer) = led {
+                    (term, *noted.lock()) = (answer.value.term, Some(answer.received));
                 }
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -368,9 +369,7 @@ fn watch_for_orphans(cluster: &Cluster, listings: &Arc<AtomicU64>) -> Orphans {
                     match orphan(&api).await {
                         Ok(None) => drop(listings.fetch_add(1, Ordering::SeqCst)),
                         Ok(Some(what)) => {
-                            if let Ok(mut found) = found.lock() {
-                                found.get_or_insert(format!("node {id} shows {what}"));
-                            }
+                            found.lock().get_or_insert(format!("node {id} shows {what}"));
                         }
                         Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                     }
@@ -399,7 +398,7 @@ impl Orphans {
         for task in self.tasks {
             task.await.map_err(std::io::Error::other)?;
         }
-        match self.found.lock().ok().and_then(|mut found| found.take()) {
+        match self.found.lock().take() {
             Some(what) => broken(what),
             None => Ok(()),
         }

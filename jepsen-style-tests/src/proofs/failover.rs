@@ -6,13 +6,14 @@
 //! of the clients' requests may fail or end unknown, and exactly the acknowledged nodes exist, so each batch was
 //! applied once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::Create;
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use tokio::task::JoinHandle;
@@ -269,7 +270,7 @@ struct FailoverLog {
 }
 
 fn with<T, R>(mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R) -> R {
-    act(&mut mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    act(&mut mutex.lock())
 }
 
 impl FailoverLog {

@@ -4,12 +4,13 @@
 //! A stopped process is what a paused virtual machine is to the programs in it. A freeze bites only where it falls
 //! between the beginning of a write and its barrier, so the nodes write all the time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use rand::Rng as _;
 use tokio::task::JoinSet;
 
@@ -126,7 +127,7 @@ impl Load {
         loop {
             all_run(cluster)?;
             let first = |id| {
-                let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+                let written = self.written.lock();
                 let later = written.iter().rev().take_while(|write| write.received >= since);
                 later.filter(|write| write.at == id && write.sent >= since).map(|write| write.received).last()
             };
@@ -145,7 +146,7 @@ impl Load {
     async fn end(mut self) -> Vec<String> {
         self.stop.store(true, Ordering::SeqCst);
         while self.writers.join_next().await.is_some() {}
-        let written = std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
+        let written = std::mem::take(&mut *self.written.lock());
         written.into_iter().map(|write| write.path).collect()
     }
 }
@@ -157,7 +158,7 @@ async fn write(at: u64, api: Api, written: Arc<Mutex<Vec<Written>>>, stop: Arc<A
         match api.create_within("/frozen/n-", &body, None, CALL).await {
             Ok(done) => {
                 let write = Written { at, sent: done.sent, received: done.received, path: done.value.path };
-                written.lock().unwrap_or_else(PoisonError::into_inner).push(write);
+                written.lock().push(write);
             }
             Err(_) => tokio::time::sleep(POLL).await,
         }

@@ -6,8 +6,8 @@
 //! are the same at the same zxid. Power loss is a claim of its own: see `synced`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -15,6 +15,7 @@ use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::{Create, Kind};
 use lockkeeper_api::{Code, Data};
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
@@ -55,13 +56,13 @@ struct RoundObservations {
 
 impl RoundObservations {
     fn surprised(&self, what: String) {
-        lock(&self.surprise).get_or_insert(what);
+        self.surprise.lock().get_or_insert(what);
     }
 
     fn failed(&self, doing: &str, failure: &Failure) {
         match failure {
             Failure::NotDone(_) => {}
-            Failure::Unknown(_) => *lock(&self.unknown) += 1,
+            Failure::Unknown(_) => *self.unknown.lock() += 1,
             Failure::Refused(problem) => self.surprised(format!("{doing} was refused: {problem}")),
         }
     }
@@ -69,10 +70,6 @@ impl RoundObservations {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 pub(super) async fn run(context: &Context) -> ProofResult {
@@ -120,11 +117,11 @@ pub(super) async fn many_rounds(
             Round::VotesForgotten(what) => return Ok(Durability::Not(format!("round {round}: {what}"))),
         };
         rounds_with_losses += u32::from(blow.lost_something);
-        if let Some(surprise) = lock(&seen.surprise).take() {
+        if let Some(surprise) = seen.surprise.lock().take() {
             return broken(format!("round {round}: {surprise}"));
         }
         let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
-        let written = std::mem::take(&mut *lock(&seen.written));
+        let written = std::mem::take(&mut *seen.written.lock());
         all.take(&seen, &written);
         let gone = match verify(cluster, &written).await? {
             Some(what) => Some(what),
@@ -142,7 +139,7 @@ pub(super) async fn many_rounds(
              zxid {zxid}",
             blow.told,
             written.len(),
-            lock(&seen.unknown),
+            seen.unknown.lock(),
             all.grants.len()
         ));
     }
@@ -166,8 +163,8 @@ struct Totals {
 impl Totals {
     fn take(&mut self, seen: &RoundObservations, written: &[Written]) {
         self.names.extend(written.iter().map(|written| written.path.clone()));
-        self.grants.append(&mut lock(&seen.grants));
-        self.unknown += *lock(&seen.unknown);
+        self.grants.append(&mut seen.grants.lock());
+        self.unknown += *seen.unknown.lock();
     }
 }
 
@@ -229,8 +226,8 @@ async fn one_round(
         return Ok(Round::VotesForgotten(what));
     }
     // The load must find the cluster again before it ends: writes go on after the kill.
-    let (before, begun) = (lock(&seen.written).len(), Instant::now());
-    while lock(&seen.written).len() < before + 20 && lock(&seen.surprise).is_none() {
+    let (before, begun) = (seen.written.lock().len(), Instant::now());
+    while seen.written.lock().len() < before + 20 && seen.surprise.lock().is_none() {
         if begun.elapsed() > Duration::from_secs(30) {
             return broken(format!("round {round}: no writes were acknowledged within 30 s after the restart"));
         }
@@ -309,7 +306,7 @@ async fn create_forever(api: Api, parent: String, worker: u64, credential: Strin
             Ok(answer) => {
                 let owner = owner.filter(|_| kind == Kind::Ephemeral);
                 let written = Written { path: answer.value.path, data, czxid: answer.value.stat.czxid, owner };
-                lock(&seen.written).push(written);
+                seen.written.lock().push(written);
             }
             Err(failure) => pause_after(&seen, "create", &failure).await,
         }
@@ -329,7 +326,7 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Roun
                 Err(Failure::Refused(problem)) if problem.code == Code::NotQueued => break None,
                 Err(failure) => pause_after(&seen, "acquire", &failure).await,
             }
-            if lock(&seen.surprise).is_some() {
+            if seen.surprise.lock().is_some() {
                 return;
             }
         };
@@ -337,7 +334,7 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Roun
         // Held for a while: of holders that hold for no time, no two could be seen to overlap.
         tokio::time::sleep(HOLD).await;
         let grant = TokenGrant { lock: name.clone(), token, asked, granted, released: Some(Instant::now()) };
-        lock(&seen.grants).push(grant);
+        seen.grants.lock().push(grant);
         loop {
             match api.release(&credential, &name, token).await {
                 Ok(_) => break,
@@ -345,7 +342,7 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Roun
                 Err(Failure::Refused(problem)) if problem.code == Code::NotHeld => break,
                 Err(failure) => pause_after(&seen, "release", &failure).await,
             }
-            if lock(&seen.surprise).is_some() {
+            if seen.surprise.lock().is_some() {
                 return;
             }
         }

@@ -6,12 +6,13 @@
 //! lock; both moments are read from one monotonic clock.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::Create;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::scenario::hand_over::{HandOverOptions, lost, told_first};
@@ -140,9 +141,7 @@ async fn probe(
             while !stop.load(Ordering::SeqCst) {
                 let path = format!("{prefix}{}", number.fetch_add(1, Ordering::SeqCst));
                 let attempt = one_attempt(&api, kind, &credential, path).await;
-                if let Ok(mut attempts) = attempts.lock() {
-                    attempts.push(attempt);
-                }
+                attempts.lock().push(attempt);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         })
@@ -173,7 +172,7 @@ async fn one_attempt(api: &Api, kind: &'static str, credential: &str, path: Stri
 }
 
 fn copy(attempts: &Attempts) -> Vec<Attempt> {
-    attempts.lock().map(|attempts| attempts.clone()).unwrap_or_default()
+    attempts.lock().clone()
 }
 
 /// Waits until something of each kind was acknowledged that was sent after `since`.

@@ -8,14 +8,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::Create;
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::Context;
@@ -47,17 +48,13 @@ struct Issued {
     stop: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 impl Issued {
     fn numbers(&self) -> Vec<(&'static str, Vec<u64>)> {
         let id = |credential: &String| crate::http::session_id(credential).parse().unwrap_or(0);
         vec![
-            ("token", lock(&self.tokens).clone()),
-            ("zxid", lock(&self.zxids).clone()),
-            ("session id", lock(&self.sessions).iter().map(id).collect()),
+            ("token", self.tokens.lock().clone()),
+            ("zxid", self.zxids.lock().clone()),
+            ("session id", self.sessions.lock().iter().map(id).collect()),
         ]
     }
 
@@ -98,7 +95,7 @@ async fn restored_from_a_backup(context: &Context, round: u32) -> Result<Trial, 
     let endpoints = old.endpoints().join(",");
     run_command(&context.binary, &["--endpoints", &endpoints, "snapshot", "save", text(&file)]).await?;
     run_command(&context.binary, &["snapshot", "verify", text(&file)]).await?;
-    let so_far = lock(&before.written).len();
+    let so_far = before.written.lock().len();
     acknowledged(&before, so_far + WRITES).await?;
     ended(&before, workers).await?;
     destroy(&mut old, &[1, 2, 3]).await?;
@@ -112,7 +109,7 @@ async fn restored_from_a_backup(context: &Context, round: u32) -> Result<Trial, 
     }
     new.all_ready().await?;
     let must: Vec<String> =
-        lock(&before.written).iter().filter(|(_, at)| *at < begun).map(|(path, _)| path.clone()).collect();
+        before.written.lock().iter().filter(|(_, at)| *at < begun).map(|(path, _)| path.clone()).collect();
     let trial = goes_on(&new, &before, &must).await?;
     new.agree(ACKNOWLEDGED_WITHIN).await?;
     context.log.say(format!("round {round}: restored; {} writes are there, the gap is {}", trial.there, trial.gap));
@@ -145,7 +142,7 @@ async fn recovered_from_a_survivor(context: &Context, round: u32) -> Result<Tria
     lost.iter().for_each(|id| cluster.forget_node(*id));
     cluster.spawn(survivor)?;
     cluster.all_ready().await?;
-    let must: Vec<String> = lock(&before.written).iter().map(|(path, _)| path.clone()).collect();
+    let must: Vec<String> = before.written.lock().iter().map(|(path, _)| path.clone()).collect();
     let trial = goes_on(&cluster, &before, &must).await?;
     context.log.say(format!("round {round}: recovered; {} writes are there, the gap is {}", trial.there, trial.gap));
     Ok(trial)
@@ -160,7 +157,7 @@ async fn goes_on(cluster: &Cluster, before: &Issued, must: &[String]) -> Result<
         }
     }
     let api = cluster.api(cluster.ids()[0]);
-    let credentials = lock(&before.sessions).clone();
+    let credentials = before.sessions.lock().clone();
     for credential in &credentials {
         match api.keepalive(credential, CALL).await {
             Err(Failure::Refused(problem)) if problem.code == Code::SessionExpired => {}
@@ -199,7 +196,7 @@ async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Vec<tokio::task
         let session = api.open_session(SESSION_MS, &format!("worker {number}")).await;
         let session = session.map_err(without_fault)?;
         let credential = session.value.credential;
-        lock(&issued.sessions).push(credential.clone());
+        issued.sessions.lock().push(credential.clone());
         workers.push(tokio::spawn(work(api, credential, issued.clone())));
     }
     Ok(workers)
@@ -208,7 +205,7 @@ async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Vec<tokio::task
 async fn work(api: Api, credential: String, issued: Arc<Issued>) {
     while !issued.stop.load(Ordering::SeqCst) {
         if let Err(failure) = one_cycle(&api, &credential, &issued).await {
-            lock(&issued.failed).get_or_insert(format!("with no fault about: {failure}"));
+            issued.failed.lock().get_or_insert(format!("with no fault about: {failure}"));
             return;
         }
     }
@@ -217,19 +214,19 @@ async fn work(api: Api, credential: String, issued: Arc<Issued>) {
 async fn one_cycle(api: &Api, credential: &str, issued: &Issued) -> Result<(), Failure> {
     let body = Create { sequential: true, ..Create::default() };
     let made = api.create_within(&format!("{PARENT}/n-"), &body, Some(credential), CALL).await?;
-    lock(&issued.zxids).push(made.value.stat.czxid);
-    lock(&issued.written).push((made.value.path, made.received));
+    issued.zxids.lock().push(made.value.stat.czxid);
+    issued.written.lock().push((made.value.path, made.received));
     let ask = Acquire { wait_ms: 5_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
     let granted = api.acquire(credential, "restore", &ask, CALL).await?;
-    lock(&issued.tokens).push(granted.value.token);
+    issued.tokens.lock().push(granted.value.token);
     api.release(credential, "restore", granted.value.token).await.map(drop)
 }
 
 /// Waits until so many writes are acknowledged.
 async fn acknowledged(issued: &Issued, count: usize) -> Result<(), Failed> {
     let begun = Instant::now();
-    while lock(&issued.written).len() < count {
-        if let Some(failed) = lock(&issued.failed).clone() {
+    while issued.written.lock().len() < count {
+        if let Some(failed) = issued.failed.lock().clone() {
             return broken(failed);
         }
         if begun.elapsed() > ACKNOWLEDGED_WITHIN {
@@ -245,7 +242,7 @@ async fn ended(issued: &Issued, workers: Vec<tokio::task::JoinHandle<()>>) -> Re
     for worker in workers {
         worker.await.map_err(std::io::Error::other)?;
     }
-    lock(&issued.failed).clone().map_or(Ok(()), broken)
+    issued.failed.lock().clone().map_or(Ok(()), broken)
 }
 
 /// Kills nodes and deletes their data.

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use crate::cluster::Options;
@@ -172,7 +173,7 @@ struct Runner {
 
 impl Runner {
     async fn fate(&self, settings: &Settings, nemesis: &str) -> CellResult {
-        let lacking = || self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
+        let lacking = || self.lacking.lock();
         if let Some(skipped) = lacking().get(nemesis) {
             return skipped.clone();
         }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use crate::history::EventKind;
@@ -92,7 +93,7 @@ impl Screen {
 
     /// What goes on now.
     pub fn phase(&self, phase: &str) {
-        phase.clone_into(&mut self.phase.lock().unwrap_or_else(PoisonError::into_inner));
+        phase.clone_into(&mut self.phase.lock());
         if let Some(bar) = &self.bar {
             bar.set_message(phase.to_owned());
         }
@@ -124,7 +125,7 @@ impl Screen {
                 rate = (ok - last.1) as f64 / last.0.elapsed().as_secs_f64();
                 last = (Instant::now(), ok);
             }
-            let phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let phase = self.phase.lock().clone();
             let line = format!(
                 "[{:5.1} of {} s] ok {ok}  fail {fail}  unknown {info}  {rate:.0}/s  {phase}",
                 begun.elapsed().as_secs_f64(),

@@ -2,12 +2,13 @@
 //!
 //! While the lock is shared, the holders themselves count, under the lock, how often it is handed over under one grant.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use lockkeeper_client::Session;
 use lockkeeper_client::locks::{Lock, Sharing};
+use parking_lot::Mutex;
 
 use super::{Common, failed};
 use crate::record::{WorkerEvent, boot_us, tell};
@@ -76,7 +77,7 @@ pub(super) async fn run(common: &Common, work: Share) -> Result<Vec<Session>, St
         for task in tasks {
             handoffs += task.await.map_err(|error| error.to_string())??;
         }
-        hands.lock().unwrap_or_else(PoisonError::into_inner).tell();
+        hands.lock().tell();
         tell(0, WorkerEvent::Leg { shared, handoffs, micros: boot_us() - began_us });
     }
     Ok(vec![session])
@@ -107,7 +108,7 @@ async fn one(lock: Lock, hands: Arc<Mutex<Hands>>, task: u32, until_us: u64) -> 
 }
 
 fn enter(hands: &Mutex<Hands>, token: u64) -> Result<(), String> {
-    let mut hands = hands.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut hands = hands.lock();
     if hands.taken {
         return Err(format!("token {token} was given out while token {} was in hands", hands.token));
     }
@@ -121,6 +122,6 @@ fn enter(hands: &Mutex<Hands>, token: u64) -> Result<(), String> {
 }
 
 fn leave(hands: &Mutex<Hands>) {
-    let mut hands = hands.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut hands = hands.lock();
     (hands.taken, hands.last_us) = (false, boot_us());
 }

@@ -1,11 +1,12 @@
 //! The honest client: a holder that keeps its lock and works, over one lasting connection and over new ones.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::locks::Acquire;
+use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 use tokio::task::JoinHandle;
@@ -83,12 +84,12 @@ impl Honest {
     /// Counts times from here on. What has failed stays until [`window`](Self::window) gives it: nobody has looked at
     /// it yet.
     pub(super) fn restart(&self) {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner).took.clear();
+        self.window.lock().took.clear();
     }
 
     /// What was seen since this was asked last, times since the last restart.
     pub(super) fn window(&self) -> HonestSamples {
-        std::mem::take(&mut *self.window.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.window.lock())
     }
 
     /// Gives its lock back; why it could not.
@@ -97,7 +98,7 @@ impl Honest {
         if self.task.await.is_err() {
             return vec!["the honest client broke off".into()];
         }
-        std::mem::take(&mut *self.window.lock().unwrap_or_else(PoisonError::into_inner)).failures
+        std::mem::take(&mut *self.window.lock()).failures
     }
 }
 
@@ -134,7 +135,7 @@ impl HonestClient {
     }
 
     fn add(&self, mut seen: HonestSamples) {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         window.took.append(&mut seen.took);
         window.failures.append(&mut seen.failures);
     }

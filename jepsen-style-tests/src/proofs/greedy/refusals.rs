@@ -2,7 +2,9 @@
 //! has tried nothing and proves nothing.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::http::metric_sum;
 
@@ -17,7 +19,7 @@ impl RefusalCounts {
     /// Notes the keys that a reply names.
     pub(super) fn read(&self, reply: &[u8]) {
         let text = String::from_utf8_lossy(reply);
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         for key in keys_in(&text) {
             *counts.entry(key.to_owned()).or_default() += 1;
         }
@@ -25,11 +27,11 @@ impl RefusalCounts {
 
     /// Takes over what another process was told.
     pub(super) fn replace(&self, counts: RefusalsByKey) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        *self.0.lock() = counts;
     }
 
     pub(super) fn counts(&self) -> RefusalsByKey {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

@@ -1,9 +1,10 @@
 //! A TCP proxy that keeps every byte that passes, as somebody on the network between would.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,13 +20,13 @@ struct Recording(Arc<Mutex<Vec<Vec<u8>>>>);
 impl Recording {
     /// Room for one direction of a connection.
     fn begin(&self) -> usize {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.push(Vec::new());
         all.len() - 1
     }
 
     fn add(&self, direction: usize, bytes: &[u8]) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all[direction].extend_from_slice(bytes);
     }
 }
@@ -56,7 +57,7 @@ impl RecordingProxy {
 
     /// What passed until now.
     pub(super) fn recorded(&self) -> Vec<Vec<u8>> {
-        self.recording.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.recording.0.lock().clone()
     }
 }
 

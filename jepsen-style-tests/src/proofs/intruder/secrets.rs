@@ -1,7 +1,9 @@
 //! Where the secrets turn up: everything that an intruder could read is searched for each of them.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Shorter texts would be found by chance.
 const LEAST_BYTES: usize = 12;
@@ -14,7 +16,7 @@ impl Secrets {
     /// Adds one.
     pub(super) fn add(&self, secret: &str) {
         debug_assert!(secret.len() >= LEAST_BYTES, "too short to be searched for");
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if !all.iter().any(|known| known == secret) {
             all.push(secret.to_owned());
         }
@@ -28,12 +30,12 @@ impl Secrets {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.0.lock().len()
     }
 
     /// How many times one of them stands in these bytes.
     pub(super) fn found_in(&self, bytes: &[u8]) -> usize {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self.0.lock().clone();
         // Megabytes are searched for dozens of them: most places are ruled out by their first two bytes.
         let mut begins = vec![false; 1 << 16];
         let pair = |bytes: &[u8]| (usize::from(bytes[0]) << 8) | usize::from(bytes[1]);

@@ -11,9 +11,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -119,11 +120,7 @@ struct Shared {
     open: watch::Sender<bool>,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, CounterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 /// The counter, until it is dropped.
 #[derive(Debug)]
@@ -156,7 +153,7 @@ impl Counter {
 
     /// How many contenders have come.
     pub(super) fn here(&self) -> usize {
-        self.shared.state().here.len()
+        self.shared.state.lock().here.len()
     }
 
     /// Lets them begin.
@@ -166,12 +163,12 @@ impl Counter {
 
     /// How many increments were taken.
     pub(super) fn taken(&self) -> u64 {
-        self.shared.state().taken
+        self.shared.state.lock().taken
     }
 
     /// The log, and the value at its end.
     pub(super) fn log(&self) -> (Vec<CounterEntry>, u64) {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         (state.log.clone(), state.value)
     }
 }
@@ -216,7 +213,7 @@ async fn line(reader: &mut BufReader<OwnedReadHalf>) -> std::io::Result<Option<S
 
 fn answer(shared: &Shared, who: &mut Option<Who>, line: &str) -> Option<String> {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-    let mut state = shared.state();
+    let mut state = shared.state.lock();
     let Some(who) = *who else {
         let (kind, number) = rest.split_once(' ')?;
         let kind = ContenderKind::ALL.into_iter().find(|known| word == "hello" && known.name() == kind)?;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::stats::millis;
 use crate::verdict::{Failed, broken};
@@ -45,7 +47,7 @@ impl fmt::Display for Latest {
 
 impl AttemptLog {
     fn all(&self) -> Vec<TimedAttempt> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Makes an attempt and notes it. Gives what it gave, where it succeeded.
@@ -60,7 +62,7 @@ impl AttemptLog {
             Ok(value) => (Some(value), Ok(())),
             Err(why) => (None, Err(why)),
         };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.push(TimedAttempt { way, node, begun, outcome });
         value
     }
@@ -128,7 +130,7 @@ mod tests {
         for (at, succeeds) in attempts {
             let outcome = if *succeeds { Ok(()) } else { Err("unauthenticated".to_owned()) };
             let begun = start + Duration::from_secs_f64(*at);
-            log.0.lock().unwrap().push(TimedAttempt { way: "http", node: 1, begun, outcome });
+            log.0.lock().push(TimedAttempt { way: "http", node: 1, begun, outcome });
         }
         log
     }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
@@ -126,13 +127,13 @@ pub(super) struct Lives(Arc<Mutex<BTreeMap<u64, (u32, u32)>>>);
 impl Lives {
     /// A process of the node was started.
     pub(super) fn began(&self, node: u64, pid: i32) {
-        let mut lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lives = self.0.lock();
         let number = lives.get(&node).map_or(0, |(_, number)| number + 1);
         lives.insert(node, (u32::try_from(pid).unwrap_or(0), number));
     }
 
     fn of(&self, node: u64) -> Option<(u32, u32)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
+        self.0.lock().get(&node).copied()
     }
 }
 
@@ -173,7 +174,7 @@ impl Sampling {
                     if let Some(mut sample) = look(*node, life, data, began.elapsed()) {
                         add_metrics(&mut sample, api).await;
                         sample.calm = calm && tally.is_calm();
-                        taken.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+                        taken.lock().push(sample);
                     }
                 }
             }
@@ -183,7 +184,7 @@ impl Sampling {
 
     /// Ends it and gives all samples.
     pub(super) fn end(self) -> Vec<NodeSample> {
-        std::mem::take(&mut *self.samples.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.samples.lock())
     }
 }
 

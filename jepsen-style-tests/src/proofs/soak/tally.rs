@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::stats::{Summary, millis};
 
@@ -96,7 +97,7 @@ impl Tally {
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Seen) -> R) -> R {
-        act(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.seen.lock())
     }
 
     /// A fault begins, or its traces are gone.

@@ -1,14 +1,15 @@
 //! The noisy tenant: closed loops at every node that go on whatever they are told, and a holder of the same namespace
 //! that keeps, verifies and gives back meanwhile.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lockkeeper_api::access::NamespaceLimits;
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::{Create, Kind};
 use lockkeeper_api::{Code, Data};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::NOISY;
@@ -86,12 +87,12 @@ struct Counts {
 
 impl Counts {
     fn fail(&self, what: &str, why: &Failure) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.failures.lock();
         failures.push(format!("the flooded namespace's {what} failed: {why}"));
     }
 
     fn opened(&self, api: &Api, credential: String) {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((api.clone(), credential));
+        self.opened.lock().push((api.clone(), credential));
     }
 }
 
@@ -131,7 +132,7 @@ impl Flood {
     pub(super) async fn end(mut self) -> Result<Ended, Failed> {
         self.counts.stop.store(true, Ordering::SeqCst);
         while self.tasks.join_next().await.is_some() {}
-        let opened = std::mem::take(&mut *self.counts.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        let opened = std::mem::take(&mut *self.counts.opened.lock());
         for (api, credential) in opened {
             if let Err(why) = api.close_session(&credential).await
                 && why.code() != Some(Code::SessionExpired)
@@ -139,7 +140,7 @@ impl Flood {
                 self.counts.fail("close of a session", &why);
             }
         }
-        let failures = std::mem::take(&mut *self.counts.failures.lock().unwrap_or_else(PoisonError::into_inner));
+        let failures = std::mem::take(&mut *self.counts.failures.lock());
         let count = |of: &AtomicU64| of.load(Ordering::SeqCst);
         Ok(Ended { carried_out: count(&self.counts.carried_out), refused: count(&self.counts.refused), failures })
     }
