@@ -138,7 +138,7 @@ impl TrialSetup {
             Program::Run => Command::new(&self.itself),
             Program::Prove => Command::new(&self.prove),
         };
-        command.args(trial.arguments).arg("--seed").arg(seed.to_string()).arg("--binary").arg(&self.server);
+        command.args(trial.arguments.split(' ')).arg("--seed").arg(seed.to_string()).arg("--binary").arg(&self.server);
         match trial.program {
             Program::Run => command.arg("--out").arg(&out),
             Program::Prove => command.arg("--dir").arg(&out),
