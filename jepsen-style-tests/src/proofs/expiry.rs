@@ -106,9 +106,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let silence = lives.iter().map(|life| life.longest_silence).max().unwrap_or_default();
     Ok(format!(
         "{SESSIONS} sessions of {TIMEOUT:?} over {seconds} s: {kept} keepalives, none expired early, none lost \
-         (longest time without an \
-         acknowledgement {}); after the stop gone within {} to {} of the last sign of life (the disk was busy for \
-         {}); {} listings without an orphan; {calm_deaths}; {before_kills}",
+         (longest time without an acknowledgement {}); after the stop gone within {} to {} of the last sign of life \
+         (the disk was busy for {}); {} listings without an orphan; {calm_deaths}; {before_kills}",
         millis(silence),
         millis(lateness.median),
         millis(lateness.max),

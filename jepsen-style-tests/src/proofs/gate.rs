@@ -60,11 +60,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
         "{KEYS} operations by {} concurrent callers, the leader killed amid: each body ran once, of the others {} got \
-         the result and {} \
-         heard in progress; {rounds} workers killed midway: the next let in at most {after_session} ms after the \
-         session's end, {after_time} ms \
-         after the pending time, never before (the disk was busy for at most {busiest} ms of it); begin + finish {} on \
-         average",
+         the result and {} heard in progress; {rounds} workers killed midway: the next let in at most {after_session} \
+         ms after the session's end, {after_time} ms after the pending time, never before (the disk was busy for at \
+         most {busiest} ms of it); begin + finish {} on average",
         PROCESSES * CALLERS_EACH,
         tally.done,
         tally.in_progress,
@@ -95,8 +93,7 @@ async fn duplicates(context: &Context, cluster: &mut Cluster) -> Result<GateTall
     let start_us = boot_us() + 3_000_000;
     let words = format!(
         "--role callers --prefix operation --keys {KEYS} --callers {CALLERS_EACH} --start-us {start_us} --every-ms {} \
-         --spread-ms 60 \
-         --body-ms 30",
+         --spread-ms 60 --body-ms 30",
         EVERY.as_millis()
     );
     let mut workers = Vec::new();

@@ -135,8 +135,7 @@ pub(super) async fn many_rounds(
         }
         context.log.say(format!(
             "round {round} of {rounds}: {}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas \
-             agree at \
-             zxid {zxid}",
+             agree at zxid {zxid}",
             blow.told,
             written.len(),
             seen.unknown.lock(),

@@ -54,10 +54,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
         "{rounds} holders killed ({kills} times the leader during the delay): nobody granted before the session's end \
-         and {DELAY_MS} ms, \
-         the next at most {latest} ms after; release, drop and close: the next within {after} ms; without a delay \
-         the next came \
-         {early} ms before one would have ended; the disk was busy for at most {busiest} ms of any of these waits"
+         and {DELAY_MS} ms, the next at most {latest} ms after; release, drop and close: the next within {after} ms; \
+         without a delay the next came {early} ms before one would have ended; the disk was busy for at most {busiest} \
+         ms of any of these waits"
     ))
 }
 

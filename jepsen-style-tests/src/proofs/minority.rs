@@ -63,8 +63,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let longest = resumed.iter().max().copied().unwrap_or_default();
     Ok(format!(
         "{rounds} cuts of the leader: {attempts} attempts at it, none acknowledged; the others went on after at most \
-         {}; the holder knew \
-         at least {} before the next grant; all agreed after healing",
+         {}; the holder knew at least {} before the next grant; all agreed after healing",
         millis(longest),
         millis(least)
     ))
@@ -114,9 +113,8 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     let made: Vec<String> = [&here, &there].into_iter().flat_map(copy).filter_map(|attempt| attempt.path).collect();
     acknowledged::all_there(cluster, made.iter().map(String::as_str)).await?;
     context.log.say(format!(
-        "  {refused} attempts at the cut-off node, none acknowledged; the others acknowledged after {}; holder told \
-         {} before the grant; \
-         healed, all agree at zxid {zxid}",
+        "  {refused} attempts at the cut-off node, none acknowledged; the others acknowledged after {}; holder told {} \
+         before the grant; healed, all agree at zxid {zxid}",
         millis(resumed_after),
         millis(lost_before_grant)
     ));

@@ -74,8 +74,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let harm = control(context, &libraries).await?;
     Ok(format!(
         "{judged}; leader killed after {killed_after}; queue empty {} after the end; control with kazoo's own names: \
-         {} lost updates and \
-         {} refused writes in {CONTROL_INCREMENTS}",
+         {} lost updates and {} refused writes in {CONTROL_INCREMENTS}",
         millis(empty_after),
         harm.lost_updates,
         harm.refused
@@ -166,11 +165,10 @@ fn judge_queue(
     let kinds: Vec<String> = by_kind.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     let (changes, hand_overs) = judge::changes_of_kind(log);
     Ok(format!(
-        "{value} increments ({}), none lost; {} grants in queue order, {changes} of {hand_overs} hand-overs to \
-         another kind, nobody \
-         passed over ({never} requests never granted), wait {waits}, longest pause between grants {}; {suspended} of \
-         kazoo's and \
-         Curator's lost their connection and went on; {refused} refused, {lost} told lost, {failed} failed calls",
+        "{value} increments ({}), none lost; {} grants in queue order, {changes} of {hand_overs} hand-overs to another \
+         kind, nobody passed over ({never} requests never granted), wait {waits}, longest pause between grants {}; \
+         {suspended} of kazoo's and Curator's lost their connection and went on; {refused} refused, {lost} told lost, \
+         {failed} failed calls",
         kinds.join(", "),
         granted.len(),
         millis(longest)

@@ -92,9 +92,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let lost: i64 = rows[2].1.iter().map(PauseTrial::lost_updates).sum();
     Ok(format!(
         "{which}: {rounds} pauses longer than the {TTL_MS} ms session: the guard said lost before every write; \
-         {rounds} late writes \
-         sent past the guard, {} taken; without the checks {} stale writes taken and {lost} updates lost; the disk \
-         was busy for at most {busiest} ms before the lock went on",
+         {rounds} late writes sent past the guard, {} taken; without the checks {} stale writes taken and {lost} \
+         updates lost; the disk was busy for at most {busiest} ms before the lock went on",
         stale(0) + stale(1),
         stale(2)
     ))

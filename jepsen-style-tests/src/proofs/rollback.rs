@@ -49,10 +49,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     }
     Ok(format!(
         "{rounds} rounds of: a follower put back (over a later start, and within one), the leader put back, two put \
-         back while the third \
-         was down (the one that had led, and one that had not), two clones at once, a wiped majority, and intact \
-         restarts; the former all turned away, after at most {}, and the \
-         latter none; no two ready nodes differed at one zxid",
+         back while the third was down (the one that had led, and one that had not), two clones at once, a wiped \
+         majority, and intact restarts; the former all turned away, after at most {}, and the latter none; no two \
+         ready nodes differed at one zxid",
         millis(slowest)
     ))
 }

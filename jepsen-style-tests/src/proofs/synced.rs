@@ -63,8 +63,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     }
     Ok(format!(
         "{} appends ({} records) and {} votes on three nodes, each synced before its acknowledgement, {} syncs, {} \
-         writes told to clients; \
-         with the sync left out {caught} violations were caught",
+         writes told to clients; with the sync left out {caught} violations were caught",
         total.appends, total.records, total.votes, total.syncs, traced.told
     ))
 }
