@@ -3,9 +3,8 @@
 use lockkeeper_api::access::{AccessChange, AccessChanged, Resource, Right, Rule};
 use reqwest::{Client, ClientBuilder};
 
-use crate::cluster::Cluster;
-use crate::http::{Api, client_with_token};
-use crate::verdict::{Failed, broken};
+use crate::http::client_with_token;
+use crate::proofs::prelude::*;
 
 /// A token and its id.
 #[derive(Clone)]

@@ -1,11 +1,6 @@
 //! What the cluster acknowledged must be on all nodes.
 
-use std::collections::BTreeSet;
-
-use lockkeeper_api::Code;
-
-use crate::cluster::Cluster;
-use crate::verdict::{Failed, broken};
+use crate::proofs::prelude::*;
 
 /// Looks for these nodes of the tree on every node of the cluster; says which is the first that is not there.
 pub(super) async fn missing<'a>(

@@ -4,19 +4,10 @@
 //! may take at most half as long again as in the calm before, and none may fail. The learner and the commands that save
 //! backups run at nice 19: they stand for other machines.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::nodes::Create;
-
-use super::Context;
 use super::lock_cycles::{CycleWork, LockCycles};
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, Failure};
 use crate::net::{Endpoint, Listener};
 use crate::process::run_command;
-use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 /// Learners that join, one after the other.
 pub(super) const ROUNDS: u32 = 8;

@@ -12,22 +12,16 @@
 mod fleet;
 mod judge;
 
-use std::time::{Duration, Instant};
-
 use lockkeeper_client::recipes::Overlap;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use rand::Rng as _;
-use rand::rngs::StdRng;
 use tokio::time::sleep;
 
 use self::fleet::{Fleet, History};
 use self::judge::{Fault, Policy, Rules, Run, Tally};
-use super::Context;
-use crate::cluster::{Cluster, Options};
 use crate::process::Process;
+use crate::proofs::prelude::*;
 use crate::record::wall_ms;
-use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const SECONDS: u64 = 120;
 /// Of the job that skips ticks, and of the one that lets them wait.
@@ -285,7 +279,7 @@ async fn settle(cluster: &Cluster, fleet: &Fleet, job: &str, history: &mut Histo
 
 /// The wrong clocks were wrong where the work was done.
 fn shifted(runs: &[Run], offset: impl Fn(usize) -> i64) -> Result<(), Failed> {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for run in runs {
         let expected = offset(run.number);
         if (run.clock_off_s - expected).abs() > SLACK_S {

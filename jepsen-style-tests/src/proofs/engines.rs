@@ -12,14 +12,12 @@ mod databases;
 mod systems;
 mod workload;
 
-use std::time::Duration;
-
 use lockkeeper_engines::{Capabilities, Capability};
 
 use self::systems::{Fault, SYSTEMS, System, SystemKind};
 use self::workload::{Trial, TrialResult};
-use super::Context;
-use crate::verdict::{Failed, ProofResult, broken};
+
+use crate::proofs::prelude::*;
 
 pub(super) const SECONDS: u64 = 3;
 /// The lease of the clients.

@@ -10,28 +10,13 @@
 mod deaths;
 mod kinds;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
 use futures::StreamExt as _;
-use lockkeeper_api::Code;
-use lockkeeper_api::nodes::{Create, Kind};
+use lockkeeper_api::nodes::Kind;
 use lockkeeper_api::watch::ChangeKind;
-use nix::sys::signal::Signal;
-use parking_lot::Mutex;
-use rand::Rng as _;
-use rand::rngs::StdRng;
 use tokio::sync::mpsc;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::disk_latency::DiskLatency;
-use crate::http::{Api, Failure};
+use crate::proofs::prelude::*;
 use crate::sse::{self, StreamItem};
-use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
 
 pub(super) const SECONDS: u64 = 60;
 const SESSIONS: usize = 1_000;
@@ -148,7 +133,7 @@ async fn faults(context: &Context, cluster: &mut Cluster, over: Duration) -> Res
 
 /// Clients that keep their sessions alive.
 struct Alive {
-    tasks: Vec<tokio::task::JoinHandle<Result<LiveSession, Failed>>>,
+    tasks: Vec<JoinHandle<Result<LiveSession, Failed>>>,
     acknowledged: Arc<AtomicU64>,
 }
 
@@ -245,7 +230,7 @@ fn none_gone_while_kept(lives: &[LiveSession]) -> Result<(), Failed> {
 /// Notes when a new leader was last seen.
 struct ElectionObserver {
     last: Arc<Mutex<Option<Instant>>>,
-    watching: tokio::task::JoinHandle<()>,
+    watching: JoinHandle<()>,
 }
 
 fn watch_elections(cluster: &Cluster, mut term: u64) -> ElectionObserver {
@@ -353,7 +338,7 @@ fn check_ends(
 struct Orphans {
     stop: Arc<AtomicBool>,
     found: Arc<Mutex<Option<String>>>,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 fn watch_for_orphans(cluster: &Cluster, listings: &Arc<AtomicU64>) -> Orphans {

@@ -6,25 +6,10 @@
 //! of the clients' requests may fail or end unknown, and exactly the acknowledged nodes exist, so each batch was
 //! applied once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
-use nix::sys::signal::Signal;
-use parking_lot::Mutex;
-use rand::Rng as _;
-use rand::rngs::StdRng;
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, Failure};
 use crate::net::LinkFault;
-use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 20;
 pub(super) const CALM_SECONDS: u64 = 300;

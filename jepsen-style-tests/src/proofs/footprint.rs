@@ -5,13 +5,11 @@
 mod crowds;
 
 use std::fs::Metadata;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
 use super::greedy::rss_mib;
-use super::{Context, group_commit};
-use crate::cluster::{Cluster, Options};
-use crate::verdict::{Failed, ProofResult, broken};
+use super::group_commit;
+
+use crate::proofs::prelude::*;
 
 /// Of lock cycles.
 pub(super) const SECONDS: u64 = 20;

@@ -4,22 +4,9 @@
 //! A stopped process is what a paused virtual machine is to the programs in it. A freeze bites only where it falls
 //! between the beginning of a write and its barrier, so the nodes write all the time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::nodes::Create;
-use nix::sys::signal::Signal;
-use parking_lot::Mutex;
-use rand::Rng as _;
-use tokio::task::JoinSet;
-
-use super::{Context, acknowledged};
-use crate::cluster::{Cluster, Options};
-use crate::http::Api;
+use super::acknowledged;
 use crate::process::Process;
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 20;
 /// Longer than `storage.sync_watchdog_ms` is by default.

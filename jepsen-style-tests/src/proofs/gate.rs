@@ -6,16 +6,10 @@
 //! A file that bodies append to tells how often a body ran. "Not before" is judged by the last expiry that the killed
 //! worker's session reported, and by the pending time that the worker was told, on the same clocks.
 
-use std::time::{Duration, Instant};
-
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::disk_latency::DiskLatency;
 use crate::judge::gates::{GateTally, once};
 use crate::judge::{Due, Lateness};
-use crate::record::{Record, Standing, WorkerEvent, boot_us, wall_ms};
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
+use crate::record::{Standing, wall_ms};
 use crate::work::result_of;
 use crate::workers::Worker;
 

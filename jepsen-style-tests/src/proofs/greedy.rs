@@ -10,16 +10,10 @@ mod honest;
 mod judge;
 mod refusals;
 
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::locks::Acquire;
 use tokio::process::Command;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::http::Api;
 use crate::net::{Endpoint, Listener};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 use clients::{Class, Target};
 use crowd::Crowd;
 use honest::{Honest, HonestSamples};
@@ -141,7 +135,7 @@ async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
         set.and_then(reqwest::Response::error_for_status)
             .map_err(|error| Failed::Broken(format!("a node of a megabyte cannot be set: {error}")))?;
     }
-    let cannot = |why: crate::http::Failure| Failed::Broken(format!("many nodes cannot be made in calm: {why}"));
+    let cannot = |why: Failure| Failed::Broken(format!("many nodes cannot be made in calm: {why}"));
     let session = api.open_session(600_000, "warm-up").await.map_err(cannot)?.value;
     for part in 0..8 {
         let path = |number| format!("/warm-{part}-{number}");
@@ -170,7 +164,7 @@ impl GreedyTrial<'_> {
     async fn try_class(&self, class: Class, time: Duration) -> Result<Tried, Failed> {
         let (node, pid) = self.node;
         let api = self.cluster.api(node);
-        let not_had = |why: crate::http::Failure| Failed::Broken(format!("the greedy get no session in calm: {why}"));
+        let not_had = |why: Failure| Failed::Broken(format!("the greedy get no session in calm: {why}"));
         let session = api.open_session(600_000, "greedy").await.map_err(not_had)?.value;
         let lock = format!("greedy-{}", class.chosen_by());
         api.acquire(&session.credential, &lock, &Acquire::default(), CALM).await.map_err(not_had)?;

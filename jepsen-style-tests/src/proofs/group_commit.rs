@@ -2,14 +2,9 @@
 //! timer would show as a lone acquire that takes as long as the timer; one sync for each request would show as a
 //! throughput that does not grow with the number of clients.
 
-use std::time::Duration;
-
 use lockkeeper_bench::{Locks, Measured, Plan, Transport};
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::disk_latency::DiskLatency;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 /// Of each of the two measurements.
 pub(super) const SECONDS: u64 = 8;

@@ -4,20 +4,14 @@
 //! The servers count what they wake (`lockkeeper_lock_notifications_total`). The order of grants, and that every waiter
 //! gets one, is observed from outside. A waiter dies in two ways: its session is closed, or its connection breaks.
 
-use std::time::{Duration, Instant};
-
 use futures::future::join_all;
-use lockkeeper_api::locks::Acquire;
 use rand::seq::SliceRandom as _;
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
 
-use super::{Context, queues_empty};
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, Failure, session_id};
-use crate::stats::Summary;
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use super::queues_empty;
+use crate::http::session_id;
+use crate::proofs::prelude::*;
 
 const WAITERS: usize = 1_000;
 const DYING: usize = 300;
@@ -143,8 +137,8 @@ struct Queue {
     closing: JoinSet<Result<(), Failure>>,
     last_sequence: Option<u64>,
     last_token: u64,
-    had: std::collections::BTreeSet<usize>,
-    dead: std::collections::BTreeSet<usize>,
+    had: BTreeSet<usize>,
+    dead: BTreeSet<usize>,
     released: Option<Instant>,
 }
 

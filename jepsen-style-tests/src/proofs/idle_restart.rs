@@ -5,21 +5,10 @@
 //! a change at the restarted node, one at the leader while the third node is down, and a short lease. Then all nodes
 //! are restarted in turn while one client makes a call now and then.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
 use lockkeeper_client::{Client, Options as ClientOptions, Session, SessionOptions};
-use nix::sys::signal::Signal;
-use tokio::task::JoinHandle;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
 use crate::http::CALL_WITHIN;
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 5;
 /// By so much the first call may be slower than the slowest call of a calm cluster.

@@ -18,18 +18,14 @@ mod tokens;
 mod zookeeper;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use reqwest::ClientBuilder;
 
-use super::Context;
 use super::access::{TokenMade, enable, with_token};
 use super::lock_cycles::{CycleWork, LockCycles};
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, client_builder};
+use crate::http::client_builder;
 use crate::net::Listener;
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 use attempts::Tally;
 use callers::{Intruder, Shown};
 use certificates::{Certificates, ClientIdentity};

@@ -5,28 +5,16 @@
 //! acknowledged node exists with its data and creating zxid, no token was repeated or went back, and the three replicas
 //! are the same at the same zxid. Power loss is a claim of its own: see `synced`.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
 use futures::StreamExt as _;
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::{Create, Kind};
-use lockkeeper_api::{Code, Data};
-use nix::sys::signal::Signal;
-use parking_lot::Mutex;
-use rand::Rng as _;
-use rand::rngs::StdRng;
+use lockkeeper_api::Data;
+use lockkeeper_api::nodes::Kind;
 use rand::seq::SliceRandom as _;
 use uuid::Uuid;
 
-use super::{Context, acknowledged};
-use crate::cluster::{Cluster, Options};
+use super::acknowledged;
 use crate::disk::{self, Loss};
-use crate::http::{Api, Failure};
+use crate::proofs::prelude::*;
 use crate::tokens::{self, TokenGrant};
-use crate::verdict::{Failed, ProofResult, broken};
 
 pub(super) const ROUNDS: u32 = 20;
 const CREATORS: u64 = 6;

@@ -5,19 +5,12 @@
 //! lease from the *arrival* of the last acknowledgement trusts the lease for too long, until after the next client
 //! holds. The holder must report *lost* first. Both moments are read from one clock.
 
-use std::time::Duration;
-
-use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 
-use super::Context;
 use super::scenario::hand_over::{HandOverOptions, PATIENCE, lost, told_first};
-use crate::cluster::{Cluster, Options};
 use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, LinkFault};
-use crate::record::{Record, WorkerEvent};
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 4;
 const TTL_MS: u64 = 15_000;
@@ -31,7 +24,7 @@ const ACKNOWLEDGED: usize = 2;
 
 pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
-    let net = std::sync::Arc::new(ProxyNet::start(3).await?);
+    let net = Arc::new(ProxyNet::start(3).await?);
     let options = Options { nodes: 3, net: Some(net), ..Options::default() };
     let cluster = Cluster::start(&context.binary, &context.dir, options).await?;
     let mut random = context.random(1);

@@ -1,19 +1,10 @@
 //! Clients that do nothing wrong: each takes and gives back a lock over HTTP, over and over, and nothing that is done
 //! to others may disturb it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::locks::Acquire;
-use parking_lot::Mutex;
 use tokio::sync::RwLock;
-use tokio::task::JoinHandle;
 
-use crate::http::{Api, Failure};
-use crate::stats::millis;
+use crate::proofs::prelude::*;
 use crate::tokens::{self, TokenGrant};
-use crate::verdict::{Failed, broken};
 
 /// As in `rotate`: the longest pause at a node that stays.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);

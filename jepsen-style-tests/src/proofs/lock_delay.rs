@@ -6,19 +6,14 @@
 //! The delay is measured twice: on the replicated clock, by the end of the delay in the lock's view; and on the
 //! machine's clock, from the last expiry that the killed holder's session reported.
 
-use std::time::{Duration, Instant};
-
 use lockkeeper_api::locks::Request;
-use nix::sys::signal::Signal;
 
+use super::TTL_MS;
 use super::scenario::hand_over::{HandOver, HandOverOptions, PATIENCE};
-use super::{Context, TTL_MS};
-use crate::cluster::{Cluster, Options};
-use crate::disk_latency::DiskLatency;
 use crate::judge::{Due, Lateness, in_time};
 use crate::ledger::Ledger;
-use crate::record::{Record, WorkerEvent, boot_us, wall_ms};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
+use crate::record::wall_ms;
 
 pub(super) const ROUNDS: u32 = 4;
 /// Long enough for the kept place to be seen although the disk stalls meanwhile.

@@ -6,11 +6,9 @@
 //! the test-only switch that leaves the sync out. There acknowledged writes must be seen to be lost; otherwise the
 //! proof shows nothing.
 
-use super::Context;
 use super::kill_all::{self, Durability};
-use crate::cluster::{Cluster, Options};
 use crate::disk::{self, Loss};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 50;
 /// The control ends with the first loss that is seen. So many clusters without one are a defect of the proof.

@@ -5,17 +5,13 @@
 mod page;
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use lockkeeper_api::cluster::{Role, Status};
 
-use super::Context;
 use super::lock_cycles::{CycleWork, LockCycles};
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, new_client};
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::http::new_client;
+use crate::proofs::prelude::*;
 use page::{Page, RunningBlock};
 
 /// The load goes on for so long between two steps.

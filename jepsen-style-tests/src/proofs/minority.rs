@@ -5,24 +5,13 @@
 //! the client library and reaches only that node. It must report that its lock is lost before the other side grants the
 //! lock; both moments are read from one monotonic clock.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
-use parking_lot::Mutex;
 use uuid::Uuid;
 
+use super::acknowledged;
 use super::scenario::hand_over::{HandOverOptions, lost, told_first};
-use super::{Context, acknowledged};
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, Failure};
 use crate::net::LinkFault;
 use crate::net::proxy_net::ProxyNet;
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 4;
 /// Longer than the holder's session and an election together.
@@ -128,7 +117,7 @@ async fn probe(
     prefix: &str,
     attempts: &Attempts,
     stop: &Arc<AtomicBool>,
-) -> Result<Vec<tokio::task::JoinHandle<()>>, Failed> {
+) -> Result<Vec<JoinHandle<()>>, Failed> {
     let session = api.open_session(60_000, "probe").await;
     let credential = session.map_err(without_fault)?.value.credential;
     let number = Arc::new(AtomicU64::new(0));

@@ -25,6 +25,7 @@ mod members;
 mod minority;
 mod one_queue;
 mod paused_holder;
+mod prelude;
 mod recovery;
 mod restore;
 mod revoke;

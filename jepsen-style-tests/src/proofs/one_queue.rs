@@ -14,20 +14,15 @@ mod contenders;
 mod counter;
 mod judge;
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
 use lockkeeper_checkers::lives::Life;
 use lockkeeper_checkers::replay::replay;
 
 use self::contenders::{ContenderTask, Contenders, Libraries, TTL};
 use self::counter::{ContenderAct, ContenderKind, Counter, CounterEntry};
-use super::{Context, queues_empty};
-use crate::cluster::{Cluster, Options};
+use super::queues_empty;
 use crate::judge::grants;
 use crate::ledger::{self, Ledger};
-use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 const INCREMENTS: u64 = 1_500;
 const EACH: u32 = 10;

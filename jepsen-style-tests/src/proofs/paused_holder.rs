@@ -7,19 +7,11 @@
 //! guard and fence must corrupt the number. The holder stops itself, so that every pause hits exactly that place. Stale
 //! writes are counted in the store's own log of accepted writes.
 
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
-
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::disk_latency::DiskLatency;
 use crate::judge::Due;
 use crate::judge::pauses::{ExpectedProtection, PauseTrial, shows};
 use crate::postgres::{self, Postgres};
-use crate::record::{WorkerEvent, boot_us};
+use crate::proofs::prelude::*;
 use crate::store::Store;
-use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 pub(super) const ROUNDS: u32 = 4;
@@ -140,7 +132,7 @@ async fn one_pause(
     };
     let disk_latency = DiskLatency::begin(&context.dir)?;
     let mut holder = start("holder", TTL_MS, way.holder[(round as usize + 1) % 2], &[])?;
-    let read = |record: &crate::record::Record| matches!(record.what, WorkerEvent::Read { .. }).then_some(());
+    let read = |record: &Record| matches!(record.what, WorkerEvent::Read { .. }).then_some(());
     holder.told("its grant and its reading", PATIENCE, read).await?;
     is_stopped(&holder).await?;
     let paused_us = boot_us();
@@ -182,7 +174,7 @@ async fn one_pause(
     Ok((pause, busy))
 }
 
-fn until(record: &crate::record::Record) -> Option<u64> {
+fn until(record: &Record) -> Option<u64> {
     match record.what {
         WorkerEvent::Sure { until_ms } => Some(until_ms),
         _ => None,

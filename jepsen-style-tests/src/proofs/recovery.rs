@@ -7,21 +7,11 @@
 //! of the waiting process. It includes the rest of the dead session's timeout, which nobody may shorten, so it is also
 //! counted from the end of that session by the dead client's own reckoning.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
-use rand::Rng as _;
-use rand::rngs::StdRng;
-
+use super::TTL_MS;
 use super::failover::{self, Fault};
 use super::scenario::hand_over::{HandOver, HandOverOptions, PATIENCE};
-use super::{Context, TTL_MS};
-use crate::cluster::{Cluster, Options};
 use crate::net::proxy_net::ProxyNet;
-use crate::record::boot_us;
-use crate::stats::Summary;
-use crate::verdict::{Failed, ProofResult};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 100;
 /// For faults that are taken off again: longer than an election.

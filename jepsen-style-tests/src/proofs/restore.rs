@@ -6,24 +6,10 @@
 //! holder of before is told that its session is over; whatever is issued is new. Then the same from the data of one of
 //! three.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::Code;
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
-use nix::sys::signal::Signal;
-use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, Failure};
 use crate::process::run_command;
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 1;
 const WORKERS: usize = 4;
@@ -182,7 +168,7 @@ async fn goes_on(cluster: &Cluster, before: &Issued, must: &[String]) -> Result<
 }
 
 /// Starts clients that write and lock until they are told to stop.
-async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Vec<tokio::task::JoinHandle<()>>, Failed> {
+async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Vec<JoinHandle<()>>, Failed> {
     let apis = cluster.apis();
     let parent = apis[0].1.create(PARENT, &Create::default(), None).await;
     if let Err(failure) = parent
@@ -237,7 +223,7 @@ async fn acknowledged(issued: &Issued, count: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-async fn ended(issued: &Issued, workers: Vec<tokio::task::JoinHandle<()>>) -> Result<(), Failed> {
+async fn ended(issued: &Issued, workers: Vec<JoinHandle<()>>) -> Result<(), Failed> {
     issued.stop.store(true, Ordering::SeqCst);
     for worker in workers {
         worker.await.map_err(std::io::Error::other)?;

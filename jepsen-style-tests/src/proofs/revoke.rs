@@ -6,21 +6,12 @@
 mod attempt_log;
 mod holder;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
 use lockkeeper_api::access::{AccessChange, Resource, Right};
-use lockkeeper_api::nodes::Create;
-use tokio::task::JoinHandle;
 
-use super::Context;
 use super::access::{Administrator, TokenMade, enable, rule, with_token};
 use super::lock_cycles::LockCycles;
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, client_builder};
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::http::client_builder;
+use crate::proofs::prelude::*;
 use attempt_log::{AttemptLog, Latest};
 use holder::{DIGEST, Holder};
 

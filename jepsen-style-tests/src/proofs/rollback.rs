@@ -6,21 +6,14 @@
 //! notice is not tried: two of three nodes that are restored to one point while the third is down are what they were
 //! then. The trial begins when the third comes back.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use lockkeeper_api::cluster::Status;
-use lockkeeper_api::nodes::Create;
-use nix::sys::signal::Signal;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
 use crate::net::Listener;
 use crate::ports;
 use crate::process::Process;
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 1;
 const WRITES: u32 = 30;
@@ -446,7 +439,7 @@ async fn said_by_a_peer(cluster: &Cluster, leader: u64, node: u64) -> Result<(),
 /// The remedy: the node leaves, and its machine joins under a new id.
 async fn rejoin(cluster: &mut Cluster, leader: u64, node: u64) -> Result<(), Failed> {
     let api = cluster.api(leader);
-    let failed = |failure: crate::http::Failure| Failed::Broken(format!("the remedy: {failure}"));
+    let failed = |failure: Failure| Failed::Broken(format!("the remedy: {failure}"));
     api.remove_member(node).await.map_err(failed)?;
     let new = cluster.prepare_node(Some(node)).await?;
     cluster.spawn(new)?;

@@ -6,22 +6,12 @@
 //! Two kinds of clients: some ask each node themselves, and leave a node before it is stopped; others use the client
 //! library with all endpoints, and nobody tells them anything.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
 use lockkeeper_api::cluster::Status;
 use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
-use tokio::task::JoinHandle;
 
-use super::Context;
 use super::lock_cycles::LockCycles;
-use crate::cluster::{Cluster, Options};
-use crate::http::Api;
 use crate::ports;
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 /// The load goes on for so long between two steps.
 const BETWEEN: Duration = Duration::from_secs(1);

@@ -12,20 +12,11 @@ mod honest;
 mod judge;
 
 use std::io;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use lockkeeper_api::nodes::Create;
-use nix::sys::signal::Signal;
-use rand::Rng as _;
-
-use super::Context;
-use crate::cluster::{Cluster, Options};
 use crate::http::{client_builder, metric_sum};
 use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, LinkFault};
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 use authorities::{Authorities, Issuer, TlsState, Trust};
 use handshakes::{Expected, HandshakeSeen, look_until};
 use honest::HonestClients;

@@ -3,14 +3,9 @@
 //!
 //! The proof measures hand-offs per second of both, in alternating legs.
 
-use std::time::Duration;
-
-use super::Context;
 use super::scenario::{self, rows};
-use crate::cluster::{Cluster, Options};
 use crate::judge::streaks::{fair, streaks};
-use crate::record::{Record, WorkerEvent};
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use crate::proofs::prelude::*;
 use crate::workers::Worker;
 
 const LEGS: u32 = 6;

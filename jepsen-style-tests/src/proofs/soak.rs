@@ -19,22 +19,16 @@ mod report;
 mod samples;
 mod tally;
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::Code;
 use rand::seq::SliceRandom as _;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, Failure};
-use crate::verdict::{Failed, ProofResult, broken};
 use faults::{FaultCounts, Faults};
 use load::{Ledgers, Load, ROOT};
 use plan::Plan;
 use report::{Report, longest, report_line};
 use samples::{Lives, Measure, NodeSample, NotFlat, Sampling, judge, snapshots};
 use tally::{Tally, Total};
+
+use crate::proofs::prelude::*;
 
 /// Where nobody chose.
 const SECONDS: u64 = 30 * 60;

@@ -5,21 +5,12 @@
 //! - A request whose caller has chosen its id is answered "unknown", with the id, and keeps its place: the caller finds
 //!   it at another node. Clients of the library notice nothing.
 
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::locks::{Acquire, Acquired, Mode};
+use lockkeeper_api::locks::{Acquired, Mode};
 use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
-use nix::sys::signal::Signal;
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
-use crate::disk_latency::DiskLatency;
-use crate::http::{Answer, Api, CALL_WITHIN, Called, Failure};
-use crate::record::boot_us;
-use crate::stats::millis;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::http::{Answer, CALL_WITHIN, Called};
+use crate::proofs::prelude::*;
 
 pub(super) const ROUNDS: u32 = 2;
 /// Of sessions that are made for a request: what a request that is left behind holds the others up for.

@@ -2,8 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use futures::{SinkExt as _, StreamExt as _};
 use lockkeeper_tls::ClientConfig;
@@ -15,6 +13,8 @@ use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::socket::{self, Socket};
+
+use crate::proofs::prelude::*;
 
 /// How long the handshake, or an answer, may take.
 const WITHIN: Duration = Duration::from_secs(5);

@@ -9,16 +9,10 @@
 //! holders; the fence must keep the counter right all the same.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
-use super::Context;
-use crate::cluster::{Cluster, Options};
 use crate::judge::grants::GrantHistory;
-use crate::record::{Record, WorkerEvent, boot_us};
+use crate::proofs::prelude::*;
 use crate::store::Store;
-use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 const PROCESSES: u32 = 3;

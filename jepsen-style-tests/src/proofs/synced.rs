@@ -4,22 +4,12 @@
 //! written, and ended before anyone was told (`lockkeeper_checkers::sync_trace` has the rules). Then the same with the
 //! test-only switch that leaves the sync out, which the check must catch: a check that cannot fail shows nothing.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
+use lockkeeper_api::Data;
 use lockkeeper_api::cluster::{Member, Role};
-use lockkeeper_api::nodes::Create;
-use lockkeeper_api::{Code, Data};
 use lockkeeper_checkers::sync_trace::{self, Report};
-use nix::sys::signal::Signal;
 
-use super::Context;
-use crate::cluster::{Cluster, Options};
 use crate::disk::tracer_works;
-use crate::http::{Api, Failure};
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use crate::proofs::prelude::*;
 
 pub(super) const SECONDS: u64 = 10;
 const WRITERS_PER_NODE: usize = 4;

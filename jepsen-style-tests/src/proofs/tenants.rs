@@ -8,17 +8,13 @@
 mod flood;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::{Duration, Instant};
 
 use lockkeeper_api::access::{AccessChange, NamespaceLimits, Resource, Right};
 
-use super::Context;
 use super::access::{Administrator, enable, rule, with_token};
 use super::lock_cycles::LockCycles;
-use crate::cluster::{Cluster, Options};
-use crate::http::{Api, client_builder};
-use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::http::client_builder;
+use crate::proofs::prelude::*;
 use flood::{Flood, FloodClass};
 
 /// How long each class floods, and how long the calm before it is.

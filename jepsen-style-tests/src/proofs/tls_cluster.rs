@@ -1,11 +1,9 @@
 //! A cluster with TLS on all listeners: its configuration, and certificates made by `lockkeeper certs`.
 
-use std::path::Path;
-
 use lockkeeper_tls::TlsFiles;
 use tokio::process::Command;
 
-use crate::verdict::{Failed, broken};
+use crate::proofs::prelude::*;
 
 /// The name of the cluster in every configuration that the harness writes.
 pub(super) const CLUSTER: &str = "prove";

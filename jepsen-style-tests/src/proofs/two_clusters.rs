@@ -7,18 +7,15 @@
 //! session that was opened before the restored cluster began meets it after its own cluster was killed.
 
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 use lockkeeper_client::api::Code;
 use lockkeeper_client::{Client, Error, Options as ClientOptions, PreferredNode, Session, SessionOptions};
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use super::Context;
 use super::restore::{alone, text};
-use crate::cluster::{Cluster, Options};
 use crate::process::run_command;
-use crate::verdict::{Failed, ProofResult, broken, without_fault};
+use crate::proofs::prelude::*;
 
 const LOCK: &str = "two-clusters";
 const WITHIN: Duration = Duration::from_secs(30);

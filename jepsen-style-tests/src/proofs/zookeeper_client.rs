@@ -2,8 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_tls::ClientConfig;
@@ -16,6 +14,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use super::socket::{self, Socket};
+
+use crate::proofs::prelude::*;
 
 /// How long a connection, or an answer, may take.
 const WITHIN: Duration = Duration::from_secs(10);

@@ -1,19 +1,14 @@
 //! Workers of `lockkeeper cron` with shifted wall clocks, what their commands report, and the schedule's history.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
-use lockkeeper_api::Code;
 use lockkeeper_checkers::skip::has_programs;
 use lockkeeper_client::recipes::{EndedTick, OpenTick, ScheduleState, Tick, TickOutcome};
 
 use super::judge::Run;
-use crate::cluster::Cluster;
 use crate::process::Process;
-use crate::proofs::Context;
-use crate::verdict::{Failed, broken};
+use crate::proofs::prelude::*;
 
 /// Shifts what a process takes for the time of the day.
 const SHIM: &str = include_str!("../../../../crates/cli/tests/it/support/stepped_clock.c");

@@ -1,17 +1,16 @@
 //! The engines on databases. Each has one server, which is started again at once when it was killed or stopped: so
 //! others can take the lock while the slow holder still believes in its own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 use lockkeeper_engines_contract::Subject;
-use nix::sys::signal::Signal;
 
 use super::systems::{Fault, System, cannot, spent};
 use crate::postgres::{self, Postgres};
+use crate::proofs::prelude::*;
 use crate::servers::mariadb::MariaDb;
 use crate::servers::subjects::{MARIADB_OPTIONS, MySqlGetLock, MySqlTable, PostgresAdvisory, PostgresTable};
-use crate::verdict::Failed;
 
 type Started = Result<Box<dyn System>, Failed>;
 

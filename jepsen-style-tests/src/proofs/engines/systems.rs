@@ -3,27 +3,22 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkeeper_bench::spent_us;
 use lockkeeper_client::Client;
 use lockkeeper_engines::{LockEngine, LockkeeperEngine};
 use lockkeeper_engines_contract::Subject;
-use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
 use super::workload::LOCK;
 use super::{LEASE, SLOW_LEASE, databases};
-use crate::cluster::{Cluster, Options};
 use crate::postgres;
-use crate::proofs::Context;
+use crate::proofs::prelude::*;
 use crate::servers::mariadb;
 use crate::servers::redis::{self, Redis};
 use crate::servers::subjects::{RedisServers, RedlockServers, ZooKeeperServers};
 use crate::servers::zookeeper::{self, ZooKeeper};
-use crate::verdict::Failed;
 
 /// What happens while a slow holder holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,14 @@
 //! The work of one trial: clients that increment numbers under the lock, and a slow holder beside them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
 use lockkeeper_engines::{EngineError, Guard, LockEngine, LockRequest, Wait, lock};
-use parking_lot::Mutex;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::systems::{Fault, System};
 use super::{LEASE, SLOW_LEASE};
-use crate::verdict::{Failed, broken};
+
+use crate::proofs::prelude::*;
 
 const CLIENTS: usize = 8;
 /// Between the reading and the writing of a number, as a call to another machine would take.

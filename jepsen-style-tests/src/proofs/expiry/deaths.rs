@@ -1,27 +1,16 @@
 //! How long dead sessions stay: 1,000 of all kinds in a quiet cluster, and 1,000 whose clients die before three leaders
 //! in a row are killed.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::watch::ChangeKind;
-use rand::Rng as _;
-use rand::rngs::StdRng;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::super::Context;
 use super::kinds::{self, ActivityKind, Death, SessionHome};
 use super::{GRACE, SESSIONS};
-use crate::cluster::Cluster;
-use crate::disk_latency::{DiskLatency, Syncs};
-use crate::http::{Api, metric_sum};
-use crate::record::boot_us;
+use crate::disk_latency::Syncs;
+use crate::http::metric_sum;
+use crate::proofs::prelude::*;
 use crate::sse::{self, StreamItem};
-use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, broken, without_fault};
 
 const TIMEOUT: Duration = Duration::from_secs(6);
 /// Three leaders are killed and restarted within it.

@@ -2,21 +2,19 @@
 //! reports its last sign of life.
 
 use std::io;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::{Create, Kind as NodeKind};
+use lockkeeper_api::nodes::Kind as NodeKind;
 use lockkeeper_zookeeper::request::PathWatch;
 use lockkeeper_zookeeper::{ConnectRequest, Request};
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{ATTEMPT, EVERY};
-use crate::http::{Api, session_id};
+use crate::http::session_id;
+use crate::proofs::prelude::*;
 use crate::proofs::stream_client::StreamClient;
 use crate::proofs::zookeeper_client::ZooKeeperClient;
-use crate::verdict::{Failed, without_fault};
 
 /// What a client does until it dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,18 +1,14 @@
 //! A great many watches, ephemeral nodes, and names of locks.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use futures::future::try_join_all;
-use lockkeeper_api::locks::Acquire;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::cluster::Cluster;
-use crate::http::Api;
 use crate::net::{Endpoint, Listener};
 use crate::proofs::greedy::clients::{read_frame, zookeeper_exists, zookeeper_hello};
-use crate::verdict::{Failed, broken, without_fault};
+use crate::proofs::prelude::*;
 
 const WATCHES: i32 = 1_000_000;
 /// Of ZooKeeper's clients; one may have a hundred thousand.

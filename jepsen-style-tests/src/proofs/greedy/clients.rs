@@ -2,7 +2,6 @@
 //! is refused. They use raw sockets: no library would behave like this.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use lockkeeper_zookeeper::request::PathWatch;
@@ -10,9 +9,10 @@ use lockkeeper_zookeeper::{ConnectRequest, Request};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::task::JoinSet;
 
 use super::refusals::RefusalCounts;
+
+use crate::proofs::prelude::*;
 
 /// Where the greedy come from.
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 3));

@@ -3,16 +3,15 @@
 //! them is the servers' own, and counts.
 
 use std::process::{ExitCode, Stdio};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::task::JoinHandle;
 
 use super::clients::{Class, Target};
 use super::refusals::{RefusalCounts, RefusalsByKey};
-use crate::verdict::{Failed, broken};
+
+use crate::proofs::prelude::*;
 
 /// So long they may take to go.
 const GONE_WITHIN: Duration = Duration::from_secs(20);

@@ -1,23 +1,15 @@
 //! The honest client: a holder that keeps its lock and works, over one lasting connection and over new ones.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use lockkeeper_api::locks::Acquire;
-use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::clients::{read_frame, zookeeper_exists, zookeeper_hello};
-use crate::cluster::Cluster;
-use crate::http::{Api, Called};
+use crate::http::Called;
 use crate::net::{Endpoint, Listener};
-use crate::stats::Summary;
-use crate::verdict::Failed;
+use crate::proofs::prelude::*;
 
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
 const TIMEOUT_MS: u32 = 4_000;

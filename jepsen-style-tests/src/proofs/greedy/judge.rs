@@ -1,11 +1,10 @@
 //! Judges what was seen while a class of greedy clients was at work.
 
-use std::time::Duration;
-
 use super::clients::Class;
 use super::honest::HonestSamples;
 use super::refusals::RefusalsByKey;
-use crate::stats::{Summary, millis};
+
+use crate::proofs::prelude::*;
 
 /// Times as long as in calm that a call may take in 99 of 100 cases.
 const TIMES: u32 = 3;

@@ -1,12 +1,8 @@
 //! Refusals of the greedy clients, by the configuration key that each refusal names. A class that never met its share
 //! has tried nothing and proves nothing.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-
 use crate::http::metric_sum;
+use crate::proofs::prelude::*;
 
 /// How often each key was named.
 pub(super) type RefusalsByKey = BTreeMap<String, u64>;

@@ -3,17 +3,16 @@
 //! The good ones, and those of another authority, are made by `lockkeeper certs`. That never makes one which is not
 //! valid now, so these are signed here, with the key of the cluster's own authority.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::path::PathBuf;
+use std::time::SystemTime;
 
 use lockkeeper_tls::{ClientConfig, client_config};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use reqwest::ClientBuilder;
 
 use crate::http::client_builder;
+use crate::proofs::prelude::*;
 use crate::proofs::tls_cluster::{CLUSTER, environment, identity_files, make_certificates};
-use crate::verdict::Failed;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 

@@ -13,10 +13,9 @@ use super::attempts::{NO_ANSWER, WrongAttempt};
 use super::callers::random_token;
 use super::certificates::{Certificates, ClientIdentity};
 use super::target::{AttackTarget, LOCK};
-use crate::cluster::Cluster;
 use crate::http::new_client;
 use crate::net::Listener;
-use crate::verdict::Failed;
+use crate::proofs::prelude::*;
 
 const REFUSED: &[&str] = &[NO_ANSWER];
 /// A listener with TLS says so to a client that speaks without.

@@ -1,17 +1,14 @@
 //! A TCP proxy that keeps every byte that passes, as somebody on the network between would.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ports;
-use crate::verdict::Failed;
+use crate::proofs::prelude::*;
 
 /// What passed, each direction of each connection for itself.
 #[derive(Clone, Default)]

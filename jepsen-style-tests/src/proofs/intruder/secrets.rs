@@ -1,9 +1,6 @@
 //! Where the secrets turn up: everything that an intruder could read is searched for each of them.
 
-use std::path::Path;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
+use crate::proofs::prelude::*;
 
 /// Shorter texts would be found by chance.
 const LEAST_BYTES: usize = 12;

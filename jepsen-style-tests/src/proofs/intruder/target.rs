@@ -1,18 +1,13 @@
 //! What is attacked: a lock that somebody holds, a gate under way, nodes, and the session that has them.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
+use lockkeeper_api::Data;
 use lockkeeper_api::access::TokenInfo;
 use lockkeeper_api::gates::{Begin, Gate, GateView};
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
-use lockkeeper_api::{Code, Data};
 use reqwest::Method;
 
 use super::secrets::Secrets;
-use crate::http::{Api, Failure, RepeatableChange};
-use crate::verdict::{Failed, broken};
+use crate::http::RepeatableChange;
+use crate::proofs::prelude::*;
 
 /// Far longer than a run.
 const TIMEOUT_MS: u32 = 600_000;

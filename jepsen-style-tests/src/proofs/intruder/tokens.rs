@@ -1,14 +1,11 @@
 //! Who may do what in the attacked cluster, and the tokens of all of them.
 
-use std::time::{Duration, Instant};
-
 use lockkeeper_api::access::{Resource, Right};
 use reqwest::ClientBuilder;
 
 use super::secrets::Secrets;
-use crate::http::Api;
 use crate::proofs::access::{Administrator, TokenMade, rule, with_token};
-use crate::verdict::{Failed, broken};
+use crate::proofs::prelude::*;
 
 /// The owner's identity of ZooKeeper's digest scheme, as credentials and as the principal that they prove.
 pub(super) const PASSWORD: &str = "keeper:willow-7f3a9c51d000";

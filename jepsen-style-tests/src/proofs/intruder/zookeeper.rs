@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use lockkeeper_api::Credential;
@@ -18,8 +17,8 @@ use super::attempts::Tally;
 use super::certificates::{Certificates, ClientIdentity};
 use super::target::{AttackTarget, NODE};
 use super::tokens::{PASSWORD, PASSWORD_ELSEWHERE};
+use crate::proofs::prelude::*;
 use crate::proofs::zookeeper_client::ZooKeeperClient;
-use crate::verdict::{Failed, broken};
 
 const TIMEOUT_MS: i32 = 10_000;
 const WRONG_PASSWORD: &str = "keeper:a-guessed-password";

@@ -2,15 +2,13 @@
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 use crate::ports;
 use crate::process::Process;
-use crate::verdict::{Failed, broken};
+use crate::proofs::prelude::*;
 
 const PAGE: &str = include_str!("../../../../docs/operate.md");
 /// Begins a line that says what the block prints.

@@ -2,19 +2,15 @@
 //! library in this process. All do the same: take the lock, read the counter, wait, write the number plus one under
 //! their token, release.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use lockkeeper_client::{Client, Error, Session, SessionOptions};
-use tokio::task::JoinSet;
 
 use super::counter::{Caller, ContenderKind, Counter, Who};
-use crate::cluster::Cluster;
 use crate::process::Process;
+use crate::proofs::prelude::*;
 use crate::run::programs::checkout;
-use crate::verdict::{Failed, broken};
 use crate::work::client_at;
 
 /// The timeout of every session: the most that the ZooKeeper listener gives here.

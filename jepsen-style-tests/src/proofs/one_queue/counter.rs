@@ -8,23 +8,16 @@
 //! What it must never do is help the lock: reading under a token fences nobody off, so that two holders at once *can*
 //! lose an update.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::SeedableRng as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
 
-use crate::record::boot_us;
-use crate::verdict::Failed;
+use crate::proofs::prelude::*;
 
 /// No line is longer.
 const LINE_BYTES: u64 = 1_024;

@@ -1,14 +1,8 @@
 //! When what was attempted, by which way, and whether it succeeded.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
-use crate::stats::millis;
-use crate::verdict::{Failed, broken};
+use crate::proofs::prelude::*;
 
 /// One attempt.
 #[derive(Clone, Debug)]

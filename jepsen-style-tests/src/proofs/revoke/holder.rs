@@ -2,29 +2,21 @@
 //! lock, and has a connection of ZooKeeper's protocol at one node under an identity of its digest scheme.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockkeeper_api::Code;
-use lockkeeper_api::locks::Acquire;
 use lockkeeper_zookeeper::request::SetDataRequest;
 use lockkeeper_zookeeper::{ConnectRequest, Request};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use super::attempt_log::AttemptLog;
 use super::{SESSION_TIMEOUT_MS, apis};
-use crate::cluster::Cluster;
-use crate::http::{Api, Called, Failure, RepeatableChange};
+use crate::http::{Called, RepeatableChange};
 use crate::net::Listener;
 use crate::proofs::access::TokenMade;
+use crate::proofs::prelude::*;
 use crate::proofs::stream_client::{StreamClient, StreamFailure};
 use crate::proofs::zookeeper_client::ZooKeeperClient;
-use crate::stats::millis;
-use crate::verdict::{Failed, broken};
 
 /// The way that an identity of the digest scheme comes.
 pub(super) const ZOOKEEPER: &str = "ZooKeeper";

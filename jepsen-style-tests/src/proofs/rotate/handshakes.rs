@@ -2,18 +2,16 @@
 //! member, at that for peers. What a node trusts and which certificate it serves shows in this and nowhere else.
 
 use std::fmt;
-use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use lockkeeper_tls::{causes, tls_failure};
 use reqwest::{RequestBuilder, Response};
 
 use super::authorities::{Authorities, Issuer, TlsState, Trust};
-use crate::cluster::Cluster;
 use crate::http::client_builder;
 use crate::net::Listener;
+use crate::proofs::prelude::*;
 use crate::proofs::tls_cluster::CLUSTER;
-use crate::verdict::Failed;
 
 const WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(250);

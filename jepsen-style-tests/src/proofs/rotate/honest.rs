@@ -1,22 +1,14 @@
 //! The honest clients: some take and give back locks over HTTP, over lasting connections and over a new one for each
 //! request, and one holds a lock and works over one session stream that it never opens again.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::Create;
 use serde_json::json;
-use tokio::task::JoinHandle;
 
 use super::authorities::{Authorities, TlsState};
-use crate::cluster::Cluster;
-use crate::http::{Api, Failure, client_builder};
+use crate::http::client_builder;
 use crate::net::Listener;
 use crate::proofs::lock_cycles::{CycleWork, LockCycles};
+use crate::proofs::prelude::*;
 use crate::proofs::stream_client::{StreamClient, StreamFailure};
-use crate::verdict::{Failed, broken};
 
 /// The lock of each client that works over HTTP.
 const LOCKS: [&str; 4] = ["rotate-1", "rotate-2", "rotate-3", "rotate-4"];

@@ -1,10 +1,9 @@
 //! Judges what was seen while the certificates were replaced.
 
-use std::time::Duration;
-
 use super::handshakes::{HandshakeOutcome, HandshakeSeen};
 use super::honest::HonestWork;
-use crate::stats::millis;
+
+use crate::proofs::prelude::*;
 
 /// An honest client may wait no longer from one cycle to the next.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);

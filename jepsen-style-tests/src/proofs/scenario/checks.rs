@@ -1,17 +1,12 @@
 //! The checks. Each gives its part of the last line.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use lockkeeper_checkers::lives::Life;
 use lockkeeper_checkers::replay::{Replay, inside, token_of};
 
 use super::{At, Evidence, LockCheck, LockWork, Strike, Strikes};
 use crate::judge::streaks::{Fairness, fair, streaks};
 use crate::judge::{counts, grants};
-use crate::record::{Record, WorkerEvent};
-use crate::stats::{Summary, millis};
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::proofs::prelude::*;
 
 /// The checks that every row gets.
 pub(super) const EVERY: &[LockCheck] = &[no_call_failed_by_itself, nothing_left, wake_ups, no_standstill, struck];
@@ -234,7 +229,7 @@ fn struck(seen: &Evidence<'_>) -> ProofResult {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use Path;
 
     use lockkeeper_checkers::replay::Promotion;
 

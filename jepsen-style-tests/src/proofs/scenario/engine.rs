@@ -1,23 +1,17 @@
 //! Runs a row: sets the stage, plays the script, gathers the evidence, and lets the checks judge it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 use lockkeeper_checkers::lives::lives;
 use lockkeeper_checkers::replay::{Promotion, replay};
-use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
 use super::{At, Crew, Evidence, LockWork, Scenario, Strike, Strikes, checks};
-use crate::cluster::{Cluster, Options};
-use crate::disk_latency::DiskLatency;
 use crate::judge::grants::GrantHistory;
 use crate::ledger::{self, Ledger};
-use crate::proofs::{Context, queues_empty};
-use crate::record::{Record, WorkerEvent, boot_us};
+use crate::proofs::prelude::*;
+use crate::proofs::queues_empty;
 use crate::sampler::Sampler;
-use crate::verdict::{Failed, ProofResult, broken};
 use crate::workers::Worker;
 
 /// Until a process of clients has its first session.

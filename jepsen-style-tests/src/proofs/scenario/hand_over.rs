@@ -4,16 +4,8 @@
 //! Each of these proofs does something to the holder and says when the next may have the lock
 //! ([`crate::judge::Due`]).
 
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
-
-use crate::cluster::Cluster;
 use crate::net::{Endpoint, Listener};
-use crate::proofs::Context;
-use crate::record::{Record, WorkerEvent};
-use crate::stats::millis;
-use crate::verdict::{Failed, broken};
+use crate::proofs::prelude::*;
 use crate::workers::Worker;
 
 /// How long either is waited for.

@@ -28,18 +28,13 @@ mod engine;
 pub(super) mod hand_over;
 pub(super) mod rows;
 
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Duration;
-
 use lockkeeper_checkers::lives::Life;
 use lockkeeper_checkers::replay::Replay;
 
 use crate::disk_latency::Syncs;
 use crate::judge::counts::CalmWindow;
 use crate::judge::grants::GrantHistory;
-use crate::record::Record;
-use crate::verdict::ProofResult;
+use crate::proofs::prelude::*;
 
 pub(super) use engine::{run, run_on};
 

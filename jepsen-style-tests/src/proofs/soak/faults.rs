@@ -1,16 +1,12 @@
 //! Carries out the faults of the plan, one at a time, and says when their traces are gone.
 
-use std::time::{Duration, Instant};
-
 use lockkeeper_client::{Client, Options};
-use nix::sys::signal::Signal;
 
 use super::plan::{FaultKind, Plan, PlannedFault, Victim};
 use super::samples::Lives;
 use super::tally::Tally;
-use crate::cluster::Cluster;
 use crate::log::RunLog;
-use crate::verdict::Failed;
+use crate::proofs::prelude::*;
 
 /// How long a killed node stays down, and a paused one still: longer than an election, shorter than a session lives.
 const DOWN_FOR: Duration = Duration::from_secs(1);

@@ -3,9 +3,6 @@
 //! was acknowledged before.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use lockkeeper_client::api::nodes::{Create, Kind, SetData};
 use lockkeeper_client::api::watch::Change;
@@ -14,10 +11,10 @@ use lockkeeper_client::locks::kind::Exclusive;
 use lockkeeper_client::{
     Client, Error, Guard, Options, PreferredNode, Reading, Session, SessionOptions, WatchItem, WatchOptions,
 };
-use tokio::task::JoinHandle;
 
 use super::tally::{Operation, Tally};
-use crate::verdict::{Failed, broken};
+
+use crate::proofs::prelude::*;
 
 /// Where everything is.
 pub(super) const ROOT: &str = "/soak";

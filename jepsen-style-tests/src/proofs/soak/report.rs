@@ -1,7 +1,7 @@
 //! The report of a soak: samples and rates as CSV, the verdict as JSON, and a plot.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lockkeeper_bench::{TimeChart, time_charts};
 use serde_json::json;
@@ -10,10 +10,8 @@ use super::faults::FaultCounts;
 use super::plan::Plan;
 use super::samples::{Measure, NodeSample};
 use super::tally::{Rate, operations};
-use crate::proofs::Context;
+use crate::proofs::prelude::*;
 use crate::record::wall_ms;
-use crate::stats::millis;
-use crate::verdict::Failed;
 
 /// What a soak has to report.
 pub(super) struct Report<'a> {
@@ -74,7 +72,7 @@ impl Report<'_> {
     fn rates_csv(&self) -> String {
         let mut text = "minute,operation,count,per_second,p50_ms,p99_ms,max_ms\n".to_owned();
         for rate in self.rates {
-            let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
+            let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
             let (count, took) = (rate.took.count, rate.took);
             let _ = writeln!(
                 text,
@@ -142,6 +140,6 @@ pub(super) fn report_line(directory: &Path) -> String {
 }
 
 /// A call that took longest.
-pub(super) fn longest((took, what): (std::time::Duration, &str)) -> String {
+pub(super) fn longest((took, what): (Duration, &str)) -> String {
     format!("{} ({what})", millis(took))
 }

@@ -1,21 +1,15 @@
 //! What each node takes, looked at again and again: memory, files, threads and CPU time of its process, its data
 //! directory, and what its metrics say of log and snapshots.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
-use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::task::JoinHandle;
 
 use super::flat::{Point, Trend};
 use super::tally::Tally;
-use crate::cluster::Cluster;
-use crate::http::{Api, metric_sum};
+use crate::http::metric_sum;
 use crate::proofs::footprint::sum_below;
-use crate::verdict::Failed;
+use crate::proofs::prelude::*;
 
 /// A node that does not give its metrics by then is sampled without them.
 const METRICS_WITHIN: Duration = Duration::from_secs(1);

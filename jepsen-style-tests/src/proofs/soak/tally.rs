@@ -1,14 +1,10 @@
 //! What the clients saw: how often each operation was carried out, how long it took, and what went wrong. Each minute
 //! is summed up when it is over, so that a run of a day keeps no more measurements than one of an hour.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
-use crate::stats::{Summary, millis};
+use crate::proofs::prelude::*;
 
 /// A last part of a minute that is shorter has no rate: the clients are ending.
 const LEAST_PART_S: f64 = 10.0;

@@ -1,20 +1,13 @@
 //! The noisy tenant: closed loops at every node that go on whatever they are told, and a holder of the same namespace
 //! that keeps, verifies and gives back meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
-
+use lockkeeper_api::Data;
 use lockkeeper_api::access::NamespaceLimits;
-use lockkeeper_api::locks::Acquire;
-use lockkeeper_api::nodes::{Create, Kind};
-use lockkeeper_api::{Code, Data};
-use parking_lot::Mutex;
-use tokio::task::JoinSet;
+use lockkeeper_api::nodes::Kind;
 
 use super::NOISY;
-use crate::http::{Api, Failure};
-use crate::verdict::Failed;
+
+use crate::proofs::prelude::*;
 
 /// Clients at each node.
 const CLIENTS: usize = 32;

@@ -1,0 +1,24 @@
+//! What the proofs speak of all the time, for all of them to name.
+
+pub(super) use std::collections::{BTreeMap, BTreeSet};
+pub(super) use std::path::Path;
+pub(super) use std::sync::Arc;
+pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(super) use std::time::{Duration, Instant};
+
+pub(super) use lockkeeper_api::Code;
+pub(super) use lockkeeper_api::locks::Acquire;
+pub(super) use lockkeeper_api::nodes::Create;
+pub(super) use nix::sys::signal::Signal;
+pub(super) use parking_lot::Mutex;
+pub(super) use rand::Rng as _;
+pub(super) use rand::rngs::StdRng;
+pub(super) use tokio::task::{JoinHandle, JoinSet};
+
+pub(super) use super::Context;
+pub(super) use crate::cluster::{Cluster, Options};
+pub(super) use crate::disk_latency::DiskLatency;
+pub(super) use crate::http::{Api, Failure};
+pub(super) use crate::record::{Record, WorkerEvent, boot_us};
+pub(super) use crate::stats::{Summary, millis};
+pub(super) use crate::verdict::{Failed, ProofResult, broken, without_fault};
