@@ -16,7 +16,6 @@ use lockkeeper_engines::{Capabilities, Capability};
 
 use self::systems::{Fault, SYSTEMS, System, SystemKind};
 use self::workload::{Trial, TrialResult};
-
 use crate::proofs::prelude::*;
 
 pub(super) const SECONDS: u64 = 3;

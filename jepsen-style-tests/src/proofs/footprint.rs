@@ -8,7 +8,6 @@ use std::fs::Metadata;
 
 use super::greedy::rss_mib;
 use super::group_commit;
-
 use crate::proofs::prelude::*;
 
 /// Of lock cycles.

@@ -13,7 +13,6 @@ use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::socket::{self, Socket};
-
 use crate::proofs::prelude::*;
 
 /// How long the handshake, or an answer, may take.

@@ -14,7 +14,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use super::socket::{self, Socket};
-
 use crate::proofs::prelude::*;
 
 /// How long a connection, or an answer, may take.

@@ -2,20 +2,16 @@
 //! classification of failures. It must never call an outcome certain that is not.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use lockkeeper_client::api::Code;
-use lockkeeper_client::api::nodes::Create;
 use lockkeeper_client::recipes::RecipeError;
-use lockkeeper_client::{Client, Error, Options, PreferredNode, Session, SessionOptions};
+use lockkeeper_client::{Error, Options, PreferredNode, SessionOptions};
+use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use rand::{Rng as _, SeedableRng as _};
-use serde::Serialize;
 use serde_json::json;
 
-use super::{ClientContext, OpenOp};
 use crate::http::{Api, Failure, new_client};
+use crate::workload::prelude::*;
 
 /// How long one node is given for an answer. Shorter than a session lives, so that a frozen node does not cost one.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(1);

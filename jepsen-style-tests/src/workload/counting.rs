@@ -6,21 +6,17 @@
 //! refuse. The control does neither. Under faults that stop a holder it must lose updates.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use lockkeeper_client::api::locks::Mode;
-use lockkeeper_client::{Guard, Session};
-use rand::Rng as _;
+use lockkeeper_client::Guard;
 
-use super::lock_client::{EMPTY_WITHIN, LEAVE_PERCENT, LockClient, asks, under, view_all};
-use super::{ClientContext, ExpectedVerdict, Facts, Recorded, Workload};
-use crate::check::{Check, fenced, locks};
-use crate::history::ops::{self, NumberWrite, StoreContents, TokenRef};
+use super::ExpectedVerdict;
+use super::lock_client::{EMPTY_WITHIN, LEAVE_PERCENT, asks, under, view_all};
+use crate::check::{fenced, locks};
+use crate::history::ops::{NumberWrite, StoreContents};
 use crate::postgres::{self, Postgres};
 use crate::store::{OpenStore, Store};
+use crate::workload::prelude::*;
 
 const NUMBERS: [&str; 3] = ["jepsen/number-1", "jepsen/number-2", "jepsen/number-3"];
 /// The control has more of them, so that hardly a pause misses all of their holders.

@@ -5,25 +5,15 @@
 //!
 //! An office is a lock, so the candidates' operations are recorded like those of lock clients and get the same checks.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use async_trait::async_trait;
-use lockkeeper_checkers::lives::{self, Life};
+use lockkeeper_checkers::lives;
 use lockkeeper_checkers::places::{Places, places};
-use lockkeeper_client::Session;
-use lockkeeper_client::api::locks::Mode;
 use lockkeeper_client::recipes::{Leader, Leadership};
-use rand::Rng as _;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::client_kit::{ClientKit, sure_recipe};
-use super::lock_client::{EMPTY_WITHIN, LockClient, asks, under, view_all};
-use super::{ClientContext, Facts, Recorded, Recorder, Workload};
-use crate::check::{Check, locks};
-use crate::history::ops::{self, Granted, TokenRef};
-use crate::history::{Completion, History};
+use super::client_kit::sure_recipe;
+use super::lock_client::{EMPTY_WITHIN, asks, under, view_all};
+use crate::check::locks;
+use crate::history::History;
+use crate::workload::prelude::*;
 
 const OFFICES: [&str; 2] = ["jepsen/a", "jepsen/b"];
 const LOCKS: [&str; 2] = ["elections/jepsen/a", "elections/jepsen/b"];

@@ -3,19 +3,15 @@
 //! It must never record an invocation after the request was sent, and never call an outcome certain that is not.
 
 use std::future::Future;
-use std::time::Duration;
 
-use lockkeeper_client::api::Code;
-use lockkeeper_client::api::locks::{Mode, Released, Verified};
-use lockkeeper_client::api::nodes::{Create, Kind};
+use lockkeeper_client::api::locks::{Released, Verified};
+use lockkeeper_client::api::nodes::Kind;
 use lockkeeper_client::locks::Guard;
-use lockkeeper_client::{Client, Error, Session, SessionState, safety_margin};
-use serde_json::Value;
+use lockkeeper_client::{Error, SessionState, safety_margin};
 
-use super::client_kit::{self, ClientKit, sure_read};
-use super::{ClientContext, OpenOp, Recorder};
-use crate::history::ops::{self, AcquireRequest, AliveUntil, Granted, QueueView, SessionEnded, SessionRef, TokenRef};
-use crate::record::boot_us;
+use super::client_kit::{self, sure_read};
+use crate::history::ops::{AcquireRequest, QueueView, SessionEnded};
+use crate::workload::prelude::*;
 
 pub(super) struct LockClient {
     pub(super) kit: ClientKit,

@@ -8,23 +8,16 @@
 //! Nobody may be granted their lock before the delay has passed by the replicated clock, which is read where it shows:
 //! the end of a kept place in the lock's view, and the time of a node that the next holder makes.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
-use async_trait::async_trait;
-use lockkeeper_client::api::locks::{Acquire, Mode};
-use lockkeeper_client::api::nodes::{Create, Kind};
+use lockkeeper_client::api::locks::Acquire;
+use lockkeeper_client::api::nodes::Kind;
 use lockkeeper_client::locks::{Guard, WriteGuard};
-use lockkeeper_client::{Error, Lock, Session};
-use rand::Rng as _;
+use lockkeeper_client::{Error, Lock};
 use rand::seq::IndexedRandom as _;
-use serde_json::Value;
 
-use super::client_kit::ClientKit;
-use super::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT, LockClient, asks, end_failed, under};
-use super::{ClientContext, Facts, Recorded, Workload};
-use crate::check::{Check, locks};
-use crate::history::ops::{self, AcquireRequest, ClockReading, Granted, KeptPlace, TokenRef};
+use super::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT, asks, end_failed, under};
+use crate::check::locks;
+use crate::history::ops::{AcquireRequest, ClockReading, KeptPlace};
+use crate::workload::prelude::*;
 
 const LONGEST_WAIT_MS: u64 = 1_500;
 

@@ -11,6 +11,7 @@ mod ephemerals;
 mod gate;
 mod lock_client;
 mod locks;
+mod prelude;
 mod queue;
 mod register;
 mod watches;

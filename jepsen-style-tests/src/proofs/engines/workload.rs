@@ -7,7 +7,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::systems::{Fault, System};
 use super::{LEASE, SLOW_LEASE};
-
 use crate::proofs::prelude::*;
 
 const CLIENTS: usize = 8;

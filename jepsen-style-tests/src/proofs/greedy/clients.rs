@@ -11,7 +11,6 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::refusals::RefusalCounts;
-
 use crate::proofs::prelude::*;
 
 /// Where the greedy come from.

@@ -10,7 +10,6 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use super::clients::{Class, Target};
 use super::refusals::{RefusalCounts, RefusalsByKey};
-
 use crate::proofs::prelude::*;
 
 /// So long they may take to go.

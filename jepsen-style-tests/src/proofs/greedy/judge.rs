@@ -3,7 +3,6 @@
 use super::clients::Class;
 use super::honest::HonestSamples;
 use super::refusals::RefusalsByKey;
-
 use crate::proofs::prelude::*;
 
 /// Times as long as in calm that a call may take in 99 of 100 cases.

@@ -2,7 +2,6 @@
 
 use super::handshakes::{HandshakeOutcome, HandshakeSeen};
 use super::honest::HonestWork;
-
 use crate::proofs::prelude::*;
 
 /// An honest client may wait no longer from one cycle to the next.

@@ -13,7 +13,6 @@ use lockkeeper_client::{
 };
 
 use super::tally::{Operation, Tally};
-
 use crate::proofs::prelude::*;
 
 /// Where everything is.

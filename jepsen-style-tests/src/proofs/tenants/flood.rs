@@ -6,7 +6,6 @@ use lockkeeper_api::access::NamespaceLimits;
 use lockkeeper_api::nodes::Kind;
 
 use super::NOISY;
-
 use crate::proofs::prelude::*;
 
 /// Clients at each node.

@@ -1,13 +1,9 @@
 //! Checks lists by what was appended, what was read on the way, and what is there at the end.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::{APPEND, Element, LISTS, List, READ, ROW, ROW_READ, Row};
-use crate::check::Check;
 use crate::check::model::{self, NodeOp, Reply};
 use crate::check::wgl::{self, AppendList, ListAnswer, ListAsk, Operation};
-use crate::history::{Completion, Op};
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 /// One element's addition.
 #[derive(Clone, Debug)]

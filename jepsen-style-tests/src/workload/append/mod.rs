@@ -8,22 +8,14 @@
 
 mod check;
 
-use async_trait::async_trait;
 use futures::future::join;
-use lockkeeper_client::api::Code;
-use lockkeeper_client::api::Data;
-use lockkeeper_client::api::nodes::{Changed, Create, Node, SetData};
-use lockkeeper_client::{Client, Error, Reading, Session};
-use rand::Rng as _;
+use lockkeeper_client::api::nodes::{Changed, Node, SetData};
+use lockkeeper_client::{Error, Reading};
 use reqwest::Method;
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
-use super::client_kit::{ATTEMPT, Certainty, ClientKit, end, sure, sure_once, sure_read};
-use super::{ClientContext, Facts, Recorded, Workload};
-use crate::check::Check;
+use super::client_kit::{ATTEMPT, Certainty, end, sure_once, sure_read};
 use crate::http::{Called, RepeatableChange};
-use crate::record::boot_us;
+use crate::workload::prelude::*;
 
 const LISTS: &str = "/appended";
 const ROWS: &str = "/rows";

@@ -1,15 +1,10 @@
 //! Checks sessions and the nodes they owned: by the log, by the clocks of the clients that kept them alive, and by the
 //! nodes' answers.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use lockkeeper_checkers::lives::{self, Life};
+use lockkeeper_checkers::lives;
 
 use super::{CLOSE, DELETE, DIRECTORIES, GONE, LIST, Listed, Owned, SessionGone};
-use crate::check::Check;
-use crate::history::ops::SessionRef;
-use crate::history::{Completion, Event, Op, SessionLife};
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 /// What the log has of one session.
 #[derive(Debug, Default)]

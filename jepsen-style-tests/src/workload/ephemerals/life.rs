@@ -1,22 +1,14 @@
 //! One session, from its opening to its end of one of three kinds.
 
-use std::time::Duration;
-
-use lockkeeper_client::Session;
-use lockkeeper_client::api::nodes::{Changed, Create, Deleted, Kind};
-use lockkeeper_client::api::{Code, Data};
+use lockkeeper_client::api::nodes::{Changed, Deleted, Kind};
 use lockkeeper_client::recipes::Membership;
-use rand::Rng as _;
 use reqwest::Method;
-use uuid::Uuid;
 
 use super::{CLOSE, CREATE, DELETE, DIRECTORIES, GONE, GROUP, Owned, SessionGone, list};
-use crate::history::ops::{self, AliveUntil, SessionRef};
 use crate::http::{Api, Failure, RepeatableChange};
-use crate::record::boot_us;
-use crate::workload::Recorder;
-use crate::workload::client_kit::{ATTEMPT, ClientKit, end, sure, sure_once, sure_recipe};
+use crate::workload::client_kit::{ATTEMPT, end, sure_once, sure_recipe};
 use crate::workload::lock_client;
+use crate::workload::prelude::*;
 
 /// How long a silent session is looked at.
 const LOOK: Duration = Duration::from_secs(12);

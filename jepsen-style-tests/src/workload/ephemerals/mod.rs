@@ -9,13 +9,10 @@ mod check;
 mod life;
 pub(super) mod zookeeper;
 
-use async_trait::async_trait;
 use lockkeeper_client::Reading;
-use serde::{Deserialize, Serialize};
 
-use super::client_kit::{ClientKit, end, sure};
-use super::{ClientContext, Facts, Recorded, Workload};
-use crate::check::Check;
+use super::client_kit::end;
+use crate::workload::prelude::*;
 
 /// Where ephemeral nodes are; the last is the group.
 const DIRECTORIES: [&str; 3] = ["/ephemerals/a", "/ephemerals/b", GROUP];

@@ -3,22 +3,14 @@
 //! polls one node until the session's nodes are gone: from then on none of them may be there, and that node must not
 //! let the session in again.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use async_trait::async_trait;
-use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 use tokio::time::Instant;
 use zookeeper_client::{Client, Error, SessionInfo};
 
 use super::{CLOSE, CREATE, DELETE, DIRECTORIES, GONE, GROUP, LIST, Listed, Owned, SessionGone, check};
-use crate::check::Check;
-use crate::history::ops::SessionRef;
-use crate::record::boot_us;
-use crate::workload::client_kit::{ClientKit, end};
+use crate::workload::client_kit::end;
+use crate::workload::prelude::*;
 use crate::workload::zookeeper::visit::{EPHEMERAL, Leave, PERSISTENT, SessionOver, Visit, sure, zxid};
-use crate::workload::{ClientContext, Facts, Recorded, Workload};
 
 /// How long a silent session is looked at.
 const LOOK: Duration = Duration::from_secs(12);

@@ -1,13 +1,10 @@
 //! Gates as seen from outside: each is one object that is begun, finished or failed, and freed when its worker's
 //! session ends. Of the servers' own order only the end of a session is believed.
 
-use std::collections::BTreeMap;
-
 use super::{BEGIN, BODY, FAIL, FINISH, GateReply, GateRun, Key, ONCE};
+use crate::check::locks;
 use crate::check::wgl::{self, GateAnswer, GateAsk, LatestEffect, Operation, OperationOf};
-use crate::check::{Check, locks};
-use crate::history::{Completion, Op};
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 const NAME: &str = "linearizable gates, as a black box";
 const PROMISES: &str = "P7 P9";

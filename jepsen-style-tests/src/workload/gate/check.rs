@@ -1,11 +1,7 @@
 //! Checks gates by their clients' answers and by the clocks of the sessions that held them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::{BEGIN, BODY, FAIL, FINISH, FREED, Freed, GateReply, GateRun, Key, ONCE, black_box, result_of};
-use crate::check::Check;
-use crate::history::{Completion, Op, SessionLife};
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
     match GateHistory::of(run, &run.history.ops()) {

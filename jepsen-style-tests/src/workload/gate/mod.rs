@@ -5,23 +5,15 @@
 mod black_box;
 mod check;
 
-use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use async_trait::async_trait;
+use lockkeeper_client::Error;
 use lockkeeper_client::recipes::{Begun as How, Gate, GateTicket, OnceError};
-use lockkeeper_client::{Error, Session};
-use rand::Rng as _;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::client_kit::{Certainty, sure};
-use super::lock_client::{LockClient, end_failed};
-use super::{ClientContext, Facts, OpenOp, Recorded, Workload};
-use crate::check::Check;
-use crate::record::boot_us;
+use super::client_kit::Certainty;
+use super::lock_client::end_failed;
+use crate::workload::prelude::*;
 
 /// How long a key is in use, in microseconds.
 const WINDOW_US: u64 = 400_000;

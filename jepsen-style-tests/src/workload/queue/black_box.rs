@@ -2,13 +2,10 @@
 //! Of the servers' own order only the end of a session is believed. A delivery whose answer was lost may be of any
 //! item, so it shows only in the attempt number of the next one.
 
-use std::collections::BTreeMap;
-
 use super::{ACK, BACK, PUT, QueueItem, TAKE, Taken, Taker};
+use crate::check::locks;
 use crate::check::wgl::{self, ItemAsk, ItemDone, Operation, OperationOf};
-use crate::check::{Check, locks};
-use crate::history::{Completion, Op};
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 const NAME: &str = "linearizable items, as a black box";
 const PROMISES: &str = "P1 P7 P9";

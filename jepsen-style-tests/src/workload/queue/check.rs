@@ -1,13 +1,9 @@
 //! Checks a queue by what was put, delivered and acknowledged, and by the log of its items and claims.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use lockkeeper_checkers::lives::{self, Life};
+use lockkeeper_checkers::lives;
 
 use super::{ACK, BACK, LEFT, Named, PATH, PUT, QueueItem, TAKE, Taken, Taker, black_box};
-use crate::check::Check;
-use crate::history::{Completion, Op};
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 /// A put that was acknowledged.
 #[derive(Debug)]

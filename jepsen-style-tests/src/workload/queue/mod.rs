@@ -5,20 +5,10 @@
 mod black_box;
 mod check;
 
-use std::time::Duration;
-
-use async_trait::async_trait;
-use lockkeeper_client::Session;
 use lockkeeper_client::recipes::{Delivery, Queue, RecipeError};
-use rand::Rng as _;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::client_kit::sure_recipe;
-use super::lock_client::LockClient;
-use super::{ClientContext, Facts, OpenOp, Recorded, Workload};
-use crate::check::Check;
-use crate::record::boot_us;
+use crate::workload::prelude::*;
 
 /// Where the queue is.
 const PATH: &str = "/queues/jepsen";

@@ -1,16 +1,10 @@
 //! Checks registers in three ways: each key as one object seen from outside, by the zxids of the log, and one answer
 //! against the other where a change was requested twice.
 
-use std::collections::BTreeMap;
-
-use lockkeeper_client::api::Code;
-
 use super::{ROOT, RegisterCall, RegisterReply, RegisterRequest, path};
-use crate::check::Check;
 use crate::check::model::{self, NodeOp, Reply};
 use crate::check::wgl::{self, Operation, OperationOf, RegisterAnswer, RegisterAsk};
-use crate::history::{Completion, Op};
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
     let ops = run.history.ops();

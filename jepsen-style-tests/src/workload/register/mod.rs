@@ -7,23 +7,14 @@
 
 mod check;
 
-use std::collections::BTreeMap;
-
-use async_trait::async_trait;
 use futures::future::join;
-use lockkeeper_client::api::nodes::{Changed, Create, Deleted, Node, SetData};
-use lockkeeper_client::api::{Code, Data};
-use lockkeeper_client::{Client, Error, Reading, Session};
-use rand::Rng as _;
+use lockkeeper_client::api::nodes::{Changed, Deleted, Node, SetData};
+use lockkeeper_client::{Error, Reading};
 use reqwest::Method;
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
-use super::client_kit::{ATTEMPT, Certainty, ClientKit, sure, sure_once, sure_read};
-use super::{ClientContext, Facts, OpenOp, Recorded, Workload};
-use crate::check::Check;
+use super::client_kit::{ATTEMPT, Certainty, sure_once, sure_read};
 use crate::http::{Called, RepeatableChange};
-use crate::record::boot_us;
+use crate::workload::prelude::*;
 
 const ROOT: &str = "/registers";
 /// How long a set of keys is in use, in microseconds.

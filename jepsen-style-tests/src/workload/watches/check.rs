@@ -1,7 +1,6 @@
 //! Compares the events of watches with the events due: the log's creations and deletions, the changes that clients were
 //! told they had made, and the events of the other watches.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included};
 
 use lockkeeper_checkers::lives;
@@ -10,10 +9,9 @@ use super::{
     BEGUN, BOOKMARK, Begins, CHANGE, COMPACTED, ENDED, Ends, Marks, NodeChange, RESUMED, ROOT, Resumes, SEEN, Sees,
     WatchedChange,
 };
-use crate::check::Check;
 use crate::history::DataSet;
-use crate::history::{Completion, Event};
-use crate::workload::Recorded;
+use crate::history::Event;
+use crate::workload::prelude::*;
 
 /// One watch and those that took it up.
 #[derive(Debug)]

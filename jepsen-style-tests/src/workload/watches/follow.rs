@@ -1,16 +1,10 @@
 //! The watches of one client, one after the other, each recorded item by item.
 
-use std::time::Duration;
-
-use lockkeeper_client::api::Code;
-use lockkeeper_client::{Client, Reading, Session, Watch, WatchItem, WatchOptions};
-use rand::Rng as _;
+use lockkeeper_client::{Reading, Watch, WatchItem, WatchOptions};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::{BEGUN, BOOKMARK, Begins, COMPACTED, ENDED, Ends, Marks, PARTS, RESUMED, ROOT, Resumes, SEEN, Sees, part};
-use crate::workload::client_kit::ClientKit;
-use crate::workload::{ClientContext, Recorder};
+use crate::workload::prelude::*;
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);

@@ -9,18 +9,12 @@ mod follow;
 mod once;
 pub(super) mod zookeeper;
 
-use async_trait::async_trait;
-use lockkeeper_client::api::Data;
-use lockkeeper_client::api::nodes::{Create, SetData, Txn, TxnOp};
+use lockkeeper_client::Error;
+use lockkeeper_client::api::nodes::{SetData, Txn, TxnOp};
 use lockkeeper_client::api::watch::ChangeKind;
-use lockkeeper_client::{Client, Error};
-use rand::Rng as _;
-use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 
-use super::client_kit::{ClientKit, end, sure};
-use super::{ClientContext, Facts, Recorded, Workload};
-use crate::check::Check;
+use super::client_kit::end;
+use crate::workload::prelude::*;
 
 const ROOT: &str = "/watched";
 /// Parts of the tree that can be watched by themselves.

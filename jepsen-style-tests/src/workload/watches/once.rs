@@ -3,23 +3,16 @@
 //! A client that has read a node and watches it hears of a change before any answer to a later read shows it, over
 //! however many reconnections; and what it hears is true.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use futures::FutureExt as _;
 use futures::future::join_all;
+use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
-use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 use zookeeper_client::{Client, Error, EventType, OneshotWatcher};
 
 use super::zookeeper::renewed;
 use super::{NODES, PARTS, part};
-use crate::check::Check;
-use crate::workload::client_kit::ClientKit;
+use crate::workload::prelude::*;
 use crate::workload::zookeeper::visit::zxid;
-use crate::workload::{ClientContext, Recorded, Recorder};
 
 /// Told: [`Revealed`].
 pub(super) const REVEALED: &str = "revealed";

@@ -3,13 +3,8 @@
 //! `watches`; one-shot watches must fire over every reconnection, before any read of that client shows their change
 //! (`once`).
 
-use std::time::Duration;
-
-use async_trait::async_trait;
 use futures::FutureExt as _;
-use rand::Rng as _;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use zookeeper_client::{
     AddWatchMode, Client, Error, EventType, MultiWriteError, MultiWriteResult, PersistentWatcher, WatchedEvent,
 };
@@ -17,10 +12,9 @@ use zookeeper_client::{
 use super::{
     BEGUN, Begins, CHANGE, ENDED, Ends, NodeChange, PARTS, ROOT, SEEN, Sees, WatchedChange, check, once, part,
 };
-use crate::check::Check;
-use crate::workload::client_kit::{ClientKit, end};
+use crate::workload::client_kit::end;
+use crate::workload::prelude::*;
 use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, sure_multi, zxid};
-use crate::workload::{ClientContext, Facts, Recorded, Recorder, Workload};
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);

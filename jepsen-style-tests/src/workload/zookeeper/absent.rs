@@ -3,10 +3,7 @@
 //! The library has re-attached the session by then, which is a point in the order: a request sent over the lost
 //! connection comes before it or has no effect. So a client that looks afterwards may believe what it sees.
 
-use serde::{Deserialize, Serialize};
-
-use crate::check::Check;
-use crate::workload::Recorded;
+use crate::workload::prelude::*;
 
 /// Told: [`Absent`].
 pub(super) const ABSENT: &str = "absent";

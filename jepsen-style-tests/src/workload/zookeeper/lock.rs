@@ -2,24 +2,16 @@
 //! protocol, the fourth does as those of `lock`. All acquire, hold and release in every way there is; some close or
 //! abandon their session with what they hold, and some take a lock by force.
 
-use std::time::Duration;
-
-use async_trait::async_trait;
-use lockkeeper_client::api::locks::Mode;
-use rand::Rng as _;
-use serde_json::Value;
 use zookeeper_client::{Error, MultiWriteError, MultiWriteResult};
 
 use super::absent;
 use super::recipe::{self, Removed, RequestNode, Requested, Waited};
 use super::visit::{EPHEMERAL, Leave, PERSISTENT, Visit, sure, zxid};
-use crate::check::{Check, locks};
-use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
-use crate::record::boot_us;
-use crate::workload::client_kit::ClientKit;
+use crate::check::locks;
+use crate::history::ops::AcquireRequest;
 use crate::workload::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT};
 use crate::workload::locks::{contend, one_of, patience_ms};
-use crate::workload::{ClientContext, Facts, Recorded, Workload};
+use crate::workload::prelude::*;
 
 /// The last is wanted so seldom that it is made anew, with its directory, now and then.
 const LOCKS: [&str; 4] = ["jepsen/zk-lock-a", "jepsen/zk-lock-b", "jepsen/zk-lock-c", "jepsen/zk-lock-seldom"];

@@ -3,18 +3,14 @@
 //!
 //! A create whose answer was lost is looked up by its protected name; nothing is called certain before that.
 
-use std::time::Duration;
-
 use lockkeeper_checkers::name::in_order;
 use tokio::time::Instant;
-use uuid::Uuid;
 use zookeeper_client::{Client, Error};
 
 use super::absent::{ABSENT, Absent};
 use super::visit::{CONTAINER, SEQUENTIAL, Visit, sure, zxid};
-use crate::record::boot_us;
-use crate::workload::Recorder;
 use crate::workload::client_kit::Certainty;
+use crate::workload::prelude::*;
 
 /// After a failure, so that the next does not follow at once.
 const REST: Duration = Duration::from_millis(20);

@@ -4,15 +4,13 @@
 //! acknowledged: a write sent at *t* is a sign of life, and the session does not end before *t* + timeout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use lockkeeper_client::safety_margin;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiWriteError, SessionInfo, SessionState};
 
-use crate::history::ops::{self, SessionEnded, SessionRef};
-use crate::record::boot_us;
-use crate::workload::Recorder;
-use crate::workload::client_kit::{Certainty, ClientKit};
+use crate::history::ops::SessionEnded;
+use crate::workload::client_kit::Certainty;
+use crate::workload::prelude::*;
 
 pub(in crate::workload) const PERSISTENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
 pub(in crate::workload) const CONTAINER: CreateOptions<'static> = CreateMode::Container.with_acls(Acls::anyone_all());
