@@ -1,15 +1,7 @@
 //! Faults of the client processes: half of them are killed and replaced, or stopped for longer than their sessions
 //! live.
 
-use std::time::Instant;
-
-use async_trait::async_trait;
-use nix::sys::signal::Signal;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom as _;
-
-use super::{Nemesis, TestBed, observe};
-use crate::verdict::{Failed, broken};
+use crate::nemesis::prelude::*;
 
 /// Half of the processes, one at least.
 fn some(test_bed: &TestBed, rng: &mut StdRng) -> Vec<usize> {

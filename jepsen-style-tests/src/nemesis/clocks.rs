@@ -4,17 +4,7 @@
 //! Wall-clock time must not decide when a session ends, so jumps may be of any size. Rates are bounded above by the
 //! drift that the client library allows for: a leader's clock may be 5 % too fast, and as slow as it likes.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use async_trait::async_trait;
-use rand::Rng as _;
-use rand::rngs::StdRng;
-use rand::seq::{IndexedRandom as _, SliceRandom as _};
-
-use super::{Lack, Nemesis, TestBed, observe};
-use crate::cluster::Options;
-use crate::verdict::{Failed, broken};
+use crate::nemesis::prelude::*;
 
 const CONTROL: &str = "LOCKKEEPER_CLOCK_CONTROL";
 /// Tells how its clock was put.

@@ -4,20 +4,11 @@
 //!
 //! Files are put back only if nothing has run on later ones: a node that goes back in time loses what it promised.
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-use async_trait::async_trait;
-use rand::Rng as _;
-use rand::rngs::StdRng;
-use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use std::path::PathBuf;
 
 use super::node_processes::minority;
-use super::{Lack, Nemesis, TestBed, members, observe};
-use crate::cluster::Cluster;
 use crate::disk;
-use crate::process::Process;
-use crate::verdict::{Failed, broken};
+use crate::nemesis::prelude::*;
 
 const DECIDES_WITHIN: Duration = Duration::from_secs(30);
 /// Under load the nodes stand at the same zxid only now and then.

@@ -2,18 +2,9 @@
 //! must come back when there is space again.
 
 use std::process::ExitStatus;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use rand::Rng as _;
-use rand::rngs::StdRng;
-
-use super::observe::{self, Lead};
-use super::{Lack, Nemesis, TestBed};
-use crate::cluster::Options;
-use crate::process::Process;
+use crate::nemesis::prelude::*;
 use crate::small_disk;
-use crate::verdict::{Failed, broken};
 
 /// Enough for any run of the suite.
 const DISK_MIB: u64 = 512;

@@ -1,20 +1,11 @@
 //! Power cuts: nodes are killed and start again from data that a disk could have kept (`disk`): everything that was
 //! synced, and a random part of the rest.
 
-use std::time::Duration;
-
-use async_trait::async_trait;
-use nix::sys::signal::Signal;
-use rand::rngs::StdRng;
-use rand::seq::IndexedRandom as _;
-use rand::{Rng as _, SeedableRng as _};
+use rand::SeedableRng as _;
 
 use super::node_processes::Which;
-use super::observe::{self, Lead};
-use super::{Lack, Nemesis, TestBed};
-use crate::cluster::Options;
 use crate::disk::{self, Loss};
-use crate::verdict::Failed;
+use crate::nemesis::prelude::*;
 
 /// A power cut that loses nothing is `kill-all`.
 const LOSSES: [Loss; 3] = [Loss::All, Loss::Late, Loss::Any];

@@ -1,16 +1,10 @@
 //! Changes the membership through the API. Each change is repeated until the leader itself shows it, because a change
 //! whose answer was lost may have been made.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
 use lockkeeper_api::cluster::{Role, Status};
 
-use super::observe;
-use crate::cluster::Cluster;
-use crate::http::{Api, Failure};
-use crate::net::{Endpoint, Listener};
-use crate::verdict::{Failed, broken};
+use crate::http::Failure;
+use crate::nemesis::prelude::*;
 
 /// A joining node may have a snapshot to take first.
 const CHANGED_WITHIN: Duration = Duration::from_secs(40);

@@ -1,15 +1,7 @@
 //! Adds a node to the cluster, removes the leader or another node, and adds a new one in its place. The removed node's
 //! process goes on for a while, as with a slow operator, and must disturb nobody.
 
-use std::time::Duration;
-
-use async_trait::async_trait;
-use rand::Rng as _;
-use rand::rngs::StdRng;
-
-use super::observe::{self, Lead};
-use super::{Nemesis, TestBed, members};
-use crate::verdict::Failed;
+use crate::nemesis::prelude::*;
 
 #[derive(Default)]
 pub(super) struct Membership {

@@ -11,6 +11,7 @@ mod membership;
 mod node_processes;
 mod observe;
 mod partitions;
+mod prelude;
 mod rolling;
 mod slow_links;
 

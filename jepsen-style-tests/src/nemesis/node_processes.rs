@@ -1,17 +1,7 @@
 //! Processes of nodes killed (`kill -9`; healing starts them again) or stopped (SIGSTOP): one, the leader, a minority,
 //! a majority, all. A node that was stopped finds the world changed and must not act on what it knew.
 
-use std::time::{Duration, Instant};
-
-use async_trait::async_trait;
-use nix::sys::signal::Signal;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom as _;
-
-use super::observe::{self, Lead};
-use super::{Lack, Nemesis, TestBed};
-use crate::process::Process;
-use crate::verdict::{Failed, broken};
+use crate::nemesis::prelude::*;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {

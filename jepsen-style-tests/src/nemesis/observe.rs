@@ -1,19 +1,10 @@
 //! Observes the cluster for nemeses: the leader, the bytes that links held back, the state of processes. Evidence comes
 //! from here, never from what was intended.
 
-use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-use rand::rngs::StdRng;
-use rand::seq::IndexedRandom as _;
-
-use super::TestBed;
-use crate::cluster::Cluster;
-use crate::net::{Endpoint, Passed};
-use crate::verdict::{Failed, broken};
+use crate::nemesis::prelude::*;
+use crate::net::Passed;
 
 const POLL: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 4;

@@ -4,17 +4,10 @@
 //! some the clients lose the nodes of the smaller side too.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom as _;
-use rand::{Rng as _, RngCore as _};
+use rand::RngCore as _;
 
-use super::observe::{self, Lead, LinkCounts, ObservedLink};
-use super::{Lack, Nemesis, TestBed};
-use crate::net::{Endpoint, LinkFault};
-use crate::verdict::Failed;
+use crate::nemesis::prelude::*;
 
 #[derive(Clone, Copy)]
 enum Shape {

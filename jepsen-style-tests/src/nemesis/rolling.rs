@@ -2,16 +2,7 @@
 //! told. The first has its turn when the fault is put on, the others when it is taken off, so that there is time for
 //! work between two versions.
 
-use std::time::Duration;
-
-use async_trait::async_trait;
-use nix::sys::signal::Signal;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom as _;
-
-use super::observe::{self, Lead};
-use super::{Nemesis, TestBed};
-use crate::verdict::{Failed, broken};
+use crate::nemesis::prelude::*;
 
 /// Longer than the servers' own bound on a shutdown.
 const ENDED_WITHIN: Duration = Duration::from_secs(15);

@@ -1,17 +1,10 @@
 //! Every link slow, jittery and narrow, between nodes and to clients, within what elections are made to bear.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use rand::Rng as _;
-use rand::rngs::StdRng;
-
-use super::observe::{self, LinkCounts, ObservedLink};
-use super::{Lack, Nemesis, TestBed, partitions};
-use crate::http::{Api, new_client};
-use crate::net::{Endpoint, LinkFault, Listener};
-use crate::verdict::Failed;
+use super::partitions;
+use crate::http::new_client;
+use crate::nemesis::prelude::*;
 
 #[derive(Default)]
 pub(super) struct SlowLinks {
