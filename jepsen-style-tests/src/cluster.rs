@@ -19,7 +19,7 @@ use crate::net::direct::Direct;
 use crate::net::{Endpoint, FaultNet, LinkFault, Listener};
 use crate::process::Process;
 use crate::small_disk::SmallDisk;
-use crate::verdict::{Failed, broken, without_fault};
+use crate::verdict::{Failed, OrFailed as _, broken, without_fault};
 
 /// How long a node, or the cluster, may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -395,10 +395,8 @@ impl Cluster {
     pub async fn counter(&self, name: &str) -> Result<f64, Failed> {
         let mut sum = 0.0;
         for (id, node) in &self.nodes {
-            match node.api.metrics().await {
-                Ok(text) => sum += metric_sum(&text, name).unwrap_or(0.0),
-                Err(failure) => return broken(format!("node {id} does not give its metrics: {failure}")),
-            }
+            let text = node.api.metrics().await.or_broken(format!("node {id} does not give its metrics"))?;
+            sum += metric_sum(&text, name).unwrap_or(0.0);
         }
         Ok(sum)
     }

@@ -19,7 +19,7 @@ use crate::history::DataSet;
 use crate::http::Api;
 use crate::record::boot_us;
 use crate::sse::{self, StreamItem};
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, OrFailed as _, broken, cannot_run};
 
 /// All that the log did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,8 +114,7 @@ impl Ledger {
         self.follow_the_members(cluster);
         let mark = format!("/ledger-{}", uuid::Uuid::new_v4());
         let Some((_, api)) = cluster.apis().into_iter().next() else { return broken("there is no node") };
-        let made = api.create(&mark, &Create::default(), None).await;
-        let made = made.map_err(|failure| Failed::Broken(format!("with all nodes ready: {failure}")))?;
+        let made = api.create(&mark, &Create::default(), None).await.or_broken("with all nodes ready")?;
         let begun = Instant::now();
         let here = cluster.ids();
         for (id, told) in self.nodes.iter().filter(|(id, _)| here.contains(id)) {
@@ -208,7 +207,7 @@ fn merge(told: &[(u64, NodeReport)]) -> Result<ClusterLog, Failed> {
             .any(|gap| rest.iter().all(|(_, other)| other.gaps.iter().any(|(after, to)| *after < gap.1 && gap.0 < *to)))
     };
     if !covered {
-        return Err(Failed::CannotRun("all nodes compacted the same part of the log: what happened is unknown".into()));
+        return cannot_run("all nodes compacted the same part of the log: what happened is unknown");
     }
     Ok(ClusterLog { events, data })
 }

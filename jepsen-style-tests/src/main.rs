@@ -10,7 +10,7 @@ use jepsen_style_tests::run::matrix;
 use jepsen_style_tests::run::programs::Programs;
 use jepsen_style_tests::run::screen::Screen;
 use jepsen_style_tests::run::settings::{Arguments, Settings};
-use jepsen_style_tests::verdict::Failed;
+use jepsen_style_tests::verdict::{Failed, cannot_run};
 use jepsen_style_tests::{mutants, nemesis, run, workload};
 
 fn main() -> ExitCode {
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         runtime.block_on(async {
             tokio::select! {
                 done = tests(&arguments) => done,
-                _ = tokio::signal::ctrl_c() => Err(Failed::CannotRun("interrupted".into())),
+                _ = tokio::signal::ctrl_c() => cannot_run("interrupted"),
             }
         })
     });
@@ -94,7 +94,7 @@ async fn one(settings: &Settings, programs: &Programs, out: &Path) -> Result<boo
         }
         RunEnd::Lacking(skipped) => {
             let why: Vec<String> = skipped.iter().map(|one| format!("{}: {}", one.nemesis, one.why)).collect();
-            Err(Failed::CannotRun(format!("skipped, which is not a pass: {}", why.join("; "))))
+            cannot_run(format!("skipped, which is not a pass: {}", why.join("; ")))
         }
     }
 }

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::ports;
 use crate::process::Process;
-use crate::verdict::{Failed, broken, ended_early};
+use crate::verdict::{Failed, broken, cannot_run, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
@@ -171,7 +171,7 @@ pub(crate) fn other_user(directory: &Path, user: &str) -> Result<Vec<String>, Fa
     let Some((uid, gid)) = ids(&users, user).or_else(|| ids(&users, "nobody")) else {
         let why =
             format!("a database server does not run as root, and there is no user '{user}' or 'nobody' to run it");
-        return Err(Failed::CannotRun(why));
+        return cannot_run(why);
     };
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
     chown(directory, Some(uid), Some(gid))?;

@@ -10,7 +10,7 @@ use lockkeeper_checkers::skip::has_programs;
 use nix::sys::statvfs::statvfs;
 
 use crate::process::Process;
-use crate::verdict::Failed;
+use crate::verdict::{Failed, cannot_run};
 
 const MOUNTED_WITHIN: Duration = Duration::from_secs(10);
 const FILLER: &str = "filler";
@@ -59,7 +59,7 @@ impl SmallDisk {
         while !ready.exists() {
             if disk.keeper.ended().is_some() || begun.elapsed() > MOUNTED_WITHIN {
                 let why = std::fs::read_to_string(&log).unwrap_or_default();
-                return Err(Failed::CannotRun(format!("no small disk can be mounted here: {}", why.trim())));
+                return cannot_run(format!("no small disk can be mounted here: {}", why.trim()));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -23,6 +23,11 @@ pub fn broken<T>(what: impl Into<String>) -> Result<T, Failed> {
     Err(Failed::Broken(what.into()))
 }
 
+/// The proof cannot run: `what` says why.
+pub fn cannot_run<T>(what: impl Into<String>) -> Result<T, Failed> {
+    Err(Failed::CannotRun(what.into()))
+}
+
 /// The promise is broken: a call failed that nothing hindered.
 pub fn without_fault(why: impl fmt::Display) -> Failed {
     Failed::Broken(format!("with no fault about: {why}"))
@@ -35,6 +40,25 @@ pub fn ended_early(what: &str, log: &Path) -> Failed {
     let lines: Vec<&str> = text.lines().collect();
     let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
     Failed::CannotRun(format!("{what}; {} ends with:\n{}", log.display(), last.join("\n")))
+}
+
+/// What an error means for a proof. It is named behind what it came of.
+pub trait OrFailed<T> {
+    /// The promise is broken.
+    fn or_broken(self, what: impl fmt::Display) -> Result<T, Failed>;
+
+    /// The proof cannot run.
+    fn or_cannot_run(self, what: impl fmt::Display) -> Result<T, Failed>;
+}
+
+impl<T, E: fmt::Display> OrFailed<T> for Result<T, E> {
+    fn or_broken(self, what: impl fmt::Display) -> Result<T, Failed> {
+        self.map_err(|why| Failed::Broken(format!("{what}: {why}")))
+    }
+
+    fn or_cannot_run(self, what: impl fmt::Display) -> Result<T, Failed> {
+        self.map_err(|why| Failed::CannotRun(format!("{what}: {why}")))
+    }
 }
 
 impl From<std::io::Error> for Failed {

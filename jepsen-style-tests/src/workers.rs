@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::process::{Process, own_directory};
 use crate::record::{self, Record, WorkerEvent};
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, cannot_run};
 
 /// The variable that names another program than the `worker` beside this one: that of a mutant build.
 pub(crate) const PROGRAM: &str = "LOCKKEEPER_WORKER";
@@ -31,7 +31,7 @@ impl Worker {
         };
         if !program.is_file() {
             let missing = format!("no worker at {}: build the package's binaries", program.display());
-            return Err(Failed::CannotRun(missing));
+            return cannot_run(missing);
         }
         let (history, complaints) = (dir.join(format!("{name}.jsonl")), dir.join(format!("{name}.log")));
         let mut argv = vec![program.display().to_string(), "--endpoints".into(), endpoints.join(",")];

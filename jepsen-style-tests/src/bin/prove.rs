@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use jepsen_style_tests::log::RunLog;
 use jepsen_style_tests::proofs::{Context, PROOFS, Proof, be_greedy};
-use jepsen_style_tests::verdict::{Failed, ProofResult};
+use jepsen_style_tests::verdict::{Failed, ProofResult, cannot_run};
 
 /// Checks a promise of Lockkeeper against real processes on loopback.
 #[derive(Parser)]
@@ -130,7 +130,7 @@ async fn bounded(proof: &Proof, context: &Context) -> ProofResult {
     tokio::select! {
         outcome = (proof.run)(context) => outcome,
         () = tokio::time::sleep(limit) => Err(Failed::Broken(format!("did not come to an end within {limit:?}"))),
-        _ = tokio::signal::ctrl_c() => Err(Failed::CannotRun("interrupted".into())),
+        _ = tokio::signal::ctrl_c() => cannot_run("interrupted"),
     }
 }
 

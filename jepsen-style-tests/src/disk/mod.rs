@@ -22,7 +22,7 @@ use rand::rngs::StdRng;
 
 pub use self::replay::Loss;
 use crate::cluster::Options;
-use crate::verdict::Failed;
+use crate::verdict::{Failed, OrFailed as _, cannot_run};
 
 /// Every call that changes a file, a name, or what of them is durable.
 const CALLS: &str = "\
@@ -90,9 +90,9 @@ pub async fn tracer_works(tracer: &[&str], dir: &Path) -> Result<(), Failed> {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
             let why = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-            Err(Failed::CannotRun(format!("strace may not trace here: {why}")))
+            cannot_run(format!("strace may not trace here: {why}"))
         }
-        Err(error) => Err(Failed::CannotRun(format!("strace is needed and cannot be started: {error}"))),
+        Err(error) => cannot_run(format!("strace is needed and cannot be started: {error}")),
     }
 }
 
@@ -179,9 +179,8 @@ impl Files {
 fn rebuild(files: &Files, trace: &[u8], rng: &mut StdRng, loss: Loss) -> Result<Lost, Failed> {
     let root = files.data.canonicalize()?;
     let mut disk = replay::Disk::at(&root, image::read(&files.base)?);
-    disk.replay(trace).map_err(|what| Failed::CannotRun(format!("{}: {what}", files.trace.display())))?;
-    disk.compare(&image::read(&files.data)?)
-        .map_err(|what| Failed::CannotRun(format!("{}: {what}", files.trace.display())))?;
+    disk.replay(trace).or_cannot_run(files.trace.display())?;
+    disk.compare(&image::read(&files.data)?).or_cannot_run(files.trace.display())?;
     let (kept, lost) = disk.cut(rng, loss);
     image::replace(&files.data, &kept)?;
     image::replace(&files.base, &kept)?;
@@ -197,7 +196,7 @@ async fn ended(trace: &Path) -> Result<(), Failed> {
     let path = trace.canonicalize()?;
     while is_open(&path)? {
         if begun.elapsed() > TRACE_ENDS_WITHIN {
-            return Err(Failed::CannotRun(format!("the trace {} does not come to an end", trace.display())));
+            return cannot_run(format!("the trace {} does not come to an end", trace.display()));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use super::table::{Came, MutantRow, Table, Tier};
-use crate::verdict::Failed;
+use crate::verdict::{Failed, cannot_run};
 
 /// No mutant takes longer.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -28,7 +28,7 @@ pub(super) async fn hunt(program: &Path, mutants: &[Mutant], table: &mut Table) 
             command.args(["--mutant", mutant.name()]);
         }
         let mut child = command.spawn()?;
-        let Some(said) = child.stdout.take() else { return Err(Failed::CannotRun("it has no output".into())) };
+        let Some(said) = child.stdout.take() else { return cannot_run("it has no output") };
         let mut said = BufReader::new(said).lines();
         let (mut begun, mut heard) = (Instant::now(), Vec::new());
         // A mutant of which it says nothing, because it hangs or has ended, is one that it was not seen to catch.

@@ -170,10 +170,10 @@ async fn agrees(cluster: &Cluster, node: u64) -> Result<(), Failed> {
         }
         tokio::time::sleep(POLL).await;
     }
-    Err(Failed::CannotRun(format!(
+    cannot_run(format!(
         "node {node} started on damaged files, and its state could not be compared with another's within \
             {COMPARED_WITHIN:?}"
-    )))
+    ))
 }
 
 /// Does some damage and says what; `heavy` where nothing can be left whole.

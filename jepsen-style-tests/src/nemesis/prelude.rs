@@ -16,4 +16,4 @@ pub(super) use crate::cluster::{Cluster, Options};
 pub(super) use crate::http::Api;
 pub(super) use crate::net::{Endpoint, LinkFault, Listener};
 pub(super) use crate::process::Process;
-pub(super) use crate::verdict::{Failed, broken};
+pub(super) use crate::verdict::{Failed, broken, cannot_run};

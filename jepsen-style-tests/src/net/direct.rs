@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::ports;
-use crate::verdict::Failed;
+use crate::verdict::{Failed, cannot_run};
 
 /// Plain loopback.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Direct {
 }
 
 fn no_faults<T>() -> Result<T, Failed> {
-    Err(Failed::CannotRun("this network takes no faults".into()))
+    cannot_run("this network takes no faults")
 }
 
 #[async_trait]

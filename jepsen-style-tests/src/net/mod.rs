@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::verdict::Failed;
+use crate::verdict::{Failed, cannot_run};
 
 /// An end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,7 +97,7 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     /// for clients, and the faults of its clients' links, pass to the new node).
     async fn add_node(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
         let _ = (node, in_place_of);
-        Err(Failed::CannotRun(format!("{} takes no further nodes", self.backend())))
+        cannot_run(format!("{} takes no further nodes", self.backend()))
     }
 
     /// Puts a fault on the link from an endpoint to a node (all listeners), or takes it off. It affects what `from`
@@ -107,7 +107,7 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     /// Puts a fault on what a node sends to the clients, or takes it off.
     async fn set_answers(&self, from: u64, fault: LinkFault) -> Result<(), Failed> {
         let _ = (from, fault);
-        Err(Failed::CannotRun(format!("{} cannot put faults on answers alone", self.backend())))
+        cannot_run(format!("{} cannot put faults on answers alone", self.backend()))
     }
 
     /// Takes every fault off.

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::small_disk::is_root;
-use crate::verdict::{Failed, broken};
+use crate::verdict::{Failed, broken, cannot_run};
 
 const PREFIX: &str = "lockkeeper-";
 const CLIENT_PORT: u16 = 7_001;
@@ -73,7 +73,7 @@ fn ip(arguments: &[&str]) -> Result<String, Failed> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Failed::CannotRun(format!("`ip {}`: {why}", arguments.join(" "))))
+    cannot_run(format!("`ip {}`: {why}", arguments.join(" ")))
 }
 
 /// Runs many commands of `ip` in a namespace, or here.
@@ -93,7 +93,7 @@ fn batch(namespace: Option<&str>, lines: &[String]) -> Result<(), Failed> {
         return Ok(());
     }
     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Failed::CannotRun(format!("`ip -batch` in {}: {why}", namespace.unwrap_or("our own namespace"))))
+    cannot_run(format!("`ip -batch` in {}: {why}", namespace.unwrap_or("our own namespace")))
 }
 
 fn namespaces() -> Result<Vec<String>, Failed> {
@@ -142,7 +142,7 @@ impl NetnsNet {
     /// Namespaces for the founding members `1..=nodes`.
     pub fn start(nodes: u64) -> Result<Self, Failed> {
         if let Some(lacks) = Self::lacks() {
-            return Err(Failed::CannotRun(lacks));
+            return cannot_run(lacks);
         }
         sweep()?;
         // Two at a time would choose the same network.
@@ -150,7 +150,7 @@ impl NetnsNet {
         let routed = |network: &u8| ip(&["route", "show", "root", &format!("10.{network}.0.0/16")]);
         let free = NETWORKS.into_iter().find(|network| routed(network).is_ok_and(|routes| routes.trim().is_empty()));
         let Some(network) = free else {
-            return Err(Failed::CannotRun("all networks 10.128 to 10.250 are in use".into()));
+            return cannot_run("all networks 10.128 to 10.250 are in use");
         };
         let net = Self { name: format!("{PREFIX}{}-{network}", std::process::id()), network, book: Mutex::default() };
         net.lay_hub()?;
@@ -204,7 +204,7 @@ impl NetnsNet {
     fn lay_place(&self, node: u64) -> Result<(), Failed> {
         let place = self.book.lock().places.values().max().map_or(1, |last| last + 1);
         if place > MOST_PLACES {
-            return Err(Failed::CannotRun(format!("no more than {MOST_PLACES} namespaces")));
+            return cannot_run(format!("no more than {MOST_PLACES} namespaces"));
         }
         let (hub, namespace, device) = (self.hub(), self.namespace(place), format!("n{place}"));
         ip(&["netns", "add", &namespace])?;
@@ -251,7 +251,7 @@ impl NetnsNet {
         let cut = match fault {
             LinkFault::None => false,
             LinkFault::Cut => true,
-            other => return Err(Failed::CannotRun(format!("the netns backend cannot do this: {other:?}"))),
+            other => return cannot_run(format!("the netns backend cannot do this: {other:?}")),
         };
         let hub = self.hub();
         let mut book = self.book.lock();

@@ -45,9 +45,7 @@ impl Administrator {
 
     pub(super) async fn change(&self, change: AccessChange) -> Result<AccessChanged, Failed> {
         let changed = self.0.change_access(&change).await;
-        changed
-            .map(|answer| answer.value)
-            .map_err(|failure| Failed::Broken(format!("the administrator's change {change:?} fails: {failure}")))
+        changed.map(|answer| answer.value).or_broken(format!("the administrator's change {change:?} fails"))
     }
 
     /// Makes a role and grants it to the principals.

@@ -80,9 +80,9 @@ fn judge(calm: &[Duration], joining: &CycleWork, joined: &[Duration]) -> ProofRe
 
 /// Makes the tree.
 async fn fill(api: &Api) -> Result<(), Failed> {
-    let setup = |failure: Failure| Failed::Broken(format!("the tree cannot be made: {failure}"));
-    let session = api.open_session(60_000, "fill").await.map_err(setup)?.value;
-    api.create(TREE, &Create::default(), None).await.map_err(setup)?;
+    let setup = "the tree cannot be made";
+    let session = api.open_session(60_000, "fill").await.or_broken(setup)?.value;
+    api.create(TREE, &Create::default(), None).await.or_broken(setup)?;
     let data = "x".repeat(DATA_BYTES);
     for from in (0..NODES).step_by(AT_ONCE) {
         let create = |node: usize| {
@@ -90,17 +90,17 @@ async fn fill(api: &Api) -> Result<(), Failed> {
             serde_json::json!({ "op": "create", "path": path, "data": { "text": data } })
         };
         let operations: Vec<_> = (from..from + AT_ONCE).map(create).collect();
-        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(setup)?;
+        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.or_broken(setup)?;
     }
-    api.close_session(&session.credential).await.map_err(setup).map(drop)
+    api.close_session(&session.credential).await.or_broken(setup).map(drop)
 }
 
 /// Writes until every voter has a snapshot of the whole tree and has cut its log; returns up to where all have. A
 /// snapshot is taken after as much log as the last one is large.
 async fn log_is_cut(voters: &[Api]) -> Result<u64, Failed> {
-    let failed = |failure: Failure| Failed::Broken(format!("the log cannot be filled: {failure}"));
-    let filled = voters[0].status(false).await.map_err(failed)?.value.last_log_index;
-    let session = voters[0].open_session(60_000, "fill").await.map_err(failed)?.value;
+    let failed = "the log cannot be filled";
+    let filled = voters[0].status(false).await.or_broken(failed)?.value.last_log_index;
+    let session = voters[0].open_session(60_000, "fill").await.or_broken(failed)?.value;
     let set = |bytes: usize| serde_json::json!({ "op": "set", "path": TREE, "data": { "text": "x".repeat(bytes) } });
     let write = async |bytes| {
         voters[0].transact(&session.credential, &serde_json::json!({ "operations": [set(bytes)] })).await.map(drop)
@@ -111,14 +111,14 @@ async fn log_is_cut(voters: &[Api]) -> Result<u64, Failed> {
         if begun.elapsed() > SYNCED_WITHIN {
             return broken(format!("the log has {filled} entries of the tree, and is cut up to {cut} only"));
         }
-        write(FILLER_BYTES).await.map_err(failed)?;
+        write(FILLER_BYTES).await.or_broken(failed)?;
         cut = u64::MAX;
         for voter in voters {
-            cut = cut.min(voter.status(false).await.map_err(failed)?.value.purged_index.unwrap_or(0));
+            cut = cut.min(voter.status(false).await.or_broken(failed)?.value.purged_index.unwrap_or(0));
         }
     }
-    write(0).await.map_err(failed)?;
-    voters[0].close_session(&session.credential).await.map_err(failed)?;
+    write(0).await.or_broken(failed)?;
+    voters[0].close_session(&session.credential).await.or_broken(failed)?;
     Ok(cut)
 }
 
@@ -129,7 +129,7 @@ async fn join(
     cluster: &mut Cluster,
     (steady, cut): (&LockCycles, u64),
 ) -> Result<(Duration, CycleWork), Failed> {
-    let failed = |failure: Failure| Failed::Broken(format!("the members cannot be changed: {failure}"));
+    let failed = "the members cannot be changed";
     let learner = cluster.prepare_node(None).await?;
     let (leader, _) = cluster.leader_among(&[1, 2, 3], SYNCED_WITHIN).await?;
     let follower = (1..=3).find(|node| *node != leader).unwrap_or(leader);
@@ -140,16 +140,16 @@ async fn join(
     cluster.wrap(&[]);
     steady.take();
     let begun = Instant::now();
-    leading.add_member(learner, &address).await.map_err(failed)?;
+    leading.add_member(learner, &address).await.or_broken(failed)?;
     let (took, first, second) =
         tokio::join!(synced(&leading, learner, begun), save(context, leading.base()), save(context, other.base()));
     let meanwhile = steady.take();
     let took = took.and_then(|took| first.and(second).map(|()| took))?;
-    let installed = cluster.api(learner).status(false).await.map_err(failed)?.value.snapshot_index;
+    let installed = cluster.api(learner).status(false).await.or_broken(failed)?.value.snapshot_index;
     if installed.is_none_or(|installed| installed < cut) {
         return broken(format!("the learner has no snapshot of the tree: {installed:?}, the log is cut up to {cut}"));
     }
-    leading.remove_member(learner).await.map_err(failed)?;
+    leading.remove_member(learner).await.or_broken(failed)?;
     cluster.kill(learner).await?;
     cluster.forget_node(learner);
     Ok((took, meanwhile))

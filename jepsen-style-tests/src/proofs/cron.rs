@@ -164,7 +164,7 @@ impl<'a> Job<'a> {
         let (every_ms, deadline_ms) = (EVERY_S * 1_000, 60_000);
         let rules = Rules { every_ms, deadline_ms, missed: Policy::All, overlap: self.overlap };
         let tally = judge::clocks(rules, &self.history, &runs, &self.faults);
-        Ok((tally.map_err(|why| Failed::Broken(format!("{}: {why}", self.name)))?, runs))
+        Ok((tally.or_broken(self.name)?, runs))
     }
 }
 
@@ -229,7 +229,7 @@ async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -
         ("command was at work while its worker was stopped", of_skip.outlasted),
     ] {
         if count == 0 {
-            return Err(Failed::CannotRun(format!("no {what}; give more --seconds")));
+            return cannot_run(format!("no {what}; give more --seconds"));
         }
     }
     Ok(Seen { tallies: [of_skip, of_queue], killed, stopped, nodes })
@@ -283,12 +283,12 @@ fn shifted(runs: &[Run], offset: impl Fn(usize) -> i64) -> Result<(), Failed> {
     for run in runs {
         let expected = offset(run.number);
         if (run.clock_off_s - expected).abs() > SLACK_S {
-            return Err(Failed::CannotRun(format!("worker {} is off by {} s", run.number, run.clock_off_s)));
+            return cannot_run(format!("worker {} is off by {} s", run.number, run.clock_off_s));
         }
         seen.insert(run.number);
     }
     match seen.len() {
-        0..3 => Err(Failed::CannotRun(format!("only the workers {seen:?} had ticks to do"))),
+        0..3 => cannot_run(format!("only the workers {seen:?} had ticks to do")),
         _ => Ok(()),
     }
 }
@@ -342,7 +342,7 @@ async fn outage(context: &Context, cluster: &Cluster, fleet: &Fleet) -> Result<S
         let (every_ms, deadline_ms) = (period_ms, OUTAGE_DEADLINE_S * 1_000);
         let rules = Rules { every_ms, deadline_ms, missed, overlap: Overlap::Queue };
         let tally = judge::missed(rules, history, &fleet.runs_with_beats(job)?, (killed_ms, back_ms), &faults);
-        let tally = tally.map_err(|why| Failed::Broken(format!("missed {job}: {why}")))?;
+        let tally = tally.or_broken(format!("missed {job}"))?;
         said.push(format!("missed {job}: {} caught up with, {} skipped", tally.caught_up, tally.missed));
     }
     Ok(said.join(", "))

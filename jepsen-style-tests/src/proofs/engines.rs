@@ -59,11 +59,11 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     if !missing.is_empty() {
         let missing: Vec<String> =
             missing.iter().map(|kind| format!("{} (install {})", kind.name, kind.packages)).collect();
-        return Err(Failed::CannotRun(format!(
+        return cannot_run(format!(
             "{} trials were as they must be, but engines are not installed: {}; --only leaves them out",
             rows.len(),
             missing.join(", ")
-        )));
+        ));
     }
     let held_by_two: Vec<String> = rows
         .iter()
@@ -89,7 +89,7 @@ fn chosen(only: &[String]) -> Result<(Kinds, Kinds), Failed> {
     let known = |name: &&String| SYSTEMS.iter().any(|kind| kind.name == **name);
     if let Some(unknown) = only.iter().find(|name| !known(name)) {
         let names: Vec<&str> = SYSTEMS.iter().map(|kind| kind.name).collect();
-        return Err(Failed::CannotRun(format!("there is no engine '{unknown}'; there are {}", names.join(", "))));
+        return cannot_run(format!("there is no engine '{unknown}'; there are {}", names.join(", ")));
     }
     let wanted = SYSTEMS.iter().filter(|kind| only.is_empty() || only.iter().any(|name| name == kind.name));
     Ok(wanted.partition(|kind| (kind.installed)()))

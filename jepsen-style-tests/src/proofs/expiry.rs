@@ -123,7 +123,7 @@ async fn faults(context: &Context, cluster: &mut Cluster, over: Duration) -> Res
         cluster.ready(leader).await?;
         let now = cluster.leader().await?;
         if now.1 == term {
-            return Err(Failed::CannotRun(format!("the fault did not bite: node {leader} still leads term {term}")));
+            return cannot_run(format!("the fault did not bite: node {leader} still leads term {term}"));
         }
         context.log.say(format!("node {} leads term {}", now.0, now.1));
     }

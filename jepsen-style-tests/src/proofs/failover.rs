@@ -128,9 +128,8 @@ pub(super) async fn rounds(
 ) -> Result<Rounds, Failed> {
     let mut all = Rounds { outages: Vec::new(), requests: 0 };
     for round in 1..=count {
-        let measured = one_round(cluster, fault, round, random)
-            .await
-            .map_err(|failed| Failed::Broken(format!("{} round {round}: {failed}", fault.name())))?;
+        let measured =
+            one_round(cluster, fault, round, random).await.or_broken(format!("{} round {round}", fault.name()))?;
         all.requests += measured.requests;
         all.outages.push(measured.outage);
         context.log.say(format!(
@@ -191,8 +190,7 @@ async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut
     cluster.all_ready().await?;
     cluster.agree(Duration::from_secs(20)).await?;
     for (id, api) in cluster.apis() {
-        let listed = api.children_stale(&parent).await;
-        let (names, _) = listed.map_err(|failure| Failed::Broken(format!("with all nodes ready: {failure}")))?;
+        let (names, _) = api.children_stale(&parent).await.or_broken("with all nodes ready")?;
         if names.len() != done.created {
             return broken(format!("{} creates were acknowledged, node {id} has {}", done.created, names.len()));
         }

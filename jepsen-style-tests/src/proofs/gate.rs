@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         tally.in_progress
     ));
     if tally.done == 0 || tally.in_progress == 0 {
-        return Err(Failed::CannotRun("not both kinds of answer came up".into()));
+        return cannot_run("not both kinds of answer came up");
     }
     let (mut by_session, mut by_time) = (Lateness::default(), Lateness::default());
     for round in 1..=rounds {

@@ -132,18 +132,17 @@ async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     }
     for _ in 0..WRITES {
         let set = api.client().put(&url).json(&body).send().await;
-        set.and_then(reqwest::Response::error_for_status)
-            .map_err(|error| Failed::Broken(format!("a node of a megabyte cannot be set: {error}")))?;
+        set.and_then(reqwest::Response::error_for_status).or_broken("a node of a megabyte cannot be set")?;
     }
-    let cannot = |why: Failure| Failed::Broken(format!("many nodes cannot be made in calm: {why}"));
-    let session = api.open_session(600_000, "warm-up").await.map_err(cannot)?.value;
+    let cannot = "many nodes cannot be made in calm";
+    let session = api.open_session(600_000, "warm-up").await.or_broken(cannot)?.value;
     for part in 0..8 {
         let path = |number| format!("/warm-{part}-{number}");
         let create = |number| serde_json::json!({ "op": "create", "path": path(number), "kind": "ephemeral" });
         let operations: Vec<_> = (0..1_000).map(create).collect();
-        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(cannot)?;
+        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.or_broken(cannot)?;
     }
-    api.close_session(&session.credential).await.map_err(cannot)?;
+    api.close_session(&session.credential).await.or_broken(cannot)?;
     Ok(())
 }
 
@@ -164,10 +163,10 @@ impl GreedyTrial<'_> {
     async fn try_class(&self, class: Class, time: Duration) -> Result<Tried, Failed> {
         let (node, pid) = self.node;
         let api = self.cluster.api(node);
-        let not_had = |why: Failure| Failed::Broken(format!("the greedy get no session in calm: {why}"));
-        let session = api.open_session(600_000, "greedy").await.map_err(not_had)?.value;
+        let not_had = "the greedy get no session in calm";
+        let session = api.open_session(600_000, "greedy").await.or_broken(not_had)?.value;
         let lock = format!("greedy-{}", class.chosen_by());
-        api.acquire(&session.credential, &lock, &Acquire::default(), CALM).await.map_err(not_had)?;
+        api.acquire(&session.credential, &lock, &Acquire::default(), CALM).await.or_broken(not_had)?;
         let target = self.target(session.credential.clone(), lock);
         let refused_before = refusals(&api, class).await;
         // By what the node counts, or by what they were told, whichever says more.

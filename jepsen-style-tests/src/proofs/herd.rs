@@ -214,7 +214,7 @@ impl Queue {
         self.had.insert(granted.waiter);
         let waiter = &self.waiters[granted.waiter];
         let released = waiter.api.release(&waiter.credential, self.lock, granted.token).await;
-        released.map_err(|failure| Failed::Broken(format!("release by waiter {}: {failure}", granted.waiter)))?;
+        released.or_broken(format!("release by waiter {}", granted.waiter))?;
         self.released = Some(Instant::now());
         Ok(granted)
     }

@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(150);
 pub(super) async fn run(context: &Context) -> ProofResult {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
-    cluster.api(1).create("/idle", &Create::default(), None).await.map_err(|failure| failed("a change", &failure))?;
+    cluster.api(1).create("/idle", &Create::default(), None).await.or_broken("a change failed")?;
     let mut trial = Trial { cluster, allowed: Duration::MAX, slowest: Duration::ZERO, calls: 0 };
     for _ in 0..CALM_CALLS {
         for node in trial.cluster.ids() {
@@ -50,10 +50,6 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         millis(calm),
         millis(at_change)
     ))
-}
-
-fn failed(what: &str, why: &dyn std::fmt::Display) -> Failed {
-    Failed::Broken(format!("{what} failed: {why}"))
 }
 
 struct Trial {
@@ -92,7 +88,7 @@ impl Trial {
     async fn change(&mut self, at: u64, when: &str) -> Result<(), Failed> {
         let body = Create { sequential: true, ..Create::default() };
         let done = self.cluster.api(at).create("/idle/n-", &body, None).await;
-        let done = done.map_err(|failure| failed(&format!("a change {when}"), &failure))?;
+        let done = done.or_broken(format!("a change {when} failed"))?;
         self.judge(done.received - done.sent, &format!("a change {when} (node {at})"))
     }
 
@@ -100,12 +96,12 @@ impl Trial {
     async fn lease(&mut self, at: u64, when: &str) -> Result<(), Failed> {
         let (api, ask) = (self.cluster.api(at), Acquire { ttl_ms: Some(LEASE_MS), ..Acquire::default() });
         let held = api.acquire_in(None, "idle", &ask, CALL_WITHIN).await;
-        let held = held.map_err(|failure| failed(&format!("a lease {when}"), &failure))?;
+        let held = held.or_broken(format!("a lease {when} failed"))?;
         self.judge(held.received - held.sent, &format!("a lease of {LEASE_MS} ms {when} (node {at})"))?;
         let credential = held.value.credential.unwrap_or_default();
         let released = api.release(&credential, "idle", held.value.token).await;
-        released.map_err(|failure| failed(&format!("the release of a lease {when}"), &failure))?;
-        api.close_session(&credential).await.map_err(|failure| failed("the end of its session", &failure))?;
+        released.or_broken(format!("the release of a lease {when} failed"))?;
+        api.close_session(&credential).await.or_broken("the end of its session failed")?;
         Ok(())
     }
 
@@ -165,16 +161,16 @@ struct OneClient {
 impl OneClient {
     async fn start(endpoints: &[String]) -> Result<Self, Failed> {
         let client = Client::new(endpoints.to_vec(), ClientOptions::default());
-        let client = client.map_err(|error| failed("the one client", &error))?;
+        let client = client.or_broken("the one client failed")?;
         let session = Session::open(&client, &SessionOptions::default()).await;
-        let session = session.map_err(|error| failed("the session of the one client", &error))?;
+        let session = session.or_broken("the session of the one client failed")?;
         let stop = Arc::new(AtomicBool::new(false));
         Ok(Self { calls: tokio::spawn(now_and_then(session, stop.clone())), stop })
     }
 
     async fn end(self) -> Result<Vec<(Instant, Duration)>, Failed> {
         self.stop.store(true, Ordering::SeqCst);
-        self.calls.await.map_err(|error| failed("the one client", &error))?
+        self.calls.await.or_broken("the one client failed")?
     }
 }
 
@@ -183,10 +179,10 @@ async fn now_and_then(session: Session, stop: Arc<AtomicBool>) -> Result<Vec<(In
     let mut calls = Vec::new();
     while !stop.load(Ordering::SeqCst) {
         let sent = Instant::now();
-        let guard = session.lock("now-and-then").lock().await.map_err(|error| failed("an acquire", &error))?;
+        let guard = session.lock("now-and-then").lock().await.or_broken("an acquire failed")?;
         calls.push((sent, sent.elapsed()));
         let sent = Instant::now();
-        guard.release().await.map_err(|error| failed("a release", &error))?;
+        guard.release().await.or_broken("a release failed")?;
         calls.push((sent, sent.elapsed()));
         tokio::time::sleep(EVERY).await;
     }

@@ -92,8 +92,7 @@ async fn control(context: &Context) -> ProofResult {
     let secrets = Secrets::default();
     let Some((node, recorder)) = recorders.first() else { return broken("there are no nodes") };
     let base = format!("http://{}", recorder.address());
-    let no_client = |error: reqwest::Error| Failed::CannotRun(format!("no client: {error}"));
-    let client = client_builder().build().map_err(no_client)?;
+    let client = client_builder().build().or_cannot_run("no client")?;
     let owner = Api::at(client.clone(), &base);
     let target = AttackTarget::set_up(&owner, &secrets).await?;
     let before = VisibleState::look(&owner, &target).await?;
@@ -141,7 +140,7 @@ impl AttackedCluster {
         let directory = context.dir.join("secured");
         let certificates = Certificates::make(&context.binary, &directory).await?;
         let nobody = || certificates.builder(ClientIdentity::None);
-        let client = nobody()?.build().map_err(|error| Failed::CannotRun(format!("no client: {error}")))?;
+        let client = nobody()?.build().or_cannot_run("no client")?;
         let options =
             Options { environment: certificates.environment(), tls_client: Some(client), ..Options::default() };
         let mut cluster = Cluster::start(&context.binary, &directory, options).await?;
@@ -167,9 +166,7 @@ impl AttackedCluster {
         let apis = self.apis(&self.tokens.honest)?;
         let Some(first) = apis.first() else { return broken("there are no nodes") };
         let opened = first.open_session(HONEST_TIMEOUT_MS, "honest").await;
-        let opened =
-            opened.map_err(|failure| Failed::Broken(format!("the honest client gets no session: {failure}")))?;
-        let credential = opened.value.credential;
+        let credential = opened.or_broken("the honest client gets no session")?.value.credential;
         self.secrets.add_credential(&credential);
         Ok(LockCycles::start(apis, credential, "honest"))
     }
@@ -205,9 +202,7 @@ impl AttackedCluster {
         let mut found = SecretsFound { known: self.secrets.count(), ..SecretsFound::default() };
         for (node, api) in self.cluster.apis() {
             let (in_files, bytes) = self.secrets.found_below(self.cluster.directory(node))?;
-            let metrics = api.metrics().await;
-            let metrics =
-                metrics.map_err(|failure| Failed::Broken(format!("node {node} gives no metrics: {failure}")))?;
+            let metrics = api.metrics().await.or_broken(format!("node {node} gives no metrics"))?;
             found.in_files += in_files;
             found.in_metrics += self.secrets.found_in(metrics.as_bytes());
             found.bytes_of_nodes += bytes + metrics.len() as u64;

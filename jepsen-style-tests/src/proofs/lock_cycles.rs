@@ -151,8 +151,7 @@ impl LockCycles {
 }
 
 async fn session(api: &Api, label: &str) -> Result<String, Failed> {
-    let opened = api.open_session(SESSION_TIMEOUT_MS, label).await;
-    Ok(opened.map_err(|failure| Failed::Broken(format!("no session: {failure}")))?.value.credential)
+    Ok(api.open_session(SESSION_TIMEOUT_MS, label).await.or_broken("no session")?.value.credential)
 }
 
 struct CycleClient {

@@ -153,7 +153,7 @@ async fn control(context: &Context, cluster: &Cluster) -> Result<(u64, u64), Fai
     };
     let lateness = due.judge(granted_us, &disk_latency.end()?)?;
     if in_time("control", granted_us / 1_000, sure_ms + DELAY_MS, u64::MAX).is_ok() {
-        return Err(Failed::CannotRun("without a delay the grant came as late as with one: nothing is shown".into()));
+        return cannot_run("without a delay the grant came as late as with one: nothing is shown");
     }
     pair.end().await?;
     Ok((DELAY_MS - lateness.late_ms, lateness.busy_ms))

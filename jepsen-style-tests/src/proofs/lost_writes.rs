@@ -23,9 +23,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     drop(cluster);
     let (figures, with_losses) = kept.whole()?;
     if with_losses == 0 {
-        return Err(Failed::CannotRun(format!(
-            "in none of {rounds} rounds did a disk lose anything: nothing is shown"
-        )));
+        return cannot_run(format!("in none of {rounds} rounds did a disk lose anything: nothing is shown"));
     }
     let seen = control(context).await?;
     Ok(format!(

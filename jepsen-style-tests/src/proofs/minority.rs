@@ -41,9 +41,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let (mut attempts, mut leads, mut resumed) = (0, Vec::new(), Vec::new());
     for round in 1..=rounds {
         let state = if round % 2 == 1 { LinkFault::Cut } else { LinkFault::Reset };
-        let figures = one_round(context, &mut cluster, round, state)
-            .await
-            .map_err(|failed| Failed::Broken(format!("round {round} ({state:?}): {failed}")))?;
+        let figures =
+            one_round(context, &mut cluster, round, state).await.or_broken(format!("round {round} ({state:?})"))?;
         attempts += figures.refused;
         leads.push(figures.lost_before_grant);
         resumed.push(figures.resumed_after);
@@ -195,7 +194,7 @@ fn none_acknowledged_in(attempts: &Attempts, cut: Instant, heal: Instant) -> Res
         *counts.entry(attempt.kind).or_default() += 1;
     }
     if let Some(kind) = KINDS.iter().find(|kind| !counts.contains_key(**kind)) {
-        return Err(Failed::CannotRun(format!("no {kind} was attempted at the cut-off node")));
+        return cannot_run(format!("no {kind} was attempted at the cut-off node"));
     }
     Ok(within.len())
 }

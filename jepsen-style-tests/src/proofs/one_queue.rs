@@ -145,7 +145,7 @@ fn judge_queue(
     }
     let suspended = judge::suspended(log);
     if suspended == 0 {
-        return Err(Failed::CannotRun("no contender had its connection at the leader: the kill met nobody".into()));
+        return cannot_run("no contender had its connection at the leader: the kill met nobody");
     }
     let count = |wanted: fn(&ContenderAct) -> bool| log.iter().filter(|entry| wanted(&entry.what)).count();
     let (lost, failed) = (

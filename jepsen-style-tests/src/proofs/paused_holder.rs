@@ -68,8 +68,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         for round in 1..=rounds {
             let (pause, busy) = one_pause(context, &cluster, &store, way, round).await?;
             busiest = busiest.max(busy);
-            let verdict = shows(&pause, way.expected);
-            verdict.map_err(|what| Failed::Broken(format!("{}, round {round}: {what}", way.name)))?;
+            shows(&pause, way.expected).or_broken(format!("{}, round {round}", way.name))?;
             pauses.push(pause);
         }
         rows.push((way.name, pauses));
@@ -192,7 +191,7 @@ async fn is_stopped(worker: &Worker) -> Result<(), Failed> {
             return Ok(());
         }
         if boot_us() - begun > 10_000_000 {
-            return Err(Failed::CannotRun("the holder did not stop".into()));
+            return cannot_run("the holder did not stop");
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

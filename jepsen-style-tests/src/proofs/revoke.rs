@@ -43,7 +43,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let (mut latest, mut ends) = (Latest::default(), Vec::new());
     for round in 1..=rounds {
         let one = one_round(context, &cluster, &administrator, round).await;
-        let (of_round, longest_end) = one.map_err(|failed| Failed::Broken(format!("round {round}: {failed}")))?;
+        let (of_round, longest_end) = one.or_broken(format!("round {round}"))?;
         latest.merge(of_round);
         ends.push(longest_end);
     }
@@ -59,7 +59,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 /// Access control goes off and on again while the bystander works, which has a token and must not notice. A caller
 /// without a token shows that it went off and on.
 async fn switch_off_and_on(cluster: &Cluster, administrator: &Administrator) -> Result<(), Failed> {
-    let client = client_builder().build().map_err(|error| Failed::CannotRun(format!("no client: {error}")))?;
+    let client = client_builder().build().or_cannot_run("no client")?;
     for _ in 0..SWITCHES {
         for (change, gets_in) in [(AccessChange::Disable {}, true), (AccessChange::Enable { token_hash: None }, false)]
         {
@@ -91,8 +91,9 @@ async fn roles(administrator: &Administrator) -> Result<(), Failed> {
 async fn prepare(cluster: &Cluster) -> Result<(), Failed> {
     let api = cluster.api(1);
     for path in ["/worker", "/worker/zookeeper", "/worker/http-1", "/worker/http-2", "/worker/http-3", "/bystander"] {
-        let made = api.create(path, &Create::default(), None).await;
-        made.map_err(|failure| Failed::Broken(format!("the administrator cannot create {path}: {failure}")))?;
+        api.create(path, &Create::default(), None)
+            .await
+            .or_broken(format!("the administrator cannot create {path}"))?;
     }
     Ok(())
 }
@@ -150,9 +151,10 @@ impl Bystander {
         let token = administrator.token("bystander", None).await?;
         let apis = apis(cluster, &token)?;
         let Some((_, first)) = apis.first() else { return broken("there are no nodes") };
-        let no_session = |failure| Failed::Broken(format!("the bystander gets no session: {failure}"));
-        let opened = first.open_session(SESSION_TIMEOUT_MS, "bystander").await.map_err(no_session)?.value;
-        let streaming = first.open_session(SESSION_TIMEOUT_MS, "bystander").await.map_err(no_session)?.value;
+        let opened =
+            first.open_session(SESSION_TIMEOUT_MS, "bystander").await.or_broken("the bystander gets no session")?.value;
+        let streaming =
+            first.open_session(SESSION_TIMEOUT_MS, "bystander").await.or_broken("the bystander gets no session")?.value;
         let (log, stop) = (AttemptLog::default(), Arc::new(AtomicBool::new(false)));
         let stream = holder::StreamWork {
             node: 1,

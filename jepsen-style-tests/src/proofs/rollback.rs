@@ -349,7 +349,7 @@ async fn written_down(cluster: &Cluster, node: u64, peers: &[u64], copied: u64) 
 async fn write(cluster: &Cluster, at: u64, name: &str) -> Result<(), Failed> {
     for number in 0..WRITES {
         let made = cluster.api(at).create(&format!("/rollback/{name}-{number}"), &Create::default(), None).await;
-        made.map_err(|failure| Failed::Broken(format!("a write while nothing is wrong: {failure}")))?;
+        made.or_broken("a write while nothing is wrong")?;
     }
     Ok(())
 }
@@ -358,7 +358,7 @@ async fn write(cluster: &Cluster, at: u64, name: &str) -> Result<(), Failed> {
 async fn has(cluster: &Cluster, at: u64, name: &str) -> Result<bool, Failed> {
     let api = cluster.api(at);
     let asked = api.client().get(format!("{}/v1/nodes/rollback/{name}", api.base())).send().await;
-    let status = asked.map_err(|error| Failed::Broken(format!("a read while all are ready: {error}")))?.status();
+    let status = asked.or_broken("a read while all are ready")?.status();
     match status.as_u16() {
         200 => Ok(true),
         404 => Ok(false),

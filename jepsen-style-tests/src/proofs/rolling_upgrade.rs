@@ -30,7 +30,7 @@ const REFUSAL: &str = "upgrade this node";
 
 pub(super) async fn run(context: &Context) -> ProofResult {
     let Some(previous) = &context.previous else {
-        return Err(Failed::CannotRun("it needs --previous, the program of the release before".into()));
+        return cannot_run("it needs --previous, the program of the release before");
     };
     let mut upgrade = Upgrade::start(context, previous).await?;
     let old_level = upgrade.level_of_old_program().await?;
@@ -115,7 +115,7 @@ impl<'a> Upgrade<'a> {
         let (leader, _) = self.cluster.leader().await?;
         if leader != node {
             let done = self.cluster.api(leader).transfer_leadership(Some(node)).await;
-            done.map_err(|failure| Failed::Broken(format!("the leadership does not go to node {node}: {failure}")))?;
+            done.or_broken(format!("the leadership does not go to node {node}"))?;
         }
         match self.cluster.leader().await? {
             (now, _) if now == node => Ok(()),
@@ -235,7 +235,7 @@ impl LibraryClients {
         self.stop.store(true, Ordering::SeqCst);
         let mut cycles = 0;
         for client in self.clients {
-            match client.await.map_err(|error| Failed::Broken(format!("a client broke off: {error}")))?? {
+            match client.await.or_broken("a client broke off")?? {
                 0 => return broken("a client of the library got nothing done"),
                 done => cycles += done,
             }

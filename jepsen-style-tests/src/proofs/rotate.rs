@@ -74,8 +74,7 @@ struct Rotation {
 
 /// The harness's own client.
 fn client(authorities: &Authorities, state: TlsState) -> Result<reqwest::Client, Failed> {
-    let built = client_builder().use_preconfigured_tls(authorities.client(state)?).build();
-    built.map_err(|error| Failed::CannotRun(format!("no client: {error}")))
+    client_builder().use_preconfigured_tls(authorities.client(state)?).build().or_cannot_run("no client")
 }
 
 impl Rotation {
@@ -173,8 +172,7 @@ impl Rotation {
     async fn listeners_with_bad_files(&self, node: u64, expected: u64) -> Result<u64, Failed> {
         let begun = Instant::now();
         loop {
-            let text = self.cluster.api(node).metrics().await;
-            let text = text.map_err(|failure| Failed::Broken(format!("node {node} gives no metrics: {failure}")))?;
+            let text = self.cluster.api(node).metrics().await.or_broken(format!("node {node} gives no metrics"))?;
             let Some(failed) = metric_sum(&text, RELOAD_FAILED) else {
                 return broken(format!("node {node} has no metric {RELOAD_FAILED}"));
             };

@@ -50,7 +50,7 @@ pub(super) fn length(context: &Context) -> Duration {
 pub(super) async fn run(context: &Context) -> ProofResult {
     let plan = Plan::of(length(context));
     if length(context) < plan::SHORTEST {
-        return Err(Failed::CannotRun(format!("a soak takes {} s at least", plan::SHORTEST.as_secs())));
+        return cannot_run(format!("a soak takes {} s at least", plan::SHORTEST.as_secs()));
     }
     let extra_config = if plan.is_short() { SHORT_RUN } else { "" };
     let options = Options { extra_config: extra_config.into(), ..Options::default() };
@@ -225,14 +225,14 @@ async fn text_of(api: &Api, path: &str) -> Result<Option<String>, Failure> {
 fn check_coverage(counts: &FaultCounts, samples: &[NodeSample], nodes: &[u64], plan: Plan) -> Result<(), Failed> {
     let time = judged_time(plan);
     if let Some(node) = nodes.iter().find(|node| snapshots(samples, **node, time) == 0) {
-        return Err(Failed::CannotRun(format!("node {node} took no snapshot after the warm-up")));
+        return cannot_run(format!("node {node} took no snapshot after the warm-up"));
     }
     let purged = |node: u64| samples.iter().filter(move |sample| sample.node == node).filter_map(|s| s.purged_index);
     if let Some(node) = nodes.iter().find(|node| purged(**node).max() <= purged(**node).min()) {
-        return Err(Failed::CannotRun(format!("node {node} never cut its log")));
+        return cannot_run(format!("node {node} never cut its log"));
     }
     match counts.missing(plan) {
-        Some(what) => Err(Failed::CannotRun(format!("{what}, although the plan has that"))),
+        Some(what) => cannot_run(format!("{what}, although the plan has that")),
         None => Ok(()),
     }
 }

@@ -194,7 +194,7 @@ async fn by_library(endpoints: Vec<String>, lock: String) -> Result<(), Failed> 
 }
 
 async fn ended<T>(task: JoinHandle<T>) -> Result<T, Failed> {
-    task.await.map_err(|error| Failed::Broken(format!("a client broke off: {error}")))
+    task.await.or_broken("a client broke off")
 }
 
 fn failed(why: impl std::fmt::Display) -> Failed {

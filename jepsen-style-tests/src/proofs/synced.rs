@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         total.syncs += report.syncs;
     }
     if total.votes == 0 {
-        return Err(Failed::CannotRun("no vote was saved although leadership was handed over".into()));
+        return cannot_run("no vote was saved although leadership was handed over");
     }
     say("the same with sled's bare flush (test-only switch): the check must catch it".into());
     let control = traced_run(context, "flush-only", seconds.min(5), true).await?;
@@ -98,7 +98,7 @@ async fn finished_trace(file: &Path) -> Result<Vec<u8>, Failed> {
             return Ok(bytes);
         }
         if begun.elapsed() > Duration::from_secs(60) {
-            return Err(Failed::CannotRun(format!("the trace {} does not come to an end", file.display())));
+            return cannot_run(format!("the trace {} does not come to an end", file.display()));
         }
         size = Some(now);
         tokio::time::sleep(Duration::from_millis(50)).await;

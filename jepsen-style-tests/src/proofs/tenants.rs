@@ -97,8 +97,7 @@ async fn watch_limits(cluster: &Cluster, time: Duration) -> Result<Vec<String>, 
 
 /// What the namespace has beyond its limits, by what the cluster says.
 async fn beyond_limits(cluster: &Cluster) -> Result<Vec<String>, Failed> {
-    let asked = cluster.api(1).namespaces().await;
-    let all = asked.map_err(|failure| Failed::Broken(format!("the namespaces cannot be listed: {failure}")))?.value;
+    let all = cluster.api(1).namespaces().await.or_broken("the namespaces cannot be listed")?.value;
     let Some(noisy) = all.namespaces.iter().find(|namespace| namespace.name == NOISY) else {
         return broken("the namespace is not listed");
     };

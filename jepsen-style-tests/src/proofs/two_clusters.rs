@@ -247,7 +247,7 @@ async fn alone_again(new: &Cluster) -> Result<(), Failed> {
         session.close().await
     };
     match timeout(WITHIN, work).await {
-        Ok(done) => done.map_err(|error| Failed::Broken(format!("a client of the new cluster alone: {error}"))),
+        Ok(done) => done.or_broken("a client of the new cluster alone"),
         Err(_) => broken(format!("the new cluster does not grant {LOCK} within {WITHIN:?}")),
     }
 }

@@ -11,7 +11,7 @@ use crate::check::Check;
 use crate::history::{FaultRecord, WakeUps};
 use crate::nemesis::{Moments, Nemesis, TestBed};
 use crate::record::boot_us;
-use crate::verdict::Failed;
+use crate::verdict::{Failed, cannot_run};
 
 use super::plan::{self, Deck, Pace};
 use super::screen::Screen;
@@ -181,6 +181,6 @@ impl Campaign {
 async fn bounded<T>(hand: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
     match tokio::time::timeout(HAND_WITHIN, hand).await {
         Ok(done) => done,
-        Err(_) => Err(Failed::CannotRun(format!("not done within {HAND_WITHIN:?}"))),
+        Err(_) => cannot_run(format!("not done within {HAND_WITHIN:?}")),
     }
 }

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use crate::cluster::Options;
 use crate::report::matrix::{Cell, CellResult, Matrix, Ran};
 use crate::report::{self, Outcome};
-use crate::verdict::Failed;
+use crate::verdict::{Failed, OrFailed as _, cannot_run};
 
 use super::plan::Manner;
 use super::programs::Programs;
@@ -134,7 +134,7 @@ pub async fn run(plan: &MatrixPlan, programs: &Programs, dir: &Path, screen: &Sc
                 Cell { workload, nemesis, fate }
             });
             let _ended_with_us = EndTask(task.abort_handle());
-            task.await.map_err(|panicked| Failed::CannotRun(format!("a cell: {panicked}")))
+            task.await.or_cannot_run("a cell")
         }
     });
     let mut running = stream::iter(running).buffered(plan.jobs);
@@ -205,7 +205,7 @@ async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Scre
     let name = settings.short_name();
     let directory = dir.join(&name);
     let ran = tokio::time::timeout(CELL_WITHIN, super::run(settings, programs, &directory, screen)).await;
-    let ran = ran.unwrap_or_else(|_| Err(Failed::CannotRun(format!("not at an end after {CELL_WITHIN:?}"))));
+    let ran = ran.unwrap_or_else(|_| cannot_run(format!("not at an end after {CELL_WITHIN:?}")));
     match ran {
         Ok(RunEnd::Reported(report)) => CellResult::Ran(Box::new(Ran::of(&report, &name, begun.elapsed()))),
         Ok(RunEnd::Lacking(skipped)) => {

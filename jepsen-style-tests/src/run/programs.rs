@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::own_directory;
-use crate::verdict::Failed;
+use crate::verdict::{Failed, cannot_run};
 
 /// A server of this name is of a mutant build, which has an injected clock.
 const MUTANT_SERVER: &str = "lockkeeper-mutant";
@@ -46,7 +46,7 @@ impl Programs {
         let directory = own_directory()?;
         let server = match given {
             Some(path) if path.is_file() => path.canonicalize()?,
-            Some(path) => return Err(Failed::CannotRun(format!("there is no server binary at {}", path.display()))),
+            Some(path) => return cannot_run(format!("there is no server binary at {}", path.display())),
             None => directory.join("lockkeeper"),
         };
         if !(server.is_file() && directory.join("worker").is_file()) {
@@ -180,8 +180,8 @@ fn run(command: &mut Command, what: &str) -> Result<(), Failed> {
     let remedy = "build the programs yourself (`scripts/build`) and name the server with --binary";
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failed::CannotRun(format!("`cargo build` of {what} ended with {status}; {remedy}"))),
-        Err(error) => Err(Failed::CannotRun(format!("cannot start cargo: {error}; {remedy}"))),
+        Ok(status) => cannot_run(format!("`cargo build` of {what} ended with {status}; {remedy}")),
+        Err(error) => cannot_run(format!("cannot start cargo: {error}; {remedy}")),
     }
 }
 

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::ports;
 use crate::postgres::other_user;
 use crate::process::Process;
-use crate::verdict::{Failed, broken, ended_early};
+use crate::verdict::{Failed, OrFailed as _, broken, cannot_run, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
@@ -115,7 +115,7 @@ impl MariaDb {
             if let Ok(mut connection) = opened {
                 let made = connection.query_drop(format!("CREATE DATABASE IF NOT EXISTS {DATABASE}")).await;
                 let _ = connection.disconnect().await;
-                return made.map_err(|error| Failed::CannotRun(format!("MariaDB: {error}")));
+                return made.or_cannot_run("MariaDB");
             }
             if let Some(status) = self.process.ended() {
                 return Err(ended_early(&format!("mariadbd ended ({status})"), &self.log));
@@ -144,10 +144,9 @@ fn programs() -> Result<(PathBuf, PathBuf), Failed> {
     let find = |name: &str| places.iter().map(|place| place.join(name)).find(|program| program.is_file());
     match (find("mariadb-install-db"), find("mariadbd")) {
         (Some(install), Some(server)) => Ok((install, server)),
-        _ => Err(Failed::CannotRun(
+        _ => cannot_run(
             "MariaDB is not installed: no `mariadb-install-db` and `mariadbd` in PATH; install the package \
-             mariadb-server"
-                .into(),
-        )),
+             mariadb-server",
+        ),
     }
 }

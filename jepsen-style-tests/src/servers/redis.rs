@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::ports;
 use crate::process::Process;
-use crate::verdict::{Failed, broken, ended_early};
+use crate::verdict::{Failed, broken, cannot_run, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const PROGRAM: &str = "redis-server";
@@ -55,7 +55,7 @@ impl Redis {
         let compiled = Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
         match compiled {
             Ok(done) if done.status.success() => {}
-            other => return Err(Failed::CannotRun(format!("a C compiler (cc) for the jump of a clock: {other:?}"))),
+            other => return cannot_run(format!("a C compiler (cc) for the jump of a clock: {other:?}")),
         }
         std::fs::write(server.clock_file(), "0")?;
         let environment = [("LD_PRELOAD", library), ("CLOCK_JUMP_FILE", server.clock_file())];
@@ -133,7 +133,7 @@ impl Redis {
     /// Sets the clock forward by so many seconds against the machine's.
     pub fn jump(&self, seconds: u32) -> Result<(), Failed> {
         if self.environment.is_empty() {
-            return Err(Failed::CannotRun("this Redis has the machine's clock".into()));
+            return cannot_run("this Redis has the machine's clock");
         }
         std::fs::write(self.clock_file(), seconds.to_string())?;
         Ok(())

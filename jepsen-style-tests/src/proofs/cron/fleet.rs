@@ -30,14 +30,14 @@ pub(super) struct Fleet {
 impl Fleet {
     pub(super) fn new(context: &Context, cluster: &Cluster) -> Result<Self, Failed> {
         if !has_programs(&["cc"]) {
-            return Err(Failed::CannotRun("needs cc, to make clocks wrong".into()));
+            return cannot_run("needs cc, to make clocks wrong");
         }
         let (source, shim) = (context.dir.join("stepped_clock.c"), context.dir.join("stepped_clock.so"));
         std::fs::write(&source, SHIM)?;
         let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&shim).arg(&source).output()?;
         if !compiled.status.success() {
             let why = String::from_utf8_lossy(&compiled.stderr).into_owned();
-            return Err(Failed::CannotRun(format!("cc does not compile the clock: {why}")));
+            return cannot_run(format!("cc does not compile the clock: {why}"));
         }
         let endpoints = cluster.endpoints().join(",");
         Ok(Self { binary: context.binary.clone(), dir: context.dir.clone(), shim, endpoints })

@@ -169,11 +169,11 @@ pub(super) const SYSTEMS: &[SystemKind] = &[
 
 /// The CPU time of these processes.
 pub(super) fn spent(pids: &[u32]) -> Result<u64, Failed> {
-    spent_us(pids).map_err(|error| Failed::CannotRun(format!("CPU time of the servers: {error}")))
+    spent_us(pids).or_cannot_run("CPU time of the servers")
 }
 
 pub(super) fn cannot<T>(fault: Fault) -> Result<T, Failed> {
-    Err(Failed::CannotRun(format!("this engine has no fault '{fault}'")))
+    cannot_run(format!("this engine has no fault '{fault}'"))
 }
 
 struct LockkeeperSystem {
@@ -282,7 +282,7 @@ impl System for ZooKeeperSystem {
     async fn inject(&mut self, fault: Fault) -> Result<(), Failed> {
         let servers = &mut self.subject.servers;
         let Some(leader) = servers.leader().await else {
-            return Err(Failed::CannotRun("the ensemble has no leader".into()));
+            return cannot_run("the ensemble has no leader");
         };
         self.hit = leader;
         match fault {

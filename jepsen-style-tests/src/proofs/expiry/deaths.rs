@@ -47,7 +47,7 @@ pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster
         leaderless += kill_the_leader(context, cluster).await?;
     }
     if first.elapsed() > TIMEOUT_OF_KILLS {
-        return Err(Failed::CannotRun(format!("{KILLS} kills took longer than {TIMEOUT_OF_KILLS:?}")));
+        return cannot_run(format!("{KILLS} kills took longer than {TIMEOUT_OF_KILLS:?}"));
     }
     let ends = trial.ends(&deaths).await?;
     // What a node has not passed on goes down with it, unless it has been acknowledged as a keepalive.

@@ -140,8 +140,7 @@ async fn watch(
 ) -> Result<(Instant, Instant), Failed> {
     let address = place.api.base().trim_start_matches("http://").parse().map_err(io::Error::other)?;
     let session = session_id(credential).parse().map_err(io::Error::other)?;
-    let opened = StreamClient::open(address, None, session, (credential, None)).await;
-    let mut stream = opened.map_err(|why| Failed::Broken(format!("no stream: {why}")))?;
+    let mut stream = StreamClient::open(address, None, session, (credential, None)).await.or_broken("no stream")?;
     stream.send(Message::text(r#"{"watch":{"id":1,"path":"/nothing"}}"#)).await?;
     let mut before = None;
     loop {

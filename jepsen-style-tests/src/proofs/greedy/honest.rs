@@ -51,14 +51,14 @@ impl Honest {
     pub(super) async fn begin(cluster: &Cluster, node: u64) -> Result<Self, Failed> {
         let build = || reqwest::Client::builder().no_proxy().tcp_nodelay(true).local_address(ADDRESS).timeout(WITHIN);
         let address = |listener| cluster.net().address(Endpoint::Clients, node, listener);
-        let not_had = |why: &dyn std::fmt::Display| Failed::CannotRun(format!("the honest client cannot begin: {why}"));
-        let kept = build().build().map_err(|error| not_had(&error))?;
-        let fresh = build().pool_max_idle_per_host(0).build().map_err(|error| not_had(&error))?;
+        let not_had = "the honest client cannot begin";
+        let kept = build().build().or_cannot_run(not_had)?;
+        let fresh = build().pool_max_idle_per_host(0).build().or_cannot_run(not_had)?;
         let kept = Api::at_address(kept, address(Listener::Client));
         let fresh = Api::at_address(fresh, address(Listener::Client));
-        let session = kept.open_session(TIMEOUT_MS, "honest").await.map_err(|why| not_had(&why))?.value;
+        let session = kept.open_session(TIMEOUT_MS, "honest").await.or_cannot_run(not_had)?.value;
         let held = kept.acquire(&session.credential, LOCK, &Acquire::default(), WITHIN).await;
-        let token = held.map_err(|why| not_had(&why))?.value.token;
+        let token = held.or_cannot_run(not_had)?.value.token;
         let worker = HonestClient {
             kept,
             fresh,

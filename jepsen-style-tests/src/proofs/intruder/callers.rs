@@ -7,7 +7,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
 use super::certificates::{Certificates, ClientIdentity};
 use super::tokens::IssuedTokens;
-use crate::verdict::Failed;
+use crate::verdict::{Failed, OrFailed as _};
 
 /// See the module's text.
 pub(super) struct Intruder {
@@ -78,9 +78,8 @@ const EITHER: &[&str] = &["unauthenticated", "forbidden"];
 
 /// All of them.
 pub(super) fn callers(certificates: &Certificates, tokens: &IssuedTokens) -> Result<Vec<Intruder>, Failed> {
-    let client = |identity| -> Result<Client, Failed> {
-        certificates.builder(identity)?.build().map_err(|error| Failed::CannotRun(format!("no client: {error}")))
-    };
+    let client =
+        |identity| -> Result<Client, Failed> { certificates.builder(identity)?.build().or_cannot_run("no client") };
     let nobody = client(ClientIdentity::None)?;
     let with = |name, refused, shows| {
         let (client, session) = (nobody.clone(), None);

@@ -113,8 +113,7 @@ impl Certificates {
             params.not_after = until.into();
             Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
         };
-        let (certificate, key) =
-            made().map_err(|error| Failed::CannotRun(format!("cannot sign the certificate {stem}: {error}")))?;
+        let (certificate, key) = made().or_cannot_run(format!("cannot sign the certificate {stem}"))?;
         std::fs::write(self.directory.join(format!("{stem}.pem")), certificate)?;
         std::fs::write(self.directory.join(format!("{stem}.key")), key)?;
         Ok(())
@@ -134,7 +133,7 @@ impl Certificates {
     pub(super) fn config(&self, identity: ClientIdentity) -> Result<ClientConfig, Failed> {
         let files = identity.stem().map(|stem| identity_files(&self.directory, stem));
         client_config(Some(&self.authority()), files.as_ref())
-            .map_err(|error| Failed::CannotRun(format!("{} cannot be used: {error}", identity.name())))
+            .or_cannot_run(format!("{} cannot be used", identity.name()))
     }
 
     /// As [`config`](Self::config), for several connections.

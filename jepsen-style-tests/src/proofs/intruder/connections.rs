@@ -91,7 +91,7 @@ pub(super) fn attempts(
 ) -> Result<Vec<WrongAttempt>, Failed> {
     let client = |identity| -> Result<Client, Failed> {
         let built = certificates.builder(identity)?.build();
-        built.map_err(|error| Failed::CannotRun(format!("no client with {}: {error}", ClientIdentity::name(identity))))
+        built.or_cannot_run(format!("no client with {}", ClientIdentity::name(identity)))
     };
     let way = |listener, scheme, name, client, refused| ConnectionWay { listener, scheme, name, client, refused };
     let mut ways = Vec::new();

@@ -38,7 +38,7 @@ impl Libraries {
         if !ended.is_some_and(|status| status.success()) {
             let why = std::fs::read_to_string(&complaints).unwrap_or_default();
             let why = why.lines().last().unwrap_or("no reason given");
-            return Err(Failed::CannotRun(format!("kazoo and Curator cannot be installed: {why}")));
+            return cannot_run(format!("kazoo and Curator cannot be installed: {why}"));
         }
         let told = std::fs::read_to_string(&told)?;
         let said = |what: &str| {
@@ -156,7 +156,7 @@ impl Contenders {
             Ok::<(), String>(())
         };
         match tokio::time::timeout(within, natives).await {
-            Ok(ended) => ended.map_err(|why| Failed::Broken(format!("a native contender: {why}"))),
+            Ok(ended) => ended.or_broken("a native contender"),
             Err(_) => broken(format!("native contenders did not end within {within:?}")),
         }
     }

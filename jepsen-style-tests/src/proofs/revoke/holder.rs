@@ -151,10 +151,7 @@ impl Holder {
     pub(super) async fn stopped(self) -> Result<(), Failed> {
         let mut open = 0;
         for task in self.tasks {
-            match task.await {
-                Ok(is_open) => open += usize::from(is_open),
-                Err(error) => return broken(format!("the holder broke off: {error}")),
-            }
+            open += usize::from(task.await.or_broken("the holder broke off")?);
         }
         if open > 0 { broken(format!("{open} streams, or connections, of the holder still serve it")) } else { Ok(()) }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lockkeeper_tls::{ClientConfig, client_config};
 
 use crate::proofs::tls_cluster::{CLUSTER, environment, identity_files, make_certificates};
-use crate::verdict::Failed;
+use crate::verdict::{Failed, OrFailed as _};
 
 /// The authority that has issued a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Authorities {
     fn config(&self, stem: &str, state: TlsState) -> Result<ClientConfig, Failed> {
         let files = identity_files(&self.of(state.shows), stem);
         client_config(Some(&self.trust_file(state.trusts)), Some(&files))
-            .map_err(|error| Failed::CannotRun(format!("the certificate {stem} cannot be used: {error}")))
+            .or_cannot_run(format!("the certificate {stem} cannot be used"))
     }
 }
 

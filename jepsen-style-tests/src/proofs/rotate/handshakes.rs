@@ -130,8 +130,7 @@ fn request(
         Listener::Peer => authorities.member(member, caller)?,
         Listener::Client | Listener::ZooKeeper => authorities.client(caller)?,
     };
-    let built = client_builder().use_preconfigured_tls(config).build();
-    let client = built.map_err(|error| Failed::CannotRun(format!("no client: {error}")))?;
+    let client = client_builder().use_preconfigured_tls(config).build().or_cannot_run("no client")?;
     let base = format!("https://{}", cluster.net().listens(node, listener));
     let request = match listener {
         // Without the id of its directory this is refused, but only after the certificate was found to be the member's.

@@ -45,9 +45,7 @@ pub(super) struct HonestClients {
     stream: JoinHandle<StreamCalls>,
 }
 
-fn cannot(failure: Failure) -> Failed {
-    Failed::Broken(format!("an honest client cannot begin: {failure}"))
-}
+const CANNOT: &str = "an honest client cannot begin";
 
 /// Every other client has a new connection for each request.
 fn keeps_connections(client: usize) -> bool {
@@ -60,7 +58,7 @@ fn apis(cluster: &Cluster, authorities: &Authorities, state: TlsState, client: u
     if !keeps_connections(client) {
         builder = builder.pool_max_idle_per_host(0);
     }
-    let client = builder.build().map_err(|error| Failed::CannotRun(format!("no client: {error}")))?;
+    let client = builder.build().or_cannot_run("no client")?;
     Ok(cluster.apis().into_iter().map(|(_, api)| Api::at(client.clone(), api.base())).collect())
 }
 
@@ -70,23 +68,20 @@ impl HonestClients {
         let (mut cycles, mut sessions) = (Vec::new(), Vec::new());
         let first = cluster.api(NODE_OF_STREAM);
         for (client, lock) in LOCKS.into_iter().enumerate() {
-            let opened = first.open_session(SESSION_TIMEOUT_MS, "honest").await.map_err(cannot)?.value;
+            let opened = first.open_session(SESSION_TIMEOUT_MS, "honest").await.or_broken(CANNOT)?.value;
             sessions.push(opened.session_id);
             let apis = apis(cluster, authorities, state, client)?;
             cycles.push(LockCycles::start(apis, opened.credential, lock));
         }
-        let opened = first.open_session(SESSION_TIMEOUT_MS, "honest").await.map_err(cannot)?.value;
+        let opened = first.open_session(SESSION_TIMEOUT_MS, "honest").await.or_broken(CANNOT)?.value;
         sessions.push(opened.session_id);
-        first.create(PATH, &Create::default(), None).await.map_err(cannot)?;
-        let held = first.acquire(&opened.credential, HELD, &Acquire::default(), WITHIN).await.map_err(cannot)?;
+        first.create(PATH, &Create::default(), None).await.or_broken(CANNOT)?;
+        let held = first.acquire(&opened.credential, HELD, &Acquire::default(), WITHIN).await.or_broken(CANNOT)?;
         let tls = Arc::new(authorities.client(state)?);
         let address = cluster.net().listens(NODE_OF_STREAM, Listener::Client);
-        let stream =
-            StreamClient::open(address, Some(&tls), opened.session_id, (opened.credential.as_str(), None)).await;
-        let stream = match stream {
-            Ok(stream) => stream,
-            Err(why) => return broken(format!("an honest client gets no stream: {why}")),
-        };
+        let shown = (opened.credential.as_str(), None);
+        let stream = StreamClient::open(address, Some(&tls), opened.session_id, shown).await;
+        let stream = stream.or_broken("an honest client gets no stream")?;
         let stop = Arc::new(AtomicBool::new(false));
         let stream = tokio::spawn(work(stream, Arc::clone(&stop)));
         Ok(Self { cycles, sessions, token: held.value.token, stop, stream })

@@ -54,7 +54,7 @@ pub(super) fn permits_kept(seen: &Evidence<'_>) -> ProofResult {
         most = most.max(inside(requests, &seen.insides, usize::from(permits)).map_err(Failed::Broken)?);
     }
     if most < usize::from(permits) {
-        return Err(Failed::CannotRun(format!("the trial did not bite: {most} inside at most")));
+        return cannot_run(format!("the trial did not bite: {most} inside at most"));
     }
     Ok(format!("{} stays, at most {most} inside by zxid", seen.insides.len()))
 }
@@ -70,7 +70,7 @@ pub(super) fn all_or_nothing(seen: &Evidence<'_>) -> ProofResult {
         let here = |life: &&Life| token_of(&life.name).is_some_and(|token| tokens.contains(&token));
         let here: Vec<Life> = seen.insides.iter().filter(here).cloned().collect();
         stood += here.len();
-        inside(requests, &here, 1).map_err(|what| Failed::Broken(format!("{lock}: {what}")))?;
+        inside(requests, &here, 1).or_broken(lock)?;
     }
     let insides = seen.insides.len();
     if stood != insides * 3 {
@@ -173,7 +173,7 @@ fn wake_ups(seen: &Evidence<'_>) -> ProofResult {
     }
     counts::in_calm(&seen.windows).map_err(Failed::Broken)?;
     if seen.windows.is_empty() {
-        return Err(Failed::CannotRun("there was no calm window".into()));
+        return cannot_run("there was no calm window");
     }
     let in_calm: f64 = seen.windows.iter().map(|window| window.counted).sum();
     let certain: usize = seen.windows.iter().map(|window| window.certain).sum();
@@ -222,7 +222,7 @@ fn struck(seen: &Evidence<'_>) -> ProofResult {
     let script = (seen.scenario.script)(LONG_LOAD);
     let missed = |At(_, strike): &At| if *strike == Strike::Node { nodes == 0 } else { processes == 0 };
     if script.iter().any(missed) {
-        return Err(Failed::CannotRun(format!("the trial did not bite: {struck}")));
+        return cannot_run(format!("the trial did not bite: {struck}"));
     }
     Ok(struck)
 }

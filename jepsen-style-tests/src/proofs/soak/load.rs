@@ -125,10 +125,7 @@ impl Load {
         self.shared.stop.store(true, Ordering::SeqCst);
         let mut all = Ledgers::new();
         for client in self.clients {
-            match client.await {
-                Ok(known) => all.extend(known),
-                Err(error) => return broken(format!("a client broke off: {error}")),
-            }
+            all.extend(client.await.or_broken("a client broke off")?);
         }
         for (number, count) in self.shared.counters.iter().enumerate() {
             all.insert(counter(number), Some(count.lock().await.to_string()));

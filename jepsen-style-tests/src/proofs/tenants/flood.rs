@@ -101,14 +101,14 @@ impl Flood {
             // Below it the flood makes its nodes; it is there from an earlier class, or now.
             let _ = first.create(&format!("/{NOISY}"), &Create::default(), None).await;
         }
-        let not_had = |why: Failure| Failed::Broken(format!("the noisy tenant gets nothing in calm: {why}"));
+        let not_had = "the noisy tenant gets nothing in calm";
         let mut clients = Vec::new();
         for (node, api) in apis.iter().enumerate() {
-            let credential = api.open_session(SESSION_TIMEOUT_MS, NOISY).await.map_err(not_had)?.value.credential;
+            let credential = api.open_session(SESSION_TIMEOUT_MS, NOISY).await.or_broken(not_had)?.value.credential;
             counts.opened(api, credential.clone());
             if node == 0 {
                 let lock = format!("{NOISY}/held");
-                let held = api.acquire(&credential, &lock, &Acquire::default(), WITHIN).await.map_err(not_had)?;
+                let held = api.acquire(&credential, &lock, &Acquire::default(), WITHIN).await.or_broken(not_had)?;
                 tasks.spawn(hold(api.clone(), credential.clone(), (lock, held.value.token), counts.clone()));
             }
             clients.extend((0..CLIENTS).map(|_| Client { api: api.clone(), credential: credential.clone(), class }));
