@@ -261,37 +261,30 @@ fn spoken(history: &History) -> BTreeMap<u64, Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::NodeEvent;
     use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, EventKind};
+    use crate::history::Event;
+    use crate::workload::fixture::{Bench, told};
 
     /// Tokens 10 and 11 stand in one queue, the first goes at 20, and both announce themselves.
     fn run(second_announced: u64, observed: &[(u64, u64, &str)]) -> Recorded {
-        let mut run = Recorded::default();
-        let mut log = |zxid, created, path: String| run.log.insert(NodeEvent { zxid, created, path });
+        let mut bench = Bench::of_ops(1);
         let request = |token: u64| format!("/locks/{}/_c_x{token}-lock-{token:010}", LOCKS[0]);
         let node = |token: u64| format!("/elections/{}/_leader/{token:020}", OFFICES[0]);
-        log(10, true, request(10));
-        log(11, true, request(11));
-        log(12, true, node(10));
-        log(20, false, request(10));
-        log(20, false, node(10));
-        log(second_announced, true, node(11));
-        let mut events = Vec::new();
-        for (kind, at_us) in [(EventKind::Invoke, 1), (EventKind::Ok, 2)] {
-            let value = if kind == EventKind::Invoke { json!([OFFICES[0], 10, 1]) } else { Value::Null };
-            events.push(Event { at_us, client: 1, op: 1, kind, what: PROCLAIM.into(), value, zxid: None });
-        }
+        bench.log(10, true, &request(10));
+        bench.log(11, true, &request(11));
+        bench.log(12, true, &node(10));
+        bench.log(20, false, &request(10));
+        bench.log(20, false, &node(10));
+        bench.log(second_announced, true, &node(11));
+        bench.op(1, 1, PROCLAIM, json!([OFFICES[0], 10, 1]), Value::Null);
         for (at_us, (token, zxid, said)) in (10..).zip(observed) {
             let value = json!({ "office": OFFICES[0], "token": token, "said": said });
-            let (what, zxid) = (OBSERVED.to_owned(), Some(*zxid));
-            events.push(Event { at_us, client: 2, op: 0, kind: EventKind::Note, what, value, zxid });
+            bench.event(Event { client: 2, ..told(at_us, OBSERVED, value, Some(*zxid)) });
         }
-        run.history = History::new(events);
-        run
+        bench.recorded()
     }
 
     #[test]

@@ -8,6 +8,8 @@ mod client_kit;
 mod counting;
 mod election;
 mod ephemerals;
+#[cfg(test)]
+mod fixture;
 mod gate;
 mod lock_client;
 mod locks;

@@ -225,91 +225,43 @@ fn listings(run: &Recorded, ops: &[Op]) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::NodeEvent;
     use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{EventKind, FaultRecord, History, ops};
+    use crate::history::FaultRecord;
+    use crate::workload::fixture::Bench;
 
     /// Sessions 1 and 2, each with two nodes; 1 expires at zxid 20 (1,500 ms), 2 is closed at 21.
-    struct EphemeralsFixture {
-        run: Recorded,
-        op: u64,
+    fn good() -> Bench {
+        let mut bench = Bench::of_ops(1);
+        for (session, zxid) in [(1, 10), (2, 12)] {
+            bench.log(zxid, true, &format!("/ephemerals/a/s{session}-0"));
+            bench.log(zxid + 1, true, &format!("/ephemerals/b/s{session}-1"));
+            bench.tell(100_000, ops::SURE, json!({ "session": session, "until_ms": 1_400 }));
+        }
+        bench.log(20, false, "/ephemerals/a/s1-0");
+        bench.log(20, false, "/ephemerals/b/s1-1");
+        bench.log(21, false, "/ephemerals/a/s2-0");
+        bench.log(21, false, "/ephemerals/b/s2-1");
+        bench.run.seen_us = (0..30).map(|zxid| (zxid, 1_480_000 + zxid * 1_000)).collect();
+        bench.op_at(Some(21), 300_000, CLOSE, json!({ "session": 2 }), json!(null));
+        bench.op_at(Some(15), 400_000, LIST, json!("/ephemerals/a"), json!({ "names": ["s1-0", "s2-0"] }));
+        gone(&mut bench, &[], false);
+        bench
     }
 
-    impl EphemeralsFixture {
-        fn new() -> Self {
-            let mut bench = Self { run: Recorded::default(), op: 0 };
-            for (session, zxid) in [(1, 10), (2, 12)] {
-                bench.log(zxid, true, &format!("/ephemerals/a/s{session}-0"));
-                bench.log(zxid + 1, true, &format!("/ephemerals/b/s{session}-1"));
-                bench.tell(100_000, ops::SURE, json!({ "session": session, "until_ms": 1_400 }));
-            }
-            bench.log(20, false, "/ephemerals/a/s1-0");
-            bench.log(20, false, "/ephemerals/b/s1-1");
-            bench.log(21, false, "/ephemerals/a/s2-0");
-            bench.log(21, false, "/ephemerals/b/s2-1");
-            bench.run.seen_us = (0..30).map(|zxid| (zxid, 1_480_000 + zxid * 1_000)).collect();
-            bench.asked(300_000, CLOSE, json!({ "session": 2 }), json!(null), Some(21));
-            bench.asked(400_000, LIST, json!("/ephemerals/a"), json!({ "names": ["s1-0", "s2-0"] }), Some(15));
-            bench.gone(&[], false);
-            bench
-        }
-
-        fn log(&mut self, zxid: u64, created: bool, path: &str) {
-            self.run.log.insert(NodeEvent { zxid, created, path: path.into() });
-        }
-
-        fn tell(&mut self, at_us: u64, what: &str, value: serde_json::Value) {
-            self.event(Event { at_us, client: 1, op: 0, kind: EventKind::Note, what: what.into(), value, zxid: None });
-        }
-
-        fn event(&mut self, event: Event) {
-            let mut events = self.run.history.events().to_vec();
-            events.push(event);
-            self.run.history = History::new(events);
-        }
-
-        fn asked(
-            &mut self,
-            at_us: u64,
-            what: &str,
-            asked: serde_json::Value,
-            answer: serde_json::Value,
-            zxid: Option<u64>,
-        ) {
-            self.op += 1;
-            let what = what.to_owned();
-            let event =
-                Event { at_us, client: 1, op: self.op, kind: EventKind::Invoke, what, value: asked, zxid: None };
-            let ok = Event { at_us: at_us + 1, kind: EventKind::Ok, value: answer, zxid, ..event.clone() };
-            self.event(event);
-            self.event(ok);
-        }
-
-        fn gone(&mut self, standing: &[&str], revived: bool) {
-            let gone = SessionGone {
-                session: 1,
-                at: "node".into(),
-                how: "not_found".into(),
-                said_us: 1_600_000,
-                asked: 2,
-                standing: standing.iter().map(|path| (*path).to_owned()).collect(),
-                revived,
-            };
-            self.tell(1_600_000, GONE, serde_json::to_value(gone).unwrap());
-        }
-
-        fn verdicts(&self) -> Vec<Verdict> {
-            all(&self.run).iter().map(|check| check.verdict).collect()
-        }
-
-        /// Which of the four checks find something.
-        fn found(&self) -> Vec<usize> {
-            let verdicts = self.verdicts();
-            (0..verdicts.len()).filter(|at| verdicts[*at] == Verdict::Invalid).collect()
-        }
+    fn gone(bench: &mut Bench, standing: &[&str], revived: bool) {
+        let gone = SessionGone {
+            session: 1,
+            at: "node".into(),
+            how: "not_found".into(),
+            said_us: 1_600_000,
+            asked: 2,
+            standing: standing.iter().map(|path| (*path).to_owned()).collect(),
+            revived,
+        };
+        bench.tell(1_600_000, GONE, serde_json::to_value(gone).unwrap());
     }
 
     const SAID: usize = 0;
@@ -319,13 +271,8 @@ mod tests {
 
     #[test]
     fn a_good_history_passes_and_an_empty_one_does_not() {
-        assert_eq!(
-            EphemeralsFixture::new().verdicts(),
-            [Verdict::Valid; 4],
-            "{:#?}",
-            all(&EphemeralsFixture::new().run)
-        );
-        assert_eq!(EphemeralsFixture { run: Recorded::default(), op: 0 }.verdicts(), [Verdict::Unknown; 4]);
+        assert_eq!(good().verdicts(all), [Verdict::Valid; 4]);
+        assert_eq!(Bench::default().verdicts(all), [Verdict::Unknown; 4]);
     }
 
     #[test]
@@ -343,62 +290,62 @@ mod tests {
         for (nemesis, sure_ms, found) in
             [("clock-rate", 1_599, false), ("clock-rate", 1_601, true), ("clock-jump", 1_599, true)]
         {
-            let mut bench = EphemeralsFixture::new();
+            let mut bench = good();
             bench.run.ttl = std::time::Duration::from_secs(2);
             bench.run.faults = vec![fault(nemesis)];
             bench.tell(200_000, ops::SURE, json!({ "session": 1, "until_ms": sure_ms }));
-            assert_eq!(bench.found(), if found { vec![EARLY] } else { vec![] }, "{nemesis}, {sure_ms} ms");
+            assert_eq!(bench.found(all), if found { vec![EARLY] } else { vec![] }, "{nemesis}, {sure_ms} ms");
         }
     }
 
     #[test]
     fn a_session_that_ends_early_is_caught() {
-        let mut bench = EphemeralsFixture::new();
+        let mut bench = good();
         bench.tell(200_000, ops::SURE, json!({ "session": 1, "until_ms": 1_501 }));
-        assert_eq!(bench.found(), [EARLY]);
+        assert_eq!(bench.found(all), [EARLY]);
         // One that is being closed may end.
-        let mut bench = EphemeralsFixture::new();
+        let mut bench = good();
         bench.tell(200_000, ops::SURE, json!({ "session": 2, "until_ms": 9_000 }));
-        assert_eq!(bench.found(), [0; 0]);
+        assert_eq!(bench.found(all), [0; 0]);
     }
 
     #[test]
     fn an_end_in_two_steps_and_a_late_child_are_caught() {
-        let mut bench = EphemeralsFixture::new();
+        let mut bench = good();
         bench.log(14, true, "/ephemerals/b/s1-3");
         bench.log(22, false, "/ephemerals/b/s1-3");
-        assert_eq!(bench.found(), [ONE_ZXID]);
-        let mut bench = EphemeralsFixture::new();
+        assert_eq!(bench.found(all), [ONE_ZXID]);
+        let mut bench = good();
         bench.log(25, true, "/ephemerals/b/s1-3");
-        assert_eq!(bench.found(), [ONE_ZXID]);
-        let mut bench = EphemeralsFixture::new();
-        bench.asked(100_000, CLOSE, json!({ "session": 3 }), json!(null), None);
+        assert_eq!(bench.found(all), [ONE_ZXID]);
+        let mut bench = good();
+        bench.op_at(None, 100_000, CLOSE, json!({ "session": 3 }), json!(null));
         bench.log(14, true, "/ephemerals/b/s3-3");
-        assert_eq!(bench.found(), [ONE_ZXID], "closed, and still there");
+        assert_eq!(bench.found(all), [ONE_ZXID], "closed, and still there");
         // One that was deleted by name goes by itself.
-        let mut bench = EphemeralsFixture::new();
+        let mut bench = good();
         bench.log(14, true, "/ephemerals/b/s1-3");
         bench.log(16, false, "/ephemerals/b/s1-3");
-        bench.asked(100_000, DELETE, json!({ "session": 1, "path": "/ephemerals/b/s1-3" }), json!(null), Some(16));
-        assert_eq!(bench.found(), [0; 0]);
+        bench.op_at(Some(16), 100_000, DELETE, json!({ "session": 1, "path": "/ephemerals/b/s1-3" }), json!(null));
+        assert_eq!(bench.found(all), [0; 0]);
     }
 
     #[test]
     fn saying_before_doing_and_taking_back_are_caught() {
-        let mut bench = EphemeralsFixture::new();
-        bench.gone(&["/ephemerals/a/s1-0"], false);
-        assert_eq!(bench.found(), [SAID]);
-        let mut bench = EphemeralsFixture::new();
-        bench.gone(&[], true);
-        assert_eq!(bench.found(), [SAID]);
+        let mut bench = good();
+        gone(&mut bench, &["/ephemerals/a/s1-0"], false);
+        assert_eq!(bench.found(all), [SAID]);
+        let mut bench = good();
+        gone(&mut bench, &[], true);
+        assert_eq!(bench.found(all), [SAID]);
     }
 
     #[test]
     fn a_listing_that_lies_is_caught() {
         for names in [vec!["s1-0"], vec!["s1-0", "s2-0", "s9-0"]] {
-            let mut bench = EphemeralsFixture::new();
-            bench.asked(500_000, LIST, json!("/ephemerals/a"), json!({ "names": names }), Some(15));
-            assert_eq!(bench.found(), [LISTED]);
+            let mut bench = good();
+            bench.op_at(Some(15), 500_000, LIST, json!("/ephemerals/a"), json!({ "names": names }));
+            assert_eq!(bench.found(all), [LISTED]);
         }
     }
 }

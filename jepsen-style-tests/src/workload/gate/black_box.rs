@@ -148,69 +148,42 @@ impl GateObservations {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::ops;
-    use crate::history::{Event, EventKind, History};
+    use crate::history::{Event, EventKind};
+    use crate::workload::fixture::{Bench, told};
 
-    #[derive(Default)]
-    struct GateHistoryBuilder {
-        run: Recorded,
-        events: Vec<Event>,
-        op: u64,
+    const TOOK_US: u64 = 5;
+
+    /// Clients and sessions have the same numbers here.
+    fn begin(bench: &mut Bench, at_us: u64, session: u32, answer: Value) {
+        let kind = if answer.is_object() { EventKind::Ok } else { EventKind::Info };
+        bench.ended(at_us, session, BEGIN, json!({ "key": "k", "session": session }), (kind, answer));
     }
 
-    impl GateHistoryBuilder {
-        fn event(&mut self, at_us: u64, client: u32, op: u64, kind: EventKind, what: &str, value: Value) {
-            self.events.push(Event { at_us, client, op, kind, what: what.into(), value, zxid: None });
-        }
-
-        fn op(&mut self, at_us: u64, client: u32, what: &str, asked: Value, kind: EventKind, answer: Value) {
-            self.op += 1;
-            self.event(at_us, client, self.op, EventKind::Invoke, what, asked);
-            self.event(at_us + 5, client, self.op, kind, what, answer);
-        }
-
-        /// Clients and sessions have the same numbers here.
-        fn begin(&mut self, at_us: u64, session: u32, answer: Value) {
-            let kind = if answer.is_object() { EventKind::Ok } else { EventKind::Info };
-            self.op(at_us, session, BEGIN, json!({ "key": "k", "session": session }), kind, answer);
-        }
-
-        fn once(&mut self, at_us: u64, session: u32, body: Option<u64>, kind: EventKind, answer: Value) {
-            if let Some(token) = body {
-                let run = json!({ "key": "k", "token": token, "session": session });
-                self.event(at_us + 2, session, 0, EventKind::Note, BODY, run.clone());
-                // As it is told: nobody says when it is done.
-                self.op += 1;
-                self.event(at_us + 3, session, self.op, EventKind::Invoke, FINISH, run);
-                self.event(at_us + 3, session, self.op, EventKind::Info, FINISH, json!("in the recipe"));
-            }
-            self.op(at_us, session, ONCE, json!({ "key": "k", "session": session }), kind, answer);
-        }
-
-        fn finish(&mut self, at_us: u64, session: u32, token: u64) {
+    fn once(bench: &mut Bench, at_us: u64, session: u32, body: Option<u64>, end: (EventKind, Value)) {
+        if let Some(token) = body {
             let run = json!({ "key": "k", "token": token, "session": session });
-            self.op(at_us, session, FINISH, run, EventKind::Ok, Value::Null);
+            bench.event(Event { client: session, ..told(at_us + 2, BODY, run.clone(), None) });
+            // As it is told: nobody says when it is done.
+            bench.took_us = 0;
+            bench.ended(at_us + 3, session, FINISH, run, (EventKind::Info, json!("in the recipe")));
+            bench.took_us = TOOK_US;
         }
+        bench.ended(at_us, session, ONCE, json!({ "key": "k", "session": session }), end);
+    }
 
-        fn session_ends(&mut self, session: u64, seen_us: u64) {
-            let path = format!("{}/s{session}", ops::SESSIONS);
-            for (zxid, created) in [(session, true), (session + 100, false)] {
-                self.run.log.insert(lives::NodeEvent { zxid, created, path: path.clone() });
-            }
-            self.run.seen_us.insert(session + 100, seen_us);
-        }
+    fn finish(bench: &mut Bench, at_us: u64, session: u32, token: u64) {
+        bench.op(at_us, session, FINISH, json!({ "key": "k", "token": token, "session": session }), Value::Null);
+    }
 
-        fn verdict(mut self) -> Verdict {
-            self.run.history = History::new(self.events);
-            let check = linearizable(&self.run, &self.run.history.ops());
-            assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
-            check.verdict
+    fn session_ends(bench: &mut Bench, session: u64, seen_us: u64) {
+        for (zxid, created) in [(session, true), (session + 100, false)] {
+            bench.log(zxid, created, &format!("{}/s{session}", ops::SESSIONS));
         }
+        bench.run.seen_us.insert(session + 100, seen_us);
     }
 
     fn proceed(token: u64) -> Value {
@@ -221,20 +194,20 @@ mod tests {
         json!({ "is": "done", "token": token, "result": "r" })
     }
 
-    fn judged(tell: impl FnOnce(&mut GateHistoryBuilder)) -> Verdict {
-        let mut history = GateHistoryBuilder::default();
-        tell(&mut history);
-        history.verdict()
+    fn judged(tell: impl FnOnce(&mut Bench)) -> Verdict {
+        let mut bench = Bench::of_ops(TOOK_US);
+        tell(&mut bench);
+        bench.verdicts(|run| vec![linearizable(run, &run.history.ops())])[0]
     }
 
     #[test]
     fn one_is_let_in_and_the_others_are_told_of_it() {
         let turn = |second: Value| {
-            judged(|history| {
-                history.begin(10, 1, proceed(5));
-                history.begin(20, 2, second);
-                history.finish(30, 1, 5);
-                history.once(40, 2, None, EventKind::Ok, done(5));
+            judged(|bench| {
+                begin(bench, 10, 1, proceed(5));
+                begin(bench, 20, 2, second);
+                finish(bench, 30, 1, 5);
+                once(bench, 40, 2, None, (EventKind::Ok, done(5)));
             })
         };
         assert_eq!(turn(json!({ "is": "in_progress", "token": 5 })), Verdict::Valid);
@@ -246,16 +219,16 @@ mod tests {
     #[test]
     fn the_recipe_is_a_beginning_and_an_end() {
         let twice = |second: Option<u64>, result: u64| {
-            judged(|history| {
-                history.once(10, 1, Some(5), EventKind::Ok, done(5));
-                history.once(20, 2, second, EventKind::Ok, done(result));
+            judged(|bench| {
+                once(bench, 10, 1, Some(5), (EventKind::Ok, done(5)));
+                once(bench, 20, 2, second, (EventKind::Ok, done(result)));
             })
         };
         assert_eq!(twice(None, 5), Verdict::Valid);
         assert_eq!((twice(None, 6), twice(Some(6), 6)), (Verdict::Invalid, Verdict::Invalid));
-        let broken_off = judged(|history| {
-            history.once(10, 1, None, EventKind::Info, json!("broken off"));
-            history.begin(20, 2, json!({ "is": "in_progress", "token": 5 }));
+        let broken_off = judged(|bench| {
+            once(bench, 10, 1, None, (EventKind::Info, json!("broken off")));
+            begin(bench, 20, 2, json!({ "is": "in_progress", "token": 5 }));
         });
         assert_eq!(broken_off, Verdict::Valid, "let in, and never told");
     }
@@ -263,19 +236,19 @@ mod tests {
     #[test]
     fn who_dies_lets_go_at_its_session_s_end_and_not_before() {
         let judged = |end_us: u64, lost: bool| {
-            judged(|history| {
-                history.session_ends(1, end_us);
-                history.begin(10, 1, if lost { Value::Null } else { proceed(5) });
-                history.begin(20, 2, json!({ "is": "in_progress", "token": 5 }));
-                history.begin(30, 2, proceed(6));
+            judged(|bench| {
+                session_ends(bench, 1, end_us);
+                begin(bench, 10, 1, if lost { Value::Null } else { proceed(5) });
+                begin(bench, 20, 2, json!({ "is": "in_progress", "token": 5 }));
+                begin(bench, 30, 2, proceed(6));
             })
         };
         assert_eq!((judged(33, false), judged(33, true)), (Verdict::Valid, Verdict::Valid));
-        let alive = super::tests::judged(|history| {
-            history.session_ends(1, 60);
-            history.begin(10, 1, proceed(5));
-            history.begin(30, 2, proceed(6));
-            history.op(40, 1, BEGIN, json!({ "key": "other", "session": 1 }), EventKind::Ok, proceed(7));
+        let alive = super::tests::judged(|bench| {
+            session_ends(bench, 1, 60);
+            begin(bench, 10, 1, proceed(5));
+            begin(bench, 30, 2, proceed(6));
+            bench.op(40, 1, BEGIN, json!({ "key": "other", "session": 1 }), proceed(7));
         });
         assert_eq!(alive, Verdict::Invalid, "it lived, and had not finished");
     }

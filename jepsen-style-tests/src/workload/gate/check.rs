@@ -199,71 +199,42 @@ fn broken(name: &str, promises: &str, at_us: u64, what: String, of: &dyn std::fm
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, EventKind, History, ops};
+    use crate::workload::fixture::Bench;
 
-    #[derive(Default)]
-    struct GateFixture {
-        events: Vec<Event>,
-        op: u64,
+    /// Key `k` is begun under token 5 by session 1, which is sure to live until 1 s, and finished; another is given
+    /// the result. Key `d` is left shut by session 2, which closes; it is freed.
+    fn good() -> Bench {
+        let mut bench = Bench::of_ops(10);
+        bench.tell(1_000, ops::SURE, json!({ "session": 1, "until_ms": 1_000 }));
+        bench.tell(1_000, ops::SURE, json!({ "session": 2, "until_ms": 1_000 }));
+        begin(&mut bench, 10_000, "k", json!({ "is": "proceed", "token": 5 }));
+        body(&mut bench, 20_000, "k", 5, 1);
+        begin(&mut bench, 30_000, "k", json!({ "is": "in_progress", "token": 5 }));
+        bench.op(40_000, 1, FINISH, json!({ "key": "k", "token": 5, "session": 1 }), json!(null));
+        begin(&mut bench, 50_000, "k", json!({ "is": "done", "token": 5, "result": "result of 5" }));
+        body(&mut bench, 60_000, "d", 7, 2);
+        bench.tell(70_000, ops::CLOSING, json!({ "session": 2 }));
+        body(&mut bench, 80_000, "d", 9, 1);
+        bench.tell(90_000, FREED, json!({ "key": "d", "free": true }));
+        bench
     }
 
-    impl GateFixture {
-        /// Key `k` is begun under token 5 by session 1, which is sure to live until 1 s, and finished; another is given
-        /// the result. Key `d` is left shut by session 2, which closes; it is freed.
-        fn good() -> Self {
-            let mut bench = Self::default();
-            bench.tell(1_000, ops::SURE, json!({ "session": 1, "until_ms": 1_000 }));
-            bench.tell(1_000, ops::SURE, json!({ "session": 2, "until_ms": 1_000 }));
-            bench.begin(10_000, "k", json!({ "is": "proceed", "token": 5 }));
-            bench.body(20_000, "k", 5, 1);
-            bench.begin(30_000, "k", json!({ "is": "in_progress", "token": 5 }));
-            bench.op(40_000, FINISH, json!({ "key": "k", "token": 5, "session": 1 }), json!(null));
-            bench.begin(50_000, "k", json!({ "is": "done", "token": 5, "result": "result of 5" }));
-            bench.body(60_000, "d", 7, 2);
-            bench.tell(70_000, ops::CLOSING, json!({ "session": 2 }));
-            bench.body(80_000, "d", 9, 1);
-            bench.tell(90_000, FREED, json!({ "key": "d", "free": true }));
-            bench
-        }
+    fn begin(bench: &mut Bench, at_us: u64, key: &str, answer: Value) {
+        bench.op(at_us, 1, BEGIN, json!({ "key": key, "session": 1 }), answer);
+    }
 
-        fn tell(&mut self, at_us: u64, what: &str, value: Value) {
-            let what = what.into();
-            self.events.push(Event { at_us, client: 1, op: 0, kind: EventKind::Note, what, value, zxid: None });
-        }
+    fn body(bench: &mut Bench, at_us: u64, key: &str, token: u64, session: u64) {
+        bench.tell(at_us, BODY, json!({ "key": key, "token": token, "session": session }));
+    }
 
-        fn op(&mut self, at_us: u64, what: &str, asked: Value, answer: Value) {
-            self.op += 1;
-            for (kind, at_us, value) in [(EventKind::Invoke, at_us, asked), (EventKind::Ok, at_us + 10, answer)] {
-                self.events.push(Event { at_us, client: 1, op: self.op, kind, what: what.into(), value, zxid: None });
-            }
-        }
-
-        fn begin(&mut self, at_us: u64, key: &str, answer: Value) {
-            self.op(at_us, BEGIN, json!({ "key": key, "session": 1 }), answer);
-        }
-
-        fn body(&mut self, at_us: u64, key: &str, token: u64, session: u64) {
-            self.tell(at_us, BODY, json!({ "key": key, "token": token, "session": session }));
-        }
-
-        fn verdicts(self) -> Vec<Verdict> {
-            let run = Recorded { history: History::new(self.events), ..Recorded::default() };
-            let checks = all(&run);
-            for check in &checks {
-                assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
-            }
-            checks.iter().map(|check| check.verdict).collect()
-        }
-
-        fn after(change: impl FnOnce(&mut Self)) -> Vec<Verdict> {
-            let mut bench = Self::good();
-            change(&mut bench);
-            bench.verdicts()
-        }
+    fn after(change: impl FnOnce(&mut Bench)) -> Vec<Verdict> {
+        let mut bench = good();
+        change(&mut bench);
+        bench.verdicts(all)
     }
 
     const TWICE: [Verdict; 4] = [Verdict::Invalid, Verdict::Valid, Verdict::Valid, Verdict::Valid];
@@ -276,34 +247,34 @@ mod tests {
 
     #[test]
     fn good_gates_pass_and_silence_does_not() {
-        assert_eq!(GateFixture::good().verdicts(), [Verdict::Valid; 4]);
-        assert_eq!(GateFixture::default().verdicts(), [Verdict::Unknown; 4]);
-        let expired = GateFixture::after(|bench| {
-            bench.body(100_000, "x", 20, 2);
-            bench.body(1_000_000, "x", 21, 1);
+        assert_eq!(good().verdicts(all), [Verdict::Valid; 4]);
+        assert_eq!(Bench::default().verdicts(all), [Verdict::Unknown; 4]);
+        let expired = after(|bench| {
+            body(bench, 100_000, "x", 20, 2);
+            body(bench, 1_000_000, "x", 21, 1);
         });
         assert_eq!(expired, [Verdict::Valid; 4], "its session may have expired by then");
     }
 
     #[test]
     fn second_runs_are_caught() {
-        let beside = |bench: &mut GateFixture| {
-            bench.body(100_000, "x", 20, 1);
-            bench.body(999_000, "x", 21, 3);
+        let beside = |bench: &mut Bench| {
+            body(bench, 100_000, "x", 20, 1);
+            body(bench, 999_000, "x", 21, 3);
         };
-        assert_eq!(GateFixture::after(beside), TWICE, "beside the first");
-        assert_eq!(GateFixture::after(|bench| bench.body(21_000, "k", 5, 3)), TWICE, "under one token");
-        let late = |bench: &mut GateFixture| bench.begin(60_000, "k", json!({ "is": "in_progress", "token": 6 }));
-        assert_eq!(GateFixture::after(late), and_seen(TWICE), "after the result was there");
+        assert_eq!(after(beside), TWICE, "beside the first");
+        assert_eq!(after(|bench| body(bench, 21_000, "k", 5, 3)), TWICE, "under one token");
+        let late = |bench: &mut Bench| begin(bench, 60_000, "k", json!({ "is": "in_progress", "token": 6 }));
+        assert_eq!(after(late), and_seen(TWICE), "after the result was there");
     }
 
     #[test]
     fn other_results_and_gates_left_shut_are_caught() {
         for (token, result, found) in [(5, "another", UNSTABLE), (6, "result of 6", and_seen(UNSTABLE))] {
             let answer = json!({ "is": "done", "token": token, "result": result });
-            assert_eq!(GateFixture::after(|bench| bench.begin(60_000, "k", answer)), found);
+            assert_eq!(after(|bench| begin(bench, 60_000, "k", answer)), found);
         }
-        let shut = GateFixture::after(|bench| bench.tell(95_000, FREED, json!({ "key": "d", "free": false })));
+        let shut = after(|bench| bench.tell(95_000, FREED, json!({ "key": "d", "free": false })));
         assert_eq!(shut[2], Verdict::Invalid);
     }
 }

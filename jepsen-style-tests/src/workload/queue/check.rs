@@ -278,18 +278,14 @@ fn broken(name: &str, promises: &str, at_us: u64, what: String, of: &[impl std::
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::NodeEvent;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, EventKind, History, ops};
+    use crate::workload::fixture::Bench;
 
-    #[derive(Default)]
     struct QueueFixture {
-        run: Recorded,
-        events: Vec<Event>,
-        op: u64,
+        bench: Bench,
         /// What was put, by the name that it got.
         payloads: BTreeMap<String, String>,
     }
@@ -298,63 +294,50 @@ mod tests {
         /// Items 0 and 1 are put; 0 is taken, given back, taken by another and acknowledged; 1 is taken and
         /// acknowledged.
         fn good() -> Self {
-            let mut bench = Self::default();
+            let mut queue = Self { bench: Bench::of_ops(1_000), payloads: BTreeMap::new() };
             for session in [1, 2] {
-                bench.told(ops::SURE, json!({ "session": session, "until_ms": 1_000 }));
+                queue.told(ops::SURE, json!({ "session": session, "until_ms": 1_000 }));
             }
-            bench.put(10_000, "a", "i-0");
-            bench.put(20_000, "b", "i-1");
-            bench.take(30_000, 1, "i-0", "a", 1, (30, 35));
-            bench.op(40_000, 1, BACK, json!({ "name": "i-0", "payload": "a", "attempt": 1 }), json!(null));
-            bench.take(50_000, 2, "i-0", "a", 2, (50, 55));
-            bench.take(52_000, 1, "i-1", "b", 1, (52, 57));
-            bench.ack(60_000, 2, "i-0", 2);
-            bench.ack(70_000, 1, "i-1", 1);
-            bench.told(LEFT, json!(0));
-            bench
+            queue.put(10_000, "a", "i-0");
+            queue.put(20_000, "b", "i-1");
+            queue.take(30_000, 1, "i-0", "a", 1, (30, 35));
+            queue.bench.op(40_000, 1, BACK, json!({ "name": "i-0", "payload": "a", "attempt": 1 }), json!(null));
+            queue.take(50_000, 2, "i-0", "a", 2, (50, 55));
+            queue.take(52_000, 1, "i-1", "b", 1, (52, 57));
+            queue.ack(60_000, 2, "i-0", 2);
+            queue.ack(70_000, 1, "i-1", 1);
+            queue.told(LEFT, json!(0));
+            queue
         }
 
         fn told(&mut self, what: &str, value: Value) {
-            let what = what.into();
-            self.events.push(Event { at_us: 1_000, client: 1, op: 0, kind: EventKind::Note, what, value, zxid: None });
-        }
-
-        fn op(&mut self, at_us: u64, client: u32, what: &str, asked: Value, answer: Value) {
-            self.op += 1;
-            for (kind, at_us, value) in [(EventKind::Invoke, at_us, asked), (EventKind::Ok, at_us + 1_000, answer)] {
-                self.events.push(Event { at_us, client, op: self.op, kind, what: what.into(), value, zxid: None });
-            }
+            self.bench.tell(1_000, what, value);
         }
 
         fn put(&mut self, at_us: u64, payload: &str, name: &str) {
             self.payloads.insert(name.into(), payload.into());
-            self.op(at_us, 3, PUT, json!({ "payload": payload }), json!({ "name": name }));
+            self.bench.op(at_us, 3, PUT, json!({ "payload": payload }), json!({ "name": name }));
         }
 
         fn take(&mut self, at_us: u64, client: u32, name: &str, payload: &str, attempt: u32, claim: (u64, u64)) {
             let given = json!({ "name": name, "payload": payload, "attempt": attempt });
-            self.op(at_us, client, TAKE, json!({ "session": client }), given);
+            self.bench.op(at_us, client, TAKE, json!({ "session": client }), given);
             for (zxid, created) in [(claim.0, true), (claim.1, false)] {
-                self.run.log.insert(NodeEvent { zxid, created, path: format!("{PATH}/claims/{name}") });
-                self.run.seen_us.insert(zxid, zxid * 1_000);
+                self.bench.log(zxid, created, &format!("{PATH}/claims/{name}"));
+                self.bench.run.seen_us.insert(zxid, zxid * 1_000);
             }
         }
 
         fn ack(&mut self, at_us: u64, client: u32, name: &str, attempt: u32) {
             let given = json!({ "name": name, "payload": self.payloads.get(name), "attempt": attempt });
-            self.op(at_us, client, ACK, given, json!(null));
+            self.bench.op(at_us, client, ACK, given, json!(null));
         }
 
         /// Which checks find something, after that.
         fn found(change: impl FnOnce(&mut Self)) -> Vec<usize> {
-            let mut bench = Self::good();
-            change(&mut bench);
-            bench.run.history = History::new(bench.events);
-            let checks = all(&bench.run);
-            for check in &checks {
-                assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
-            }
-            (0..checks.len()).filter(|at| checks[*at].verdict == Verdict::Invalid).collect()
+            let mut queue = Self::good();
+            change(&mut queue);
+            queue.bench.found(all)
         }
     }
 
@@ -367,11 +350,8 @@ mod tests {
 
     #[test]
     fn a_good_queue_passes_and_silence_does_not() {
-        let mut bench = QueueFixture::good();
-        bench.run.history = History::new(std::mem::take(&mut bench.events));
-        let checks = all(&bench.run);
-        assert!(checks.iter().all(|check| check.verdict == Verdict::Valid), "{checks:#?}");
-        assert!(all(&Recorded::default()).iter().all(|check| check.verdict == Verdict::Unknown));
+        assert_eq!(QueueFixture::good().bench.verdicts(all), [Verdict::Valid; 6]);
+        assert_eq!(Bench::default().verdicts(all), [Verdict::Unknown; 6]);
     }
 
     #[test]

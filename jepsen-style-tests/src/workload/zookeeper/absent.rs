@@ -40,27 +40,21 @@ pub(super) fn check(run: &Recorded) -> Option<Check> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::NodeEvent;
+    use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, EventKind, History};
+    use crate::workload::fixture::{Bench, told};
 
     #[test]
     fn what_comes_after_it_was_not_there_is_found() {
-        let told = |prefix: &str| Event {
-            at_us: 5,
-            client: 1,
-            op: 0,
-            kind: EventKind::Note,
-            what: ABSENT.into(),
-            value: serde_json::json!({ "prefix": prefix }),
-            zxid: Some(9),
-        };
         let judged = |prefixes: &[&str]| {
-            let history = History::new(prefixes.iter().map(|prefix| told(prefix)).collect());
-            let log = [NodeEvent { zxid: 12, created: true, path: "/locks/l/_c_7-lock-0000000003".into() }].into();
-            check(&Recorded { history, log, ..Recorded::default() }).map(|check| check.verdict)
+            let mut bench = Bench::default();
+            for prefix in prefixes {
+                bench.event(told(5, ABSENT, json!({ "prefix": prefix }), Some(9)));
+            }
+            bench.log(12, true, "/locks/l/_c_7-lock-0000000003");
+            check(&bench.recorded()).map(|check| check.verdict)
         };
         assert_eq!(judged(&[]), None);
         assert_eq!(judged(&["/locks/l/_c_8-lock-"]), Some(Verdict::Valid));
