@@ -1,5 +1,27 @@
 //! What the proofs speak of all the time, for all of them to name.
 
+/// An enum, each variant with its name: for people, where nothing else is said.
+macro_rules! named {
+    ($(#[$of:meta])* $vis:vis enum $kind:ident { $($(#[$about:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$of])*
+        $vis enum $kind {
+            $($(#[$about])* $variant,)+
+        }
+
+        #[allow(dead_code, reason = "some are only named, some only listed")]
+        impl $kind {
+            $vis const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            $vis fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+pub(super) use named;
+
 pub(super) use std::collections::{BTreeMap, BTreeSet};
 pub(super) use std::path::Path;
 pub(super) use std::sync::Arc;

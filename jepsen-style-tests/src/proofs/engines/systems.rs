@@ -20,39 +20,32 @@ use crate::servers::redis::{self, Redis};
 use crate::servers::subjects::{RedisServers, RedlockServers, ZooKeeperServers};
 use crate::servers::zookeeper::{self, ZooKeeper};
 
-/// What happens while a slow holder holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    Calm,
-    /// The holder itself is paused past its lease and then writes without a look.
-    PausedHolder,
-    /// The server that decides, or one of several equal ones, is killed. Of a replicated Redis the replica takes over;
-    /// a database is started again at once.
-    Kill,
-    /// The server that decides is stopped as its operator would, and started again at once.
-    Restart,
-    /// The same is stopped for longer than the lease.
-    Pause,
-    /// Servers restart without their data: the only one, or as many as a majority.
-    RestartEmpty,
-    /// A replica takes over that had not got the write.
-    FailoverBehind,
-    /// The clocks of a majority jump forward by more than a lease.
-    ClockJump,
+named! {
+    /// What happens while a slow holder holds.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Fault {
+        Calm = "none",
+        /// The holder itself is paused past its lease and then writes without a look.
+        PausedHolder = "holder paused",
+        /// The server that decides, or one of several equal ones, is killed. Of a replicated Redis the replica takes
+        /// over; a database is started again at once.
+        Kill = "server killed",
+        /// The server that decides is stopped as its operator would, and started again at once.
+        Restart = "server restarted",
+        /// The same is stopped for longer than the lease.
+        Pause = "server paused",
+        /// Servers restart without their data: the only one, or as many as a majority.
+        RestartEmpty = "restart without data",
+        /// A replica takes over that had not got the write.
+        FailoverBehind = "failover to a replica behind",
+        /// The clocks of a majority jump forward by more than a lease.
+        ClockJump = "clock jump",
+    }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Calm => "none",
-            Self::PausedHolder => "holder paused",
-            Self::Kill => "server killed",
-            Self::Restart => "server restarted",
-            Self::Pause => "server paused",
-            Self::RestartEmpty => "restart without data",
-            Self::FailoverBehind => "failover to a replica behind",
-            Self::ClockJump => "clock jump",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -32,44 +32,22 @@ pub(super) struct Target {
     pub(super) lock: String,
 }
 
-/// A class of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Class {
-    Waiters,
-    Watches,
-    StalledBodies,
-    SilentReaders,
-    LargeNodes,
-    LargeWrites,
-    HugeSession,
-    IdleConnections,
+named! {
+    /// A class of them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub(super) enum Class {
+        Waiters = "waiters",
+        Watches = "watches",
+        StalledBodies = "stalled bodies",
+        SilentReaders = "readers that do not read",
+        LargeNodes = "large nodes",
+        LargeWrites = "large writes",
+        HugeSession = "a huge session",
+        IdleConnections = "idle connections",
+    }
 }
 
 impl Class {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Waiters,
-        Self::Watches,
-        Self::StalledBodies,
-        Self::SilentReaders,
-        Self::LargeNodes,
-        Self::LargeWrites,
-        Self::HugeSession,
-        Self::IdleConnections,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Waiters => "waiters",
-            Self::Watches => "watches",
-            Self::StalledBodies => "stalled bodies",
-            Self::SilentReaders => "readers that do not read",
-            Self::LargeNodes => "large nodes",
-            Self::LargeWrites => "large writes",
-            Self::HugeSession => "a huge session",
-            Self::IdleConnections => "idle connections",
-        }
-    }
-
     /// As it is chosen by.
     pub(super) fn chosen_by(self) -> String {
         self.name().trim_start_matches("a ").replace(' ', "-")

@@ -16,43 +16,32 @@ use crate::proofs::tls_cluster::{CLUSTER, environment, identity_files, make_cert
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// Who shows which certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClientIdentity {
-    /// No certificate at all.
-    None,
-    /// A good one of a client to whom nothing was granted.
-    Mallory,
-    /// A good one of a client that may read.
-    Reader,
-    /// That of member 2.
-    Member,
-    /// A client's, by another authority, with the name of the administrator.
-    Stranger,
-    /// Member 2's, by another authority.
-    StrangeMember,
-    /// Expired; the administrator's name, and member 2's as well.
-    Expired,
-    /// Not valid yet; the same names.
-    NotYet,
+named! {
+    /// Who shows which certificate.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum ClientIdentity {
+        /// No certificate at all.
+        None = "no certificate",
+        /// A good one of a client to whom nothing was granted.
+        Mallory = "the certificate of a client without rights",
+        /// A good one of a client that may read.
+        Reader = "the certificate of a client that may read",
+        /// That of member 2.
+        Member = "the certificate of a member",
+        /// A client's, by another authority, with the name of the administrator.
+        Stranger = "a client's certificate by another authority",
+        /// Member 2's, by another authority.
+        StrangeMember = "a member's certificate by another authority",
+        /// Expired; the administrator's name, and member 2's as well.
+        Expired = "an expired certificate",
+        /// Not valid yet; the same names.
+        NotYet = "a certificate that is not valid yet",
+    }
 }
 
 impl ClientIdentity {
     /// Those with which no listener lets anybody in.
     pub(super) const BAD: [Self; 4] = [Self::Stranger, Self::StrangeMember, Self::Expired, Self::NotYet];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::None => "no certificate",
-            Self::Mallory => "the certificate of a client without rights",
-            Self::Reader => "the certificate of a client that may read",
-            Self::Member => "the certificate of a member",
-            Self::Stranger => "a client's certificate by another authority",
-            Self::StrangeMember => "a member's certificate by another authority",
-            Self::Expired => "an expired certificate",
-            Self::NotYet => "a certificate that is not valid yet",
-        }
-    }
 
     fn stem(self) -> Option<&'static str> {
         match self {

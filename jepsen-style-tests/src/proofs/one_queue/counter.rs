@@ -24,23 +24,13 @@ const LINE_BYTES: u64 = 1_024;
 /// How long a contender may be kept from asking again.
 const LONGEST_AWAY_MS: u64 = 100;
 
-/// Which library a contender uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ContenderKind {
-    Kazoo,
-    Curator,
-    Native,
-}
-
-impl ContenderKind {
-    pub(super) const ALL: [Self; 3] = [Self::Kazoo, Self::Curator, Self::Native];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Kazoo => "kazoo",
-            Self::Curator => "curator",
-            Self::Native => "native",
-        }
+named! {
+    /// Which library a contender uses.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum ContenderKind {
+        Kazoo = "kazoo",
+        Curator = "curator",
+        Native = "native",
     }
 }
 

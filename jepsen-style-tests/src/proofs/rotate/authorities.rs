@@ -1,52 +1,35 @@
 //! The old and the new authority, the certificates that they have issued, and the files that nodes read.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lockkeeper_tls::{ClientConfig, client_config};
 
+use crate::proofs::prelude::*;
 use crate::proofs::tls_cluster::{CLUSTER, environment, identity_files, make_certificates};
-use crate::verdict::{Failed, OrFailed as _};
 
-/// The authority that has issued a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Issuer {
-    Old,
-    New,
-}
-
-impl Issuer {
-    pub(super) const ALL: [Self; 2] = [Self::Old, Self::New];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Old => "old",
-            Self::New => "new",
-        }
+named! {
+    /// The authority that has issued a certificate.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Issuer {
+        Old = "old",
+        New = "new",
     }
 }
 
-/// The authorities that somebody trusts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    Old,
-    Both,
-    New,
+named! {
+    /// The authorities that somebody trusts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Trust {
+        Old = "the old authority alone",
+        Both = "both authorities",
+        New = "the new authority alone",
+    }
 }
 
 impl Trust {
-    pub(super) const ALL: [Self; 3] = [Self::Old, Self::Both, Self::New];
-
     pub(super) fn covers(self, issuer: Issuer) -> bool {
         matches!((self, issuer), (Self::Both, _) | (Self::Old, Issuer::Old) | (Self::New, Issuer::New))
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Old => "the old authority alone",
-            Self::Both => "both authorities",
-            Self::New => "the new authority alone",
-        }
     }
 }
 

@@ -40,27 +40,18 @@ pub(super) struct NodeSample {
     pub(super) state_bytes: Option<u64>,
 }
 
-/// What is judged, and drawn first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Measure {
-    Disk,
-    Memory,
-    OpenFiles,
-    Threads,
+named! {
+    /// What is judged, and drawn first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Measure {
+        Disk = "disk, MiB",
+        Memory = "resident memory, MiB",
+        OpenFiles = "open files",
+        Threads = "threads",
+    }
 }
 
 impl Measure {
-    pub(super) const ALL: [Self; 4] = [Self::Disk, Self::Memory, Self::OpenFiles, Self::Threads];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "disk, MiB",
-            Self::Memory => "resident memory, MiB",
-            Self::OpenFiles => "open files",
-            Self::Threads => "threads",
-        }
-    }
-
     pub(super) fn of(self, sample: &NodeSample) -> f64 {
         match self {
             Self::Disk => sample.disk_bytes as f64 / MIB,

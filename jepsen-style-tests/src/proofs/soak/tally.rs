@@ -15,33 +15,19 @@ const LONGEST_IN_CALM: Duration = Duration::from_secs(5);
 /// Beside a fault: what a client of the library keeps trying for, and an attempt that began before that.
 const LONGEST_BESIDE_FAULT: Duration = Duration::from_secs(13);
 
-/// What clients do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Operation {
-    OpenSession,
-    CloseSession,
-    AcquireOwn,
-    AcquireContended,
-    Release,
-    Count,
-    Read,
-    Write,
-    Watch,
-}
-
-impl Operation {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::OpenSession => "open-session",
-            Self::CloseSession => "close-session",
-            Self::AcquireOwn => "acquire-own",
-            Self::AcquireContended => "acquire-contended",
-            Self::Release => "release",
-            Self::Count => "count",
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Watch => "watch",
-        }
+named! {
+    /// What clients do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Operation {
+        OpenSession = "open-session",
+        CloseSession = "close-session",
+        AcquireOwn = "acquire-own",
+        AcquireContended = "acquire-contended",
+        Release = "release",
+        Count = "count",
+        Read = "read",
+        Write = "write",
+        Watch = "watch",
     }
 }
 

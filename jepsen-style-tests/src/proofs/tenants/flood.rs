@@ -16,29 +16,19 @@ const LARGE_BYTES: usize = 64 * 1024;
 /// The holder's pause between two rounds.
 const HOLDER_EVERY: Duration = Duration::from_millis(50);
 
-/// What a flood takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FloodClass {
-    Sessions,
-    LockRequests,
-    Bytes,
-    Nodes,
-    Requests,
+named! {
+    /// What a flood takes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum FloodClass {
+        Sessions = "sessions",
+        LockRequests = "lock requests",
+        Bytes = "bytes",
+        Nodes = "nodes",
+        Requests = "requests",
+    }
 }
 
 impl FloodClass {
-    pub(super) const ALL: [Self; 5] = [Self::Sessions, Self::LockRequests, Self::Bytes, Self::Nodes, Self::Requests];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Sessions => "sessions",
-            Self::LockRequests => "lock requests",
-            Self::Bytes => "bytes",
-            Self::Nodes => "nodes",
-            Self::Requests => "requests",
-        }
-    }
-
     /// The limit that this class meets, beside that of requests.
     pub(super) fn limits(self) -> NamespaceLimits {
         let rate = NamespaceLimits { requests_per_s: Some(40), ..NamespaceLimits::default() };
