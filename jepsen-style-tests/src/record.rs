@@ -35,6 +35,16 @@ pub struct Record {
     pub what: WorkerEvent,
 }
 
+impl Record {
+    /// Until when its session was certain to live, where it tells that.
+    pub fn sure_until_ms(&self) -> Option<u64> {
+        match self.what {
+            WorkerEvent::Sure { until_ms } => Some(until_ms),
+            _ => None,
+        }
+    }
+}
+
 /// An event of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]

@@ -153,14 +153,11 @@ async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session
     let begun = Instant::now();
     stuck.kill().await?;
     let (let_in_us, _) = next.told("to proceed", PATIENCE, proceeds).await?;
-    let sure_ms = stuck.records()?.into_iter().filter_map(|record| match record.what {
-        WorkerEvent::Sure { until_ms } => Some(until_ms),
-        _ => None,
-    });
+    let sure_ms = stuck.records()?.iter().filter_map(Record::sure_until_ms).max();
     // The session's end is on the boot clock, as the killed worker last knew it; the pending time on the wall clock, as
     // the cluster said.
     let to_wall = wall_ms() - boot_us() / 1_000;
-    let earliest_ms = if session { sure_ms.max().unwrap_or(0) } else { pending_until_ms.saturating_sub(to_wall) };
+    let earliest_ms = if session { sure_ms.unwrap_or(0) } else { pending_until_ms.saturating_sub(to_wall) };
     let (what, latest_ms) = (format!("{key}: the next one's turn"), earliest_ms + GRACE_MS);
     let due = Due { what: &what, earliest_ms, latest_ms, since_us: earliest_ms * 1_000 };
     let lateness = due.judge(let_in_us, &disk_latency.end()?)?;

@@ -61,8 +61,7 @@ async fn one_round(
     let asked =
         HandOverOptions { family: "late-answers", name: &name, ttl_ms: TTL_MS, words: "", holder_at: Some(node) };
     let mut pair = asked.start(context, cluster).await?;
-    let sure =
-        |records: &[Record]| records.iter().filter(|record| matches!(record.what, WorkerEvent::Sure { .. })).count();
+    let sure = |records: &[Record]| records.iter().filter_map(Record::sure_until_ms).count();
     cluster.net().set_answers(node, LinkFault::Slow { delay: LATE, jitter: Duration::ZERO, bytes_per_s: 0 }).await?;
     // What was on its way before does not count.
     tokio::time::sleep(LATE).await;

@@ -151,8 +151,11 @@ async fn one_pause(
 
     let granted_us =
         rivals.iter().find_map(|record| matches!(record.what, WorkerEvent::Granted { .. }).then_some(record.at_us));
-    let sure_ms =
-        held.iter().take_while(|record| !matches!(record.what, WorkerEvent::Read { .. })).filter_map(until).max();
+    let sure_ms = held
+        .iter()
+        .take_while(|record| !matches!(record.what, WorkerEvent::Read { .. }))
+        .filter_map(Record::sure_until_ms)
+        .max();
     let (Some(granted_us), Some(sure_ms)) = (granted_us, sure_ms) else {
         return broken(format!("{}: the other holder was not granted the lock", way.name));
     };
@@ -171,13 +174,6 @@ async fn one_pause(
         (continued_us - paused_us) / 1_000
     ));
     Ok((pause, busy))
-}
-
-fn until(record: &Record) -> Option<u64> {
-    match record.what {
-        WorkerEvent::Sure { until_ms } => Some(until_ms),
-        _ => None,
-    }
 }
 
 /// Waits until the kernel says that the process is stopped.

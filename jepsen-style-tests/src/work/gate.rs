@@ -11,7 +11,7 @@ use lockkeeper_client::api::gates::{Begin, Finish, Gate as State};
 use lockkeeper_client::recipes::{Begun, GateTicket};
 use lockkeeper_client::{Client, Error, Session};
 
-use super::{Common, failed, join};
+use super::{Common, failed, join, tell_how_sure};
 use crate::record::{Standing, WorkerEvent, boot_us, tell};
 
 const KEEP: Duration = Duration::from_secs(600);
@@ -68,14 +68,7 @@ enum Role {
 
 pub(super) async fn run(common: &Common, work: GateWork) -> Result<Vec<Session>, String> {
     let session = common.open(0).await?;
-    tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
-    let mut renewals = session.renewals();
-    let watched = session.clone();
-    tokio::spawn(async move {
-        while renewals.changed().await.is_ok() {
-            tell(0, WorkerEvent::Sure { until_ms: watched.expires_at().as_millis() });
-        }
-    });
+    tell_how_sure(&session);
     let gate_caller =
         if work.without_session { GateCaller::Plain(common.client(0)?) } else { GateCaller::Session(session.clone()) };
     match work.role {

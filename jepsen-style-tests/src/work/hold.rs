@@ -12,7 +12,7 @@ use lockkeeper_client::{Error, Session};
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Common, failed};
+use super::{Common, failed, tell_how_sure};
 use crate::record::{WorkerEvent, tell};
 use crate::store::Store;
 
@@ -89,18 +89,6 @@ fn handle(session: &Session, work: &HoldWork) -> lockkeeper_client::locks::Lock 
         Some(delay_ms) => lock.delay(Duration::from_millis(delay_ms)),
         None => lock,
     }
-}
-
-/// Records with each acknowledged keepalive how long the session is certain to live, before anything relies on it.
-fn tell_how_sure(session: &Session) {
-    let session = session.clone();
-    let mut renewals = session.renewals();
-    tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
-    tokio::spawn(async move {
-        while renewals.changed().await.is_ok() {
-            tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
-        }
-    });
 }
 
 async fn increments(session: &Session, work: &HoldWork, store: &Store) -> Result<(), String> {

@@ -119,6 +119,18 @@ impl Common {
     }
 }
 
+/// Records with each acknowledged keepalive how long the session is certain to live, before anything relies on it.
+fn tell_how_sure(session: &Session) {
+    let session = session.clone();
+    let mut renewals = session.renewals();
+    tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
+    tokio::spawn(async move {
+        while renewals.changed().await.is_ok() {
+            tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
+        }
+    });
+}
+
 /// Tells of a failed call, and keeps the next from following at once.
 async fn failed(client: u32, doing: &str, error: &Error) {
     tell(client, WorkerEvent::Failed { doing: doing.to_owned(), why: error.to_string() });

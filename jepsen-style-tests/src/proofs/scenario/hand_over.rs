@@ -73,11 +73,8 @@ impl HandOver {
     /// Kills the holder. Gives until when it was sure of its session, in milliseconds of the boot clock.
     pub(in crate::proofs) async fn kill_holder(&mut self) -> Result<u64, Failed> {
         self.holder.kill().await?;
-        let sure = self.holder.records()?.into_iter().filter_map(|record| match record.what {
-            WorkerEvent::Sure { until_ms } => Some(until_ms),
-            _ => None,
-        });
-        sure.max().ok_or_else(|| Failed::Broken("the holder was never sure of its session".into()))
+        let sure_ms = self.holder.records()?.iter().filter_map(Record::sure_until_ms).max();
+        sure_ms.ok_or_else(|| Failed::Broken("the holder was never sure of its session".into()))
     }
 
     /// Waits for the grant to the waiter; gives when it came, on the boot clock.
