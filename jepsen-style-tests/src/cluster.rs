@@ -85,10 +85,7 @@ impl Cluster {
     /// Writes the configurations below `dir`, starts the processes and waits until all are ready.
     pub async fn start(binary: &Path, dir: &Path, options: Options) -> Result<Self, Failed> {
         let mut cluster = Self::laid_out(binary, dir, options).await?;
-        for id in cluster.ids() {
-            cluster.spawn(id)?;
-        }
-        cluster.all_ready().await?;
+        cluster.start_all().await?;
         Ok(cluster)
     }
 
@@ -301,6 +298,14 @@ impl Cluster {
         self.ended(id, Duration::from_secs(10)).await.map(drop)
     }
 
+    /// Kills all nodes, one after the other.
+    pub async fn kill_all(&mut self) -> Result<(), Failed> {
+        for id in self.ids() {
+            self.kill(id).await?;
+        }
+        Ok(())
+    }
+
     /// Waits until a node says that it is ready.
     pub async fn ready(&mut self, id: u64) -> Result<(), Failed> {
         let begun = Instant::now();
@@ -321,6 +326,14 @@ impl Cluster {
     pub async fn start_node(&mut self, id: u64) -> Result<(), Failed> {
         self.spawn(id)?;
         self.ready(id).await
+    }
+
+    /// Starts all nodes at once, and waits until they are ready.
+    pub async fn start_all(&mut self) -> Result<(), Failed> {
+        for id in self.ids() {
+            self.spawn(id)?;
+        }
+        self.all_ready().await
     }
 
     /// Waits until all nodes are ready.

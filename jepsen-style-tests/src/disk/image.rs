@@ -31,16 +31,22 @@ pub(super) fn read(path: &Path) -> io::Result<Option<FileTree>> {
     }
 }
 
+/// Removes all that a directory has.
+pub(crate) fn empty(directory: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
+}
+
 /// Puts this in place of whatever is there; of a directory what is in it, so that it may be a mount point.
 pub(super) fn replace(path: &Path, with: &Option<FileTree>) -> io::Result<()> {
-    if let Ok(entries) = std::fs::read_dir(path) {
-        for entry in entries {
-            let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => std::fs::remove_dir_all(entry.path())?,
-                false => std::fs::remove_file(entry.path())?,
-            }
-        }
+    if path.is_dir() {
+        empty(path)?;
     }
     match with {
         Some(entry) => write(path, entry),

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
+pub(crate) use self::image::empty;
 pub use self::replay::Loss;
 use crate::cluster::Options;
 use crate::verdict::{Failed, OrFailed as _, cannot_run};

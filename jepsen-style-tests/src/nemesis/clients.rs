@@ -2,6 +2,7 @@
 //! live.
 
 use crate::nemesis::prelude::*;
+use crate::workers::Worker;
 
 /// Half of the processes, one at least.
 fn some(test_bed: &TestBed, rng: &mut StdRng) -> Vec<usize> {
@@ -14,6 +15,13 @@ fn some(test_bed: &TestBed, rng: &mut StdRng) -> Vec<usize> {
 fn named(test_bed: &TestBed, places: &[usize]) -> String {
     let names: Vec<&str> = places.iter().map(|at| test_bed.workers[*at].name()).collect();
     names.join(", ")
+}
+
+/// A process of clients that is to be struck, which must not have ended by itself.
+fn alive(test_bed: &mut TestBed, at: usize) -> Result<&mut Worker, Failed> {
+    let worker = &mut test_bed.workers[at];
+    worker.ended_early().map_or(Ok(()), broken)?;
+    Ok(worker)
 }
 
 #[derive(Default)]
@@ -35,10 +43,7 @@ impl Nemesis for KillClients {
         self.killed.clone_from(&places);
         test_bed.moments.strike();
         for at in places {
-            let worker = &mut test_bed.workers[at];
-            if let Some(early) = worker.ended_early() {
-                return broken(early);
-            }
+            let worker = alive(test_bed, at)?;
             let (name, pid) = (worker.name().to_owned(), worker.pid());
             worker.kill().await?;
             let gone = observe::state_of(pid).is_none();
@@ -80,10 +85,7 @@ impl Nemesis for PauseClients {
         self.stopped.clear();
         test_bed.moments.strike();
         for at in places {
-            let worker = &mut test_bed.workers[at];
-            if let Some(early) = worker.ended_early() {
-                return broken(early);
-            }
+            let worker = alive(test_bed, at)?;
             worker.signal(Signal::SIGSTOP);
             self.stopped.push((at, worker.pid(), Instant::now()));
         }

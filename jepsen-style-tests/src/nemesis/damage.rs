@@ -233,13 +233,7 @@ fn list(dir: &Path, files: &mut Vec<(PathBuf, usize)>) -> std::io::Result<()> {
 /// Makes `to` hold what `from` holds. It may be a mount point.
 fn put_back(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(to)? {
-        let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => std::fs::remove_dir_all(entry.path())?,
-            false => std::fs::remove_file(entry.path())?,
-        }
-    }
+    disk::empty(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());

@@ -126,9 +126,7 @@ impl Trials<'_> {
         write(&cluster, leader, "after").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
         written_down(&cluster, leader, &two, copied).await?;
-        for node in cluster.ids() {
-            cluster.kill(node).await?;
-        }
+        cluster.kill_all().await?;
         for (node, copy) in &copies {
             put_back(&cluster, *node, copy)?;
             cluster.spawn(*node)?;
@@ -178,9 +176,7 @@ impl Trials<'_> {
         }
         write(&cluster, leader, "after").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
-        for node in cluster.ids() {
-            cluster.kill(node).await?;
-        }
+        cluster.kill_all().await?;
         for (node, copy) in &copies {
             put_back(&cluster, *node, copy)?;
             cluster.spawn(*node)?;
@@ -246,9 +242,7 @@ impl Trials<'_> {
     async fn wiped_majority(&mut self) -> Result<(), Failed> {
         let mut cluster = self.cluster("wiped").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
-        for node in cluster.ids() {
-            cluster.kill(node).await?;
-        }
+        cluster.kill_all().await?;
         for node in [1, 2] {
             std::fs::remove_dir_all(cluster.data(node)?)?;
             cluster.spawn(node)?;
@@ -273,9 +267,7 @@ impl Trials<'_> {
             cluster.kill(node).await?;
             cluster.start_node(node).await?;
         }
-        for node in cluster.ids() {
-            cluster.kill(node).await?;
-        }
+        cluster.kill_all().await?;
         for node in [1, 2] {
             cluster.spawn(node)?;
         }

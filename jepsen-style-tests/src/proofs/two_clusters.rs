@@ -48,30 +48,20 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     new.spawn(1)?;
     new.all_ready().await?;
     let restored = identity(&new, &[1]).await?;
-    for id in [1, 2, 3] {
-        old.kill(id).await?;
-    }
+    old.kill_all().await?;
     is_told(context, session, [&first, &restored]).await?;
     alone_again(&new).await?;
-    for id in [1, 2, 3] {
-        old.spawn(id)?;
-    }
-    old.all_ready().await?;
+    old.start_all().await?;
     refused += contend(context, "restored", (&old.endpoints(), &first), (&new.endpoints(), &restored)).await?;
     drop(new);
 
-    for id in [1, 2, 3] {
-        old.kill(id).await?;
-    }
+    old.kill_all().await?;
     let config = old.directory(3).join("config.toml");
     alone(&config, &[1, 2])?;
     let recover = ["recover", "--from-survivor", "--config", text(&config), "--yes-cluster", "prove", "--attempt", "2"];
     run_command(&context.binary, &recover).await?;
     // The lost members come back with their data: a majority of the old cluster.
-    for id in [1, 2, 3] {
-        old.spawn(id)?;
-    }
-    old.all_ready().await?;
+    old.start_all().await?;
     let (back, recovered) = (identity(&old, &[1, 2]).await?, identity(&old, &[3]).await?);
     if back != first || [&first, &restored].contains(&&recovered) {
         return broken(format!("{first} came back as {back}, was restored as {restored}, recovered as {recovered}"));

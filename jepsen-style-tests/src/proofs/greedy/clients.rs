@@ -215,16 +215,24 @@ async fn create(target: &Target, told: &RefusalCounts, number: usize) -> std::io
     for count in 0_u64.. {
         let path = format!("/v1/nodes/greedy-large-{number}-{count}");
         let head = request("POST", &path, Some(&target.credential), body.len());
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(body.as_bytes()).await?;
-        let mut reply = [0; 4096];
-        let bytes = stream.read(&mut reply).await?;
-        if !reply[..bytes].starts_with(b"HTTP/1.1 201") {
-            told.read(&reply[..bytes]);
-            return Ok(());
+        if !is_done(&mut stream, told, &head, &body).await? {
+            break;
         }
     }
     Ok(())
+}
+
+/// Makes a request, and reads the beginning of its answer: whether it was carried out. Tells of a refusal.
+async fn is_done(stream: &mut TcpStream, told: &RefusalCounts, head: &str, body: &str) -> std::io::Result<bool> {
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    let mut reply = [0; 4096];
+    let bytes = stream.read(&mut reply).await?;
+    let done = reply[..bytes].starts_with(b"HTTP/1.1 20");
+    if !done {
+        told.read(&reply[..bytes]);
+    }
+    Ok(done)
 }
 
 /// Writes a megabyte into a node that is there, all the time.
@@ -232,16 +240,8 @@ async fn write(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
     let mut stream = connect(target.client, None).await?;
     let body = format!(r#"{{"data":{{"text":"{}"}}}}"#, "x".repeat(1_000_000));
     let head = request("PUT", "/v1/nodes/large", None, body.len());
-    loop {
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(body.as_bytes()).await?;
-        let mut reply = [0; 4096];
-        let bytes = stream.read(&mut reply).await?;
-        if !reply[..bytes].starts_with(b"HTTP/1.1 200") {
-            told.read(&reply[..bytes]);
-            return Ok(());
-        }
-    }
+    while is_done(&mut stream, told, &head, &body).await? {}
+    Ok(())
 }
 
 /// Has its session own as many nodes as it may.
@@ -253,14 +253,11 @@ async fn own(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
         let operations: Vec<String> = (0..1_000).map(create).collect();
         let body = format!(r#"{{"operations":[{}]}}"#, operations.join(","));
         let head = request("POST", "/v1/txn", Some(&target.credential), body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).await?;
-        let mut reply = vec![0; 1024 * 1024];
-        let bytes = stream.read(&mut reply).await?;
-        if !reply[..bytes].starts_with(b"HTTP/1.1 200") {
-            told.read(&reply[..bytes]);
-            return Ok(());
+        if !is_done(&mut stream, told, &head, &body).await? {
+            break;
         }
         // The rest of a long answer.
+        let mut reply = vec![0; 1024 * 1024];
         while tokio::time::timeout(Duration::from_millis(20), stream.read(&mut reply)).await.is_ok() {}
     }
     Ok(())

@@ -85,10 +85,8 @@ impl Workload for AppendWorkload {
                 4..6 => read(&kit, session.client(), &list).await,
                 _ => row(&mut kit, &session, Element { list, element }).await,
             }
-            session = match kit.renewed(session).await {
-                Some(session) => session,
-                None => return Ok(()),
-            };
+            let Some(renewed) = kit.renewed(session).await else { return Ok(()) };
+            session = renewed;
         }
         let _ = session.close().await;
         Ok(())

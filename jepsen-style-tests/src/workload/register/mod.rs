@@ -125,10 +125,8 @@ impl Workload for RegisterWorkload {
                 versions.insert(asked.key.clone(), *version);
             }
             answer.tell(begun);
-            session = match kit.renewed(session).await {
-                Some(session) => session,
-                None => return Ok(()),
-            };
+            let Some(renewed) = kit.renewed(session).await else { return Ok(()) };
+            session = renewed;
         }
         let _ = session.close().await;
         Ok(())

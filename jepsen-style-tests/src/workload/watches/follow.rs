@@ -3,7 +3,7 @@
 use lockkeeper_client::{Reading, Watch, WatchItem, WatchOptions};
 use tokio::time::Instant;
 
-use super::{BEGUN, BOOKMARK, Begins, COMPACTED, ENDED, Ends, Marks, PARTS, RESUMED, ROOT, Resumes, SEEN, Sees, part};
+use super::{BEGUN, BOOKMARK, Begins, COMPACTED, ENDED, Ends, Marks, RESUMED, ROOT, Resumes, SEEN, Sees, some_part};
 use crate::workload::prelude::*;
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
@@ -23,10 +23,7 @@ pub(super) async fn follow(context: ClientContext, written: CancellationToken) -
         }
         let client = session.as_ref().map_or(&kit.client, Session::client).clone();
         number += 1;
-        let path = match kit.rng.random_range(0..PARTS + 2) {
-            of if of < PARTS => part(of),
-            _ => ROOT.to_owned(),
-        };
+        let path = some_part(&mut kit);
         one(&mut kit, &client, number, path, &written).await;
     }
     match session {

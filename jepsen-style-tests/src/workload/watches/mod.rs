@@ -148,6 +148,12 @@ fn part(number: u32) -> String {
     format!("{ROOT}/p{number}")
 }
 
+/// A part of the tree, or all of it.
+fn some_part(kit: &mut ClientKit) -> String {
+    let of = kit.rng.random_range(0..PARTS + 2);
+    if of < PARTS { part(of) } else { ROOT.to_owned() }
+}
+
 /// Changes a node, or several in one transaction.
 async fn change(kit: &mut ClientKit) {
     let effects = some_effects(kit);

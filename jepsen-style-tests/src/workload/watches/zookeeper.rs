@@ -5,16 +5,12 @@
 
 use futures::FutureExt as _;
 use tokio::time::Instant;
-use zookeeper_client::{
-    AddWatchMode, Client, Error, EventType, MultiWriteError, MultiWriteResult, PersistentWatcher, WatchedEvent,
-};
+use zookeeper_client::{AddWatchMode, Client, Error, EventType, MultiWriteError, PersistentWatcher, WatchedEvent};
 
-use super::{
-    BEGUN, Begins, CHANGE, ENDED, Ends, NodeChange, PARTS, ROOT, SEEN, Sees, WatchedChange, check, once, part,
-};
+use super::{BEGUN, Begins, CHANGE, ENDED, Ends, NodeChange, ROOT, SEEN, Sees, WatchedChange, check, once, some_part};
 use crate::workload::client_kit::end;
 use crate::workload::prelude::*;
-use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, sure_multi, zxid};
+use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, set_at, sure_multi, zxid};
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);
@@ -112,13 +108,7 @@ async fn carry_out(client: &Client, effects: &[NodeChange]) -> Result<u64, Multi
             }
         }
     }
-    match all.commit().await?.pop() {
-        Some(MultiWriteResult::SetData { stat }) => Ok(zxid(stat.mzxid)),
-        other => {
-            let why = format!("the answer to a write is {other:?}");
-            Err(MultiWriteError::RequestFailed { source: Error::UnexpectedError(why) })
-        }
-    }
+    set_at(all.commit().await?)
 }
 
 /// Follows the tree, or a part of it, by one recursive watch after the other.
@@ -136,10 +126,7 @@ async fn watch_all(context: ClientContext, written: CancellationToken) -> Result
         let begun = tokio::time::timeout(CATCH_UP, renewed(&mut lasting, visit.take())).await;
         let Ok(Some(here)) = begun else { continue };
         number += 1;
-        let path = match kit.rng.random_range(0..PARTS + 2) {
-            of if of < PARTS => part(of),
-            _ => ROOT.to_owned(),
-        };
+        let path = some_part(&mut kit);
         let arrived = one(&mut kit, &here.client, number, &path, &written).await;
         visit = Some(here);
         if arrived == Left::AtTheEnd {

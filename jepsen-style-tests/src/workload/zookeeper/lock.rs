@@ -2,11 +2,11 @@
 //! protocol, the fourth does as those of `lock`. All acquire, hold and release in every way there is; some close or
 //! abandon their session with what they hold, and some take a lock by force.
 
-use zookeeper_client::{Error, MultiWriteError, MultiWriteResult};
+use zookeeper_client::{Error, MultiWriteError};
 
 use super::absent;
 use super::recipe::{self, Removed, RequestNode, Requested, Waited};
-use super::visit::{EPHEMERAL, Leave, PERSISTENT, Visit, sure, zxid};
+use super::visit::{EPHEMERAL, Leave, PERSISTENT, Visit, set_at, sure, zxid};
 use crate::check::locks;
 use crate::history::ops::AcquireRequest;
 use crate::workload::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT};
@@ -211,13 +211,7 @@ async fn release_with_a_mark(visit: &Visit, path: &str) -> Result<u64, MultiWrit
     let mut both = visit.client.new_multi_writer();
     both.add_delete(path, None)?;
     both.add_set_data(&mark(visit), b"", None)?;
-    match both.commit().await?.pop() {
-        Some(MultiWriteResult::SetData { stat }) => Ok(zxid(stat.mzxid)),
-        other => {
-            let why = format!("the answer to a write is {other:?}");
-            Err(MultiWriteError::RequestFailed { source: Error::UnexpectedError(why) })
-        }
-    }
+    set_at(both.commit().await?)
 }
 
 /// Takes the lock from whoever else is the first.

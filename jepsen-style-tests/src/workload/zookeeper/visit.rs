@@ -6,7 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper_client::safety_margin;
-use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiWriteError, SessionInfo, SessionState};
+use zookeeper_client::{
+    Acls, Client, CreateMode, CreateOptions, Error, MultiWriteError, MultiWriteResult, SessionInfo, SessionState,
+};
 
 use crate::history::ops::SessionEnded;
 use crate::workload::client_kit::Certainty;
@@ -193,6 +195,17 @@ pub(in crate::workload) fn sure_multi(error: &MultiWriteError) -> Certainty {
     match error {
         MultiWriteError::RequestFailed { source } => sure(source),
         MultiWriteError::OperationFailed { .. } => Certainty::NotDone,
+    }
+}
+
+/// The zxid of several changes, the last of which set the data of a node.
+pub(in crate::workload) fn set_at(mut results: Vec<MultiWriteResult>) -> Result<u64, MultiWriteError> {
+    match results.pop() {
+        Some(MultiWriteResult::SetData { stat }) => Ok(zxid(stat.mzxid)),
+        other => {
+            let why = format!("the answer to a write is {other:?}");
+            Err(MultiWriteError::RequestFailed { source: Error::UnexpectedError(why) })
+        }
     }
 }
 
