@@ -9,8 +9,6 @@ use crate::net::{Endpoint, Listener};
 use crate::process::run_command;
 use crate::proofs::prelude::*;
 
-/// Learners that join, one after the other.
-pub(super) const ROUNDS: u32 = 8;
 const NODES: usize = 100_000;
 /// Nodes made in one transaction.
 const AT_ONCE: usize = 500;
@@ -28,7 +26,8 @@ const LEAST_ACQUIRES: usize = 300;
 const OTHER_MACHINE: [&str; 3] = ["nice", "-n", "19"];
 const TREE: &str = "/catch-up";
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+/// A learner joins in each round.
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     // Nothing of the log stays behind a snapshot.
     let options = Options { extra_config: "keep_entries = 1\n".into(), ..Options::default() };
     let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
@@ -39,7 +38,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     steady.window(WINDOW).await;
     let (mut calm, mut joining) = (Vec::new(), CycleWork::default());
     let mut joined = Vec::new();
-    for round in 0..context.rounds.unwrap_or(ROUNDS) {
+    for round in 0..rounds {
         let before = steady.window(WINDOW).await;
         calm.extend(before.took);
         joining.failures.extend(before.failures);

@@ -23,7 +23,6 @@ use crate::process::Process;
 use crate::proofs::prelude::*;
 use crate::record::wall_ms;
 
-pub(super) const SECONDS: u64 = 120;
 /// Of the job that skips ticks, and of the one that lets them wait.
 const WORKERS: usize = 10;
 const WORKERS_OF_QUEUE: usize = 3;
@@ -45,10 +44,10 @@ const OUTAGE_DEADLINE_S: u64 = 2;
 /// A clock that is shown with the precision of a second may be wrong by so much more.
 const SLACK_S: i64 = 3;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+pub(super) async fn run(context: &Context, length: Duration) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let fleet = Fleet::new(context, &cluster)?;
-    let seen = wrong_clocks(context, &mut cluster, &fleet).await?;
+    let seen = wrong_clocks(context, &mut cluster, &fleet, length).await?;
     let missed = outage(context, &cluster, &fleet).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     let [skip, queue] = &seen.tallies;
@@ -183,12 +182,16 @@ struct Seen {
     nodes: usize,
 }
 
-async fn wrong_clocks(context: &Context, cluster: &mut Cluster, fleet: &Fleet) -> Result<Seen, Failed> {
+async fn wrong_clocks(
+    context: &Context,
+    cluster: &mut Cluster,
+    fleet: &Fleet,
+    length: Duration,
+) -> Result<Seen, Failed> {
     let mut jobs = [
         Job::start(fleet, "clocks", Overlap::Skip, WORKERS)?,
         Job::start(fleet, "queue", Overlap::Queue, WORKERS_OF_QUEUE)?,
     ];
-    let length = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
     let (begun, mut next_fault) = (Instant::now(), Instant::now() + FAULT_EVERY);
     let (mut rng, mut turn, mut killed, mut stopped, mut nodes) = (context.random(1), 0, 0, 0, 0);
     // The jobs and the nodes: each has its first fault, however long the ones before take.

@@ -18,7 +18,6 @@ use self::systems::{Fault, SYSTEMS, System, SystemKind};
 use self::workload::{Trial, TrialResult};
 use crate::proofs::prelude::*;
 
-pub(super) const SECONDS: u64 = 3;
 /// The lease of the clients.
 const LEASE: Duration = Duration::from_secs(2);
 /// The lease of the slow holder: its first renewal, which may tell it of a loss, comes after a third of it.
@@ -34,8 +33,7 @@ struct Row {
     result: TrialResult,
 }
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let calm = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
+pub(super) async fn run(context: &Context, calm: Duration) -> ProofResult {
     let (chosen, missing) = chosen(&context.only)?;
     for kind in &missing {
         context.log.say(format!("{}: its server is not installed: install {}", kind.name, kind.packages));

@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use crate::proofs::prelude::*;
 use crate::sse::{self, StreamItem};
 
-pub(super) const SECONDS: u64 = 60;
 const SESSIONS: usize = 1_000;
 const TIMEOUT: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_millis(600);
@@ -46,7 +45,7 @@ struct LiveSession {
 /// When a node's watch told of the end of a session's ephemerals: instants and zxids.
 type SessionEnds = BTreeMap<u64, Vec<(Instant, u64)>>;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+pub(super) async fn run(context: &Context, seconds: u64) -> ProofResult {
     let mut random = context.random(1);
     // Over ZooKeeper's protocol sessions have timeouts of 2 to 20 ticks; here it is to give those of `deaths`, of 6 s
     // and of 40 s.
@@ -59,7 +58,6 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     context.log.say(format!("opening {SESSIONS} sessions of {TIMEOUT:?}, each with {} ephemerals", EPHEMERALS.len()));
     let stop = Arc::new(AtomicBool::new(false));
     let alive = start_sessions(&cluster, &stop, &mut random).await?;
-    let seconds = context.seconds.unwrap_or(SECONDS);
     let acknowledged = &alive.acknowledged;
     faults(context, &mut cluster, Duration::from_secs(seconds)).await?;
     let kept = acknowledged.load(Ordering::SeqCst);

@@ -11,8 +11,6 @@ use uuid::Uuid;
 use crate::net::LinkFault;
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 20;
-pub(super) const CALM_SECONDS: u64 = 300;
 const LOCKERS_PER_NODE: usize = 4;
 const PAUSED_FOR: Duration = Duration::from_secs(5);
 /// A client's own pause between two cycles: the load must not be the bottleneck on a small machine.
@@ -71,8 +69,7 @@ impl Fault {
     }
 }
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let count = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, count: u32, calm: Duration) -> ProofResult {
     let mut random = context.random(1);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     make_parent(&cluster).await?;
@@ -94,7 +91,6 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         figures.push(format!("{} {summary}", fault.name()));
     }
     figures.push(format!("{requests} requests at survivors without an error"));
-    let calm = Duration::from_secs(context.calm_seconds.unwrap_or(CALM_SECONDS));
     if !calm.is_zero() {
         calm_phase(context, &mut cluster, "idle", calm, 0).await?;
         calm_phase(context, &mut cluster, "loaded", calm, LOCKERS_PER_NODE).await?;

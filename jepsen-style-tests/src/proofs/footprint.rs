@@ -10,8 +10,6 @@ use super::greedy::rss_mib;
 use super::group_commit;
 use crate::proofs::prelude::*;
 
-/// Of lock cycles.
-pub(super) const SECONDS: u64 = 20;
 const CLIENTS: u32 = 64;
 /// What a node may have in memory and on its disk, in MiB, when nothing is going on.
 const MOST_MEMORY_MIB: u64 = 80;
@@ -22,7 +20,8 @@ const BACK_WITHIN: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+/// With lock cycles for so many seconds.
+pub(super) async fn run(context: &Context, seconds: u64) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let mut told = Vec::new();
     let mut findings = Vec::new();
@@ -37,7 +36,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     };
     let idle = footprint(&mut cluster)?;
     step("idle", &mut cluster, idle).await?;
-    work(context, &cluster).await?;
+    work(context, &cluster, seconds).await?;
     let busy = footprint(&mut cluster)?;
     step("lock cycles", &mut cluster, busy).await?;
     let watching = crowds::watch(&cluster).await?;
@@ -55,8 +54,8 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     if findings.is_empty() { Ok(told.join("; ")) } else { broken(findings.join("; ")) }
 }
 
-async fn work(context: &Context, cluster: &Cluster) -> Result<(), Failed> {
-    let measured = group_commit::measure(context, cluster, CLIENTS, SECONDS).await?;
+async fn work(context: &Context, cluster: &Cluster, seconds: u64) -> Result<(), Failed> {
+    let measured = group_commit::measure(context, cluster, CLIENTS, seconds).await?;
     match measured.first_error {
         Some(error) => broken(format!("{} cycles failed, the first with: {error}", measured.errors)),
         None => {

@@ -8,7 +8,6 @@ use super::acknowledged;
 use crate::process::Process;
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 20;
 /// Longer than `storage.sync_watchdog_ms` is by default.
 pub(super) const FROZEN_FOR: Duration = Duration::from_secs(12);
 /// A node that ends after a freeze does it within an eighth of that time.
@@ -21,8 +20,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// What a node logs when it notices a pause in the middle of a write.
 const NOTICED: &str = "this process was not running for a while: the disk";
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     cluster.make_node("/frozen").await?;
     let load = Load::start(&cluster);

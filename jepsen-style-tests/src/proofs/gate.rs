@@ -13,7 +13,6 @@ use crate::record::{Standing, wall_ms};
 use crate::work::result_of;
 use crate::workers::Worker;
 
-pub(super) const ROUNDS: u32 = 3;
 const PROCESSES: u32 = 4;
 const CALLERS_EACH: u32 = 25;
 /// Operations, one after the other; the leader is killed halfway.
@@ -27,8 +26,7 @@ const PENDING_MS: u64 = 4_000;
 const GRACE_MS: u64 = 1_500;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let pair = pairs(context, &cluster).await?;
     context.log.say(format!("begin + finish: {} on average", millis(pair)));

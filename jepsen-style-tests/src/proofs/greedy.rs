@@ -20,8 +20,6 @@ use honest::{Honest, HonestSamples};
 use judge::{CalmBaseline, STATE_MIB, Tried};
 use refusals::{RefusalsByKey, counted};
 
-/// How long each class tries.
-pub(super) const SECONDS: u64 = 60;
 /// What a class takes at most besides.
 pub(super) const BESIDES: Duration = Duration::from_secs(RECOVERS_WITHIN.as_secs() + MEETS_WITHIN.as_secs() + 30);
 /// Calm before the first class.
@@ -45,8 +43,8 @@ const SHARES: &str = "waiting_requests = 512\nwatches = 32\nrequest_bytes_in_fli
 /// The section of the file is written already.
 const WATCHES: (&str, &str) = ("LOCKKEEPER_ZOOKEEPER__WATCHES", "100000");
 
-pub(super) fn classes() -> u64 {
-    Class::ALL.len() as u64
+pub(super) fn classes() -> u32 {
+    Class::ALL.len() as u32
 }
 
 /// See [`crowd`].
@@ -54,8 +52,8 @@ pub(super) fn be_greedy(task: &str) -> std::process::ExitCode {
     crowd::be(task)
 }
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let seconds = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
+/// Each class tries for so long.
+pub(super) async fn run(context: &Context, seconds: Duration) -> ProofResult {
     let classes = chosen(&context.only)?;
     let mut cluster = start(context).await?;
     let (leader, _) = cluster.leader().await?;

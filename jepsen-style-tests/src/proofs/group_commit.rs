@@ -7,7 +7,6 @@ use lockkeeper_bench::{Locks, Measured, Plan, Transport};
 use crate::proofs::prelude::*;
 
 /// Of each of the two measurements.
-pub(super) const SECONDS: u64 = 8;
 const CROWD: u32 = 64;
 /// How much more the crowd must do than one.
 const TIMES: f64 = 4.0;
@@ -15,16 +14,16 @@ const TIMES: f64 = 4.0;
 /// timer takes longer.
 const SHORTEST_TIMER_US: u64 = 5_000;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+pub(super) async fn run(context: &Context, seconds: u64) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let disk_latency = DiskLatency::begin(&context.dir)?;
-    let alone = measure(context, &cluster, 1, SECONDS).await?;
+    let alone = measure(context, &cluster, 1, seconds).await?;
     let sync_us = u64::try_from(disk_latency.end()?.median().as_micros()).unwrap_or(u64::MAX);
-    let crowd = measure(context, &cluster, CROWD, SECONDS).await?;
+    let crowd = measure(context, &cluster, CROWD, seconds).await?;
     judge(&alone, &crowd, sync_us)
 }
 
-/// Lock cycles of so many clients, each with a lock of its own, for `seconds` unless somebody chose.
+/// Lock cycles of so many clients, each with a lock of its own, for so many seconds.
 pub(super) async fn measure(
     context: &Context,
     cluster: &Cluster,
@@ -36,7 +35,7 @@ pub(super) async fn measure(
         clients,
         locks: Locks::Own,
         warm_up: Duration::from_secs(1),
-        measure: Duration::from_secs(context.seconds.unwrap_or(seconds)),
+        measure: Duration::from_secs(seconds),
         server_pids: Vec::new(),
         transport: Transport::Http,
         rate: None,

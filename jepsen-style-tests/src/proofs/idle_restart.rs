@@ -10,7 +10,6 @@ use lockkeeper_client::{Client, Options as ClientOptions, Session, SessionOption
 use crate::http::CALL_WITHIN;
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 5;
 /// By so much the first call may be slower than the slowest call of a calm cluster.
 const ALLOWED: Duration = Duration::from_millis(100);
 const CALM_CALLS: u32 = 20;
@@ -20,8 +19,7 @@ const AGREE_WITHIN: Duration = Duration::from_secs(20);
 /// Between two calls of the one client: most restarts take longer.
 const EVERY: Duration = Duration::from_millis(150);
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     cluster.api(1).create("/idle", &Create::default(), None).await.or_broken("a change failed")?;
     let mut trial = Trial { cluster, allowed: Duration::MAX, slowest: Duration::ZERO, calls: 0 };

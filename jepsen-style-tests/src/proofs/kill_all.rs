@@ -16,7 +16,6 @@ use crate::disk::{self, Loss};
 use crate::proofs::prelude::*;
 use crate::tokens::{self, TokenGrant};
 
-pub(super) const ROUNDS: u32 = 20;
 const CREATORS: u64 = 6;
 const LOCKERS: u64 = 6;
 const LOCKS: u64 = 3;
@@ -60,8 +59,7 @@ impl RoundObservations {
     }
 }
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let figures = many_rounds(context, &mut cluster, rounds, None, 1).await?.whole()?.0;
     Ok(format!("{rounds} rounds, {figures}"))

@@ -12,7 +12,6 @@ use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, LinkFault};
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 4;
 const TTL_MS: u64 = 15_000;
 /// How long an answer takes. At least 6 s: more than an expiry can be late (a third of the timeout, the client's second
 /// way to ask, and the time to notice) plus the client's margin, or a wrong client is not caught. At most 9.5 s: less
@@ -22,8 +21,7 @@ const LATE: Duration = Duration::from_millis(7_500);
 /// Late acknowledgements before the cut.
 const ACKNOWLEDGED: usize = 2;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let net = Arc::new(ProxyNet::start(3).await?);
     let options = Options { nodes: 3, net: Some(net), ..Options::default() };
     let cluster = Cluster::start(&context.binary, &context.dir, options).await?;

@@ -15,7 +15,6 @@ use crate::ledger::Ledger;
 use crate::proofs::prelude::*;
 use crate::record::wall_ms;
 
-pub(super) const ROUNDS: u32 = 4;
 /// Long enough for the kept place to be seen although the disk stalls meanwhile.
 const DELAY_MS: u64 = 4_000;
 /// How much later than the delay's end the next may be granted: what a timer and a hand-over take. Like the other
@@ -29,8 +28,7 @@ const GRACE_AMID_MS: u64 = 4_000;
 /// "At once".
 const AT_ONCE_MS: u64 = 300;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let ledger = Ledger::open(&cluster).await?;
     let (mut killed, mut at_once, mut kills) = (Lateness::default(), Lateness::default(), 0);

@@ -10,14 +10,12 @@ use super::kill_all::{self, Durability};
 use crate::disk::{self, Loss};
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 50;
 /// The control ends with the first loss that is seen. So many clusters without one are a defect of the proof.
 const CONTROL_TRIES: u32 = 10;
 const CONTROL_ROUNDS: u32 = 3;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     disk::works(&context.dir).await?;
-    let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("full"), traced()).await?;
     let kept = kill_all::many_rounds(context, &mut cluster, rounds, Some(Loss::Drawn), 1).await?;
     drop(cluster);

@@ -13,7 +13,6 @@ use crate::net::LinkFault;
 use crate::net::proxy_net::ProxyNet;
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 4;
 /// Longer than the holder's session and an election together.
 const CUT_FOR: Duration = Duration::from_secs(5);
 const HOLDER_TTL_MS: u64 = 2_000;
@@ -32,8 +31,7 @@ struct Attempt {
 
 type Attempts = Arc<Mutex<Vec<Attempt>>>;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let net = Arc::new(ProxyNet::start(3).await?);
     let options = Options { nodes: 3, net: Some(net), ..Options::default() };
     let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;

@@ -88,8 +88,8 @@ impl Context {
         StdRng::seed_from_u64(self.seed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    fn rounds_or(&self, usual: u32) -> u64 {
-        self.rounds.unwrap_or(usual).into()
+    fn rounds_or(&self, usual: u32) -> u32 {
+        self.rounds.unwrap_or(usual)
     }
 
     fn seconds_or(&self, usual: u64) -> u64 {
@@ -119,8 +119,8 @@ pub struct Proof {
 /// The timeout of the sessions of holders that are killed.
 const TTL_MS: u64 = 2_000;
 
-fn minutes(count: u64) -> Duration {
-    seconds(count * 60)
+fn minutes(count: u32) -> Duration {
+    60 * count * seconds(1)
 }
 
 fn seconds(count: u64) -> Duration {
@@ -152,16 +152,20 @@ async fn queues_empty<S: AsRef<str>>(cluster: &Cluster, locks: &[S], within: Dur
 
 /// The table below.
 macro_rules! proofs {
-    ($context:ident => $($name:literal, $about:literal, $limit:expr, $run:expr;)*) => {
+    ($context:ident => $($name:literal, $about:literal $(; $n:ident = $count:expr)?, $limit:expr, $run:expr;)*) => {
         /// All of them.
         pub const PROOFS: &[Proof] = &[$(Proof {
             name: $name,
             about: $about,
             limit: |$context| {
                 let _ = $context;
+                $(let $n = $count; let _ = $n;)?
                 $limit
             },
-            run: |$context| Box::pin($run),
+            run: |$context| {
+                $(let $n = $count;)?
+                Box::pin($run)
+            },
         }),*];
     };
 }
@@ -169,17 +173,17 @@ macro_rules! proofs {
 // The name of each, what it would falsify in a line, how long no run takes, and what tries it.
 proofs! { context =>
     "kill-all",
-    "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, P4)",
-    minutes(2 + context.rounds_or(kill_all::ROUNDS)), kill_all::run(context);
+    "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, P4)";
+    n = context.rounds_or(20), minutes(2 + n), kill_all::run(context, n);
 
     "lost-writes",
     "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; with flush() alone some \
-        is (P4)",
-    minutes(6 + 2 * context.rounds_or(lost_writes::ROUNDS)), lost_writes::run(context);
+        is (P4)";
+    n = context.rounds_or(50), minutes(6 + 2 * n), lost_writes::run(context, n);
 
     "synced",
-    "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, power loss)",
-    minutes(6) + seconds(4 * context.seconds_or(synced::SECONDS)), synced::run(context);
+    "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, power loss)";
+    n = context.seconds_or(10), minutes(6) + seconds(4 * n), synced::run(context, n);
 
     "herd",
     "1,000 waiters on one lock: one notification per release, grants in queue order, also when 300 die (P2, P3)",
@@ -187,28 +191,28 @@ proofs! { context =>
 
     "minority",
     "the leader cut off: it acknowledges nothing, the others go on, its holder is told first, all agree after (P10, \
-        P11)",
-    minutes(2 + context.rounds_or(minority::ROUNDS)), minority::run(context);
+        P11)";
+    n = context.rounds_or(4), minutes(2 + n), minority::run(context, n);
 
     "frozen",
     "all nodes frozen for 12 s under load: none takes its own pause for a stuck disk, writes go on, nothing \
-        acknowledged is lost (P4, P10)",
-    minutes(3) + 3 * context.rounds.unwrap_or(frozen::ROUNDS) * frozen::FROZEN_FOR, frozen::run(context);
+        acknowledged is lost (P4, P10)";
+    n = context.rounds_or(20), minutes(3) + 3 * n * frozen::FROZEN_FOR, frozen::run(context, n);
 
     "idle-restart",
     "nodes of an idle cluster restarted one by one: the first change, the first lease and every call of one client \
-        within 100 ms of calm (P10)",
-    minutes(3 + context.rounds_or(idle_restart::ROUNDS)), idle_restart::run(context);
+        within 100 ms of calm (P10)";
+    n = context.rounds_or(5), minutes(3 + n), idle_restart::run(context, n);
 
     "late-answers",
     "answers take a while, then nothing the holder sends arrives: it knows its lock is lost before the next holds \
-        (P11)",
-    minutes(2 + context.rounds_or(late_answers::ROUNDS)), late_answers::run(context);
+        (P11)";
+    n = context.rounds_or(4), minutes(2 + n), late_answers::run(context, n);
 
     "restore",
     "a backup under load restored to new nodes, and one of three made a cluster: nothing acknowledged is lost, nothing \
-        is issued twice (P1)",
-    minutes(1 + context.rounds_or(restore::ROUNDS)), restore::run(context);
+        is issued twice (P1)";
+    n = context.rounds_or(1), minutes(1 + n), restore::run(context, n);
 
     "two-clusters",
     "two clusters of one name behind one list of endpoints, restored and recovered ones among them: no lock that one \
@@ -217,34 +221,30 @@ proofs! { context =>
 
     "expiry",
     "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its ephemerals \
-        (P5, P6)",
-    minutes(6) + seconds(context.seconds_or(expiry::SECONDS)), expiry::run(context);
+        (P5, P6)";
+    n = context.seconds_or(60), minutes(6) + seconds(n), expiry::run(context, n);
 
     "failover",
-    "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm",
-    {
-        let rounds = context.rounds_or(failover::ROUNDS);
-        let calm = context.calm_seconds.unwrap_or(failover::CALM_SECONDS);
-        minutes(3 + rounds * 2) + seconds(2 * calm)
-    },
-    failover::run(context);
+    "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm";
+    n = (context.rounds_or(20), seconds(context.calm_seconds.unwrap_or(300))), minutes(3 + n.0 * 2) + 2 * n.1,
+    failover::run(context, n.0, n.1);
 
     "recovery",
-    "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the next grant",
-    minutes(5 + context.rounds_or(recovery::ROUNDS)), recovery::run(context);
+    "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the next grant";
+    n = context.rounds_or(100), minutes(5 + n), recovery::run(context, n);
 
     "rollback",
-    "directories put back from older copies, cloned, wiped: turned away, never ready beside another content (P12)",
-    minutes(2 + 4 * context.rounds_or(rollback::ROUNDS)), rollback::run(context);
+    "directories put back from older copies, cloned, wiped: turned away, never ready beside another content (P12)";
+    n = context.rounds_or(1), minutes(2 + 4 * n), rollback::run(context, n);
 
     "group-commit",
-    "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds",
-    minutes(2) + seconds(2 * context.seconds_or(group_commit::SECONDS)), group_commit::run(context);
+    "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds";
+    n = context.seconds_or(8), minutes(2) + seconds(2 * n), group_commit::run(context, n);
 
     "paused-holder",
     "holders paused past their session: the guard says so first, the store refuses the rest; unchecked, it corrupts \
-        (P1, P11)",
-    minutes(2 + context.rounds_or(paused_holder::ROUNDS)), paused_holder::run(context);
+        (P1, P11)";
+    n = context.rounds_or(4), minutes(2 + n), paused_holder::run(context, n);
 
     "crowd",
     "200 clients in 4 processes on one lock, a node killed every 5 s: nothing lost, in order, no orphan, one wake each \
@@ -260,44 +260,38 @@ proofs! { context =>
     minutes(3) + seconds(2 * context.seconds_or(rows::MULTI_LOCK.seconds)), scenario::run(context, &rows::MULTI_LOCK);
 
     "sharing",
-    "64 tasks of a process share a lock: five times the hand-offs at least, and an outsider is served within the cap",
-    minutes(3) + seconds(12 * context.seconds_or(sharing::SECONDS)), sharing::run(context);
+    "64 tasks of a process share a lock: five times the hand-offs at least, and an outsider is served within the cap";
+    n = context.seconds_or(3), minutes(3) + seconds(12 * n), sharing::run(context, seconds(n));
 
     "gate",
     "100 concurrent duplicates run an operation once, also as the leader dies; a killed worker frees it in time, not \
-        before",
-    minutes(4 + context.rounds_or(gate::ROUNDS)), gate::run(context);
+        before";
+    n = context.rounds_or(3), minutes(4 + n), gate::run(context, n);
 
     "cron",
     "10 workers with clocks from -10 to +10 minutes, a tick every 2 s, workers killed and stopped, nodes killed: each \
-        tick ends once, none is early, no command outlives its session, policies are kept",
-    minutes(4) + seconds(context.seconds_or(cron::SECONDS)), cron::run(context);
+        tick ends once, none is early, no command outlives its session, policies are kept";
+    n = context.seconds_or(120), minutes(4) + seconds(n), cron::run(context, seconds(n));
 
-    "lock-delay", "a killed holder's delay is kept, also as the leader dies; release, drop and close have none",
-    minutes(3 + context.rounds_or(lock_delay::ROUNDS)), lock_delay::run(context);
+    "lock-delay", "a killed holder's delay is kept, also as the leader dies; release, drop and close have none";
+    n = context.rounds_or(4), minutes(3 + n), lock_delay::run(context, n);
 
     "stop-under-waiters",
     "SIGTERM to a node at which lock requests wait: those that nobody can ask for again leave the queue, the others \
-        keep their places, the next client has the lock at once (P2)",
-    minutes(2 + context.rounds_or(stop_under_waiters::ROUNDS)), stop_under_waiters::run(context);
+        keep their places, the next client has the lock at once (P2)";
+    n = context.rounds_or(2), minutes(2 + n), stop_under_waiters::run(context, n);
 
     "greedy",
     "one greedy address takes all of each thing in turn: an honest holder keeps its lock and its pace, memory stays as \
-        stated (P13)",
-    {
-        let class = context.seconds_or(greedy::SECONDS) + greedy::BESIDES.as_secs();
-        minutes(3) + seconds(greedy::classes() * class)
-    },
-    greedy::run(context);
+        stated (P13)";
+    n = seconds(context.seconds_or(60)), minutes(3) + greedy::classes() * (n + greedy::BESIDES),
+    greedy::run(context, n);
 
     "tenants",
     "one namespace floods each of its limits: another's acquires stay within 1.5 times their calm p99, and giving back \
-        goes on (P13)",
-    {
-        let window = context.seconds_or(tenants::SECONDS);
-        minutes(3) + seconds(2 * (tenants::classes() + 1) * (window + 10))
-    },
-    tenants::run(context);
+        goes on (P13)";
+    n = seconds(context.seconds_or(8)), minutes(3) + 2 * (tenants::classes() + 1) * (n + seconds(10)),
+    tenants::run(context, n);
 
     "intruder",
     "thousands of wrong attempts at every listener, with TLS and access control: none is carried out, no secret shows \
@@ -305,8 +299,8 @@ proofs! { context =>
     minutes(5), intruder::run(context);
 
     "revoke",
-    "a token is revoked under load: nothing more succeeds by any way, sessions end, locks are free, others go on (P14)",
-    minutes(2 + context.rounds_or(revoke::ROUNDS)), revoke::run(context);
+    "a token is revoked under load: nothing more succeeds by any way, sessions end, locks are free, others go on (P14)";
+    n = context.rounds_or(3), minutes(2 + n), revoke::run(context, n);
 
     "rotate",
     "all certificates and their authority are replaced under load: no failed request, election or lost session; old \
@@ -320,8 +314,8 @@ proofs! { context =>
 
     "catch-up",
     "100,000 nodes: a backup is taken and a learner gets the snapshot: p99 of acquires stays within 1.5 times, none \
-        fails",
-    minutes(4 + context.rounds_or(catch_up::ROUNDS)), catch_up::run(context);
+        fails";
+    n = context.rounds_or(8), minutes(4 + n), catch_up::run(context, n);
 
     "rolling-upgrade",
     "the release before is replaced node by node under load: no failed request; where the feature level rises then, \
@@ -330,8 +324,8 @@ proofs! { context =>
 
     "footprint",
     "memory and disk of a node, idle and after lock cycles, a million watches, half a million ephemerals: small, and \
-        back",
-    minutes(10) + seconds(context.seconds_or(footprint::SECONDS)), footprint::run(context);
+        back";
+    n = context.seconds_or(20), minutes(10) + seconds(n), footprint::run(context, n);
 
     "soak",
     "a steady load, a node killed every few minutes: disk, memory, open files and threads stay flat, nothing is lost, \
@@ -340,8 +334,8 @@ proofs! { context =>
 
     "engines",
     "Lockkeeper, ZooKeeper, Redis, Redlock, MySQL and PostgreSQL keep one contract and do one work under the same \
-        faults: who has two holders, and what it costs",
-    minutes(25) + seconds(42 * context.seconds_or(engines::SECONDS)), engines::run(context);
+        faults: who has two holders, and what it costs";
+    n = context.seconds_or(3), minutes(25) + seconds(42 * n), engines::run(context, seconds(n));
 
     "one-queue",
     "kazoo, Curator and our own clients in one queue, the leader killed midway: no lost update, first come, first \
@@ -350,6 +344,6 @@ proofs! { context =>
 
     "switch-engine",
     "100 clients in three processes while their lock moves from one engine to another, by call and by rule, the old \
-        one alive and killed: no lost update, in drain and both no two holders, no refused holder",
-    minutes(15), switch_engine::run(context);
+        one alive and killed: no lost update, in drain and both no two holders, no refused holder";
+    n = context.rounds_or(1), minutes(15), switch_engine::run(context, n);
 }

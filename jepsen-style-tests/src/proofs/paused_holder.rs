@@ -14,7 +14,6 @@ use crate::proofs::prelude::*;
 use crate::store::Store;
 use crate::workers::Worker;
 
-pub(super) const ROUNDS: u32 = 4;
 /// Of the holder's session.
 const TTL_MS: u64 = 2_000;
 /// Of the other's, which must not count as lost while it waits.
@@ -56,8 +55,7 @@ const WAYS: [Protection; 3] = [
     },
 ];
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let (store, server) = a_store(context).await?;
     let which = if server.is_some() { "PostgreSQL" } else { "a file (PostgreSQL is not installed)" };

@@ -13,14 +13,12 @@ use super::scenario::hand_over::{HandOver, HandOverOptions, PATIENCE};
 use crate::net::proxy_net::ProxyNet;
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 100;
 /// For faults that are taken off again: longer than an election.
 const LASTING: Duration = Duration::from_millis(2_500);
 /// Holders that die in one round: each has a process, and so has the one behind it.
 const HOLDERS: u32 = 10;
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut random = context.random(1);
     // Nothing stands between the nodes: that a peer's process has ended is told by its sockets.
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("direct"), Options::default()).await?;

@@ -11,7 +11,6 @@ use uuid::Uuid;
 use crate::process::run_command;
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 1;
 const WORKERS: usize = 4;
 const SESSION_MS: u32 = 60_000;
 const CALL: Duration = Duration::from_secs(10);
@@ -49,8 +48,7 @@ impl Issued {
     }
 }
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let (mut there, mut gap) = (0, u64::MAX);
     for round in 1..=rounds {
         for trial in [restored_from_a_backup(context, round).await?, recovered_from_a_survivor(context, round).await?] {

@@ -15,7 +15,6 @@ use crate::proofs::prelude::*;
 use attempt_log::{AttemptLog, Latest};
 use holder::{DIGEST, Holder};
 
-pub(super) const ROUNDS: u32 = 3;
 /// After a revocation nothing that begins later than this succeeds, and sessions end within it.
 const PROMISED: Duration = Duration::from_secs(1);
 /// What the end of a session may take longer here: others load this machine, and it is asked for over HTTP.
@@ -31,8 +30,7 @@ const SWITCHED: Duration = Duration::from_millis(500);
 const SESSION_TIMEOUT_MS: u32 = 30_000;
 const ROLE: &str = "worker";
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     enable(&mut cluster, || Ok(client_builder())).await?;
     let administrator = Administrator::at(cluster.api(1));

@@ -15,7 +15,6 @@ use crate::ports;
 use crate::process::Process;
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 1;
 const WRITES: u32 = 30;
 /// Within this, whoever is to be turned away is, or whatever is to heal has.
 const FOUND_OUT_WITHIN: Duration = Duration::from_secs(20);
@@ -26,8 +25,7 @@ const POLL: Duration = Duration::from_millis(50);
 const SENTENCES: [&str; 3] =
     ["does not accept this node", "the log names start", "a majority of the cluster has lost what it acknowledged"];
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut slowest = Duration::ZERO;
     for round in 1..=rounds {
         let mut trials = Trials { context, round, slowest: &mut slowest };

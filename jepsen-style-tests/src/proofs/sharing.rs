@@ -9,12 +9,10 @@ use crate::proofs::prelude::*;
 use crate::workers::Worker;
 
 const LEGS: u32 = 6;
-pub(super) const SECONDS: u64 = 3;
 const AT_LEAST: f64 = 5.0;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let leg = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
+pub(super) async fn run(context: &Context, leg: Duration) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let told = alone(context, &cluster, leg).await?;
     let (apart, shared) = rates(context, &told)?;

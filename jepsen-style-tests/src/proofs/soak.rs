@@ -44,7 +44,7 @@ const GONE: [&str; 4] =
 
 /// How long a run takes.
 pub(super) fn length(context: &Context) -> Duration {
-    Duration::from_secs(context.seconds.unwrap_or(SECONDS))
+    Duration::from_secs(context.seconds_or(SECONDS))
 }
 
 pub(super) async fn run(context: &Context) -> ProofResult {

@@ -12,7 +12,6 @@ use uuid::Uuid;
 use crate::http::{Answer, CALL_WITHIN, Called};
 use crate::proofs::prelude::*;
 
-pub(super) const ROUNDS: u32 = 2;
 /// Of sessions that are made for a request: what a request that is left behind holds the others up for.
 const TTL_MS: u32 = 15_000;
 /// Longer than a round.
@@ -26,8 +25,7 @@ const STOPS_WITHIN: Duration = Duration::from_secs(15);
 const SEEN_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let mut slowest = Duration::ZERO;
     for round in 1..=rounds {

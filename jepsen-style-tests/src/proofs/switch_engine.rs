@@ -95,14 +95,13 @@ struct Shown {
     standstill_us: u64,
 }
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     context
         .log
         .say(format!("{} clients in {PROCESSES} processes, leases of {LEASE_MS} ms", CLIENTS.iter().sum::<u32>()));
     let mut all = Vec::new();
-    let rounds = context.rounds.unwrap_or(1) as usize;
-    let mut trials: VecDeque<Trial> = std::iter::repeat_n(TRIALS, rounds).flatten().collect();
+    let mut trials: VecDeque<Trial> = std::iter::repeat_n(TRIALS, rounds as usize).flatten().collect();
     let mut controls_left = MOST_CONTROLS;
     let mut number = 0;
     while let Some(trial) = trials.pop_front() {

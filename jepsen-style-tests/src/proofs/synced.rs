@@ -11,16 +11,14 @@ use lockkeeper_checkers::sync_trace::{self, Report};
 use crate::disk::tracer_works;
 use crate::proofs::prelude::*;
 
-pub(super) const SECONDS: u64 = 10;
 const WRITERS_PER_NODE: usize = 4;
 const HANDED_OVER_WITHIN: Duration = Duration::from_secs(20);
 /// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself.
 const TRACER: [&str; 10] =
     ["strace", "-D", "-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-e", "signal=none"];
 
-pub(super) async fn run(context: &Context) -> ProofResult {
+pub(super) async fn run(context: &Context, seconds: u64) -> ProofResult {
     tracer_works(&TRACER, &context.dir).await?;
-    let seconds = context.seconds.unwrap_or(SECONDS);
     let say = |line: String| context.log.say(line);
     say(format!("three nodes under strace, {seconds} s of load, leadership handed over in between"));
     let traced = traced_run(context, "full", seconds, false).await?;

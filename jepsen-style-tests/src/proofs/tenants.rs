@@ -17,8 +17,6 @@ use crate::http::client_builder;
 use crate::proofs::prelude::*;
 use flood::{Flood, FloodClass};
 
-/// How long each class floods, and how long the calm before it is.
-pub(super) const SECONDS: u64 = 8;
 /// The calm tenant's share of a percentile may grow by half.
 const MOST_TIMES: f64 = 1.5;
 /// After a class: what it has left ends.
@@ -29,12 +27,12 @@ const CALM: &str = "calm";
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// How often the use of the namespace is read during a flood.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-pub(super) fn classes() -> u64 {
-    FloodClass::ALL.len() as u64
+pub(super) fn classes() -> u32 {
+    FloodClass::ALL.len() as u32
 }
 
-pub(super) async fn run(context: &Context) -> ProofResult {
-    let window = Duration::from_secs(context.seconds.unwrap_or(SECONDS));
+/// Each class floods for so long, and so long is the calm before it.
+pub(super) async fn run(context: &Context, window: Duration) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     enable(&mut cluster, || Ok(client_builder())).await?;
     let administrator = Administrator::at(cluster.api(1));
