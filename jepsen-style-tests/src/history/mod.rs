@@ -256,7 +256,7 @@ pub struct DataSet {
 }
 
 /// One fault: its effect, its time, and the evidence that it took effect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultRecord {
     /// Which nemesis.
     pub nemesis: String,

@@ -127,15 +127,7 @@ mod tests {
     }
 
     fn fault(nemesis: &str, bit: bool) -> FaultRecord {
-        FaultRecord {
-            nemesis: nemesis.into(),
-            what: "node 1".into(),
-            began_us: 1,
-            ended_us: 2,
-            evidence: Vec::new(),
-            bit,
-            stops_holders: false,
-        }
+        FaultRecord { nemesis: nemesis.into(), bit, ..FaultRecord::default() }
     }
 
     #[test]

@@ -338,15 +338,7 @@ mod tests {
     use super::*;
 
     fn fault(stops_holders: bool) -> FaultRecord {
-        FaultRecord {
-            nemesis: "client-pause".into(),
-            what: String::new(),
-            began_us: 1_000,
-            ended_us: 9_000,
-            evidence: vec!["seen".into()],
-            bit: true,
-            stops_holders,
-        }
+        FaultRecord { bit: true, stops_holders, ..FaultRecord::default() }
     }
 
     #[test]

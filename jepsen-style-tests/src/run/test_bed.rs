@@ -59,26 +59,13 @@ pub struct Recruits {
 
 impl Recruits {
     fn arguments(&self, first: u32, here: u32) -> Vec<String> {
-        let words = [
-            "--ttl-ms".to_owned(),
-            self.settings.ttl.as_millis().to_string(),
-            "clients".into(),
-            "--workload".into(),
-            self.settings.workload.clone(),
-            "--first".into(),
-            first.to_string(),
-            "--here".into(),
-            here.to_string(),
-            "--clients".into(),
-            self.settings.clients.to_string(),
-            "--seed".into(),
-            self.settings.seed.to_string(),
-            "--zookeepers".into(),
-            self.zookeepers.join(","),
-            "--shared".into(),
-            self.places.shared.display().to_string(),
-        ];
-        words.to_vec()
+        let Settings { workload, clients, seed, .. } = &self.settings;
+        let (ttl_ms, zookeepers) = (self.settings.ttl.as_millis(), self.zookeepers.join(","));
+        let words = format!(
+            "--ttl-ms {ttl_ms} clients --workload {workload} --first {first} --here {here} --clients {clients} --seed \
+             {seed} --zookeepers {zookeepers} --shared"
+        );
+        words.split(' ').map(str::to_owned).chain([self.places.shared.display().to_string()]).collect()
     }
 
     /// A process of so many clients.

@@ -279,12 +279,9 @@ mod tests {
     fn a_clock_that_runs_too_fast_excuses_a_twentieth_of_the_timeout() {
         let fault = |nemesis: &str| FaultRecord {
             nemesis: nemesis.into(),
-            what: String::new(),
-            began_us: 0,
             ended_us: 1_000,
-            evidence: Vec::new(),
             bit: true,
-            stops_holders: false,
+            ..FaultRecord::default()
         };
         // It ended at 1,500 ms.
         for (nemesis, sure_ms, found) in
