@@ -113,17 +113,8 @@ mod tests {
     use serde_json::Value;
 
     fn op(what: &str, ended: Completion, invoked_us: u64) -> Op {
-        Op {
-            client: 1,
-            op: 1,
-            what: what.into(),
-            invoked_us,
-            completed_us: Some(invoked_us + 10),
-            ended,
-            input: Value::Null,
-            output: Value::Null,
-            zxid: None,
-        }
+        let (what, completed_us, input, output) = (what.into(), Some(invoked_us + 10), Value::Null, Value::Null);
+        Op { client: 1, op: 1, what, invoked_us, completed_us, ended, input, output, zxid: None }
     }
 
     fn fault(nemesis: &str, bit: bool) -> FaultRecord {

@@ -88,76 +88,43 @@ pub(super) struct SystemKind {
     /// Where its server comes from.
     pub(super) packages: &'static str,
     pub(super) faults: &'static [Fault],
-    pub(super) start: for<'a> fn(&'a Context, PathBuf) -> Starting<'a>,
+    pub(super) start: Start,
+}
+
+type Start = for<'a> fn(&'a Context, PathBuf) -> Starting<'a>;
+/// Whether a server is installed, and where it comes from.
+type Program = (fn() -> bool, &'static str);
+
+const fn kind(
+    name: &'static str,
+    (installed, packages): Program,
+    faults: &'static [Fault],
+    start: Start,
+) -> SystemKind {
+    SystemKind { name, installed, packages, faults, start }
 }
 
 const ORDINARY: &[Fault] = &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause];
 
+const ZOOKEEPER: Program = (zookeeper::installed, zookeeper::PACKAGES);
+const REDIS: Program = (redis::installed, redis::PACKAGES);
+const MARIADB: Program = (mariadb::installed, mariadb::PACKAGES);
+const POSTGRES: Program = (|| postgres::installed().is_some(), postgres::PACKAGES);
+const OF_REDIS: &[Fault] =
+    &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause, Fault::RestartEmpty, Fault::FailoverBehind];
+const OF_REDLOCK: &[Fault] =
+    &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause, Fault::RestartEmpty, Fault::ClockJump];
+
 /// All engines.
 pub(super) const SYSTEMS: &[SystemKind] = &[
-    SystemKind {
-        name: "lockkeeper",
-        installed: || true,
-        packages: "",
-        faults: ORDINARY,
-        start: |context, dir| Box::pin(LockkeeperSystem::start(context, dir)),
-    },
-    SystemKind {
-        name: "zookeeper",
-        installed: zookeeper::installed,
-        packages: zookeeper::PACKAGES,
-        faults: ORDINARY,
-        start: |_, dir| Box::pin(ZooKeeperSystem::start(dir)),
-    },
-    SystemKind {
-        name: "redis",
-        installed: redis::installed,
-        packages: redis::PACKAGES,
-        faults: &[
-            Fault::Calm,
-            Fault::PausedHolder,
-            Fault::Kill,
-            Fault::Pause,
-            Fault::RestartEmpty,
-            Fault::FailoverBehind,
-        ],
-        start: |_, dir| Box::pin(start_redis(dir)),
-    },
-    SystemKind {
-        name: "redlock",
-        installed: redis::installed,
-        packages: redis::PACKAGES,
-        faults: &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause, Fault::RestartEmpty, Fault::ClockJump],
-        start: |_, dir| Box::pin(start_redlock(dir)),
-    },
-    SystemKind {
-        name: "mysql",
-        installed: mariadb::installed,
-        packages: mariadb::PACKAGES,
-        faults: ORDINARY,
-        start: |_, dir| Box::pin(databases::mysql_table(dir)),
-    },
-    SystemKind {
-        name: "mysql-get-lock",
-        installed: mariadb::installed,
-        packages: mariadb::PACKAGES,
-        faults: ORDINARY,
-        start: |_, dir| Box::pin(databases::mysql_get_lock(dir)),
-    },
-    SystemKind {
-        name: "postgres",
-        installed: || postgres::installed().is_some(),
-        packages: postgres::PACKAGES,
-        faults: ORDINARY,
-        start: |_, dir| Box::pin(databases::postgres_table(dir)),
-    },
-    SystemKind {
-        name: "postgres-advisory",
-        installed: || postgres::installed().is_some(),
-        packages: postgres::PACKAGES,
-        faults: ORDINARY,
-        start: |_, dir| Box::pin(databases::postgres_advisory(dir)),
-    },
+    kind("lockkeeper", (|| true, ""), ORDINARY, |context, dir| Box::pin(LockkeeperSystem::start(context, dir))),
+    kind("zookeeper", ZOOKEEPER, ORDINARY, |_, dir| Box::pin(ZooKeeperSystem::start(dir))),
+    kind("redis", REDIS, OF_REDIS, |_, dir| Box::pin(start_redis(dir))),
+    kind("redlock", REDIS, OF_REDLOCK, |_, dir| Box::pin(start_redlock(dir))),
+    kind("mysql", MARIADB, ORDINARY, |_, dir| Box::pin(databases::mysql_table(dir))),
+    kind("mysql-get-lock", MARIADB, ORDINARY, |_, dir| Box::pin(databases::mysql_get_lock(dir))),
+    kind("postgres", POSTGRES, ORDINARY, |_, dir| Box::pin(databases::postgres_table(dir))),
+    kind("postgres-advisory", POSTGRES, ORDINARY, |_, dir| Box::pin(databases::postgres_advisory(dir))),
 ];
 
 /// The CPU time of these processes.

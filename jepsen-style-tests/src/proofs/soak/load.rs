@@ -86,28 +86,15 @@ impl Load {
             setup.create(&counter(number), &zero).await.map_err(|error| not_had(&error))?;
         }
         let nodes = endpoints.len();
-        let shared = Arc::new(Shared {
-            endpoints,
-            tally,
-            stop: AtomicBool::new(false),
-            session_life,
-            counters: Default::default(),
-        });
+        let stop = AtomicBool::new(false);
+        let shared = Arc::new(Shared { endpoints, tally, stop, session_life, counters: Default::default() });
         let mut clients = Vec::new();
         for home in 0..nodes {
             for (job, count, every) in CREW {
                 for _ in 0..count {
                     let number = clients.len() as u64;
-                    let client = LoadClient {
-                        shared: Arc::clone(&shared),
-                        job,
-                        every,
-                        number,
-                        home,
-                        turn: 0,
-                        known: Ledgers::new(),
-                        seen: None,
-                    };
+                    let (shared, known) = (Arc::clone(&shared), Ledgers::new());
+                    let client = LoadClient { shared, job, every, number, home, turn: 0, known, seen: None };
                     clients.push(tokio::spawn(client.run()));
                 }
             }

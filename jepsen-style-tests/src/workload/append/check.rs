@@ -264,17 +264,9 @@ mod tests {
     use crate::check::Verdict;
 
     fn op(what: &str, at_us: u64, ended: Completion, input: Value, output: Value, zxid: u64) -> Op {
-        Op {
-            client: 1,
-            op: at_us,
-            what: what.into(),
-            invoked_us: at_us,
-            completed_us: Some(at_us + 5),
-            ended,
-            input,
-            output,
-            zxid: (ended == Completion::Ok).then_some(zxid),
-        }
+        let zxid = (ended == Completion::Ok).then_some(zxid);
+        let (completed_us, what) = (Some(at_us + 5), what.to_owned());
+        Op { client: 1, op: at_us, what, invoked_us: at_us, completed_us, ended, input, output, zxid }
     }
 
     fn append(at_us: u64, element: &str, ended: Completion) -> Op {

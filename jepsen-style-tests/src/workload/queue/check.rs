@@ -85,13 +85,8 @@ impl QueueHistory {
                     let session = sessions.get(&session).copied().unwrap_or_default();
                     let over = [let_go.copied(), session.closing_us, Some(session.until_us)];
                     let until_us = over.into_iter().flatten().min().unwrap_or_default();
-                    history.takings.push(Taking {
-                        client: op.client,
-                        given,
-                        asked_us: op.invoked_us,
-                        done_us,
-                        until_us,
-                    });
+                    let (client, asked_us) = (op.client, op.invoked_us);
+                    history.takings.push(Taking { client, given, asked_us, done_us, until_us });
                 }
                 _ => {}
             }

@@ -138,17 +138,10 @@ mod tests {
     use crate::check::Verdict;
 
     fn op(from: u64, to: u64, call: RegisterCall, answer: Option<RegisterReply>) -> Op {
-        Op {
-            client: 1,
-            op: from,
-            what: name(&call).into(),
-            invoked_us: from,
-            completed_us: Some(to),
-            ended: if answer.is_some() { Completion::Ok } else { Completion::Info },
-            input: to_value(RegisterRequest { key: "k".into(), call }).unwrap(),
-            output: to_value(answer).unwrap(),
-            zxid: None,
-        }
+        let ended = if answer.is_some() { Completion::Ok } else { Completion::Info };
+        let (what, output, completed_us) = (name(&call).into(), to_value(answer).unwrap(), Some(to));
+        let input = to_value(RegisterRequest { key: "k".into(), call }).unwrap();
+        Op { client: 1, op: from, what, invoked_us: from, completed_us, ended, input, output, zxid: None }
     }
 
     fn create(value: &str) -> RegisterCall {

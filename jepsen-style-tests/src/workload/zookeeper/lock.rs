@@ -94,15 +94,8 @@ fn mark(visit: &Visit) -> String {
 
 /// Takes a lock, holds it and lets go of it. None if its session is over or to be so.
 async fn turn(kit: &mut ClientKit, visit: Visit, lock: &str) -> Option<Visit> {
-    let (wait_ms, session) = (patience_ms(kit), visit.session);
-    let asks = AcquireRequest {
-        locks: vec![lock.to_owned()],
-        mode: Mode::Exclusive,
-        wait_ms,
-        session,
-        permits: None,
-        delay_ms: 0,
-    };
+    let (locks, wait_ms, session) = (vec![lock.to_owned()], patience_ms(kit), visit.session);
+    let asks = AcquireRequest { locks, mode: Mode::Exclusive, wait_ms, session, permits: None, delay_ms: 0 };
     let Some(place) = acquire(kit, &visit, &asks).await else { return Some(visit) };
     let under = TokenRef { locks: asks.locks, token: place.token, session };
     hold(kit, &visit, &under, &place).await;
