@@ -208,7 +208,7 @@ mod tests {
         audit.record(&AuditRecord {
             event: AuditEvent::AccessChanged { change, token_id: None },
             requester: Requester::default(),
-            outcome: AuditOutcome::of(&Err(Failure::bad_request("no such role"))),
+            outcome: AuditOutcome::of::<()>(&Err(Failure::bad_request("no such role"))),
         });
         let lines = lines(&audit, &path).await;
         assert_eq!(

@@ -4,6 +4,7 @@
 use lockkeeper_checkers::lives;
 
 use super::{CLOSE, DELETE, DIRECTORIES, GONE, LIST, Listed, Owned, SessionGone};
+use crate::history::Event;
 use crate::workload::prelude::*;
 
 /// What the log has of one session.
