@@ -344,6 +344,15 @@ impl Display for Query {
 mod tests {
     use super::*;
 
+    /// The listener finds the calls that nobody's load may have refused by their paths.
+    #[test]
+    fn every_row_has_a_resource_and_one_of_an_own_lane_is_found_by_its_path() {
+        for row in CallKind::rows() {
+            row.resource();
+            assert!(!row.rules.own_lane || row.matches(&row.path(|_| "7".into())), "{}", row.name);
+        }
+    }
+
     #[test]
     fn names_paths_and_queries_survive_the_url() {
         let lock = |name: &str| Call::GetLock { name: name.into(), query: ReadQuery::default() };

@@ -78,7 +78,7 @@ AcquireLock acquire_lock = POST "/v1/locks/{name}/acquire"
     {name} String "The lock; slashes may stand in it"
     body: Acquire = default,
     -> 200 Acquired "The lock is held"
-    { needs: OneOf(ACQUIRE), retry: Idempotent, example: r#"{"ttl_ms":5000}"#,
+    { needs: OneOf(ACQUIRE), retry: Never, example: r#"{"ttl_ms":5000}"#,
       otherwise: Some((423, "`lock_busy`: the wait is over and another holds it")), ..CHANGES }
 
 /// Gives the lock back. Needs the holder's session and its token.

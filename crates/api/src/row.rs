@@ -55,7 +55,8 @@ impl Row {
             "gates" => Resource::Gates,
             "nodes" => Resource::Nodes,
             "rates" => Resource::Rates,
-            _ => Resource::Cluster,
+            "cluster" | "access" => Resource::Cluster,
+            other => unreachable!("the calls of {other} are about no resource"),
         }
     }
 

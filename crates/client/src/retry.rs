@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lockkeeper_api::call::PartValue;
 use lockkeeper_api::row::Retry;
 use lockkeeper_api::{Call, Code, Problem};
 use rand::Rng;
@@ -28,6 +29,7 @@ use crate::clock::Moment;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
 use crate::request_spec::RequestSpec;
+use crate::routes::refuse_dots;
 use crate::stream::{DetachedRequest, Reply, SENT, StreamHandle, StreamOutcome};
 use crate::transport::{AttemptOutcome, decode};
 
@@ -43,12 +45,17 @@ const PAUSE_WITHOUT_TLS: Duration = Duration::from_secs(5);
 const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
 impl Client {
-    /// Makes a call, whose answer is a `T`, and repeats it as its [`Rules`](lockkeeper_api::row::Rules) allow. Most
-    /// calls have a method of their own.
+    /// Makes a call and repeats it as its [`Rules`](lockkeeper_api::row::Rules) allow. `T` is the answer of its row; with
+    /// another one the call ends in an error although it was carried out. Most calls have a method of their own.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// [`Code::BadPath`] if a part of a name is `.` or `..`, which HTTP would resolve; otherwise see [`Error`].
     pub async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
+        for part in call.parts() {
+            if let PartValue::Name(name) = part {
+                refuse_dots(name)?;
+            }
+        }
         self.call(&RequestSpec::new(call)).await
     }
 

@@ -74,7 +74,14 @@ fn fold_named(method: &Method, path: &str) -> Result<Option<String>, Failure> {
     let mut alike = NAMED.iter().filter(|(_, beginning, _)| path.starts_with(beginning)).peekable();
     let Some((first, beginning, _)) = alike.peek().copied() else { return Ok(None) };
     let rest = &path[beginning.len()..];
-    let name = alike.filter(|(row, ..)| row.method == method.as_str()).find_map(|(.., end)| before(end, rest));
+    let alike: Vec<_> = alike.collect();
+    let name_for =
+        |method: &str| alike.iter().filter(|(row, ..)| row.method == method).find_map(|(.., end)| before(end, rest));
+    let mut name = name_for(method.as_str());
+    // A lock's verb is one for other methods too, so that the answer says which method it takes.
+    if name.is_none() && first.resource() == Resource::Locks && !matches!(*method, Method::GET | Method::HEAD) {
+        name = name_for("POST");
+    }
     let (name, verb) = rest.split_at(name.unwrap_or(rest).len());
     if name.is_empty() {
         let what = match first.resource() {

@@ -196,8 +196,8 @@ pub(crate) fn charges_of_call(state: &State, who: &Principals, call: &Call) -> V
         Call::ListRates { query } => of_prefix(state, Resource::Rates, query.prefix.as_deref()),
         _ => match (call.row().rules.charged, call.name()) {
             (Charged::Name, Some(name)) => Named::Names(vec![name_in_state(call.row().resource(), name)]),
-            (Charged::Caller, _) => Named::Nameless,
-            (Charged::Name, None) | (Charged::Nothing, _) => Named::Exempt,
+            (Charged::Caller, _) | (Charged::Name, None) => Named::Nameless,
+            (Charged::Nothing, _) => Named::Exempt,
         },
     };
     charges(state, who, named)

@@ -43,7 +43,7 @@ pub struct Reading {
 }
 
 /// A page of a list.
-fn refuse_dots(text: &str) -> Result<(), Error> {
+pub(crate) fn refuse_dots(text: &str) -> Result<(), Error> {
     match text.split('/').find(|part| matches!(*part, "." | "..")) {
         Some(part) => {
             Err(Error::refused(Code::BadPath, format!("'{text}' has a part '{part}', which a path must not have")))
