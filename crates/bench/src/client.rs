@@ -116,7 +116,8 @@ struct Turn {
 impl Worker {
     /// Acquires and releases until the measurement ends. Counts a failure and continues with a new session, so that
     /// nothing of the old one stays in the queue.
-    pub(crate) async fn run(self, client: Box<dyn LockClient>) -> ClientResult {
+    /// The client is still to be [closed](close).
+    pub(crate) async fn run(self, client: Box<dyn LockClient>) -> (ClientResult, Option<Box<dyn LockClient>>) {
         let mut result = ClientResult::default();
         let mut client = Some(client);
         // A client that is cancelled while it waits ends its session, and with it its place in the queue.
@@ -124,8 +125,7 @@ impl Worker {
             () = self.work(&mut client, &mut result) => {}
             () = self.pace.cut_off() => {}
         }
-        close(client).await;
-        result
+        (result, client)
     }
 
     async fn work(&self, client: &mut Option<Box<dyn LockClient>>, result: &mut ClientResult) {
@@ -189,7 +189,7 @@ impl Worker {
     }
 }
 
-async fn close(client: Option<Box<dyn LockClient>>) {
+pub(crate) async fn close(client: Option<Box<dyn LockClient>>) {
     if let Some(mut client) = client {
         let _ = timeout(LONGEST_CLOSING, client.close()).await;
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,6 +49,8 @@ pub struct Lockkeeper {
     is_compared: bool,
     /// Those of the client library, one for each endpoint.
     shared: Vec<OnceCell<Session>>,
+    /// How many clients were opened: one that is opened again uses other keys.
+    opened: AtomicU64,
 }
 
 impl fmt::Display for Lockkeeper {
@@ -62,7 +65,16 @@ impl Lockkeeper {
     pub fn compared(endpoints: Vec<String>, transport: Transport, security: Security) -> Self {
         let shared = endpoints.iter().map(|_| OnceCell::new()).collect();
         let (cycle, server_pids) = (Cycle::Lock, Vec::new());
-        Self { endpoints, transport, security, server_pids, cycle, is_compared: true, shared }
+        Self {
+            endpoints,
+            transport,
+            security,
+            server_pids,
+            cycle,
+            is_compared: true,
+            shared,
+            opened: AtomicU64::default(),
+        }
     }
 
     fn planned(plan: &Plan, security: &Security, cycle: Cycle) -> Self {
@@ -96,7 +108,8 @@ impl Lockkeeper {
 impl LockSystem for Lockkeeper {
     async fn open(&self, number: usize, lock: &str) -> Result<Box<dyn LockClient>, BenchError> {
         let at = number % self.endpoints.len();
-        let names = Names { cycle: self.cycle, name: lock.to_owned(), number: 0 };
+        let first = self.opened.fetch_add(1, Ordering::Relaxed) << 32;
+        let names = Names { cycle: self.cycle, name: lock.to_owned(), number: first };
         if self.transport == Transport::Library {
             let session = self.shared[at].get_or_try_init(|| self.open_shared(at)).await?.clone();
             return Ok(Box::new(LibraryClient { session, names, held: None }));

@@ -4,18 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::client::{Lock, LockClient, LockSystem, Worker};
+use crate::client::{Lock, LockClient, LockSystem, Worker, close};
 use crate::cycles::ClientResult;
 use crate::pace::{Edges, Pace, Phase};
 use crate::usage::{Machine, Usage, Used, spent_us};
 use crate::{BenchError, LOCK_PREFIX, Locks};
 
 /// Time limit for all clients to connect and open their sessions.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the last cycles after the measurement.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -103,9 +103,13 @@ pub async fn measure(system: &Arc<dyn LockSystem>, work: &Workload) -> Result<Me
 
     let mut result = ClientResult::default();
     let give_up_at = Instant::now() + END_TIMEOUT;
+    let mut open = Vec::new();
     for mut client in working {
         match timeout_at(give_up_at, &mut client).await {
-            Ok(Ok(one)) => result.add(&one),
+            Ok(Ok((one, client))) => {
+                result.add(&one);
+                open.push(client);
+            }
             Ok(Err(error)) => result.cycles.failed(format!("a client failed: {error}")),
             Err(_) => {
                 // What it holds is released when its session expires.
@@ -114,6 +118,8 @@ pub async fn measure(system: &Arc<dyn LockSystem>, work: &Workload) -> Result<Me
             }
         }
     }
+    // What came of it does not matter any more.
+    let _ = timeout_at(give_up_at, join_all(open.into_iter().map(close))).await;
     Ok(Measurement { result, seconds, servers: (!pids.is_empty()).then_some(servers), own_us, others })
 }
 

@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Write as _, stderr};
 
-/// With `1` the tests that need a server or tool of others run, and what is missing is an error. Otherwise they are
-/// skipped. `scripts/check test` sets it.
+/// With `1`, and under `CI=true`, the tests that need a server or tool of others run, and what is missing is an error.
+/// Otherwise they are skipped. `scripts/check test` sets it.
 const SERVERS: &str = "LOCKKEEPER_TEST_SERVERS";
 
-/// Names the file that lists what is missing, which is then no error. `scripts/check` sets it, but not under `CI=true`,
-/// and prints the lines at its end.
+/// Names the file that lists what is missing, which is then no error but under `CI=true`. `scripts/check` sets it and
+/// prints the lines at its end.
 const LIST: &str = "LOCKKEEPER_SKIPPED_TESTS";
 
 /// What a test needs of others, if it is to run: `packages` of Debian, which `found` looks for. A test that gets `None`
@@ -36,14 +36,19 @@ pub fn has(packages: &str, found: impl FnOnce() -> bool) -> bool {
 /// listed as skipped, in a line that the test harness does not capture.
 ///
 /// # Panics
-/// `LOCKKEEPER_TEST_SERVERS` is `1` and `LOCKKEEPER_SKIPPED_TESTS` names no list, or the list cannot be written.
+/// What is missing is an error, or the list cannot be written.
 pub fn skip(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    skip_in(wanted(), std::env::var_os(LIST).as_deref(), &test, why);
+    let list = std::env::var_os(LIST).filter(|_| !is_ci());
+    skip_in(wanted(), list.as_deref(), &test, why);
 }
 
 fn wanted() -> bool {
-    std::env::var_os(SERVERS).is_some_and(|value| value == "1")
+    is_ci() || std::env::var_os(SERVERS).is_some_and(|value| value == "1")
+}
+
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
 fn skip_in(wanted: bool, list: Option<&OsStr>, test: &str, why: &str) {

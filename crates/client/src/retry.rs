@@ -45,8 +45,8 @@ const PAUSE_WITHOUT_TLS: Duration = Duration::from_secs(5);
 const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
 impl Client {
-    /// Makes a call and repeats it as its [`Rules`](lockkeeper_api::row::Rules) allow. `T` is the answer of its row; with
-    /// another one the call ends in an error although it was carried out. Most calls have a method of their own.
+    /// Makes a call and repeats it as its [`Rules`](lockkeeper_api::row::Rules) allow. `T` is the answer of its row;
+    /// with another one the call ends in an error although it was carried out. Most calls have a method of their own.
     ///
     /// # Errors
     /// [`Code::BadPath`] if a part of a name is `.` or `..`, which HTTP would resolve; otherwise see [`Error`].

@@ -31,6 +31,9 @@ pub enum DecodeError {
     /// The bytes are damaged, or never were a batch.
     #[error("the batch is damaged: {0}")]
     Damaged(postcard::Error),
+    /// The format that the bytes name does not have what is in them.
+    #[error("the batch is damaged: it has contents that format version {0} does not have")]
+    Contents(u8),
     /// The trace in the bytes cannot belong to the batch.
     #[error("the batch is damaged: its trace has {0}")]
     Trace(&'static str),
@@ -49,11 +52,16 @@ impl DecodeError {
 impl Batch {
     /// Encodes this batch for the log and for other nodes.
     pub fn encode(&self) -> Vec<u8> {
-        let level = self.commands.iter().map(Command::level).max().unwrap_or(FeatureLevel::FIRST);
+        let level = self.level();
         // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
         // result would be an empty vector, which no reader accepts as a batch.
         let trace = postcard::to_extend(&self.trace, vec![level.0 as u8]);
         trace.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
+    }
+
+    /// The lowest feature level that has everything in this batch.
+    fn level(&self) -> FeatureLevel {
+        self.commands.iter().map(Command::level).max().unwrap_or(FeatureLevel::FIRST)
     }
 
     /// The feature level that the cluster must have before a leader appends an encoded batch.
@@ -107,6 +115,10 @@ impl Batch {
         batch.trace = trace;
         if !rest.is_empty() {
             return Err(DecodeError::Trailing(rest.len()));
+        }
+        // Programs that know only an earlier level refuse what it does not have, so this one must as well.
+        if batch.level() > Self::level_in(bytes) {
+            return Err(DecodeError::Contents(*format));
         }
         match batch.raised_to().filter(|level| *level > supported) {
             Some(level) => Err(DecodeError::FeatureLevel(level)),

@@ -41,9 +41,13 @@ impl Tree {
         self.0.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The text of a file; empty if there is none.
+    /// The text of a file.
+    ///
+    /// # Panics
+    /// There is no such file: what is looked up in it would pass unseen.
     pub(crate) fn text(&self, path: &str) -> &str {
-        self.files().find(|(own, _)| *own == path).map_or("", |(_, text)| text)
+        let (_, text) = self.files().find(|(own, _)| *own == path).unwrap_or_else(|| panic!("{path} is not here"));
+        text
     }
 
     /// The lines of the files that `select` takes.
@@ -129,6 +133,6 @@ mod tests {
         let tree = Tree::of(&[("a.rs", "one\ntwo\n"), ("b.md", "three")]);
         let shown: Vec<String> = tree.lines(is_code).map(|line| line.to_string()).collect();
         assert_eq!(shown, ["a.rs:1:one", "a.rs:2:two"]);
-        assert_eq!((tree.text("b.md"), tree.text("c.md")), ("three", ""));
+        assert_eq!(tree.text("b.md"), "three");
     }
 }

@@ -26,6 +26,9 @@ fn unit(message: &str) -> Option<(&str, &str)> {
 pub(crate) fn count(list: bool, at_most: Option<(usize, usize)>) -> io::Result<bool> {
     let messages = io::read_to_string(io::stdin())?;
     let units = units(&messages);
+    if units.is_empty() {
+        return Err(io::Error::other("cargo names no compilation"));
+    }
     if list {
         units.iter().for_each(|(file, program)| println!("{file} {program}"));
     }

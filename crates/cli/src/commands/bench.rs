@@ -36,7 +36,7 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
     };
     // Fail before minutes of measuring if the file cannot be created.
-    let plot = match args.plot.as_deref() {
+    let plot = match args.plot.as_deref().filter(|_| !args.gates) {
         Some(path) => Some((path, File::create(path).map_err(|e| plot_failure(path, &e))?)),
         None => None,
     };

@@ -35,7 +35,8 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     umask(Mode::from_bits_truncate(0o077));
     telemetry::install_logging(&config.log);
     telemetry::note_commit(COMMIT);
-    let served = runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
         let mut stops = Stops::of(&[Signal::SIGTERM, Signal::SIGINT])?;
         let served = lockkeeper_server::run(config, async move { stops.next().await }).await;
         if let Err(fatal @ ServeError::Fatal(_)) = &served {
@@ -45,6 +46,8 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
         }
         Ok::<_, std::io::Error>(served)
     });
+    // Nothing that is durable depends on what still runs, such as a check of the state.
+    runtime.shutdown_background();
     let served = served.map_err(|e| Failure::failed(format!("cannot receive signals: {e}")))?;
     served.map(|()| EXIT_OK).map_err(|error| Failure::new(error.exit_code(), error.to_string()))
 }

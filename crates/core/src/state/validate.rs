@@ -57,6 +57,14 @@ fn validate_in(directory: &Node, path: &NodePath, node: &Node) -> Result<(), Str
     Ok(())
 }
 
+/// Whether an index has what was counted; otherwise the first place at which it does not.
+fn same_times(what: &str, index: &OrdSet<(u64, NodePath)>, counted: &[(u64, &NodePath)]) -> Result<(), String> {
+    ensure!(index.len() == counted.len(), "{} {what}, not {}", index.len(), counted.len());
+    let other = index.iter().zip(counted).find(|((at_ms, path), counted)| (*at_ms, path) != **counted);
+    ensure!(other.is_none(), "of {what} the index and a node: {other:?}");
+    Ok(())
+}
+
 impl State {
     /// Checks every invariant.
     ///
@@ -119,13 +127,9 @@ impl State {
         ensure!(ephemerals == tree.ephemeral_count, "{} ephemerals, not {ephemerals}", tree.ephemeral_count);
         ensure!(pending == tree.pending_gates, "{} gates are pending, not {pending}", tree.pending_gates);
         deadlines.sort_unstable();
-        let kept = |index: &OrdSet<(u64, NodePath)>, counted: &[(u64, &NodePath)]| {
-            index.iter().map(|(at_ms, path)| (*at_ms, path)).eq(counted.iter().copied())
-        };
-        ensure!(kept(&tree.deadlines, &deadlines), "deadlines {:?} instead of {deadlines:?}", tree.deadlines);
+        same_times("deadlines", &tree.deadlines, &deadlines)?;
         deadlines.retain(|(_, path)| is_delay(path.name()));
-        ensure!(kept(&tree.delays, &deadlines), "delays {:?} instead of {deadlines:?}", tree.delays);
-        Ok(())
+        same_times("delays", &tree.delays, &deadlines)
     }
 
     /// The owner of an ephemeral knows it.
