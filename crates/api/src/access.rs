@@ -67,8 +67,8 @@ pub struct Rule {
 
 /// A role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = AccessRole))]
-pub struct Role {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AccessRole {
     /// Its name.
     pub name: String,
     /// Its rules.
@@ -112,7 +112,7 @@ pub struct Access {
     /// Whether it is enforced.
     pub enabled: bool,
     /// The roles by name.
-    pub roles: Vec<Role>,
+    pub roles: Vec<AccessRole>,
     /// The grants by principal.
     pub grants: Vec<Grant>,
     /// The tokens by id.

@@ -96,9 +96,9 @@ impl TrialSetup {
         let begun = Instant::now();
         let said = self.run(trial, None, self.seed, &format!("control-{}", trial.slug())).await?;
         let came = match said {
-            TrialResult::Passed => Came::Passed,
-            TrialResult::Invalid(what) => Came::Caught(what),
-            TrialResult::Nothing(why) => Came::NotRun(why),
+            MutantTrialResult::Passed => Came::Passed,
+            MutantTrialResult::Invalid(what) => Came::Caught(what),
+            MutantTrialResult::Nothing(why) => Came::NotRun(why),
         };
         Ok(MutantRow::tell(Tier::Processes, None, trial.words(), came, begun.elapsed()))
     }
@@ -112,12 +112,12 @@ impl TrialSetup {
             for trial in trials {
                 let name = format!("{mutant}-{}-{attempt}", trial.slug());
                 match self.run(trial, Some(mutant), self.seed.wrapping_add(attempt), &name).await? {
-                    TrialResult::Invalid(what) => {
+                    MutantTrialResult::Invalid(what) => {
                         (run, came) = (trial.words(), Came::Caught(what));
                         break 'hunt;
                     }
-                    TrialResult::Passed => came = Came::Missed,
-                    TrialResult::Nothing(why) => came = Came::NotRun(why),
+                    MutantTrialResult::Passed => came = Came::Missed,
+                    MutantTrialResult::Nothing(why) => came = Came::NotRun(why),
                 }
             }
         }
@@ -131,7 +131,7 @@ impl TrialSetup {
         mutant: Option<Mutant>,
         seed: u64,
         name: &str,
-    ) -> Result<TrialResult, Failed> {
+    ) -> Result<MutantTrialResult, Failed> {
         let out = self.dir.join(name);
         std::fs::create_dir_all(&out)?;
         let mut command = match trial.program {
@@ -152,16 +152,16 @@ impl TrialSetup {
         command.stdin(Stdio::null()).stdout(std::fs::File::create(&log)?).stderr(Stdio::null()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let Ok(status) = tokio::time::timeout(LIMIT, child.wait()).await else {
-            return Ok(TrialResult::Nothing(format!("not at an end after {LIMIT:?}")));
+            return Ok(MutantTrialResult::Nothing(format!("not at an end after {LIMIT:?}")));
         };
         let finding = |what: &str| mutant.is_none_or(|mutant| trials::is_of(mutant, what));
-        Ok(TrialResult::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?, finding))
+        Ok(MutantTrialResult::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?, finding))
     }
 }
 
 /// What a run came to.
 #[derive(Debug, PartialEq, Eq)]
-enum TrialResult {
+enum MutantTrialResult {
     Passed,
     /// Something is wrong, and what.
     Invalid(String),
@@ -169,7 +169,7 @@ enum TrialResult {
     Nothing(String),
 }
 
-impl TrialResult {
+impl MutantTrialResult {
     /// `is_finding` picks what the mutant would be seen by: anything else that went wrong says nothing of it.
     fn of(program: Program, code: Option<i32>, text: &str, is_finding: impl Fn(&str) -> bool) -> Self {
         let last = text.lines().last().unwrap_or("it said nothing").to_owned();
@@ -203,19 +203,22 @@ mod tests {
     #[test]
     fn only_what_is_found_to_be_wrong_counts_as_caught() {
         let any = |_: &str| true;
-        let of = |program, code, text| TrialResult::of(program, Some(code), text, any);
+        let of = |program, code, text| MutantTrialResult::of(program, Some(code), text, any);
         let report =
             "lock under none, seed 1\n  valid    order    fine\n  invalid  exclusion     two  at once\ninvalid: lock\n";
-        assert_eq!(of(Program::Run, 1, report), TrialResult::Invalid("exclusion two at once".into()));
+        assert_eq!(of(Program::Run, 1, report), MutantTrialResult::Invalid("exclusion two at once".into()));
         let unknown = "  unknown  final reads   no answer\nunknown: lock under none\n";
-        assert_eq!(of(Program::Run, 1, unknown), TrialResult::Nothing("unknown: unknown: lock under none".into()));
-        assert_eq!(of(Program::Run, 2, ""), TrialResult::Nothing("it said nothing".into()));
-        assert_eq!(of(Program::Run, 0, report), TrialResult::Passed);
+        assert_eq!(
+            of(Program::Run, 1, unknown),
+            MutantTrialResult::Nothing("unknown: unknown: lock under none".into())
+        );
+        assert_eq!(of(Program::Run, 2, ""), MutantTrialResult::Nothing("it said nothing".into()));
+        assert_eq!(of(Program::Run, 0, report), MutantTrialResult::Passed);
         let proof = "[ 1.0] round 1\nherd: broken (three woken; seed 1)\n";
-        assert_eq!(of(Program::Prove, 1, proof), TrialResult::Invalid("three woken; seed 1)".into()));
+        assert_eq!(of(Program::Prove, 1, proof), MutantTrialResult::Invalid("three woken; seed 1)".into()));
         let taken = "herd: broken (cannot listen on x: another process has this port)";
-        assert!(matches!(of(Program::Prove, 1, taken), TrialResult::Nothing(_)));
-        assert_eq!(of(Program::Prove, 2, "x: skipped (y)"), TrialResult::Nothing("x: skipped (y)".into()));
+        assert!(matches!(of(Program::Prove, 1, taken), MutantTrialResult::Nothing(_)));
+        assert_eq!(of(Program::Prove, 2, "x: skipped (y)"), MutantTrialResult::Nothing("x: skipped (y)".into()));
     }
 
     #[test]
@@ -223,10 +226,10 @@ mod tests {
         let report = "  invalid  final reads   no answer\n  invalid  exclusion  two at once\n";
         let finding = |what: &str| what.starts_with("exclusion");
         assert_eq!(
-            TrialResult::of(Program::Run, Some(1), report, finding),
-            TrialResult::Invalid("exclusion two at once".into())
+            MutantTrialResult::of(Program::Run, Some(1), report, finding),
+            MutantTrialResult::Invalid("exclusion two at once".into())
         );
-        let other = TrialResult::of(Program::Run, Some(1), report, |_| false);
-        assert_eq!(other, TrialResult::Nothing("something else went wrong: final reads no answer".into()));
+        let other = MutantTrialResult::of(Program::Run, Some(1), report, |_| false);
+        assert_eq!(other, MutantTrialResult::Nothing("something else went wrong: final reads no answer".into()));
     }
 }

@@ -17,8 +17,8 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use tokio::time::sleep;
 
-use self::fleet::{Fleet, History};
-use self::judge::{Fault, Policy, Rules, Run, Tally};
+use self::fleet::{Fleet, TickHistory};
+use self::judge::{CronTally, JobFault, Policy, Rules, Run};
 use crate::process::Process;
 use crate::proofs::prelude::*;
 use crate::record::wall_ms;
@@ -77,18 +77,18 @@ pub(super) async fn run(context: &Context, length: Duration) -> ProofResult {
 }
 
 /// A job of the first part, its workers, and what happened to them.
-struct Job<'a> {
+struct CronJob<'a> {
     name: &'static str,
     overlap: Overlap,
     fleet: &'a Fleet,
     workers: Vec<Process>,
-    history: History,
-    faults: Vec<Fault>,
+    history: TickHistory,
+    faults: Vec<JobFault>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> CronJob<'a> {
     fn start(fleet: &'a Fleet, name: &'static str, overlap: Overlap, workers: usize) -> Result<Self, Failed> {
-        let (history, faults) = (History::of(name), Vec::new());
+        let (history, faults) = (TickHistory::of(name), Vec::new());
         let mut job = Self { name, overlap, fleet, workers: Vec::new(), history, faults };
         for number in 0..workers {
             job.workers.push(job.worker(number, workers)?);
@@ -106,7 +106,7 @@ impl<'a> Job<'a> {
     async fn kill(&mut self, context: &Context) -> Result<bool, Failed> {
         let Some(run) = under_way(context, self.fleet, self.name).await? else { return Ok(false) };
         kill(Pid::from_raw(run.worker), Signal::SIGKILL).map_err(std::io::Error::from)?;
-        self.faults.push(Fault { token: run.token, at_ms: wall_ms() });
+        self.faults.push(JobFault { token: run.token, at_ms: wall_ms() });
         context.log.say(format!("the worker of {} of {} is killed in the middle", run.tick, self.name));
         let at = self.workers.iter().position(|worker| worker.pid() == run.worker);
         let Some(number) = at else { return broken(format!("{run:?} has no worker of the fleet")) };
@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
         let Some(run) = found? else { return Ok(false) };
         let worker = Pid::from_raw(run.worker);
         kill(worker, Signal::SIGSTOP).map_err(std::io::Error::from)?;
-        self.faults.push(Fault { token: run.token, at_ms: wall_ms() });
+        self.faults.push(JobFault { token: run.token, at_ms: wall_ms() });
         let work = if hanging { "a command that hangs" } else { "a command" };
         context.log.say(format!("the worker of {} of {} is stopped, with {work}", run.tick, self.name));
         let begun = Instant::now();
@@ -147,7 +147,7 @@ impl<'a> Job<'a> {
     }
 
     /// Ends the workers after a tick came to its end in time, and judges what happened.
-    async fn end(&mut self, cluster: &Cluster) -> Result<(Tally, Vec<Run>), Failed> {
+    async fn end(&mut self, cluster: &Cluster) -> Result<(CronTally, Vec<Run>), Failed> {
         settle(cluster, self.fleet, self.name, &mut self.history).await?;
         for worker in &mut self.workers {
             worker.signal(Signal::SIGTERM);
@@ -174,9 +174,9 @@ fn offset(number: usize, workers: usize) -> i64 {
 }
 
 /// What the first part saw.
-struct Seen {
+struct CronFindings {
     /// Of the job that skips, and of the one that lets wait.
-    tallies: [Tally; 2],
+    tallies: [CronTally; 2],
     killed: usize,
     stopped: usize,
     nodes: usize,
@@ -187,10 +187,10 @@ async fn wrong_clocks(
     cluster: &mut Cluster,
     fleet: &Fleet,
     length: Duration,
-) -> Result<Seen, Failed> {
+) -> Result<CronFindings, Failed> {
     let mut jobs = [
-        Job::start(fleet, "clocks", Overlap::Skip, WORKERS)?,
-        Job::start(fleet, "queue", Overlap::Queue, WORKERS_OF_QUEUE)?,
+        CronJob::start(fleet, "clocks", Overlap::Skip, WORKERS)?,
+        CronJob::start(fleet, "queue", Overlap::Queue, WORKERS_OF_QUEUE)?,
     ];
     let (begun, mut next_fault) = (Instant::now(), Instant::now() + FAULT_EVERY);
     let (mut rng, mut turn, mut killed, mut stopped, mut nodes) = (context.random(1), 0, 0, 0, 0);
@@ -235,7 +235,7 @@ async fn wrong_clocks(
             return cannot_run(format!("no {what}; give more --seconds"));
         }
     }
-    Ok(Seen { tallies: [of_skip, of_queue], killed, stopped, nodes })
+    Ok(CronFindings { tallies: [of_skip, of_queue], killed, stopped, nodes })
 }
 
 async fn kill_node(context: &Context, cluster: &mut Cluster, rng: &mut StdRng) -> Result<(), Failed> {
@@ -266,7 +266,7 @@ async fn under_way(context: &Context, fleet: &Fleet, job: &str) -> Result<Option
 }
 
 /// Waits until ticks come to their end in time again.
-async fn settle(cluster: &Cluster, fleet: &Fleet, job: &str, history: &mut History) -> Result<(), Failed> {
+async fn settle(cluster: &Cluster, fleet: &Fleet, job: &str, history: &mut TickHistory) -> Result<(), Failed> {
     let (begun, now_ms) = (Instant::now(), wall_ms());
     loop {
         history.read(cluster).await?;
@@ -308,7 +308,7 @@ async fn outage(context: &Context, cluster: &Cluster, fleet: &Fleet) -> Result<S
     for (job, _) in JOBS {
         workers.extend(start(job)?);
     }
-    let mut histories = JOBS.map(|(job, _)| History::of(job));
+    let mut histories = JOBS.map(|(job, _)| TickHistory::of(job));
     until(cluster, &mut histories, |history| history.done() >= 2).await?;
     context.log.say(format!("all workers of three jobs are killed for {OUTAGE:?}"));
     for worker in workers {
@@ -320,7 +320,7 @@ async fn outage(context: &Context, cluster: &Cluster, fleet: &Fleet) -> Result<S
         // At work, or at their end and perhaps not reported yet.
         let may_be = |run: &Run| run.ended_ms.is_none_or(|ended_ms| ended_ms + 1_500 > killed_ms);
         let unreported = fleet.runs(job)?.into_iter().filter(may_be);
-        faults.extend(unreported.map(|run| Fault { token: run.token, at_ms: killed_ms }));
+        faults.extend(unreported.map(|run| JobFault { token: run.token, at_ms: killed_ms }));
     }
     sleep(OUTAGE).await;
     // Right after the deadline of a tick, so that none is due in time, and one has to be caught up with.
@@ -351,7 +351,11 @@ async fn outage(context: &Context, cluster: &Cluster, fleet: &Fleet) -> Result<S
     Ok(said.join(", "))
 }
 
-async fn until(cluster: &Cluster, histories: &mut [History], reached: impl Fn(&History) -> bool) -> Result<(), Failed> {
+async fn until(
+    cluster: &Cluster,
+    histories: &mut [TickHistory],
+    reached: impl Fn(&TickHistory) -> bool,
+) -> Result<(), Failed> {
     let begun = Instant::now();
     loop {
         for history in histories.iter_mut() {

@@ -15,7 +15,7 @@ mod workload;
 use lockkeeper_engines::{Capabilities, Capability};
 
 use self::systems::{Fault, SYSTEMS, System, SystemKind};
-use self::workload::{Trial, TrialResult};
+use self::workload::{EngineTrial, TrialResult};
 use crate::proofs::prelude::*;
 
 /// The lease of the clients.
@@ -26,7 +26,7 @@ const SLOW_LEASE: Duration = Duration::from_secs(6);
 const HEAD: &str = "| engine | fault | times with two holders | lost updates, unfenced | lost updates, fenced | stale \
                     writes refused | longest standstill | hand-overs/s | server CPU per hand-over |";
 
-struct Row {
+struct EngineRow {
     engine: &'static str,
     fault: Fault,
     capabilities: Capabilities,
@@ -110,20 +110,20 @@ async fn keeps_the_contract(context: &Context, kind: &SystemKind) -> Result<(), 
     }
 }
 
-async fn one_trial(context: &Context, kind: &SystemKind, fault: Fault, calm: Duration) -> Result<Row, Failed> {
+async fn one_trial(context: &Context, kind: &SystemKind, fault: Fault, calm: Duration) -> Result<EngineRow, Failed> {
     let name = fault.to_string().replace(' ', "-");
     let mut system = start(context, kind, &name).await?;
     let capabilities = system.subject().engine().capabilities();
-    let trial = Trial::start(&*system, capabilities.has(Capability::FencingToken));
+    let trial = EngineTrial::start(&*system, capabilities.has(Capability::FencingToken));
     let result = trial.run(&mut *system, fault, calm).await.map_err(|failed| match failed {
         Failed::Broken(why) => Failed::Broken(format!("{}, {fault}: {why}", kind.name)),
         Failed::CannotRun(why) => Failed::CannotRun(format!("{}, {fault}: {why}", kind.name)),
     })?;
-    Ok(Row { engine: kind.name, fault, capabilities, result })
+    Ok(EngineRow { engine: kind.name, fault, capabilities, result })
 }
 
-fn line(row: &Row) -> String {
-    let Row { engine, fault, capabilities, result } = row;
+fn line(row: &EngineRow) -> String {
+    let EngineRow { engine, fault, capabilities, result } = row;
     let (lost, refused) = match capabilities.has(Capability::FencingToken) {
         true => (result.lost_fenced.to_string(), result.refused.to_string()),
         false => ("no token".into(), "no token".into()),
@@ -140,8 +140,8 @@ fn line(row: &Row) -> String {
 }
 
 /// What must be seen of an engine with these promises under that fault, and what must not.
-fn judge(row: &Row) -> Result<(), String> {
-    let Row { engine, fault, capabilities, result } = row;
+fn judge(row: &EngineRow) -> Result<(), String> {
+    let EngineRow { engine, fault, capabilities, result } = row;
     let fail = |why: String| Err(format!("{engine}, {fault}: {why}"));
     if result.lost_fenced != 0 {
         return fail(format!("the fenced number lost {} updates", result.lost_fenced));
@@ -185,7 +185,7 @@ mod tests {
 
     fn judged(promises: &'static [Capability], fault: Fault, result: TrialResult) -> Result<(), String> {
         let capabilities = Capabilities { promises, minimum_lease: LEASE };
-        judge(&Row { engine: "e", fault, capabilities, result })
+        judge(&EngineRow { engine: "e", fault, capabilities, result })
     }
 
     #[test]

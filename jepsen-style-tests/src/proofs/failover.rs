@@ -19,7 +19,7 @@ const ELECTIONS: &str = "lockkeeper_elections_total";
 
 /// What happens to the leader.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
+pub(super) enum LeaderFault {
     Kill,
     Terminate,
     /// Stopped for so long.
@@ -28,9 +28,9 @@ pub(super) enum Fault {
     CutOff(Duration),
 }
 
-const FAULTS: [Fault; 3] = [Fault::Kill, Fault::Terminate, Fault::Pause(PAUSED_FOR)];
+const FAULTS: [LeaderFault; 3] = [LeaderFault::Kill, LeaderFault::Terminate, LeaderFault::Pause(PAUSED_FOR)];
 
-impl Fault {
+impl LeaderFault {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill -9",
@@ -118,7 +118,7 @@ pub(super) struct Rounds {
 pub(super) async fn rounds(
     context: &Context,
     cluster: &mut Cluster,
-    fault: Fault,
+    fault: LeaderFault,
     count: u32,
     random: &mut StdRng,
 ) -> Result<Rounds, Failed> {
@@ -146,12 +146,17 @@ struct Measured {
     requests: usize,
 }
 
-async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut StdRng) -> Result<Measured, Failed> {
+async fn one_round(
+    cluster: &mut Cluster,
+    fault: LeaderFault,
+    round: u32,
+    random: &mut StdRng,
+) -> Result<Measured, Failed> {
     let (leader, _) = cluster.leader().await?;
     let survivors = cluster.others(leader);
     let parent = format!("/failover/{}-{round}", fault.slug());
     cluster.make_node(&parent).await?;
-    let load = Load::start(cluster, &survivors, LOCKERS_PER_NODE, Some(&parent)).await?;
+    let load = FailoverLoad::start(cluster, &survivors, LOCKERS_PER_NODE, Some(&parent)).await?;
     load.warm(Instant::now()).await?;
     tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
 
@@ -161,17 +166,17 @@ async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut
     cluster.leader_among(&survivors, Duration::from_secs(10)).await?;
     load.warm(Instant::now()).await?;
     match fault {
-        Fault::Kill => drop(cluster.ended(leader, Duration::from_secs(10)).await?),
-        Fault::Terminate => {
+        LeaderFault::Kill => drop(cluster.ended(leader, Duration::from_secs(10)).await?),
+        LeaderFault::Terminate => {
             let code = cluster.ended(leader, Duration::from_secs(20)).await?;
             if code != Some(0) {
                 return broken(format!("the old leader ended with {code:?} after SIGTERM, not with 0"));
             }
         }
-        Fault::Pause(lasting) | Fault::CutOff(lasting) => {
+        LeaderFault::Pause(lasting) | LeaderFault::CutOff(lasting) => {
             tokio::time::sleep(lasting.saturating_sub(struck.elapsed())).await;
             match fault {
-                Fault::CutOff(_) => cluster.set_links_of(leader, LinkFault::None).await?,
+                LeaderFault::CutOff(_) => cluster.set_links_of(leader, LinkFault::None).await?,
                 _ => cluster.signal(leader, Signal::SIGCONT),
             }
             // The old leader finds out that it no longer leads, and its return must not disturb anyone.
@@ -180,7 +185,7 @@ async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut
         }
     }
     let done = load.stop().await?;
-    if matches!(fault, Fault::Kill | Fault::Terminate) {
+    if matches!(fault, LeaderFault::Kill | LeaderFault::Terminate) {
         cluster.spawn(leader)?;
     }
     cluster.all_ready().await?;
@@ -217,7 +222,7 @@ async fn calm_phase(
     let before = cluster.leader().await?;
     context.log.say(format!("{how} for {} s: node {} leads term {}", calm.as_secs(), before.0, before.1));
     let ids = cluster.ids();
-    let load = if lockers > 0 { Some(Load::start(cluster, &ids, lockers, None).await?) } else { None };
+    let load = if lockers > 0 { Some(FailoverLoad::start(cluster, &ids, lockers, None).await?) } else { None };
     tokio::time::sleep(calm).await;
     let requests = match load {
         Some(load) => load.stop().await?.requests,
@@ -275,7 +280,7 @@ impl FailoverLog {
 }
 
 /// Clients at work.
-struct Load {
+struct FailoverLoad {
     log: Arc<FailoverLog>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -286,7 +291,7 @@ struct Done {
     created: usize,
 }
 
-impl Load {
+impl FailoverLoad {
     async fn start(cluster: &Cluster, nodes: &[u64], lockers: usize, parent: Option<&str>) -> Result<Self, Failed> {
         let log = Arc::new(FailoverLog::default());
         let mut workers = Vec::new();

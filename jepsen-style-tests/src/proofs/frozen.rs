@@ -23,7 +23,7 @@ const NOTICED: &str = "this process was not running for a while: the disk";
 pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     cluster.make_node("/frozen").await?;
-    let load = Load::start(&cluster);
+    let load = FrozenLoad::start(&cluster);
     let mut random = context.random(1);
     let mut longest = Duration::ZERO;
     for round in 1..=rounds {
@@ -81,21 +81,21 @@ fn all_run(cluster: &mut Cluster) -> Result<(), Failed> {
 }
 
 /// Clients that create nodes at each node of the cluster, one after the other.
-struct Load {
-    written: Arc<Mutex<Vec<Written>>>,
+struct FrozenLoad {
+    written: Arc<Mutex<Vec<TimedWrite>>>,
     stop: Arc<AtomicBool>,
     writers: JoinSet<()>,
 }
 
 #[derive(Clone)]
-struct Written {
+struct TimedWrite {
     at: u64,
     sent: Instant,
     received: Instant,
     path: String,
 }
 
-impl Load {
+impl FrozenLoad {
     fn start(cluster: &Cluster) -> Self {
         let (written, stop) = (Arc::default(), Arc::<AtomicBool>::default());
         let mut writers = JoinSet::new();
@@ -136,13 +136,13 @@ impl Load {
     }
 }
 
-async fn write(at: u64, api: Api, written: Arc<Mutex<Vec<Written>>>, stop: Arc<AtomicBool>) {
+async fn write(at: u64, api: Api, written: Arc<Mutex<Vec<TimedWrite>>>, stop: Arc<AtomicBool>) {
     let body = Create { sequential: true, ..Create::default() };
     while !stop.load(Ordering::SeqCst) {
         // What fails, or has an unknown outcome, is not what is looked at here.
         match api.create_within("/frozen/n-", &body, None, CALL).await {
             Ok(done) => {
-                let write = Written { at, sent: done.sent, received: done.received, path: done.value.path };
+                let write = TimedWrite { at, sent: done.sent, received: done.received, path: done.value.path };
                 written.lock().push(write);
             }
             Err(_) => tokio::time::sleep(POLL).await,

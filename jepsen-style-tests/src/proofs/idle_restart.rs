@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(150);
 pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     cluster.api(1).create("/idle", &Create::default(), None).await.or_broken("a change failed")?;
-    let mut trial = Trial { cluster, allowed: Duration::MAX, slowest: Duration::ZERO, calls: 0 };
+    let mut trial = IdleRestartTrial { cluster, allowed: Duration::MAX, slowest: Duration::ZERO, calls: 0 };
     for _ in 0..CALM_CALLS {
         for node in trial.cluster.ids() {
             trial.change(node, "in calm").await?;
@@ -50,7 +50,7 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     ))
 }
 
-struct Trial {
+struct IdleRestartTrial {
     cluster: Cluster,
     /// No call may take longer.
     allowed: Duration,
@@ -58,7 +58,7 @@ struct Trial {
     calls: u32,
 }
 
-impl Trial {
+impl IdleRestartTrial {
     /// Each follower is restarted three times, with another first call each time.
     async fn first_calls(&mut self) -> Result<(), Failed> {
         let (leader, _) = self.cluster.leader().await?;

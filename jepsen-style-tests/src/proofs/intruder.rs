@@ -26,8 +26,8 @@ use super::lock_cycles::{CycleWork, LockCycles};
 use crate::http::client_builder;
 use crate::net::Listener;
 use crate::proofs::prelude::*;
-use attempts::Tally;
-use callers::{Intruder, Shown};
+use attempts::AttackTally;
+use callers::{Intruder, ShownCredentials};
 use certificates::{Certificates, ClientIdentity};
 use recorder::RecordingProxy;
 use secrets::Secrets;
@@ -99,7 +99,7 @@ async fn control(context: &Context) -> ProofResult {
     let nobody = Intruder {
         name: "nobody",
         client,
-        shows: Shown::Nothing,
+        shows: ShownCredentials::Nothing,
         session: None,
         may_read: false,
         has_role: false,
@@ -176,7 +176,7 @@ impl AttackedCluster {
         self.zookeeper_recorders.iter().map(|(node, recorder)| (*node, recorder.address())).collect()
     }
 
-    async fn attack(&self, context: &Context) -> Result<Tally, Failed> {
+    async fn attack(&self, context: &Context) -> Result<AttackTally, Failed> {
         let mut random = context.random(2);
         let actions = actions::actions(&self.target, &self.tokens.owner.id);
         let administrator = &self.tokens.administrator;
@@ -241,7 +241,7 @@ struct SecretsFound {
 /// All that is judged.
 #[derive(Debug)]
 struct AttackResult {
-    tally: Tally,
+    tally: AttackTally,
     changed: Vec<String>,
     honest: CycleWork,
     found: SecretsFound,
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     fn judged() -> AttackResult {
-        let tally = Tally { attempts: LEAST, ..Tally::default() };
+        let tally = AttackTally { attempts: LEAST, ..AttackTally::default() };
         let honest = CycleWork { cycles: 1, ..CycleWork::default() };
         let found = SecretsFound { bytes_of_nodes: 1, bytes_recorded: 1, ..SecretsFound::default() };
         AttackResult { tally, changed: Vec::new(), honest, found }

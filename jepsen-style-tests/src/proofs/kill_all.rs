@@ -25,7 +25,7 @@ const HOLD: Duration = Duration::from_millis(5);
 
 /// What was acknowledged.
 #[derive(Clone, Debug)]
-struct Written {
+struct WrittenNode {
     path: String,
     data: String,
     czxid: u64,
@@ -34,7 +34,7 @@ struct Written {
 
 #[derive(Default)]
 struct RoundObservations {
-    written: Mutex<Vec<Written>>,
+    written: Mutex<Vec<WrittenNode>>,
     grants: Mutex<Vec<TokenGrant>>,
     unknown: Mutex<u64>,
     surprise: Mutex<Option<String>>,
@@ -146,7 +146,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn take(&mut self, seen: &RoundObservations, written: &[Written]) {
+    fn take(&mut self, seen: &RoundObservations, written: &[WrittenNode]) {
         self.names.extend(written.iter().map(|written| written.path.clone()));
         self.grants.append(&mut seen.grants.lock());
         self.unknown += *seen.unknown.lock();
@@ -290,7 +290,7 @@ async fn create_forever(api: Api, parent: String, worker: u64, credential: Strin
         match api.create_within(&path, &body, Some(&credential), CALL).await {
             Ok(answer) => {
                 let owner = owner.filter(|_| kind == Kind::Ephemeral);
-                let written = Written { path: answer.value.path, data, czxid: answer.value.stat.czxid, owner };
+                let written = WrittenNode { path: answer.value.path, data, czxid: answer.value.stat.czxid, owner };
                 seen.written.lock().push(written);
             }
             Err(failure) => pause_after(&seen, "create", &failure).await,
@@ -341,7 +341,7 @@ async fn pause_after(seen: &RoundObservations, doing: &str, failure: &Failure) {
 
 /// Reads every acknowledged write of the round with its data, zxid and owner, a third of them on each node. Returns the
 /// first that is missing or differs.
-async fn verify(cluster: &Cluster, written: &[Written]) -> Result<Option<String>, Failed> {
+async fn verify(cluster: &Cluster, written: &[WrittenNode]) -> Result<Option<String>, Failed> {
     let apis = cluster.apis();
     let checks = written.iter().enumerate().map(|(at, written)| {
         let (id, api) = apis[at % apis.len()].clone();

@@ -8,7 +8,7 @@
 //! counted from the end of that session by the dead client's own reckoning.
 
 use super::TTL_MS;
-use super::failover::{self, Fault};
+use super::failover::{self, LeaderFault};
 use super::scenario::hand_over::{HandOver, HandOverOptions, PATIENCE};
 use crate::net::proxy_net::ProxyNet;
 use crate::proofs::prelude::*;
@@ -23,7 +23,15 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     // Nothing stands between the nodes: that a peer's process has ended is told by its sockets.
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("direct"), Options::default()).await?;
     let mut figures = Vec::new();
-    leaders(context, &mut cluster, &[Fault::Kill, Fault::Pause(LASTING)], rounds, &mut random, &mut figures).await?;
+    leaders(
+        context,
+        &mut cluster,
+        &[LeaderFault::Kill, LeaderFault::Pause(LASTING)],
+        rounds,
+        &mut random,
+        &mut figures,
+    )
+    .await?;
     for with_leader in [false, true] {
         let what = if with_leader { "holder killed with the leader" } else { "holder killed" };
         let waits = holders(context, &mut cluster, rounds, with_leader, &mut random).await?;
@@ -35,14 +43,14 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let net = Arc::new(ProxyNet::start(3).await?);
     let options = Options { net: Some(net), ..Options::default() };
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("proxied"), options).await?;
-    leaders(context, &mut cluster, &[Fault::CutOff(LASTING)], rounds, &mut random, &mut figures).await?;
+    leaders(context, &mut cluster, &[LeaderFault::CutOff(LASTING)], rounds, &mut random, &mut figures).await?;
     Ok(figures.join("; "))
 }
 
 async fn leaders(
     context: &Context,
     cluster: &mut Cluster,
-    faults: &[Fault],
+    faults: &[LeaderFault],
     rounds: u32,
     random: &mut StdRng,
     figures: &mut Vec<String>,

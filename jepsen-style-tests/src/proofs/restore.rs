@@ -64,12 +64,12 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
 }
 
 /// The figures of one trial.
-struct Trial {
+struct RestoreTrial {
     there: usize,
     gap: u64,
 }
 
-async fn restored_from_a_backup(context: &Context, round: u32) -> Result<Trial, Failed> {
+async fn restored_from_a_backup(context: &Context, round: u32) -> Result<RestoreTrial, Failed> {
     let dir = context.dir.join(format!("{round}-restore"));
     let mut old = Cluster::start(&context.binary, &dir.join("old"), Options::default()).await?;
     let before = Arc::new(Issued::default());
@@ -100,7 +100,7 @@ async fn restored_from_a_backup(context: &Context, round: u32) -> Result<Trial, 
     Ok(trial)
 }
 
-async fn recovered_from_a_survivor(context: &Context, round: u32) -> Result<Trial, Failed> {
+async fn recovered_from_a_survivor(context: &Context, round: u32) -> Result<RestoreTrial, Failed> {
     let dir = context.dir.join(format!("{round}-recover"));
     let mut cluster = Cluster::start(&context.binary, &dir, Options::default()).await?;
     let before = Arc::new(Issued::default());
@@ -133,7 +133,7 @@ async fn recovered_from_a_survivor(context: &Context, round: u32) -> Result<Tria
 }
 
 /// The new cluster has what it must have, knows no session of the old one, and issues nothing twice.
-async fn goes_on(cluster: &Cluster, before: &Issued, must: &[String]) -> Result<Trial, Failed> {
+async fn goes_on(cluster: &Cluster, before: &Issued, must: &[String]) -> Result<RestoreTrial, Failed> {
     for (at, path) in must.iter().enumerate() {
         let ids = cluster.ids();
         if let Err(failure) = cluster.api(ids[at % ids.len()]).get(path, CALL).await {
@@ -162,7 +162,7 @@ async fn goes_on(cluster: &Cluster, before: &Issued, must: &[String]) -> Result<
         }
         lowest = lowest.min(first);
     }
-    Ok(Trial { there: must.len(), gap: lowest - highest })
+    Ok(RestoreTrial { there: must.len(), gap: lowest - highest })
 }
 
 /// Starts clients that write and lock until they are told to stop.

@@ -22,11 +22,11 @@ mod tally;
 use rand::seq::SliceRandom as _;
 
 use faults::{FaultCounts, Faults};
-use load::{Ledgers, Load, ROOT};
+use load::{Ledgers, ROOT, SoakLoad};
 use plan::Plan;
-use report::{Report, longest, report_line};
+use report::{SoakReport, longest, report_line};
 use samples::{Lives, Measure, NodeSample, NotFlat, Sampling, judge, snapshots};
-use tally::{Tally, Total};
+use tally::{SoakTally, Total};
 
 use crate::proofs::prelude::*;
 
@@ -57,11 +57,11 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
     let nodes = cluster.ids();
     let (began, lives) = (Instant::now(), Lives::default());
-    let tally = Arc::new(Tally::new(began));
+    let tally = Arc::new(SoakTally::new(began));
     for id in &nodes {
         lives.began(*id, cluster.process(*id).map_or(0, |process| process.pid()));
     }
-    let load = Load::start(cluster.endpoints(), Arc::clone(&tally), plan.session_life()).await?;
+    let load = SoakLoad::start(cluster.endpoints(), Arc::clone(&tally), plan.session_life()).await?;
     let sampling = Sampling::start(&cluster, lives.clone(), Arc::clone(&tally), began, plan.sample_every())?;
     let victims = victims(context, &nodes);
     context.log.say(format!(
@@ -86,7 +86,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let (trends, not_flat) = judged(context, &samples, &nodes, plan);
     findings.extend(not_flat);
     let figures = figures(&total, &counts, &samples, (&nodes, plan), &trends);
-    let report = Report {
+    let report = SoakReport {
         plan,
         samples: &samples,
         rates: &rates,

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// What happens besides the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum SwitchFault {
     /// The holder's process is paused from before the switch.
     PausedHolder,
     /// The holder's process is killed once the others have seen that the switch is under way.
@@ -41,46 +41,46 @@ enum Fault {
 
 /// One trial.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Trial {
+struct SwitchTrial {
     mode: &'static str,
-    fault: Fault,
+    fault: SwitchFault,
     /// Whether the group switches by its rule.
     by_rule: bool,
 }
 
-const fn by_call(mode: &'static str, fault: Fault) -> Trial {
-    Trial { mode, fault, by_rule: false }
+const fn by_call(mode: &'static str, fault: SwitchFault) -> SwitchTrial {
+    SwitchTrial { mode, fault, by_rule: false }
 }
 
-const fn by_rule(mode: &'static str) -> Trial {
-    Trial { mode, fault: Fault::KilledEngine, by_rule: true }
+const fn by_rule(mode: &'static str) -> SwitchTrial {
+    SwitchTrial { mode, fault: SwitchFault::KilledEngine, by_rule: true }
 }
 
-const TRIALS: [Trial; 11] = [
-    by_call("drain", Fault::PausedHolder),
-    by_call("drain", Fault::KilledMember),
-    by_call("drain", Fault::KilledEngine),
+const TRIALS: [SwitchTrial; 11] = [
+    by_call("drain", SwitchFault::PausedHolder),
+    by_call("drain", SwitchFault::KilledMember),
+    by_call("drain", SwitchFault::KilledEngine),
     by_rule("drain"),
-    by_call("both", Fault::PausedHolder),
-    by_call("both", Fault::KilledMember),
-    by_call("both", Fault::KilledEngine),
+    by_call("both", SwitchFault::PausedHolder),
+    by_call("both", SwitchFault::KilledMember),
+    by_call("both", SwitchFault::KilledEngine),
     by_rule("both"),
     CONTROL,
-    by_call(AT_ONCE, Fault::KilledEngine),
+    by_call(AT_ONCE, SwitchFault::KilledEngine),
     by_rule(AT_ONCE),
 ];
 const AT_ONCE: &str = "at-once";
 /// Must show two holders.
-const CONTROL: Trial = by_call(AT_ONCE, Fault::PausedHolder);
+const CONTROL: SwitchTrial = by_call(AT_ONCE, SwitchFault::PausedHolder);
 /// How often the control is made again if it has shown none.
 const MOST_CONTROLS: u32 = 4;
 
-impl Trial {
+impl SwitchTrial {
     fn name(self) -> String {
         let fault = match self.fault {
-            Fault::PausedHolder => "holder paused",
-            Fault::KilledMember => "a member killed",
-            Fault::KilledEngine => "old engine killed",
+            SwitchFault::PausedHolder => "holder paused",
+            SwitchFault::KilledMember => "a member killed",
+            SwitchFault::KilledEngine => "old engine killed",
         };
         format!("{}, {fault}, {}", self.mode, if self.by_rule { "by the rule" } else { "by call" })
     }
@@ -88,7 +88,7 @@ impl Trial {
 
 /// What one trial showed.
 #[derive(Debug, Default)]
-struct Shown {
+struct SwitchFindings {
     increments: i64,
     refused: usize,
     overlaps: usize,
@@ -101,7 +101,7 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
         .log
         .say(format!("{} clients in {PROCESSES} processes, leases of {LEASE_MS} ms", CLIENTS.iter().sum::<u32>()));
     let mut all = Vec::new();
-    let mut trials: VecDeque<Trial> = std::iter::repeat_n(TRIALS, rounds as usize).flatten().collect();
+    let mut trials: VecDeque<SwitchTrial> = std::iter::repeat_n(TRIALS, rounds as usize).flatten().collect();
     let mut controls_left = MOST_CONTROLS;
     let mut number = 0;
     while let Some(trial) = trials.pop_front() {
@@ -127,13 +127,14 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
         all.push((trial, shown));
     }
     let overlaps = control(&all).map_err(Failed::Broken)?;
-    let worst = |mode: &str, fault: Fault| {
+    let worst = |mode: &str, fault: SwitchFault| {
         let fits = all.iter().filter(|(trial, _)| trial.mode == mode && trial.fault == fault);
         fits.map(|(_, shown)| shown.standstill_us / 1_000).max().unwrap_or_default()
     };
     let of = |mode| {
         let [paused, member, engine] =
-            [Fault::PausedHolder, Fault::KilledMember, Fault::KilledEngine].map(|fault| worst(mode, fault));
+            [SwitchFault::PausedHolder, SwitchFault::KilledMember, SwitchFault::KilledEngine]
+                .map(|fault| worst(mode, fault));
         format!("{mode} {paused}/{member}/{engine} ms")
     };
     let increments: i64 = all.iter().map(|(_, shown)| shown.increments).sum();
@@ -149,17 +150,22 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
 }
 
 /// How often two held where they may. With the holder paused they must, or nothing here could see it.
-fn control(all: &[(Trial, Shown)]) -> Result<usize, String> {
+fn control(all: &[(SwitchTrial, SwitchFindings)]) -> Result<usize, String> {
     let at_once = all.iter().filter(|(trial, _)| trial.mode == AT_ONCE);
-    let seen = |(_, shown): &(Trial, Shown)| shown.overlaps;
+    let seen = |(_, shown): &(SwitchTrial, SwitchFindings)| shown.overlaps;
     let overlaps = at_once.clone().map(seen).sum();
-    match at_once.filter(|(trial, _)| trial.fault == Fault::PausedHolder).map(seen).sum::<usize>() {
+    match at_once.filter(|(trial, _)| trial.fault == SwitchFault::PausedHolder).map(seen).sum::<usize>() {
         0 => Err("no two holders were seen after a switch at once with the holder paused, which must show them".into()),
         _ => Ok(overlaps),
     }
 }
 
-async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) -> Result<Shown, Failed> {
+async fn one(
+    context: &Context,
+    cluster: &Cluster,
+    number: usize,
+    trial: SwitchTrial,
+) -> Result<SwitchFindings, Failed> {
     let directory = context.dir.join(format!("old-{number}"));
     let mut old = Cluster::start(&context.binary, &directory, Options { nodes: 1, ..Options::default() }).await?;
     let endpoint = old.endpoints().remove(0);
@@ -189,12 +195,12 @@ async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) 
     writes_after(&workers, 0, WRITES).await?;
     let mut history = GrantHistory::default();
     let holder = match trial.fault {
-        Fault::KilledEngine => None,
-        Fault::PausedHolder | Fault::KilledMember => Some(long_holder(&workers).await?),
+        SwitchFault::KilledEngine => None,
+        SwitchFault::PausedHolder | SwitchFault::KilledMember => Some(long_holder(&workers).await?),
     };
     match (trial.fault, holder) {
-        (Fault::KilledEngine, _) => old.kill(1).await?,
-        (Fault::PausedHolder, Some(holder)) => workers[holder].signal(Signal::SIGSTOP),
+        (SwitchFault::KilledEngine, _) => old.kill(1).await?,
+        (SwitchFault::PausedHolder, Some(holder)) => workers[holder].signal(Signal::SIGSTOP),
         _ => {}
     }
     let begun_us = boot_us();
@@ -202,11 +208,11 @@ async fn one(context: &Context, cluster: &Cluster, number: usize, trial: Trial) 
         caller.signal(Signal::SIGUSR1);
     }
     match (trial.fault, holder) {
-        (Fault::PausedHolder, Some(holder)) => {
+        (SwitchFault::PausedHolder, Some(holder)) => {
             until_granted_elsewhere(&workers, holder, begun_us, PAUSE).await?;
             workers[holder].signal(Signal::SIGCONT);
         }
-        (Fault::KilledMember, Some(holder)) => {
+        (SwitchFault::KilledMember, Some(holder)) => {
             let mut killed = workers.remove(holder);
             for worker in &mut workers {
                 worker.told("the switch to begin", PATIENCE, |record| is_under_way(record).then_some(())).await?;
@@ -315,7 +321,13 @@ fn serves(record: &Record, name: &str) -> bool {
     matches!(&record.what, WorkerEvent::Phase { phase, engine, .. } if phase == "serving" && engine == name)
 }
 
-fn judge(trial: Trial, history: &GrantHistory, values: &[i64], refused: usize, begun_us: u64) -> Result<Shown, String> {
+fn judge(
+    trial: SwitchTrial,
+    history: &GrantHistory,
+    values: &[i64],
+    refused: usize,
+    begun_us: u64,
+) -> Result<SwitchFindings, String> {
     let increments = values.last().copied().unwrap_or_default();
     let lost = i64::try_from(history.writes).unwrap_or(i64::MAX) - increments;
     if lost != 0 || values.iter().zip(1..).any(|(value, place)| *value != place) {
@@ -338,7 +350,7 @@ fn judge(trial: Trial, history: &GrantHistory, values: &[i64], refused: usize, b
             overlaps.len()
         ));
     }
-    Ok(Shown { increments, refused, overlaps: overlaps.len(), standstill_us })
+    Ok(SwitchFindings { increments, refused, overlaps: overlaps.len(), standstill_us })
 }
 
 #[cfg(test)]
@@ -361,7 +373,8 @@ mod tests {
 
     #[test]
     fn two_holders_and_lost_increments_are_seen() {
-        let (drain, at_once) = (by_call("drain", Fault::PausedHolder), by_call(AT_ONCE, Fault::PausedHolder));
+        let (drain, at_once) =
+            (by_call("drain", SwitchFault::PausedHolder), by_call(AT_ONCE, SwitchFault::PausedHolder));
         let apart = history(&[(10, 20), (30, 40), (90, 95)]);
         let shown = judge(drain, &apart, &[1, 2, 3], 0, 15).unwrap();
         assert_eq!((shown.increments, shown.standstill_us), (3, 50));
@@ -379,10 +392,10 @@ mod tests {
 
     #[test]
     fn the_control_must_show_two_holders() {
-        let shown = |overlaps| Shown { overlaps, ..Shown::default() };
-        let paused = by_call(AT_ONCE, Fault::PausedHolder);
+        let shown = |overlaps| SwitchFindings { overlaps, ..SwitchFindings::default() };
+        let paused = by_call(AT_ONCE, SwitchFault::PausedHolder);
         assert!(control(&[]).is_err() && control(&[(paused, shown(0)), (by_rule(AT_ONCE), shown(9))]).is_err());
         assert_eq!(control(&[(paused, shown(2)), (by_rule(AT_ONCE), shown(1))]), Ok(3));
-        assert!(TRIALS.iter().any(|trial| trial.mode == AT_ONCE && trial.fault == Fault::PausedHolder));
+        assert!(TRIALS.iter().any(|trial| trial.mode == AT_ONCE && trial.fault == SwitchFault::PausedHolder));
     }
 }

@@ -44,7 +44,7 @@ pub(super) async fn run(context: &Context, window: Duration) -> ProofResult {
     let mut told = Vec::new();
     for class in FloodClass::ALL {
         limit(&administrator, class.limits()).await?;
-        let tried = Trial::of(&cluster, (&calm, &noisy), class, window).await?;
+        let tried = TenantTrial::of(&cluster, (&calm, &noisy), class, window).await?;
         findings.extend(tried.judge());
         context.log.say(tried.to_string());
         told.push(tried.to_string());
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context, window: Duration) -> ProofResult {
     }
     // Without limits: at last, since it leaves much behind.
     limit(&administrator, NamespaceLimits::default()).await?;
-    let control = Trial::of(&cluster, (&calm, &noisy), FloodClass::Nodes, window).await?;
+    let control = TenantTrial::of(&cluster, (&calm, &noisy), FloodClass::Nodes, window).await?;
     context.log.say(format!("without limits: {control}"));
     if control.is_undisturbed() {
         findings.push(format!("without limits the flood does not disturb either, so nothing was tried: {control}"));
@@ -111,7 +111,7 @@ async fn beyond_limits(cluster: &Cluster) -> Result<Vec<String>, Failed> {
 }
 
 /// A class of floods, and how the calm tenant did before and meanwhile.
-struct Trial {
+struct TenantTrial {
     class: FloodClass,
     before: Summary,
     during: Summary,
@@ -121,7 +121,7 @@ struct Trial {
     failures: Vec<String>,
 }
 
-impl Trial {
+impl TenantTrial {
     async fn of(
         cluster: &Cluster,
         (calm, noisy): (&LockCycles, &[Api]),
@@ -167,7 +167,7 @@ impl Trial {
     }
 }
 
-impl std::fmt::Display for Trial {
+impl std::fmt::Display for TenantTrial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -186,9 +186,9 @@ impl std::fmt::Display for Trial {
 mod tests {
     use super::*;
 
-    fn trial(before_ms: u64, during_ms: u64, refused: u64, failures: &[&str]) -> Trial {
+    fn trial(before_ms: u64, during_ms: u64, refused: u64, failures: &[&str]) -> TenantTrial {
         let summary = |ms| Summary::of(&[Duration::from_millis(ms)]).unwrap();
-        Trial {
+        TenantTrial {
             class: FloodClass::Nodes,
             before: summary(before_ms),
             during: summary(during_ms),

@@ -142,7 +142,7 @@ fn row(at: usize) -> i32 {
     i32::try_from(at).unwrap_or(i32::MAX).saturating_add(1)
 }
 
-struct Turn {
+struct CountingTurn {
     under: TokenRef,
     number: usize,
     store: OpenStore,
@@ -150,7 +150,7 @@ struct Turn {
 }
 
 /// Takes one of the locks and reaches its number.
-async fn begin(lock_client: &mut LockClient, session: &Session, stores: &mut Stores) -> Option<Turn> {
+async fn begin(lock_client: &mut LockClient, session: &Session, stores: &mut Stores) -> Option<CountingTurn> {
     let number = lock_client.kit.rng.random_range(0..stores.numbers.len());
     let name = stores.numbers[number];
     let lock = session.lock(name);
@@ -158,7 +158,7 @@ async fn begin(lock_client: &mut LockClient, session: &Session, stores: &mut Sto
     let guard = lock_client.acquire(&asks, lock.lock_timeout(Duration::from_millis(WAIT_MS))).await?;
     let under = under(&asks, guard.token());
     match stores.take(number).await {
-        Ok(store) => Some(Turn { under, number, store, guard }),
+        Ok(store) => Some(CountingTurn { under, number, store, guard }),
         Err(why) => {
             lock_client.recorder().note(ops::STORE_FAILED, &why, None);
             lock_client.release(&under, guard).await;
@@ -168,7 +168,7 @@ async fn begin(lock_client: &mut LockClient, session: &Session, stores: &mut Sto
 }
 
 /// Reads as a holder does; none if a larger token has been there.
-async fn read(lock_client: &LockClient, turn: &Turn) -> Option<i64> {
+async fn read(lock_client: &LockClient, turn: &CountingTurn) -> Option<i64> {
     let begun = lock_client.recorder().begin(ops::READ, &turn.under);
     match turn.store.read_under(turn.under.token).await {
         Ok(Some(value)) => {
@@ -214,7 +214,7 @@ async fn fenced_turn(lock_client: &mut LockClient, session: &Session, stores: &m
     let stay_ms = lock_client.kit.rng.random_range(0..longest_ms);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
     let lost = lock_client.look(&turn.under, &turn.guard);
-    let Turn { under, number, store, guard } = turn;
+    let CountingTurn { under, number, store, guard } = turn;
     let Some(value) = value else { return lock_client.release(&under, guard).await };
     // What a good program does not do, and a paused one does all the same: it writes although the lock is gone.
     let late = lock_client.kit.chance(8) || lost && lock_client.kit.chance(50);
@@ -239,7 +239,7 @@ async fn fenced_turn(lock_client: &mut LockClient, session: &Session, stores: &m
 async fn unfenced_turn(lock_client: &mut LockClient, session: &Session, stores: &mut Stores) {
     let Some(turn) = begin(lock_client, session, stores).await else { return };
     let value = read(lock_client, &turn).await;
-    let Turn { under, number, store, guard } = turn;
+    let CountingTurn { under, number, store, guard } = turn;
     if let Some(value) = value {
         let stay_ms = lock_client.kit.rng.random_range(50..150);
         tokio::time::sleep(Duration::from_millis(stay_ms)).await;

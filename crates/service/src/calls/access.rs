@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use lockkeeper_api::Code;
 use lockkeeper_api::access::{
-    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Grant, Resource, Right, Role, Rule, TokenInfo,
-    WhoAmI,
+    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, AccessRole, Grant, Resource, Right, Rule,
+    TokenInfo, WhoAmI,
 };
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
@@ -274,7 +274,7 @@ pub(super) async fn get_access(scope: CallScope, query: ReadQuery) -> Answered<A
     // A clone of the state, which is cheap, is looked at outside of its lock.
     let state = read.value.map_err(NodeError::Refused)?;
     let known = state.access();
-    let role = |(name, role): (&str, &lockkeeper_core::state::Role)| Role {
+    let role = |(name, role): (&str, &lockkeeper_core::state::Role)| AccessRole {
         name: name.to_owned(),
         rules: role.rules.iter().map(rule_out).collect(),
         version: role.version.0,

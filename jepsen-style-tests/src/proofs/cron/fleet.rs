@@ -155,7 +155,7 @@ fn started(tick: &str, token: &str, [at_ms, clock_s, number, worker, attempt]: [
 }
 
 /// All that the schedule's node has ever said.
-pub(super) struct History {
+pub(super) struct TickHistory {
     job: String,
     /// By the first tick of each entry.
     pub(super) ended: BTreeMap<Tick, EndedTick>,
@@ -164,7 +164,7 @@ pub(super) struct History {
     pub(super) contradiction: Option<String>,
 }
 
-impl History {
+impl TickHistory {
     pub(super) fn of(job: &str) -> Self {
         Self { job: job.into(), ended: BTreeMap::new(), open: Vec::new(), contradiction: None }
     }

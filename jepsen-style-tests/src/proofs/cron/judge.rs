@@ -4,7 +4,7 @@
 
 use lockkeeper_client::recipes::{EndedTick, Overlap, Tick, TickOutcome};
 
-use super::fleet::{History, TTL_MS};
+use super::fleet::{TTL_MS, TickHistory};
 
 /// How far the replicated clock may be ahead of the machine's: it is never put forward while the cluster runs.
 const AHEAD_MS: u64 = 100;
@@ -32,7 +32,7 @@ pub(super) struct Run {
 
 /// A worker that was killed or stopped while it did the tick with that token.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fault {
+pub(super) struct JobFault {
     pub(super) token: u64,
     pub(super) at_ms: u64,
 }
@@ -56,7 +56,7 @@ pub(super) enum Policy {
 
 /// Figures.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct CronTally {
     pub(super) ticks: usize,
     pub(super) done: usize,
     pub(super) begun_again: usize,
@@ -70,7 +70,7 @@ pub(super) struct Tally {
     late_ms: Vec<u64>,
 }
 
-impl Tally {
+impl CronTally {
     /// Of the ticks that were begun once.
     pub(super) fn lateness_ms(&self, percent: usize) -> u64 {
         let mut sorted = self.late_ms.clone();
@@ -81,7 +81,12 @@ impl Tally {
 }
 
 /// Ticks under wrong clocks, kills and stops.
-pub(super) fn clocks(rules: Rules, history: &History, runs: &[Run], faults: &[Fault]) -> Result<Tally, String> {
+pub(super) fn clocks(
+    rules: Rules,
+    history: &TickHistory,
+    runs: &[Run],
+    faults: &[JobFault],
+) -> Result<CronTally, String> {
     let mut tally = covered(rules.every_ms, history)?;
     agree(history, runs, faults)?;
     one_at_a_time(runs, faults)?;
@@ -104,11 +109,11 @@ pub(super) fn clocks(rules: Rules, history: &History, runs: &[Run], faults: &[Fa
 /// Ticks of a job without workers from one time to the other.
 pub(super) fn missed(
     rules: Rules,
-    history: &History,
+    history: &TickHistory,
     runs: &[Run],
     (killed_ms, back_ms): (u64, u64),
-    faults: &[Fault],
-) -> Result<Tally, String> {
+    faults: &[JobFault],
+) -> Result<CronTally, String> {
     let mut tally = covered(rules.every_ms, history)?;
     agree(history, runs, faults)?;
     one_at_a_time(runs, faults)?;
@@ -124,13 +129,13 @@ pub(super) fn missed(
         Policy::All if tally.caught_up < 2 => Err(format!("{} missed ticks were caught up with", tally.caught_up)),
         Policy::Skip if tally.missed == 0 => Err("no tick was missed".into()),
         Policy::Skip | Policy::All => Ok(tally),
-        Policy::Once => once(rules, history, (killed_ms, back_ms)).map(|caught_up| Tally { caught_up, ..tally }),
+        Policy::Once => once(rules, history, (killed_ms, back_ms)).map(|caught_up| CronTally { caught_up, ..tally }),
     }
 }
 
 /// The latest of the missed ticks is done, for all; none if a tick was due in time when that was decided. Returns how
 /// many were caught up with.
-fn once(rules: Rules, history: &History, (killed_ms, back_ms): (u64, u64)) -> Result<usize, String> {
+fn once(rules: Rules, history: &TickHistory, (killed_ms, back_ms): (u64, u64)) -> Result<usize, String> {
     let last = |ended: &EndedTick| ended.through.unwrap_or(ended.tick).as_millis();
     let is_of_outage = |ended: &&EndedTick| last(ended) > killed_ms && ended.tick.as_millis() < back_ms;
     let skipped = history.ended.values().filter(|ended| ended.outcome == TickOutcome::Missed).filter(is_of_outage);
@@ -155,7 +160,7 @@ fn once(rules: Rules, history: &History, (killed_ms, back_ms): (u64, u64)) -> Re
 
 /// A tick that is due while an earlier one is being done is skipped, or waits, by the rule of its job; and only then.
 /// Returns how many waited.
-fn overlaps(rules: Rules, history: &History) -> Result<usize, String> {
+fn overlaps(rules: Rules, history: &TickHistory) -> Result<usize, String> {
     let mut waited = 0;
     // The end of the latest tick that was done.
     let mut before: Option<(&EndedTick, u64)> = None;
@@ -191,11 +196,11 @@ fn overlaps(rules: Rules, history: &History) -> Result<usize, String> {
 }
 
 /// Each tick from the first to the last that is known is open, or has one end.
-fn covered(every_ms: u64, history: &History) -> Result<Tally, String> {
+fn covered(every_ms: u64, history: &TickHistory) -> Result<CronTally, String> {
     if let Some(contradiction) = &history.contradiction {
         return Err(format!("a tick has two ends: {contradiction}"));
     }
-    let mut tally = Tally::default();
+    let mut tally = CronTally::default();
     let mut due_ms: Option<u64> = None;
     let mut entries: Vec<(u64, u64, Option<&EndedTick>)> = history
         .ended
@@ -224,7 +229,7 @@ fn covered(every_ms: u64, history: &History) -> Result<Tally, String> {
 }
 
 /// The node and the commands say the same, and nothing was early.
-fn agree(history: &History, runs: &[Run], faults: &[Fault]) -> Result<(), String> {
+fn agree(history: &TickHistory, runs: &[Run], faults: &[JobFault]) -> Result<(), String> {
     let had_fault = |run: &Run| faults.iter().any(|fault| fault.token == run.token);
     for ended in history.done_entries() {
         let Some(worker) = &ended.worker else { return Err(format!("{ended:?} has no worker")) };
@@ -266,7 +271,7 @@ fn agree(history: &History, runs: &[Run], faults: &[Fault]) -> Result<(), String
 const BUSY_MS: u64 = 500;
 
 /// No command runs while another one does, nor longer than the session of its worker can live.
-fn one_at_a_time(runs: &[Run], faults: &[Fault]) -> Result<(), String> {
+fn one_at_a_time(runs: &[Run], faults: &[JobFault]) -> Result<(), String> {
     let fault_of = |run: &Run| faults.iter().find(|fault| fault.token == run.token);
     for (run, fault) in runs.iter().filter_map(|run| Some((run, fault_of(run)?))) {
         if run.last_seen_ms.max(run.ended_ms.unwrap_or_default()) > fault.at_ms + TTL_MS + BUSY_MS {
@@ -322,8 +327,8 @@ mod tests {
         EndedTick { through, outcome, exit_code: None, worker: None, ..done(first, 0) }
     }
 
-    fn history(ended: Vec<EndedTick>) -> History {
-        let mut history = History::of("a");
+    fn history(ended: Vec<EndedTick>) -> TickHistory {
+        let mut history = TickHistory::of("a");
         history.ended = ended.into_iter().map(|ended| (ended.tick, ended)).collect();
         history
     }
@@ -366,7 +371,7 @@ mod tests {
         runs[1].attempt = 2;
         let mut killed = run(6, 7, 1);
         killed.ended_ms = None;
-        let faults = [Fault { token: 7, at_ms: killed.started_ms + 20 }];
+        let faults = [JobFault { token: 7, at_ms: killed.started_ms + 20 }];
         runs.push(killed);
         let tally = clocks(skip(), &history, &runs, &faults).unwrap();
         assert_eq!((tally.ticks, tally.done, tally.overlapped, tally.begun_again), (5, 2, 2, 1));
@@ -378,7 +383,7 @@ mod tests {
         let both = || vec![done(0, 1), done(2, 2)];
         let runs = || vec![run(0, 1, 1), run(2, 2, 1)];
         assert!(clocks(skip(), &history(both()), &runs(), &[]).is_ok());
-        let broken = |history: History, runs: Vec<Run>| clocks(skip(), &history, &runs, &[]).unwrap_err();
+        let broken = |history: TickHistory, runs: Vec<Run>| clocks(skip(), &history, &runs, &[]).unwrap_err();
         assert!(broken(history(vec![done(0, 1), done(4, 2)]), vec![run(0, 1, 1), run(4, 2, 1)]).contains("no end"));
         assert!(broken(history(both()), vec![run(0, 1, 1)]).contains("recorded under token 2"));
         let twice = [run(0, 1, 1), run(2, 2, 1), run(2, 3, 2)].to_vec();
@@ -411,7 +416,7 @@ mod tests {
             runs[0].attempt = 2;
             let (ended_ms, base_ms) = (None, tick(0).as_millis());
             runs.push(Run { ended_ms, last_seen_ms: base_ms + last_seen_ms, ..run(0, 7, 1) });
-            let faults = [Fault { token: 7, at_ms: base_ms + 300 }];
+            let faults = [JobFault { token: 7, at_ms: base_ms + 300 }];
             clocks(skip(), &history(vec![again]), &runs, &faults)
         };
         assert!(judged(3_000, 3_400).is_ok());

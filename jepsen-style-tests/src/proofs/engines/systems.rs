@@ -93,11 +93,11 @@ pub(super) struct SystemKind {
 
 type Start = for<'a> fn(&'a Context, PathBuf) -> Starting<'a>;
 /// Whether a server is installed, and where it comes from.
-type Program = (fn() -> bool, &'static str);
+type RequiredProgram = (fn() -> bool, &'static str);
 
 const fn kind(
     name: &'static str,
-    (installed, packages): Program,
+    (installed, packages): RequiredProgram,
     faults: &'static [Fault],
     start: Start,
 ) -> SystemKind {
@@ -106,10 +106,10 @@ const fn kind(
 
 const ORDINARY: &[Fault] = &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Restart, Fault::Pause];
 
-const ZOOKEEPER: Program = (zookeeper::installed, zookeeper::PACKAGES);
-const REDIS: Program = (redis::installed, redis::PACKAGES);
-const MARIADB: Program = (mariadb::installed, mariadb::PACKAGES);
-const POSTGRES: Program = (|| postgres::installed().is_some(), postgres::PACKAGES);
+const ZOOKEEPER: RequiredProgram = (zookeeper::installed, zookeeper::PACKAGES);
+const REDIS: RequiredProgram = (redis::installed, redis::PACKAGES);
+const MARIADB: RequiredProgram = (mariadb::installed, mariadb::PACKAGES);
+const POSTGRES: RequiredProgram = (|| postgres::installed().is_some(), postgres::PACKAGES);
 const OF_REDIS: &[Fault] =
     &[Fault::Calm, Fault::PausedHolder, Fault::Kill, Fault::Pause, Fault::RestartEmpty, Fault::FailoverBehind];
 const OF_REDLOCK: &[Fault] =

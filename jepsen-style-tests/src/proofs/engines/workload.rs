@@ -38,7 +38,7 @@ pub(super) struct TrialResult {
 
 /// A number in a store.
 #[derive(Debug, Default)]
-struct Number {
+struct CountedNumber {
     value: u64,
     writes: u64,
     /// The largest token seen.
@@ -46,7 +46,7 @@ struct Number {
     refused: u64,
 }
 
-impl Number {
+impl CountedNumber {
     /// The value, for a holder with that token: from here on no smaller one writes.
     fn read(&mut self, token: Option<u64>) -> Option<u64> {
         self.admits(token).then_some(self.value)
@@ -83,9 +83,9 @@ struct Idle {
 
 /// What the clients of a trial share.
 #[derive(Debug, Default)]
-struct Shared {
-    unfenced: Mutex<Number>,
-    fenced: Mutex<Number>,
+struct SharedWorkload {
+    unfenced: Mutex<CountedNumber>,
+    fenced: Mutex<CountedNumber>,
     fencing: bool,
     inside: Mutex<Vec<Arc<Guard>>>,
     idle: Mutex<Idle>,
@@ -96,7 +96,7 @@ struct Shared {
     stop: AtomicBool,
 }
 
-impl Shared {
+impl SharedWorkload {
     fn enter(&self, guard: &Arc<Guard>) {
         let mut inside = self.inside.lock();
         // A guard that is lost already makes no claim.
@@ -151,8 +151,8 @@ impl Shared {
 }
 
 /// A trial under way.
-pub(super) struct Trial {
-    shared: Arc<Shared>,
+pub(super) struct EngineTrial {
+    shared: Arc<SharedWorkload>,
     clients: JoinSet<()>,
 }
 
@@ -160,10 +160,10 @@ fn request(wait: Wait) -> LockRequest {
     LockRequest::new(LOCK).with_wait(wait).with_lease(LEASE)
 }
 
-impl Trial {
+impl EngineTrial {
     /// Starts the clients, each with an engine of its own.
     pub(super) fn start(system: &dyn System, fencing: bool) -> Self {
-        let shared = Arc::new(Shared { fencing, ..Shared::default() });
+        let shared = Arc::new(SharedWorkload { fencing, ..SharedWorkload::default() });
         let mut clients = JoinSet::new();
         for _ in 0..CLIENTS {
             clients.spawn(work(system.subject().engine(), shared.clone()));
@@ -275,7 +275,7 @@ impl Trial {
 }
 
 /// One client: until the trial is over.
-async fn work(engine: Arc<dyn LockEngine>, shared: Arc<Shared>) {
+async fn work(engine: Arc<dyn LockEngine>, shared: Arc<SharedWorkload>) {
     while !shared.stop.load(Ordering::Relaxed) {
         match lock(engine.clone(), &request(Wait::AtMost(LEASE * 5))).await {
             Ok(Some(guard)) => {
@@ -312,13 +312,13 @@ mod tests {
 
     #[test]
     fn a_number_refuses_stale_tokens_and_counts_what_it_lost() {
-        let mut fenced = Number::default();
+        let mut fenced = CountedNumber::default();
         let early = fenced.read(Some(3)).unwrap();
         let late = fenced.read(Some(5)).unwrap();
         fenced.write(Some(5), late + 1);
         fenced.write(Some(3), early + 1);
         assert_eq!((fenced.value, fenced.lost(), fenced.refused), (1, 0, 1));
-        let mut unfenced = Number::default();
+        let mut unfenced = CountedNumber::default();
         let (one, two) = (unfenced.read(None).unwrap(), unfenced.read(None).unwrap());
         unfenced.write(None, one + 1);
         unfenced.write(None, two + 1);

@@ -41,7 +41,7 @@ pub(super) struct WrongAttempt {
 
 /// What became of attempts.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct AttackTally {
     pub(super) attempts: usize,
     /// What was carried out.
     pub(super) carried_out: Vec<String>,
@@ -51,7 +51,7 @@ pub(super) struct Tally {
     pub(super) told_secrets: usize,
 }
 
-impl Tally {
+impl AttackTally {
     /// Counts an attempt: `Ok` where it was carried out, otherwise the word of its refusal.
     pub(super) fn count(&mut self, what: &str, outcome: Result<(), String>, refused: &[&str]) {
         self.attempts += 1;
@@ -123,11 +123,11 @@ fn upgrade() -> HeaderMap {
 }
 
 /// Makes all attempts, in random order.
-pub(super) async fn make(mut attempts: Vec<WrongAttempt>, secrets: &Secrets, random: &mut impl Rng) -> Tally {
+pub(super) async fn make(mut attempts: Vec<WrongAttempt>, secrets: &Secrets, random: &mut impl Rng) -> AttackTally {
     attempts.shuffle(random);
     let made = futures::stream::iter(&attempts).map(|attempt| async move { (attempt, attempt.make().await) });
     let mut made = made.buffer_unordered(AT_A_TIME);
-    let mut tally = Tally::default();
+    let mut tally = AttackTally::default();
     while let Some((attempt, (outcome, told))) = made.next().await {
         tally.told_secrets += secrets.found_in(&told);
         tally.count(&attempt.what, outcome, &attempt.refused);
@@ -184,11 +184,11 @@ mod tests {
 
     #[test]
     fn a_tally_tells_what_is_carried_out_from_what_is_refused() {
-        let mut tally = Tally::default();
+        let mut tally = AttackTally::default();
         tally.count("a", Ok(()), &["forbidden"]);
         tally.count("b", Err("forbidden".into()), &["unauthenticated", "forbidden"]);
         tally.count("c", Err("lock_busy".into()), &["forbidden"]);
-        let mut all = Tally::default();
+        let mut all = AttackTally::default();
         all.add(tally);
         assert_eq!((all.attempts, all.carried_out.as_slice()), (3, &["a".to_owned()][..]));
         assert_eq!(all.unexpected, ["c: lock_busy instead of forbidden"]);

@@ -13,7 +13,7 @@ use crate::verdict::{Failed, OrFailed as _};
 pub(super) struct Intruder {
     pub(super) name: &'static str,
     pub(super) client: Client,
-    pub(super) shows: Shown,
+    pub(super) shows: ShownCredentials,
     /// The credential of a session of its own.
     pub(super) session: Option<String>,
     /// Whether it may read locks, nodes and gates.
@@ -26,7 +26,7 @@ pub(super) struct Intruder {
 
 /// What it shows.
 #[derive(Clone)]
-pub(super) enum Shown {
+pub(super) enum ShownCredentials {
     Nothing,
     /// The value of each `Authorization` header.
     Headers(Vec<String>),
@@ -36,7 +36,7 @@ pub(super) enum Shown {
     Query(String),
 }
 
-impl Shown {
+impl ShownCredentials {
     pub(super) fn headers(&self, random: &mut impl Rng) -> HeaderMap {
         let values = match self {
             Self::Headers(values) => values.clone(),
@@ -85,11 +85,11 @@ pub(super) fn callers(certificates: &Certificates, tokens: &IssuedTokens) -> Res
         let (client, session) = (nobody.clone(), None);
         Intruder { name, client, shows, session, may_read: false, has_role: false, refused }
     };
-    let header = |value: String| Shown::Headers(vec![value]);
+    let header = |value: String| ShownCredentials::Headers(vec![value]);
     let bearer = |token: &str| header(format!("Bearer {token}"));
     let admin = &tokens.administrator;
     let mut all = vec![
-        with("nobody", UNKNOWN, Shown::Nothing),
+        with("nobody", UNKNOWN, ShownCredentials::Nothing),
         with("a short token", MALFORMED, bearer("lk_abc")),
         with("a token without its last character", MALFORMED, bearer(&admin[..admin.len() - 1])),
         with("a token with one character more", MALFORMED, bearer(&format!("{admin}A"))),
@@ -98,10 +98,14 @@ pub(super) fn callers(certificates: &Certificates, tokens: &IssuedTokens) -> Res
         with("an empty token", MALFORMED, bearer("")),
         with("a huge token", &["unauthenticated", "bad_request", "header_too_large"], bearer(&admin.repeat(240))),
         with("a token of another scheme", MALFORMED, header(format!("Token {admin}"))),
-        with("two tokens", MALFORMED, Shown::Headers(vec![format!("Bearer {admin}"), "Bearer lk_abc".into()])),
-        with("a token in the URL", MALFORMED, Shown::Query(format!("access_token={admin}"))),
-        with("an unknown token", UNKNOWN, Shown::RandomToken),
-        with("another unknown token", UNKNOWN, Shown::RandomToken),
+        with(
+            "two tokens",
+            MALFORMED,
+            ShownCredentials::Headers(vec![format!("Bearer {admin}"), "Bearer lk_abc".into()]),
+        ),
+        with("a token in the URL", MALFORMED, ShownCredentials::Query(format!("access_token={admin}"))),
+        with("an unknown token", UNKNOWN, ShownCredentials::RandomToken),
+        with("another unknown token", UNKNOWN, ShownCredentials::RandomToken),
         with("the owner's revoked token", UNKNOWN, bearer(&tokens.revoked)),
         with("the administrator's revoked token", UNKNOWN, bearer(&tokens.revoked_administrator)),
         with("the owner's expired token", UNKNOWN, bearer(&tokens.expired)),
@@ -111,9 +115,9 @@ pub(super) fn callers(certificates: &Certificates, tokens: &IssuedTokens) -> Res
     let powerless = with("a token whose role allows nothing here", NO_RIGHT, bearer(&tokens.powerless));
     let reader = with("a token that may read", NO_RIGHT, bearer(&tokens.reader));
     let elsewhere = with("a token with rights elsewhere", NO_RIGHT, bearer(&tokens.elsewhere));
-    let mallory = with("a certificate without a role", NO_RIGHT, Shown::Nothing);
-    let certified = with("a certificate that may read", NO_RIGHT, Shown::Nothing);
-    let member = with("the certificate of a member", EITHER, Shown::Nothing);
+    let mallory = with("a certificate without a role", NO_RIGHT, ShownCredentials::Nothing);
+    let certified = with("a certificate that may read", NO_RIGHT, ShownCredentials::Nothing);
+    let member = with("the certificate of a member", EITHER, ShownCredentials::Nothing);
     let (reading, working) = (tokens.reader_session.clone(), tokens.elsewhere_session.clone());
     all.extend([
         Intruder { has_role: true, ..powerless },
@@ -141,11 +145,11 @@ mod tests {
 
     #[test]
     fn what_is_shown_in_the_url_joins_the_query() {
-        let shown = Shown::Query("access_token=x".into());
+        let shown = ShownCredentials::Query("access_token=x".into());
         assert_eq!(shown.target("/v1/locks"), "/v1/locks?access_token=x");
         assert_eq!(shown.target("/v1/locks?after=a"), "/v1/locks?after=a&access_token=x");
         assert!(shown.headers(&mut rand::rng()).is_empty());
-        let two = Shown::Headers(vec!["Bearer a".into(), "Bearer b".into()]).headers(&mut rand::rng());
+        let two = ShownCredentials::Headers(vec!["Bearer a".into(), "Bearer b".into()]).headers(&mut rand::rng());
         assert_eq!(two.get_all(AUTHORIZATION).iter().count(), 2);
     }
 }

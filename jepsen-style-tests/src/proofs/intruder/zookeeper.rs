@@ -13,7 +13,7 @@ use lockkeeper_zookeeper::request::{
 use lockkeeper_zookeeper::{Acl, ConnectRequest, CreateMode, ErrorCode, MultiOp, MultiResult, Reply, Request};
 use rand::Rng;
 
-use super::attempts::Tally;
+use super::attempts::AttackTally;
 use super::certificates::{Certificates, ClientIdentity};
 use super::target::{AttackTarget, NODE};
 use super::tokens::{PASSWORD, PASSWORD_ELSEWHERE};
@@ -60,7 +60,7 @@ pub(super) async fn make(
     nodes: &[(u64, SocketAddr)],
     target: &AttackTarget,
     random: &mut impl Rng,
-) -> Result<Tally, Failed> {
+) -> Result<AttackTally, Failed> {
     let way = |identity: ClientIdentity, digest: Option<&'static str>, proves: &str| -> Result<Login, Failed> {
         let name = format!("{}{proves}", identity.name());
         Ok(Login { name, tls: Some(certificates.shared_config(identity)?), digest })
@@ -75,7 +75,7 @@ pub(super) async fn make(
         way(ClientIdentity::Mallory, Some(WRONG_PASSWORD), ", with a wrong password")?,
         way(ClientIdentity::Mallory, Some(PASSWORD_ELSEWHERE), ", with rights elsewhere")?,
     ];
-    let mut tally = Tally::default();
+    let mut tally = AttackTally::default();
     for (node, address) in nodes {
         let new = ConnectRequest::new_session(TIMEOUT_MS);
         let opened = kept_out.iter().map(|way| ZooKeeperClient::connect(*address, way.tls.as_ref(), &new));
@@ -94,9 +94,9 @@ pub(super) async fn make(
 }
 
 /// Every operation in turn. A connection that the node closes is opened again.
-async fn operate(way: &Login, (node, address): (u64, SocketAddr), target: &AttackTarget) -> Tally {
+async fn operate(way: &Login, (node, address): (u64, SocketAddr), target: &AttackTarget) -> AttackTally {
     const REFUSED: &[&str] = &["NoAuth", "AuthFailed", CLOSED, NOT_CONNECTED];
-    let (mut tally, mut client) = (Tally::default(), None);
+    let (mut tally, mut client) = (AttackTally::default(), None);
     for (name, request) in operations(target) {
         let connected = match client.take() {
             Some(client) => Ok(client),
@@ -195,11 +195,11 @@ async fn steal(
     (node, address): (u64, SocketAddr),
     target: &AttackTarget,
     random: &mut impl Rng,
-) -> Tally {
+) -> AttackTally {
     const REFUSED: &[&str] = &["NoAuth", "AuthFailed", "SessionExpired", CLOSED, NOT_CONNECTED];
     let mut secrets: Vec<[u8; 16]> = (0..GUESSES).map(|_| random.random()).collect();
     secrets.extend(target.credential.parse::<Credential>().map(|credential| credential.secret));
-    let mut tally = Tally::default();
+    let mut tally = AttackTally::default();
     for secret in secrets {
         let request = ConnectRequest {
             session_id: target.session.cast_signed(),

@@ -96,20 +96,18 @@ struct CounterState {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedCounter {
     goal: u64,
     seed: u64,
     state: Mutex<CounterState>,
     open: watch::Sender<bool>,
 }
 
-impl Shared {}
-
 /// The counter, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Counter {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCounter>,
     task: JoinHandle<()>,
 }
 
@@ -125,7 +123,7 @@ impl Counter {
     pub(super) async fn start(goal: u64, seed: u64) -> Result<Self, Failed> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared { goal, seed, state: Mutex::default(), open: watch::Sender::new(false) });
+        let shared = Arc::new(SharedCounter { goal, seed, state: Mutex::default(), open: watch::Sender::new(false) });
         let task = tokio::spawn(serve(listener, Arc::clone(&shared)));
         Ok(Self { address, shared, task })
     }
@@ -156,7 +154,7 @@ impl Counter {
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<SharedCounter>) {
     let mut callers = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         // One that breaks off has ended or died, which its process tells.
@@ -164,7 +162,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn attend(stream: TcpStream, shared: Arc<Shared>) -> std::io::Result<()> {
+async fn attend(stream: TcpStream, shared: Arc<SharedCounter>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
@@ -194,7 +192,7 @@ async fn line(reader: &mut BufReader<OwnedReadHalf>) -> std::io::Result<Option<S
     Ok(line.strip_suffix('\n').map(str::to_owned))
 }
 
-fn answer(shared: &Shared, who: &mut Option<Who>, line: &str) -> Option<String> {
+fn answer(shared: &SharedCounter, who: &mut Option<Who>, line: &str) -> Option<String> {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     let mut state = shared.state.lock();
     let Some(who) = *who else {

@@ -4,7 +4,7 @@ use lockkeeper_client::{Client, Options};
 
 use super::plan::{FaultKind, Plan, PlannedFault, Victim};
 use super::samples::Lives;
-use super::tally::Tally;
+use super::tally::SoakTally;
 use crate::log::RunLog;
 use crate::proofs::prelude::*;
 
@@ -46,7 +46,7 @@ pub(super) struct Faults<'a> {
     pub(super) began: Instant,
     /// The node that is never ended, and the two others.
     pub(super) victims: [u64; 3],
-    pub(super) tally: &'a Tally,
+    pub(super) tally: &'a SoakTally,
     pub(super) lives: &'a Lives,
     pub(super) log: &'a RunLog,
 }

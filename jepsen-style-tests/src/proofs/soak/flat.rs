@@ -20,7 +20,7 @@ const SLOPE_POINTS: usize = 180;
 const FEWEST: usize = 5;
 
 /// A point: seconds, and the value.
-pub(super) type Point = (f64, f64);
+pub(super) type TrendPoint = (f64, f64);
 
 /// What became of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ pub(super) struct Trend {
 impl Trend {
     /// The trend of the points between two moments; `None` if a third has too few of them. `least` is allowed however
     /// small the value is: a count of threads cannot rise by a twentieth.
-    pub(super) fn of(points: &[Point], from_s: f64, to_s: f64, least: f64) -> Option<Self> {
+    pub(super) fn of(points: &[TrendPoint], from_s: f64, to_s: f64, least: f64) -> Option<Self> {
         let third_s = (to_s - from_s) / 3.0;
         let within = |from: f64, to: f64| -> Vec<f64> {
             let mut values: Vec<f64> =
@@ -56,7 +56,7 @@ impl Trend {
         }
         let [first, _, last] = &thirds;
         let gain = |share| quantile(last, share) - quantile(first, share);
-        let judged: Vec<Point> = points.iter().copied().filter(|(at, _)| *at >= from_s && *at < to_s).collect();
+        let judged: Vec<TrendPoint> = points.iter().copied().filter(|(at, _)| *at >= from_s && *at < to_s).collect();
         let base = quantile(first, 0.5);
         Some(Self {
             first: base,
@@ -90,9 +90,9 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// So few points that all pairs of them can be looked at.
-fn thinned(points: &[Point]) -> Vec<Point> {
+fn thinned(points: &[TrendPoint]) -> Vec<TrendPoint> {
     let size = points.len().div_ceil(SLOPE_POINTS).max(1);
-    let middle = |part: &[Point]| {
+    let middle = |part: &[TrendPoint]| {
         let mut values: Vec<f64> = part.iter().map(|(_, value)| *value).collect();
         values.sort_by(f64::total_cmp);
         let at = part.iter().map(|(at, _)| at).sum::<f64>() / part.len() as f64;
@@ -102,7 +102,7 @@ fn thinned(points: &[Point]) -> Vec<Point> {
 }
 
 /// The median of the slopes of all pairs (Theil and Sen): up to a quarter of the points may be anything.
-fn slope(points: &[Point]) -> f64 {
+fn slope(points: &[TrendPoint]) -> f64 {
     let mut slopes = Vec::new();
     for (at, (from_s, from)) in points.iter().enumerate() {
         slopes.extend(
@@ -119,7 +119,7 @@ mod tests {
 
     const LENGTH_S: f64 = 1_200.0;
 
-    fn series(value: impl Fn(f64) -> f64) -> Vec<Point> {
+    fn series(value: impl Fn(f64) -> f64) -> Vec<TrendPoint> {
         (0..600).map(|step| f64::from(step) * 2.0).map(|at| (at, value(at))).collect()
     }
 
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn too_few_points_give_no_trend() {
-        let gap: Vec<Point> = series(|_| 1.0).into_iter().filter(|(at, _)| *at < 800.0).collect();
+        let gap: Vec<TrendPoint> = series(|_| 1.0).into_iter().filter(|(at, _)| *at < 800.0).collect();
         assert_eq!(Trend::of(&gap, 0.0, LENGTH_S, 0.0), None);
         assert_eq!(Trend::of(&[], 0.0, LENGTH_S, 0.0), None);
     }

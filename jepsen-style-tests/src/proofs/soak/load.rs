@@ -12,7 +12,7 @@ use lockkeeper_client::{
     Client, Error, Guard, Options, PreferredNode, Reading, Session, SessionOptions, WatchItem, WatchOptions,
 };
 
-use super::tally::{Operation, Tally};
+use super::tally::{Operation, SoakTally};
 use crate::proofs::prelude::*;
 
 /// Where everything is.
@@ -51,9 +51,9 @@ enum Job {
 }
 
 /// What the clients have in common.
-pub(super) struct Shared {
+pub(super) struct SharedLoad {
     endpoints: Vec<String>,
-    tally: Arc<Tally>,
+    tally: Arc<SoakTally>,
     stop: AtomicBool,
     session_life: Duration,
     /// What each contended counter must hold: changed by the holder of its lock alone.
@@ -61,19 +61,19 @@ pub(super) struct Shared {
 }
 
 /// The clients at work.
-pub(super) struct Load {
-    shared: Arc<Shared>,
+pub(super) struct SoakLoad {
+    shared: Arc<SharedLoad>,
     clients: Vec<JoinHandle<Ledgers>>,
 }
 
 /// What is sure to be there: paths and their data.
 pub(super) type Ledgers = HashMap<String, Option<String>>;
 
-impl Load {
+impl SoakLoad {
     /// Creates what the clients need and starts them.
     pub(super) async fn start(
         endpoints: Vec<String>,
-        tally: Arc<Tally>,
+        tally: Arc<SoakTally>,
         session_life: Duration,
     ) -> Result<Self, Failed> {
         let setup = Client::new(endpoints.clone(), Options::default()).map_err(|error| not_had(&error))?;
@@ -87,7 +87,7 @@ impl Load {
         }
         let nodes = endpoints.len();
         let stop = AtomicBool::new(false);
-        let shared = Arc::new(Shared { endpoints, tally, stop, session_life, counters: Default::default() });
+        let shared = Arc::new(SharedLoad { endpoints, tally, stop, session_life, counters: Default::default() });
         let mut clients = Vec::new();
         for home in 0..nodes {
             for (job, count, every) in CREW {
@@ -130,7 +130,7 @@ fn counter(number: usize) -> String {
 }
 
 struct LoadClient {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLoad>,
     job: Job,
     every: Duration,
     number: u64,

@@ -14,7 +14,7 @@ use crate::proofs::prelude::*;
 use crate::record::wall_ms;
 
 /// What a soak has to report.
-pub(super) struct Report<'a> {
+pub(super) struct SoakReport<'a> {
     pub(super) plan: Plan,
     pub(super) samples: &'a [NodeSample],
     pub(super) rates: &'a [Rate],
@@ -26,7 +26,7 @@ pub(super) struct Report<'a> {
     pub(super) failures: &'a [String],
 }
 
-impl Report<'_> {
+impl SoakReport<'_> {
     /// Writes it into a directory of its own, and gives that.
     pub(super) fn write(&self, context: &Context) -> Result<PathBuf, Failed> {
         let directory = context.report.join(format!("{}-soak", wall_ms()));

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::flat::{Point, Trend};
-use super::tally::Tally;
+use super::flat::{Trend, TrendPoint};
+use super::tally::SoakTally;
 use crate::http::metric_sum;
 use crate::proofs::footprint::sum_below;
 use crate::proofs::prelude::*;
@@ -89,7 +89,7 @@ pub(super) fn judge(
     (from_s, to_s): (f64, f64),
 ) -> Result<Trend, NotFlat> {
     let own = samples.iter().filter(|sample| sample.node == node && sample.calm);
-    let points: Vec<Point> = own.map(|sample| (sample.seconds, measure.of(sample))).collect();
+    let points: Vec<TrendPoint> = own.map(|sample| (sample.seconds, measure.of(sample))).collect();
     let name = measure.name();
     let Some(trend) = Trend::of(&points, from_s, to_s, measure.least()) else {
         return Err(NotFlat::TooFewSamples(format!("node {node}: too few samples of {name} in calm")));
@@ -139,7 +139,7 @@ impl Sampling {
     pub(super) fn start(
         cluster: &Cluster,
         lives: Lives,
-        tally: Arc<Tally>,
+        tally: Arc<SoakTally>,
         began: Instant,
         every: Duration,
     ) -> Result<Self, Failed> {

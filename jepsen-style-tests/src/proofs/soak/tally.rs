@@ -56,7 +56,7 @@ struct Seen {
 }
 
 /// See the module's text.
-pub(super) struct Tally {
+pub(super) struct SoakTally {
     began: Instant,
     /// Odd while a fault is on or clients are not yet back at their nodes.
     faults: AtomicU64,
@@ -73,7 +73,7 @@ pub(super) struct Total {
     pub(super) longest_beside_fault: (Duration, &'static str),
 }
 
-impl Tally {
+impl SoakTally {
     pub(super) fn new(began: Instant) -> Self {
         Self { began, faults: AtomicU64::new(0), seen: Mutex::default() }
     }
@@ -228,8 +228,8 @@ pub(super) fn operations(rates: &[Rate]) -> BTreeSet<Operation> {
 mod tests {
     use super::*;
 
-    fn findings(act: impl FnOnce(&Tally)) -> Vec<String> {
-        let tally = Tally::new(Instant::now());
+    fn findings(act: impl FnOnce(&SoakTally)) -> Vec<String> {
+        let tally = SoakTally::new(Instant::now());
         act(&tally);
         tally.end().0.findings()
     }
@@ -262,7 +262,7 @@ mod tests {
 
     #[tokio::test]
     async fn failures_and_long_calls_are_found() {
-        let tally = Tally::new(Instant::now());
+        let tally = SoakTally::new(Instant::now());
         assert_eq!(tally.timed(Operation::Read, async { Ok::<_, String>(1) }).await, Some(1));
         tally.set_fault(true);
         tally.set_fault(true);

@@ -5,7 +5,9 @@
 
 mod stored_token;
 
-use lockkeeper_api::access::{Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, Grant, Role, Rule};
+use lockkeeper_api::access::{
+    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, AccessRole, Grant, Rule,
+};
 use lockkeeper_api::access::{TokenInfo, WhoAmI};
 
 use lockkeeper_client::Error;
@@ -183,7 +185,7 @@ async fn list_roles(common: &Common) -> Result<(), Failure> {
         return print_line("there are no roles");
     }
     let mut table = table(&["role", "version", "rules"]);
-    for Role { name, rules, version } in &roles {
+    for AccessRole { name, rules, version } in &roles {
         let rules: Vec<String> = rules.iter().map(rule_text).collect();
         table.add_row(vec![escaped(name).into(), number(version), rules.join("  ").into()]);
     }

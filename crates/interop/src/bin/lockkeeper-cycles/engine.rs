@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use lockkeeper_bench::LockClient;
 use lockkeeper_engines::{Lease, LockEngine, LockRequest};
 
-use crate::system::{Kind, System};
+use crate::system::{Kind, MeasuredSystem};
 
 #[allow(dead_code, reason = "an example, of which `open` is used")]
 #[path = "../../../../engines/examples/engine.rs"]
@@ -26,13 +26,13 @@ pub(crate) struct EngineClient {
 }
 
 impl EngineClient {
-    pub(crate) async fn open(system: &System, lock: &str) -> Result<Self, String> {
+    pub(crate) async fn open(system: &MeasuredSystem, lock: &str) -> Result<Self, String> {
         let engine = system.engine.get_or_try_init(|| make(system)).await.map_err(|error| error.to_string())?.clone();
         Ok(Self { engine, request: LockRequest::new(lock).with_lease(LEASE), lease: None })
     }
 }
 
-async fn make(system: &System) -> Result<Arc<dyn LockEngine>, example::Failure> {
+async fn make(system: &MeasuredSystem) -> Result<Arc<dyn LockEngine>, example::Failure> {
     let url = |address: &String| match system.kind {
         Kind::EngineLockkeeper => format!("http://{address}"),
         Kind::EngineRedis | Kind::EngineRedlock => format!("redis://{address}"),

@@ -24,7 +24,7 @@ use lockkeeper_bench::{charts, measure};
 use lockkeeper_client::{AccessToken, AccessTokenError, Tls, TlsError, TlsFiles};
 use serde::Serialize;
 
-use system::{Kind, System, name_of};
+use system::{Kind, MeasuredSystem, name_of};
 use table::{Limits, PointFigures, Row};
 
 /// Measures cycles of acquire and release against several systems, side by side.
@@ -35,13 +35,13 @@ use table::{Limits, PointFigures, Row};
                   held before.\nExit codes: 0 measured, 1 a point had errors or the machine was too busy, 2 the \
                   measurement failed"
 )]
-struct Arguments {
+struct CyclesArguments {
     /// A system, given once for each: addresses of its servers, over which clients are spread, and its processes,
     /// whose CPU time is counted with that of their children. KIND is lockkeeper-http, lockkeeper-stream,
     /// lockkeeper-secure-http, lockkeeper-secure-stream, lockkeeper-zookeeper, zookeeper, etcd, redis or redlock; or
     /// engine-NAME with an engine of lockkeeper-engines
     #[arg(long = "system", value_name = "KIND=ADDRESS,…[@PID,…]", required = true)]
-    systems: Vec<System>,
+    systems: Vec<MeasuredSystem>,
     /// The system that others are compared with [default: zookeeper, or else the first]
     #[arg(long, value_name = "KIND", value_enum)]
     reference: Option<Kind>,
@@ -139,7 +139,7 @@ struct Report {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = CyclesArguments::parse();
     match run(&arguments).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -151,13 +151,13 @@ async fn main() -> ExitCode {
 }
 
 /// Whether every point was measured without an error, on a machine that was not too busy.
-async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
+async fn run(arguments: &CyclesArguments) -> Result<bool, MeasureError> {
     let kinds: Vec<Kind> = arguments.systems.iter().map(|system| system.kind).collect();
     let security = security(arguments)?;
     let systems: Vec<Arc<dyn LockSystem>> = arguments
         .systems
         .iter()
-        .map(|system| Arc::new(System { security: security.clone(), ..system.clone() }) as Arc<dyn LockSystem>)
+        .map(|system| Arc::new(MeasuredSystem { security: security.clone(), ..system.clone() }) as Arc<dyn LockSystem>)
         .collect();
     let at = |kind: Kind| kinds.iter().position(|known| *known == kind);
     let reference = match arguments.reference {
@@ -211,7 +211,7 @@ async fn run(arguments: &Arguments) -> Result<bool, MeasureError> {
     Ok(rows.iter().all(|row| row.remarks().is_empty()))
 }
 
-fn security(arguments: &Arguments) -> Result<Security, MeasureError> {
+fn security(arguments: &CyclesArguments) -> Result<Security, MeasureError> {
     if !arguments.systems.iter().any(|system| system.kind.is_secure()) {
         return Ok(Security::default());
     }
@@ -231,7 +231,7 @@ fn in_short(measured: &Measurement) -> String {
     format!("{:.0} cycles/s{errors}", measured.cycles_per_second())
 }
 
-fn show(arguments: &Arguments, reference: Kind, rows: &[Row]) -> Result<(), MeasureError> {
+fn show(arguments: &CyclesArguments, reference: Kind, rows: &[Row]) -> Result<(), MeasureError> {
     println!("{}", table::for_people(reference, rows));
     for row in rows {
         for remark in row.remarks() {

@@ -79,7 +79,7 @@ pub(crate) fn name_of(value: &impl ValueEnum) -> String {
 
 /// The servers of a system: `KIND=ADDRESS,…`, and `@PID,…` for their processes.
 #[derive(Clone, Debug)]
-pub(crate) struct System {
+pub(crate) struct MeasuredSystem {
     pub(crate) kind: Kind,
     pub(crate) addresses: Vec<String>,
     pub(crate) pids: Vec<u32>,
@@ -89,14 +89,14 @@ pub(crate) struct System {
     pub(crate) engine: OnceCell<Arc<dyn LockEngine>>,
 }
 
-impl fmt::Display for System {
+impl fmt::Display for MeasuredSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind.fmt(f)
     }
 }
 
 #[async_trait]
-impl LockSystem for System {
+impl LockSystem for MeasuredSystem {
     async fn open(&self, number: usize, lock: &str) -> Result<Box<dyn LockClient>, BenchError> {
         let address = &self.addresses[number % self.addresses.len()];
         let opened = match self.kind {
@@ -119,7 +119,7 @@ impl LockSystem for System {
     }
 }
 
-impl System {
+impl MeasuredSystem {
     fn lockkeeper(&self, transport: Transport) -> Lockkeeper {
         let (scheme, security) = match self.kind.is_secure() {
             true => ("https", self.security.clone()),
@@ -137,7 +137,7 @@ async fn boxed<C: LockClient + 'static>(
     Ok(Box::new(opening.await?))
 }
 
-impl FromStr for System {
+impl FromStr for MeasuredSystem {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -164,17 +164,17 @@ mod tests {
 
     #[test]
     fn a_system_is_a_kind_addresses_and_processes() {
-        let system: System = "lockkeeper-http=127.0.0.1:1,127.0.0.1:2@7,8".parse().unwrap();
+        let system: MeasuredSystem = "lockkeeper-http=127.0.0.1:1,127.0.0.1:2@7,8".parse().unwrap();
         assert_eq!((system.kind, system.pids), (Kind::LockkeeperHttp, vec![7, 8]));
         assert_eq!(system.addresses, ["127.0.0.1:1", "127.0.0.1:2"]);
-        assert!("redis=127.0.0.1:1".parse::<System>().unwrap().pids.is_empty());
+        assert!("redis=127.0.0.1:1".parse::<MeasuredSystem>().unwrap().pids.is_empty());
         for (text, why) in [
             ("etcd", "expected KIND"),
             ("consul=127.0.0.1:1", "there are lockkeeper-http, "),
             ("etcd=localhost", "`localhost`"),
             ("etcd=127.0.0.1:1@x", "`x` is no process id"),
         ] {
-            assert!(text.parse::<System>().unwrap_err().contains(why), "{text}");
+            assert!(text.parse::<MeasuredSystem>().unwrap_err().contains(why), "{text}");
         }
     }
 }

@@ -38,7 +38,7 @@ use servers::{SERVERS, Servers};
     version,
     after_help = "Exit codes: 0 nothing differs but what is known, 1 something else does, 2 it could not be found out"
 )]
-struct Arguments {
+struct CompareArguments {
     /// Addresses of an empty ZooKeeper [default: starts one]
     #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…")]
     zookeeper: Vec<SocketAddr>,
@@ -63,7 +63,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = CompareArguments::parse();
     if arguments.print_known {
         print!("{}", known::table());
         return ExitCode::SUCCESS;
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn both(arguments: &Arguments) -> Result<Comparison, CompareError> {
+fn both(arguments: &CompareArguments) -> Result<Comparison, CompareError> {
     let script = Script::load(&arguments.only)?;
     let scratch = tempfile::tempdir().map_err(CompareError::io("make a temporary directory"))?;
     if let Some(out) = &arguments.out {
@@ -93,7 +93,7 @@ fn both(arguments: &Arguments) -> Result<Comparison, CompareError> {
 
 /// Executes the script at these servers, or at some that it starts.
 fn account_at(
-    arguments: &Arguments,
+    arguments: &CompareArguments,
     script: &Script,
     system: System,
     given: &[SocketAddr],
@@ -117,7 +117,7 @@ fn account_at(
 
 /// Executes the script on one system and keeps the transcript, also after a failure.
 fn account_of(
-    arguments: &Arguments,
+    arguments: &CompareArguments,
     script: &Script,
     system: System,
     servers: &[SocketAddr],

@@ -98,8 +98,8 @@ pub(crate) fn run(
     for step in &script.steps {
         run.names.begin(step.number);
         let outcome = run.step(step).map_err(|trouble| match trouble {
-            Wrong::Step(why) => CompareError::Step { step: step.number, why },
-            Wrong::CompareError(trouble) => CompareError::Step { step: step.number, why: trouble.to_string() },
+            StepFailure::Step(why) => CompareError::Step { step: step.number, why },
+            StepFailure::CompareError(trouble) => CompareError::Step { step: step.number, why: trouble.to_string() },
         })?;
         account.outcomes.push(outcome);
     }
@@ -109,18 +109,18 @@ pub(crate) fn run(
 }
 
 #[derive(Debug)]
-enum Wrong {
+enum StepFailure {
     Step(String),
     CompareError(CompareError),
 }
 
-impl From<String> for Wrong {
+impl From<String> for StepFailure {
     fn from(why: String) -> Self {
         Self::Step(why)
     }
 }
 
-impl From<CompareError> for Wrong {
+impl From<CompareError> for StepFailure {
     fn from(trouble: CompareError) -> Self {
         Self::CompareError(trouble)
     }
@@ -147,7 +147,7 @@ struct Line {
 }
 
 impl Run<'_> {
-    fn step(&mut self, step: &Step) -> Result<Outcome, Wrong> {
+    fn step(&mut self, step: &Step) -> Result<Outcome, StepFailure> {
         let (began, mut outcome) = (Instant::now(), Outcome::default());
         match &step.act {
             Act::Connect(settings) => {
@@ -193,12 +193,12 @@ impl Run<'_> {
         Connection::open(server(at), freed_by)
     }
 
-    fn line(&mut self, name: &str) -> Result<&mut Line, Wrong> {
-        self.connections.get_mut(name).ok_or_else(|| Wrong::Step(format!("there is no connection `{name}`")))
+    fn line(&mut self, name: &str) -> Result<&mut Line, StepFailure> {
+        self.connections.get_mut(name).ok_or_else(|| StepFailure::Step(format!("there is no connection `{name}`")))
     }
 
     /// Sends requests in one piece and reads as many replies.
-    fn ask(&mut self, on: &str, asks: &[String], outcome: &mut Outcome) -> Result<(), Wrong> {
+    fn ask(&mut self, on: &str, asks: &[String], outcome: &mut Outcome) -> Result<(), StepFailure> {
         let asks: Vec<Ask> = asks.iter().map(|ask| Ask::parse(ask, &self.marks)).collect::<Result<_, _>>()?;
         for ask in &asks {
             *self.asked.entry(OpCode::from_number(ask.opcode).map_or("unknown", name).to_owned()).or_default() += 1;
@@ -253,7 +253,7 @@ impl Run<'_> {
     }
 
     /// Polls until a node is deleted, and keeps the other connections alive.
-    fn await_gone(&mut self, on: &str, path: &str) -> Result<String, Wrong> {
+    fn await_gone(&mut self, on: &str, path: &str) -> Result<String, StepFailure> {
         *self.asked.entry(name(OpCode::Exists).to_owned()).or_default() += 1;
         let until = Instant::now() + GONE_WITHIN;
         while Instant::now() < until {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::{Bytes, BytesMut};
 use lockkeeper_zookeeper::{ConnectRequest, ConnectResponse};
 
-use super::{Line, Run, Wrong};
+use super::{Line, Run, StepFailure};
 use crate::connection::{Connection, Heard};
 
 /// A session timeout that both systems grant and that a busy machine can keep.
@@ -17,7 +17,7 @@ impl Run<'_> {
     /// Opens a connection and records the connect response. Settings: `timeout`; `session`, a connection's name or a
     /// number; `password`, `wrong`, `short` or `none`; `seen`, a zxid or a mark; `readonly`, `none`, `0` or `1`;
     /// `protocol`; `at`, the server from 0 on; `none` as a timeout sends no first frame.
-    pub(super) fn connect(&mut self, name: &str, settings: &Settings) -> Result<String, Wrong> {
+    pub(super) fn connect(&mut self, name: &str, settings: &Settings) -> Result<String, StepFailure> {
         let get = |key: &str| settings.get(key).map(String::as_str);
         let at: usize = get("at").and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut connection = self.open(at)?;
