@@ -61,6 +61,7 @@ pub mod otlp;
 pub mod port;
 pub mod principals;
 pub mod reply;
+mod rights;
 pub mod socket;
 pub mod system_nodes;
 pub mod throttle;

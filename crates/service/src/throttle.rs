@@ -20,8 +20,8 @@ use lockkeeper_core::{Principals, State};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::calls::resource_in;
 use crate::failure::Failure;
+use crate::rights::resource_in;
 
 /// Longest time for which a request waits for its turn.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use lockkeeper_api::Code;
 use lockkeeper_api::access::{
-    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, AccessRole, Grant, Resource, Right, Rule,
-    TokenInfo, WhoAmI,
+    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, AccessRole, Grant, Right, TokenInfo, WhoAmI,
 };
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
@@ -19,61 +18,12 @@ use crate::audit::{AuditEvent, AuthenticationMethod};
 use crate::failure::Failure;
 use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
 use crate::reply::{Answered, Reply};
+use crate::rights::{resource_in, rights_in, rule_in, rule_out};
 
 /// Digits of the hash of a token.
 const TOKEN_HASH_DIGITS: usize = 64;
 /// Longest life of a token: a hundred years.
 const MAX_TOKEN_TTL_S: u64 = 100 * 366 * 24 * 3_600;
-
-const RIGHTS: [(Right, Rights); 6] = [
-    (Right::Read, Rights::READ),
-    (Right::Acquire, Rights::ACQUIRE),
-    (Right::Write, Rights::WRITE),
-    (Right::Force, Rights::FORCE),
-    (Right::Admin, Rights::ADMIN),
-    (Right::Backup, Rights::BACKUP),
-];
-
-/// The resource as the state knows it.
-pub(crate) fn resource_in(resource: Resource) -> access::Resource {
-    match resource {
-        Resource::Locks => access::Resource::Locks,
-        Resource::Nodes => access::Resource::Nodes,
-        Resource::Gates => access::Resource::Gates,
-        Resource::Sessions => access::Resource::Sessions,
-        Resource::Cluster => access::Resource::Cluster,
-        Resource::Rates => access::Resource::Rates,
-    }
-}
-
-fn resource_out(resource: access::Resource) -> Resource {
-    match resource {
-        access::Resource::Locks => Resource::Locks,
-        access::Resource::Nodes => Resource::Nodes,
-        access::Resource::Gates => Resource::Gates,
-        access::Resource::Sessions => Resource::Sessions,
-        access::Resource::Cluster => Resource::Cluster,
-        access::Resource::Rates => Resource::Rates,
-    }
-}
-
-fn rights_in(rights: &[Right]) -> Rights {
-    let asked = RIGHTS.iter().filter(|(right, _)| rights.contains(right));
-    asked.fold(Rights::default(), |all, (_, bit)| all.and(*bit))
-}
-
-fn rule_out(rule: &access::Rule) -> Rule {
-    let held = RIGHTS.iter().filter(|(_, bit)| rule.rights.has_any(*bit));
-    Rule {
-        resource: resource_out(rule.resource),
-        prefix: rule.prefix.to_string(),
-        rights: held.map(|(right, _)| *right).collect(),
-    }
-}
-
-fn rule_in(rule: Rule) -> access::Rule {
-    access::Rule { resource: resource_in(rule.resource), prefix: rule.prefix.into(), rights: rights_in(&rule.rights) }
-}
 
 /// A token that a change makes.
 struct NewToken {
@@ -360,17 +310,6 @@ mod tests {
     use lockkeeper_core::{Batch, Command, Identity, NodeId, Origin, Term};
 
     use super::*;
-
-    #[test]
-    fn rules_are_the_same_inside_and_outside() {
-        use Resource::{Cluster, Gates, Locks, Nodes, Rates, Sessions};
-        for resource in [Locks, Nodes, Gates, Sessions, Cluster, Rates] {
-            let rights = vec![Right::Read, Right::Acquire, Right::Write, Right::Force, Right::Admin, Right::Backup];
-            let rule = Rule { resource, prefix: "p".into(), rights };
-            assert_eq!(rule_out(&rule_in(rule.clone())), rule);
-            assert_eq!(resource_in(resource).to_string(), resource.to_string());
-        }
-    }
 
     /// Access control may be disabled between the look at the state and the change, so that it is enforced at the look
     /// is no check of the change.

@@ -36,7 +36,6 @@ use crate::principals::names_in;
 use crate::reply::{Answered, Reply};
 use crate::throttle::{Turn, charges_of_call};
 
-pub(crate) use access::resource_in;
 pub use acquire::MAX_WAIT_MS;
 pub use nodes::MAX_CHILDREN;
 
