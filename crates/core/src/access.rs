@@ -13,9 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::acl::Principals;
 use crate::gate::GATES_ROOT;
 use crate::ids::Zxid;
-use crate::limits::MAX_ACCESS_NAME_BYTES;
+use crate::limits::{MAX_ACCESS_NAME_BYTES, NamespaceLimits};
 use crate::lock::LOCKS_ROOT;
-use crate::namespace::NamespaceLimits;
 use crate::path::NodePath;
 
 /// Scheme of the identity of a caller with a bearer token; the id is the hexadecimal SHA-256 of the token.

@@ -1,6 +1,8 @@
 //! The bounds on everything that comes from outside. The state refuses what exceeds them, even if the frontend let it
 //! pass.
 
+use serde::{Deserialize, Serialize};
+
 /// Longest path, in bytes.
 pub const MAX_PATH_BYTES: usize = 1024;
 /// Most batches of one node that may be in flight together; the state remembers the answers to as many.
@@ -80,3 +82,31 @@ pub const MAX_RATE_LIMIT: u32 = 10_000_000;
 pub const MAX_RATE_PER_MS: u64 = 366 * 24 * 3_600_000;
 /// Most requests for permits that one command carries.
 pub const MAX_TAKES_TOGETHER: usize = 1_024;
+
+/// Limits of a namespace; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceLimits {
+    /// Most sessions: those of the owner, and those of others that own something in the namespace.
+    pub sessions: Option<u64>,
+    /// Most lock requests in its queues, holders included.
+    pub lock_requests: Option<u64>,
+    /// Most nodes: gates, pending or done, and directories of locks included.
+    pub nodes: Option<u64>,
+    /// Most memory of its nodes, in bytes, as [`State::bytes`](crate::State::bytes) counts it.
+    pub bytes: Option<u64>,
+    /// Most requests a second at each node of the cluster. The frontends enforce it, not the state.
+    pub requests_per_s: Option<u64>,
+}
+
+impl NamespaceLimits {
+    /// Whether they are compared with what the namespace uses.
+    pub fn need_counts(&self) -> bool {
+        self.sessions.or(self.lock_requests).or(self.nodes).or(self.bytes).is_some()
+    }
+
+    /// The limits that are not.
+    #[must_use]
+    pub fn without_counts(&self) -> Self {
+        Self { requests_per_s: self.requests_per_s, ..Self::default() }
+    }
+}

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::Resource;
 use crate::ids::Zxid;
+pub(crate) use crate::limits::NamespaceLimits;
 use crate::path::NodePath;
 
 /// The namespace of a node; `None` for the root and for the service's own directories.
@@ -34,34 +35,6 @@ pub struct Namespace {
     pub limits: NamespaceLimits,
     /// The zxid of its last change.
     pub version: Zxid,
-}
-
-/// Limits of a namespace; `None` is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NamespaceLimits {
-    /// Most sessions: those of the owner, and those of others that own something in the namespace.
-    pub sessions: Option<u64>,
-    /// Most lock requests in its queues, holders included.
-    pub lock_requests: Option<u64>,
-    /// Most nodes: gates, pending or done, and directories of locks included.
-    pub nodes: Option<u64>,
-    /// Most memory of its nodes, in bytes, as [`State::bytes`](crate::State::bytes) counts it.
-    pub bytes: Option<u64>,
-    /// Most requests a second at each node of the cluster. The frontends enforce it, not the state.
-    pub requests_per_s: Option<u64>,
-}
-
-impl NamespaceLimits {
-    /// Whether they are compared with what the namespace uses.
-    pub fn need_counts(&self) -> bool {
-        self.sessions.or(self.lock_requests).or(self.nodes).or(self.bytes).is_some()
-    }
-
-    /// The limits that are not.
-    #[must_use]
-    pub fn without_counts(&self) -> Self {
-        Self { requests_per_s: self.requests_per_s, ..Self::default() }
-    }
 }
 
 /// What a namespace uses.
