@@ -1,13 +1,10 @@
 //! What a row of the table of calls (`calls.rs`) says.
 
 use crate::access::{Resource, Right};
-use crate::call::CallKind;
 
 /// A row.
 #[derive(Debug)]
 pub struct Row {
-    /// Which.
-    pub kind: CallKind,
     /// The name of the call in the JSON of a session stream.
     pub name: &'static str,
     /// The group.

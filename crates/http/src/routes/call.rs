@@ -21,8 +21,9 @@ use crate::extract::{Identified, Query, Reader, json_body, path_params};
 use crate::response::{HttpAnswer, HttpFailure};
 
 pub(super) fn router() -> Router<Arc<HttpContext>> {
-    CallKind::rows().fold(Router::new(), |router, row| {
-        let handler = move |State(http): State<Arc<HttpContext>>, request: Request| carry_out(row, http, request);
+    CallKind::ALL.iter().fold(Router::new(), |router, kind| {
+        let row = kind.row();
+        let handler = move |State(http): State<Arc<HttpContext>>, request: Request| carry_out(*kind, http, request);
         router.route(row.route, on(filter(row.method), handler))
     })
 }
@@ -36,7 +37,8 @@ fn filter(method: &str) -> MethodFilter {
     }
 }
 
-async fn carry_out(row: &'static Row, http: Arc<HttpContext>, request: Request) -> Result<HttpAnswer, HttpFailure> {
+async fn carry_out(kind: CallKind, http: Arc<HttpContext>, request: Request) -> Result<HttpAnswer, HttpFailure> {
+    let row = kind.row();
     let (mut parts, body) = request.into_parts();
     let path = path(row, &mut parts).await?;
     let scope = match row.rules.headers {
@@ -46,7 +48,7 @@ async fn carry_out(row: &'static Row, http: Arc<HttpContext>, request: Request) 
         }
     };
     let mut source = RequestSource { http: &http, path, request: Request::from_parts(parts, body) };
-    let call = row.kind.read(&mut source).await?;
+    let call = kind.read(&mut source).await?;
     // What is left of the request takes no room while the call waits.
     drop(source);
     Ok(scope.dispatch(call).await.into())

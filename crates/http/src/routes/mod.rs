@@ -107,7 +107,7 @@ fn documented() -> OpenApiRouter<Arc<HttpContext>> {
 /// The description of the API.
 pub(crate) fn document() -> serde_json::Value {
     let mut others = documented().into_openapi();
-    let calls: Vec<(&Row, Types)> = CallKind::rows().map(|row| (row, row.kind.types())).collect();
+    let calls: Vec<(&Row, Types)> = CallKind::ALL.iter().map(|kind| (kind.row(), kind.types())).collect();
     let schemas = &mut others.components.get_or_insert_default().schemas;
     schemas.extend(calls.iter().flat_map(|(_, types)| types.schemas.clone()));
     // A tree of strings: writing it does not fail.

@@ -94,7 +94,7 @@ impl Principal {
     /// Makes every call, and checks who may.
     async fn make_all(&self, node: &Running, shown: u64) {
         let mut rows: Vec<&Row> = CallKind::rows().collect();
-        rows.sort_by_key(|row| row.kind == CallKind::CloseSession);
+        rows.sort_by_key(|row| row.name == CallKind::CloseSession.row().name);
         for row in rows {
             let has_name = matches!(row.rules.needs, Needs::OneOf(_)) && !name_in(row.resource(), PREFIX).is_empty();
             let names: &[&str] = match has_name {
