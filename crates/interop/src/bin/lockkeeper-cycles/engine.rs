@@ -9,8 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkeeper_bench::LockClient;
 use lockkeeper_engines::{Lease, LockEngine, LockRequest};
+use tokio::sync::OnceCell;
 
-use crate::system::{Kind, MeasuredSystem};
+use crate::kind::Kind;
 
 #[allow(dead_code, reason = "an example, of which `open` is used")]
 #[path = "../../../../engines/examples/engine.rs"]
@@ -26,14 +27,19 @@ pub(crate) struct EngineClient {
 }
 
 impl EngineClient {
-    pub(crate) async fn open(system: &MeasuredSystem, lock: &str) -> Result<Self, String> {
-        let engine = system.engine.get_or_try_init(|| make(system)).await.map_err(|error| error.to_string())?.clone();
+    pub(crate) async fn open(
+        shared: &OnceCell<Arc<dyn LockEngine>>,
+        kind: Kind,
+        addresses: &[String],
+        lock: &str,
+    ) -> Result<Self, String> {
+        let engine = shared.get_or_try_init(|| make(kind, addresses)).await.map_err(|error| error.to_string())?.clone();
         Ok(Self { engine, request: LockRequest::new(lock).with_lease(LEASE), lease: None })
     }
 }
 
-async fn make(system: &MeasuredSystem) -> Result<Arc<dyn LockEngine>, example::Failure> {
-    let url = |address: &String| match system.kind {
+async fn make(kind: Kind, addresses: &[String]) -> Result<Arc<dyn LockEngine>, example::Failure> {
+    let url = |address: &String| match kind {
         Kind::EngineLockkeeper => format!("http://{address}"),
         Kind::EngineRedis | Kind::EngineRedlock => format!("redis://{address}"),
         Kind::EngineMysql | Kind::EngineMysqlGetLock => {
@@ -42,11 +48,11 @@ async fn make(system: &MeasuredSystem) -> Result<Arc<dyn LockEngine>, example::F
         Kind::EnginePostgres | Kind::EnginePostgresAdvisory => format!("postgres://lockkeeper@{address}/postgres"),
         _ => address.clone(),
     };
-    let addresses = match system.kind {
-        Kind::EngineZookeeper => vec![system.addresses.join(",")],
-        _ => system.addresses.iter().map(url).collect(),
+    let addresses = match kind {
+        Kind::EngineZookeeper => vec![addresses.join(",")],
+        _ => addresses.iter().map(url).collect(),
     };
-    example::open(&system.kind.to_string(), &addresses).await
+    example::open(&kind.to_string(), &addresses).await
 }
 
 #[async_trait]

@@ -8,6 +8,7 @@
 mod engine;
 mod etcd;
 mod etcd_messages;
+mod kind;
 mod redis;
 mod system;
 mod table;
@@ -24,7 +25,8 @@ use lockkeeper_bench::{charts, measure};
 use lockkeeper_client::{AccessToken, AccessTokenError, Tls, TlsError, TlsFiles};
 use serde::Serialize;
 
-use system::{Kind, MeasuredSystem, name_of};
+use kind::{Kind, name_of};
+use system::MeasuredSystem;
 use table::{Limits, PointFigures, Row};
 
 /// Measures cycles of acquire and release against several systems, side by side.

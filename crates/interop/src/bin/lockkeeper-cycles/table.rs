@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use lockkeeper_bench::{ClientResult, Figures, Latency, Locks, Measurement, Workload};
 use serde::Serialize;
 
-use crate::system::{Kind, name_of};
+use crate::kind::{Kind, name_of};
 
 /// Each client's cycles in a round, on average, from which on latencies count.
 const TURNS: u64 = 2;
