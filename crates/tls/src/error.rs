@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use rustls::{AlertDescription, CertificateError};
 
-use crate::files::MAX_FILE_BYTES;
+/// Largest file of certificates or of a key.
+pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Why a certificate, a key or an authority cannot be used. One line each.
 #[derive(Debug, thiserror::Error)]

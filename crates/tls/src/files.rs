@@ -12,11 +12,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, RootCertStore};
 
 use crate::certificate::{is_authority, validity};
-use crate::error::TlsError;
+use crate::error::{MAX_FILE_BYTES, TlsError};
 use crate::{TlsFiles, provider};
-
-/// Largest file of certificates or of a key.
-pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     let mut bytes = Vec::new();

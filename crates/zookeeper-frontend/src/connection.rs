@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use lockkeeper_core::{AccessOp, Actor, Refusal, State};
-use lockkeeper_node::{At, Consistency, Credential, NodeError};
+use lockkeeper_node::{At, Consistency, NodeError};
 use lockkeeper_service::audit::{AuthenticationMethod, Requester};
 use lockkeeper_service::bounds::Room;
 use lockkeeper_service::principals::prove_certificate;
@@ -649,10 +649,4 @@ fn not_accepted(error: &NodeError) -> &'static str {
         NodeError::Overloaded { .. } => "this node was overloaded",
         _ => "this node cannot accept changes at the moment",
     }
-}
-
-/// The credential that a session id and its password stand for.
-pub(super) fn credential(session_id: i64, password: &[u8]) -> Option<Credential> {
-    let secret = <[u8; 16]>::try_from(password).ok()?;
-    Some(Credential { session: lockkeeper_core::SessionId(session_id.cast_unsigned()), secret })
 }

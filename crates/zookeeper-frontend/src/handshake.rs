@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::{Refusal, Zxid};
+use lockkeeper_core::{Refusal, SessionId, Zxid};
 use lockkeeper_node::{Credential, NodeError};
 use lockkeeper_service::audit::{AuthenticationMethod, Requester};
 use lockkeeper_zookeeper::{ConnectRequest, ConnectResponse};
 use tokio::time::timeout;
 
-use super::connection::credential;
 use super::connection_handle::{AttachedSession, ConnectionHandle};
 use super::frontend::Frontend;
 use super::metrics::Counts;
@@ -102,6 +101,12 @@ async fn resume(frontend: &Frontend, id: i64, password: &[u8]) -> Result<(Creden
     let session =
         AttachedSession { id: credential.session, attachment: attached.attachment, timeout_ms: attached.timeout_ms };
     Ok((credential, session))
+}
+
+/// The credential that a session id and its password stand for.
+fn credential(session_id: i64, password: &[u8]) -> Option<Credential> {
+    let secret = <[u8; 16]>::try_from(password).ok()?;
+    Some(Credential { session: SessionId(session_id.cast_unsigned()), secret })
 }
 
 /// Clamps the requested timeout to the allowed range.
