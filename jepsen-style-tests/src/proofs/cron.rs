@@ -17,8 +17,8 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use tokio::time::sleep;
 
-use self::fleet::{Fleet, TickHistory};
-use self::judge::{CronTally, JobFault, Policy, Rules, Run};
+use self::fleet::{Fleet, Run, TickHistory};
+use self::judge::{CronTally, JobFault, Policy, Rules};
 use crate::process::Process;
 use crate::proofs::prelude::*;
 use crate::record::wall_ms;

@@ -18,6 +18,7 @@ use self::systems::{Fault, SYSTEMS, System, SystemKind};
 use self::workload::{EngineTrial, TrialResult};
 use crate::proofs::prelude::*;
 
+const LOCK: &str = "engines/number";
 /// The lease of the clients.
 const LEASE: Duration = Duration::from_secs(2);
 /// The lease of the slow holder: its first renewal, which may tell it of a loss, comes after a third of it.

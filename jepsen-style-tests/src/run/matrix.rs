@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use crate::cluster::Options;
+use crate::nemesis;
 use crate::report::matrix::{Cell, CellResult, Matrix, Ran};
 use crate::report::{self, Outcome};
 use crate::verdict::{Failed, OrFailed as _, cannot_run};
@@ -21,7 +22,7 @@ use crate::verdict::{Failed, OrFailed as _, cannot_run};
 use super::plan::Manner;
 use super::programs::Programs;
 use super::screen::Screen;
-use super::settings::{self, Settings};
+use super::settings::{self, Arguments, Settings};
 use super::{RunEnd, provenance, test_bed};
 
 /// Time under load in each cell: one turn of its fault, longer than the sessions live, between two calm phases.
@@ -49,6 +50,36 @@ pub struct MatrixPlan {
     pub jobs: usize,
     /// What does it again.
     pub command: String,
+}
+
+impl Arguments {
+    /// The table that was asked for, like these runs. Without names it has all of them.
+    pub fn matrix_plan(&self, runs: &[Settings]) -> Result<MatrixPlan, String> {
+        let like = runs.first().ok_or("there is no workload")?;
+        let all = ["all".to_owned()];
+        let given = |of: &[String], left_out: &str| if of == [left_out] { all.to_vec() } else { of.to_vec() };
+        let workloads = settings::workloads(&given(&self.workload, "fenced-lock"))?;
+        let (mut nemeses, _) = settings::nemeses(&given(&self.nemesis, "all"))?;
+        if given(&self.nemesis, "all").iter().any(|name| name == "all" || name == "none") {
+            nemeses.insert(0, "none".into());
+        }
+        let all_asked = given(&self.nemesis, "all").iter().any(|name| name == "all");
+        let excluded: &[&str] = if self.slice && self.nodes < 5 && all_asked { &nemesis::NEED_FIVE_NODES } else { &[] };
+        let minutes = self.minutes.unwrap_or(if self.slice { 10 } else { 120 });
+        let kind = if self.slice { "--slice" } else { "--matrix" };
+        let command =
+            format!("scripts/jepsen {kind} --nodes {} --net {} --seed {}", self.nodes, self.net.name(), like.seed);
+        Ok(MatrixPlan {
+            like: Settings { time: CELL_TIME, ..like.clone() },
+            workloads,
+            nemeses,
+            slice: self.slice,
+            excluded: excluded.to_vec(),
+            within: Duration::from_secs(minutes * 60),
+            jobs: usize::from(self.jobs),
+            command,
+        })
+    }
 }
 
 /// Cells that no slice leaves out: what shows that the faults do harm where nothing is done against it, power loss, and

@@ -8,7 +8,6 @@ use clap::{Parser, ValueEnum};
 use crate::nemesis::{self, Nemesis};
 use crate::workload::{self, Workload};
 
-use super::matrix;
 use super::plan::Manner;
 
 /// Timeout of the clients' sessions: every fault is on for longer.
@@ -177,36 +176,6 @@ impl Arguments {
             ttl: TTL,
         };
         Ok(workloads.iter().map(settings).collect())
-    }
-}
-
-impl Arguments {
-    /// The table that was asked for, like these runs. Without names it has all of them.
-    pub fn matrix_plan(&self, runs: &[Settings]) -> Result<matrix::MatrixPlan, String> {
-        let like = runs.first().ok_or("there is no workload")?;
-        let all = ["all".to_owned()];
-        let given = |of: &[String], left_out: &str| if of == [left_out] { all.to_vec() } else { of.to_vec() };
-        let workloads = workloads(&given(&self.workload, "fenced-lock"))?;
-        let (mut nemeses, _) = nemeses(&given(&self.nemesis, "all"))?;
-        if given(&self.nemesis, "all").iter().any(|name| name == "all" || name == "none") {
-            nemeses.insert(0, "none".into());
-        }
-        let all_asked = given(&self.nemesis, "all").iter().any(|name| name == "all");
-        let excluded: &[&str] = if self.slice && self.nodes < 5 && all_asked { &nemesis::NEED_FIVE_NODES } else { &[] };
-        let minutes = self.minutes.unwrap_or(if self.slice { 10 } else { 120 });
-        let kind = if self.slice { "--slice" } else { "--matrix" };
-        let command =
-            format!("scripts/jepsen {kind} --nodes {} --net {} --seed {}", self.nodes, self.net.name(), like.seed);
-        Ok(matrix::MatrixPlan {
-            like: Settings { time: matrix::CELL_TIME, ..like.clone() },
-            workloads,
-            nemeses,
-            slice: self.slice,
-            excluded: excluded.to_vec(),
-            within: Duration::from_secs(minutes * 60),
-            jobs: usize::from(self.jobs),
-            command,
-        })
     }
 }
 

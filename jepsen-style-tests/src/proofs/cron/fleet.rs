@@ -6,7 +6,6 @@ use std::process::Command;
 use lockkeeper_checkers::skip::has_programs;
 use lockkeeper_client::recipes::{EndedTick, OpenTick, ScheduleState, Tick, TickOutcome};
 
-use super::judge::Run;
 use crate::process::Process;
 use crate::proofs::prelude::*;
 
@@ -152,6 +151,25 @@ fn started(tick: &str, token: &str, [at_ms, clock_s, number, worker, attempt]: [
         worker: worker.parse().ok()?,
         attempt: attempt.parse().ok()?,
     })
+}
+
+/// One run of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) tick: Tick,
+    pub(super) token: u64,
+    /// By the machine's clock.
+    pub(super) started_ms: u64,
+    pub(super) ended_ms: Option<u64>,
+    /// When it gave the latest sign of life.
+    pub(super) last_seen_ms: u64,
+    /// The worker's clock against the machine's.
+    pub(super) clock_off_s: i64,
+    /// Which worker of the fleet.
+    pub(super) number: usize,
+    /// Its pid.
+    pub(super) worker: i32,
+    pub(super) attempt: u32,
 }
 
 /// All that the schedule's node has ever said.

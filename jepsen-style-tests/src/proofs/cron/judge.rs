@@ -4,31 +4,12 @@
 
 use lockkeeper_client::recipes::{EndedTick, Overlap, Tick, TickOutcome};
 
-use super::fleet::{TTL_MS, TickHistory};
+use super::fleet::{Run, TTL_MS, TickHistory};
 
 /// How far the replicated clock may be ahead of the machine's: it is never put forward while the cluster runs.
 const AHEAD_MS: u64 = 100;
 /// How much earlier than the cluster's clock a worker may take the time to be when it records the end of a tick.
 const BEHIND_MS: u64 = 500;
-
-/// One run of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) tick: Tick,
-    pub(super) token: u64,
-    /// By the machine's clock.
-    pub(super) started_ms: u64,
-    pub(super) ended_ms: Option<u64>,
-    /// When it gave the latest sign of life.
-    pub(super) last_seen_ms: u64,
-    /// The worker's clock against the machine's.
-    pub(super) clock_off_s: i64,
-    /// Which worker of the fleet.
-    pub(super) number: usize,
-    /// Its pid.
-    pub(super) worker: i32,
-    pub(super) attempt: u32,
-}
 
 /// A worker that was killed or stopped while it did the tick with that token.
 #[derive(Clone, Copy, Debug)]

@@ -11,8 +11,7 @@ use lockkeeper_engines::{LockEngine, LockkeeperEngine};
 use lockkeeper_engines_contract::Subject;
 use tokio::time::sleep;
 
-use super::workload::LOCK;
-use super::{LEASE, SLOW_LEASE, databases};
+use super::{LEASE, LOCK, SLOW_LEASE, databases};
 use crate::postgres;
 use crate::proofs::prelude::*;
 use crate::servers::mariadb;

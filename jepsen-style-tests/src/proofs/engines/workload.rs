@@ -6,13 +6,12 @@ use lockkeeper_engines::{EngineError, Guard, LockEngine, LockRequest, Wait, lock
 use tokio::time::{Instant, sleep, timeout};
 
 use super::systems::{Fault, System};
-use super::{LEASE, SLOW_LEASE};
+use super::{LEASE, LOCK, SLOW_LEASE};
 use crate::proofs::prelude::*;
 
 const CLIENTS: usize = 8;
 /// Between the reading and the writing of a number, as a call to another machine would take.
 const WORK: Duration = Duration::from_millis(1);
-pub(super) const LOCK: &str = "engines/number";
 /// After the fault is over, the trial goes on until so many more grants, or this long.
 const GRANTS_AFTER: usize = 20;
 const RECOVERED_WITHIN: Duration = Duration::from_secs(60);

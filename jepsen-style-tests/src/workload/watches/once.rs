@@ -9,10 +9,9 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use zookeeper_client::{Client, Error, EventType, OneshotWatcher};
 
-use super::zookeeper::renewed;
 use super::{NODES, PARTS, part};
 use crate::workload::prelude::*;
-use crate::workload::zookeeper::visit::zxid;
+use crate::workload::zookeeper::visit::{Leave, Visit, zxid};
 
 /// Told: [`Revealed`].
 pub(super) const REVEALED: &str = "revealed";
@@ -83,6 +82,17 @@ pub(super) enum WatchEventType {
 
 /// So many watches at a time, on one connection: some are there whenever it breaks.
 const AT_A_TIME: u64 = 8;
+
+/// A session to begin with, or the same while it lives.
+pub(super) async fn renewed(kit: &mut ClientKit, visit: Option<Visit>) -> Option<Visit> {
+    match visit.filter(|visit| !visit.is_over()) {
+        Some(visit) => Some(visit),
+        None => {
+            let nodes = kit.context.zookeepers.clone();
+            Visit::begin(kit, &nodes, Leave::Closes).await
+        }
+    }
+}
 
 /// Watches one node after the other until nobody writes any more, and looks once more.
 pub(super) async fn follow(context: ClientContext, written: CancellationToken) -> Result<(), String> {

@@ -10,7 +10,7 @@ use zookeeper_client::{AddWatchMode, Client, Error, EventType, MultiWriteError, 
 use super::{BEGUN, Begins, CHANGE, ENDED, Ends, NodeChange, ROOT, SEEN, Sees, WatchedChange, check, once, some_part};
 use crate::workload::client_kit::end;
 use crate::workload::prelude::*;
-use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, set_at, sure_multi, zxid};
+use crate::workload::zookeeper::visit::{PERSISTENT, Visit, set_at, sure_multi, zxid};
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);
@@ -61,17 +61,6 @@ impl Workload for ZooKeeperWatchesWorkload {
     }
 }
 
-/// A session to begin with, or the same while it lives.
-pub(super) async fn renewed(kit: &mut ClientKit, visit: Option<Visit>) -> Option<Visit> {
-    match visit.filter(|visit| !visit.is_over()) {
-        Some(visit) => Some(visit),
-        None => {
-            let nodes = kit.context.zookeepers.clone();
-            Visit::begin(kit, &nodes, Leave::Closes).await
-        }
-    }
-}
-
 /// Makes a node that is this client's alone, for writes that say at which zxid they were.
 async fn own(kit: &mut ClientKit, client: &Client, path: &str) -> Option<()> {
     loop {
@@ -85,7 +74,7 @@ async fn own(kit: &mut ClientKit, client: &Client, path: &str) -> Option<()> {
 
 /// Changes one or several nodes, and one of its own with them, which tells the zxid.
 async fn change(kit: &mut ClientKit, visit: Option<Visit>) -> Option<Visit> {
-    let visit = renewed(kit, visit).await?;
+    let visit = once::renewed(kit, visit).await?;
     let mark = format!("{ROOT}/c{}", kit.context.client);
     own(kit, &visit.client, &mark).await?;
     let mut effects = super::some_effects(kit);
@@ -123,7 +112,7 @@ async fn watch_all(context: ClientContext, written: CancellationToken) -> Result
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             break;
         }
-        let begun = tokio::time::timeout(CATCH_UP, renewed(&mut lasting, visit.take())).await;
+        let begun = tokio::time::timeout(CATCH_UP, once::renewed(&mut lasting, visit.take())).await;
         let Ok(Some(here)) = begun else { continue };
         number += 1;
         let path = some_part(&mut kit);
