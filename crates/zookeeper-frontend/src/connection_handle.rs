@@ -13,9 +13,9 @@ use lockkeeper_service::principals::from_address;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::frontend::Settings;
 use super::metrics::LastReply;
 use super::outbox::Outbox;
+use super::settings::Settings;
 use super::watches::ConnectionId;
 
 /// The session that a connection serves.

@@ -8,14 +8,12 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lockkeeper_core::{Event, NodeEventKind, NodePath, SessionEnd, SessionId, State, Zxid};
 use lockkeeper_node::{Node, Observer, network_of};
 use lockkeeper_service::audit::Audit;
-use lockkeeper_service::budget::{Budget, give_back};
-use lockkeeper_service::principals::SuperUser;
-use lockkeeper_service::throttle::Throttle;
+use lockkeeper_service::budget::give_back;
 use lockkeeper_zookeeper::WatcherEvent;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -23,43 +21,10 @@ use tokio::sync::Semaphore;
 use super::connection_handle::{AttachedSession, ConnectionHandle};
 use super::metrics::{Counts, Latency};
 use super::outbox::Close;
+use super::settings::Settings;
 use super::system_nodes::{CONFIG, SystemNodes};
 use super::values::zxid;
-use super::watches::{ConnectionId, WatchLimits, WatchTable, event_type};
-
-/// Limits and options from the configuration.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    /// Unit of session timeouts, which are between 2 and 20 ticks.
-    pub(super) tick: Duration,
-    /// Unanswered requests per connection.
-    pub(super) outstanding: usize,
-    /// ConnectionTable per address; 0 means no limit.
-    pub(super) connections_per_address: usize,
-    /// Longest frame.
-    pub(super) max_frame_bytes: usize,
-    /// Bytes that one client may leave unread.
-    pub(super) max_unread_bytes: usize,
-    /// Bytes of incomplete requests and of unread replies, over all clients of the node.
-    pub(super) request_bytes: Arc<Budget>,
-    pub(super) reply_bytes: Arc<Budget>,
-    /// Watches in all and per connection.
-    pub(super) watches: WatchLimits,
-    /// A client that reads nothing for this long is disconnected.
-    pub(super) write_timeout: Duration,
-    /// The connection is closed when a request has waited this long for its reply.
-    pub(super) request_timeout: Duration,
-    /// Reads see every change that was acknowledged to any client before them.
-    pub(super) linearizable_reads: bool,
-    /// The digest of the `super` user.
-    pub(super) super_user: SuperUser,
-    /// Shared with the other listeners.
-    pub(super) throttle: Arc<Throttle>,
-    /// Whether these clients may delete lock requests of other sessions.
-    pub(super) may_force: bool,
-    /// Four-letter commands that are answered.
-    pub(super) commands: Vec<String>,
-}
+use super::watches::{ConnectionId, WatchTable, event_type};
 
 /// Watches of a closed connection that are removed under one hold of the lock.
 const REMOVE_BATCH: usize = 1_000;
@@ -87,7 +52,7 @@ pub(super) struct Frontend {
 struct ConnectionTable {
     all: HashMap<ConnectionId, Arc<ConnectionHandle>>,
     by_session: HashMap<SessionId, ConnectionId>,
-    /// ConnectionTable per network, as for all shares.
+    /// Connections per network, as for all shares.
     by_address: HashMap<IpAddr, usize>,
 }
 

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use lockkeeper_config::{Checked, Config};
@@ -19,7 +18,6 @@ use lockkeeper_consensus::MemberAddresses;
 use lockkeeper_node::Node;
 use lockkeeper_service::admission::Admission;
 use lockkeeper_service::audit::Audit;
-use lockkeeper_service::principals::SuperUser;
 use lockkeeper_service::tls::TlsListener;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -40,15 +38,16 @@ mod outbox;
 mod ports;
 mod reads;
 mod set_watches;
+mod settings;
 mod system_nodes;
 mod throttle;
 mod values;
 mod watches;
 
-use frontend::{Frontend, Settings};
+use frontend::Frontend;
 pub use ports::ZooKeeperPorts;
+use settings::Settings;
 use system_nodes::SystemNodes;
-use watches::WatchLimits;
 
 /// Serves at most `most` ZooKeeper clients at a time until `finish` is cancelled, then returns the connections still
 /// open.
@@ -60,7 +59,7 @@ pub fn serve(
     most: usize,
     finish: CancellationToken,
 ) -> impl Future<Output = JoinSet<()>> + Send + 'static {
-    let frontend = Frontend::new(node.clone(), audit.clone(), settings(config, admission));
+    let frontend = Frontend::new(node.clone(), audit.clone(), Settings::new(config, admission));
     let addresses = checked.zookeeper_clients.clone();
     async move {
         let following = follow_membership(frontend.clone(), addresses);
@@ -86,30 +85,6 @@ fn joined(listeners: Vec<JoinSet<()>>) -> JoinSet<()> {
     }
     all
 }
-
-fn settings(config: &Config, admission: &Admission) -> Settings {
-    let zookeeper = &config.zookeeper;
-    Settings {
-        tick: Duration::from_millis(zookeeper.tick_ms.into()),
-        outstanding: zookeeper.outstanding_requests,
-        connections_per_address: zookeeper.connections_per_address,
-        max_frame_bytes: zookeeper.max_frame_bytes,
-        max_unread_bytes: zookeeper.max_unread_bytes,
-        request_bytes: admission.request_bytes.clone(),
-        reply_bytes: admission.reply_bytes.clone(),
-        watches: WatchLimits { total: zookeeper.watches, per_connection: zookeeper.watches_per_connection },
-        write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
-        request_timeout: REQUEST_TIMEOUT,
-        linearizable_reads: zookeeper.linearizable_reads,
-        super_user: SuperUser::new(&config.admin),
-        throttle: admission.throttle.clone(),
-        may_force: config.admin.allow_force_release,
-        commands: zookeeper.words.clone(),
-    }
-}
-
-/// A client whose change is not answered in this time is disconnected, so that it tries another node.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Keeps `/zookeeper/config` and the time of leading up to date.
 async fn follow_membership(frontend: Arc<Frontend>, addresses: BTreeMap<u64, String>) {

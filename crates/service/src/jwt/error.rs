@@ -1,6 +1,7 @@
 //! Why a JWT proves nothing. The text names the cause, and nothing of the token.
 
-use super::verify::MAX_TOKEN_BYTES;
+/// Largest JWT, in bytes.
+pub(super) const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,9 +8,9 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
 
-use super::error::JwtError;
+use super::error::{JwtError, MAX_TOKEN_BYTES};
 use super::keys::KeySet;
-use super::verify::{MAX_TOKEN_BYTES, Verified, verify};
+use super::verify::{Verified, verify};
 
 const NOW: u64 = 1_700_000_000;
 

@@ -11,11 +11,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::error::JwtError;
+use super::error::{JwtError, MAX_TOKEN_BYTES};
 use super::keys::{Key, KeySet};
-
-/// Largest JWT, in bytes.
-pub(super) const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// What a JWT proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
