@@ -223,7 +223,12 @@ impl Model for LockModel {
     }
 
     fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
-        Some(Self { tokens: Tokens::of(operations)?, ..self.clone() })
+        let certain = operations.iter().filter(|operation| operation.must_take_place());
+        let grants = certain.filter_map(|operation| match (operation.input, operation.output) {
+            (LockAsk::Acquire { owner, .. }, Some(LockAnswer::Granted { token })) => Some((owner, token)),
+            _ => None,
+        });
+        Some(Self { tokens: Tokens::of(grants)?, ..self.clone() })
     }
 
     fn weight(&self, state: &LockState) -> usize {

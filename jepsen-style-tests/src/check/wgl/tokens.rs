@@ -4,9 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use super::OperationOf;
-use super::lock::{LockAnswer, LockAsk, LockModel};
-
 /// Of one lock. Without any, every rising token will do, and a session may end at any time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
@@ -17,17 +14,13 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Those of the grants that certainly took place. None if there are none.
-    pub(super) fn of(operations: &[OperationOf<LockModel>]) -> Option<Self> {
+    /// Those of the grants that certainly took place, each with its owner. None if there are none.
+    pub(super) fn of(grants: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
         let mut tokens = Self::default();
-        for operation in operations.iter().filter(|operation| operation.must_take_place()) {
-            if let (LockAsk::Acquire { owner, .. }, Some(LockAnswer::Granted { token })) =
-                (operation.input, operation.output)
-            {
-                tokens.told.push(token);
-                let last = tokens.last_of.entry(owner).or_default();
-                *last = (*last).max(token);
-            }
+        for (owner, token) in grants {
+            tokens.told.push(token);
+            let last = tokens.last_of.entry(owner).or_default();
+            *last = (*last).max(token);
         }
         tokens.told.sort_unstable();
         (!tokens.told.is_empty()).then_some(tokens)
