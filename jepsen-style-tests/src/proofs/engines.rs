@@ -9,12 +9,14 @@
 //! Redlock are the control: the faults that break them must show two holders, or the workload could not see any.
 
 mod databases;
+mod fault;
 mod systems;
 mod workload;
 
 use lockkeeper_engines::{Capabilities, Capability};
 
-use self::systems::{Fault, SYSTEMS, System, SystemKind};
+use self::fault::{Fault, System};
+use self::systems::{SYSTEMS, SystemKind};
 use self::workload::{EngineTrial, TrialResult};
 use crate::proofs::prelude::*;
 

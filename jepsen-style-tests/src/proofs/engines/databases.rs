@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use lockkeeper_engines_contract::Subject;
 
-use super::systems::{Fault, System, cannot, spent};
+use super::fault::{Fault, System, cannot, spent};
 use crate::postgres::{self, Postgres};
 use crate::proofs::prelude::*;
 use crate::servers::mariadb::MariaDb;

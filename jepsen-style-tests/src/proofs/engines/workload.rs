@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use lockkeeper_engines::{EngineError, Guard, LockEngine, LockRequest, Wait, lock};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::systems::{Fault, System};
+use super::fault::{Fault, System};
 use super::{LEASE, LOCK, SLOW_LEASE};
 use crate::proofs::prelude::*;
 
