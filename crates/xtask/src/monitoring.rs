@@ -123,11 +123,11 @@ mod tests {
 
     #[test]
     fn a_histogram_is_named_by_its_series_in_expressions() {
-        let table = "        counter(\"lockkeeper_a_total\", Count, \"\"),\n        gauge(\"lockkeeper_b\", Count, \"\"),\n        \
-                     histogram(\"lockkeeper_c\", Count, \"\"),";
+        let rows = ["counter(\"lockkeeper_a_total\"", "gauge(\"lockkeeper_b\"", "histogram(\"lockkeeper_c\""];
+        let table = rows.map(|row| format!("        {row}, Count, \"\"),\n")).concat();
         let tree = Tree::of(&[
             ("crates/a/src/b.rs", CODE),
-            (TABLE, table),
+            (TABLE, &table),
             (DASHBOARD, "\"expr\": \"lockkeeper_a_total + lockkeeper_c_sum\"\nlockkeeper_c"),
             (PAGE, "`lockkeeper_c` and `lockkeeper_`b\nlockkeeper_d"),
         ]);
