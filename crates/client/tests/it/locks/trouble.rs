@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use lockkeeper_client::api::locks::Acquire;
-use lockkeeper_client::{Error, Guard, Session, Transport};
+use lockkeeper_client::{Client, Error, Guard, Options, Session, SessionOptions, Transport};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::TRANSPORTS;
 use crate::test_cluster::{SOON, TestCluster, soon};
-use crate::wire::Wire;
+use crate::wire::{Wire, impatient};
 
 /// A session over a wire that then swallows what the node says.
 async fn session_over_muted_wire(cluster: &TestCluster, transport: Transport) -> (Wire, Session) {
@@ -197,11 +197,16 @@ fn wait(session: &Session) -> JoinHandle<Result<Guard, Error>> {
     tokio::spawn(async move { lock.lock().await })
 }
 
-/// Each node goes down and comes back while one holds and others wait.
+/// Each node goes down and comes back while one holds and others wait; then all of them do at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_outlive_every_node_in_turn() {
     let mut setting = TestCluster::of(3).await;
-    let (one, other) = (setting.session().await, setting.session_over(Transport::Http).await);
+    // Longer than the nodes are away.
+    let opened = async |transport: Transport| {
+        let options = SessionOptions { timeout: Duration::from_secs(30), transport, ..SessionOptions::default() };
+        Session::open(&setting.client, &options).await.unwrap()
+    };
+    let (one, other) = (opened(Transport::Stream).await, opened(Transport::Http).await);
     let held = one.lock("a").lock().await.unwrap();
     let second = wait(&other);
     setting.until("a", 1, 1).await;
@@ -212,6 +217,16 @@ async fn holders_and_waiters_outlive_every_node_in_turn() {
         setting.until("a", 1, 2).await;
         setting.cluster.restart(node).await.unwrap();
     }
+    for node in 1..=3 {
+        setting.cluster.stop(node).await.unwrap();
+    }
+    // The first one runs from here on, and is ready only with another.
+    let alone = timeout(Duration::from_millis(100), setting.cluster.restart(1)).await;
+    assert!(alone.is_err(), "{alone:?}");
+    for node in [2, 3] {
+        setting.cluster.restart(node).await.unwrap();
+    }
+    setting.until("a", 1, 2).await;
     assert!(!held.is_lost());
     let first_token = held.token();
     held.release().await.unwrap();
@@ -222,4 +237,88 @@ async fn holders_and_waiters_outlive_every_node_in_turn() {
     assert!(first_token < second_token && second_token < guard.token(), "in the order in which they asked");
     guard.release().await.unwrap();
     setting.until("a", 0, 0).await;
+}
+
+/// Without a cluster for longer than the session can be trusted. One who waits is told as well.
+#[tokio::test]
+async fn a_holder_without_a_cluster_is_told_in_time() {
+    let mut setting = TestCluster::new().await;
+    for transport in TRANSPORTS {
+        let client = Client::new(setting.cluster.endpoints(), impatient()).unwrap();
+        let options = SessionOptions { timeout: Duration::from_millis(1_500), transport, ..SessionOptions::default() };
+        let session = Session::open(&client, &options).await.unwrap();
+        let guard = session.lock("a").lock().await.unwrap();
+        let waiter = Session::open(&client, &options).await.unwrap();
+        let waiting = wait(&waiter);
+        setting.until("a", 1, 1).await;
+        setting.cluster.stop(1).await.unwrap();
+        let began = Instant::now();
+        let stopped = guard.run(std::future::pending::<()>());
+        assert!(matches!(soon(stopped).await, Err(Error::Lost(_))), "{transport:?}");
+        assert!(began.elapsed() < Duration::from_millis(1_500), "{transport:?}: told too late");
+        assert!(matches!(session.lock("b").lock().await, Err(Error::Lost(_))), "{transport:?}");
+        let waited = soon(waiting).await.unwrap();
+        assert!(matches!(waited, Err(Error::Lost(_))), "{transport:?}: {waited:?}");
+        setting.cluster.restart(1).await.unwrap();
+        drop(guard);
+        setting.until("a", 0, 0).await;
+    }
+}
+
+/// The endpoint of the leader, as node 1 knows it.
+async fn leader_endpoint(cluster: &TestCluster) -> String {
+    leader_endpoint_but(cluster, "").await
+}
+
+/// The same once it is another one.
+async fn leader_endpoint_but(cluster: &TestCluster, before: &str) -> String {
+    let give_up_at = Instant::now() + SOON;
+    loop {
+        let status = cluster.client.status_of(&cluster.client.endpoints()[0], false, SOON).await;
+        if let Some(leader) = status.unwrap().leader {
+            let endpoint = cluster.cluster.endpoints()[usize::try_from(leader).unwrap() - 1].clone();
+            if endpoint != before {
+                return endpoint;
+            }
+        }
+        assert!(Instant::now() < give_up_at, "no leader");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_follows_the_leader_with_its_lock_and_its_place() {
+    let setting = TestCluster::of(3).await;
+    // Another endpoint is asked when the first is silent for half a second.
+    let options = SessionOptions { timeout: Duration::from_secs(6), ..SessionOptions::default() };
+    let opened = || {
+        let client = Client::new(setting.cluster.endpoints(), Options::default()).unwrap();
+        let options = &options;
+        async move { Session::open(&client, options).await.unwrap() }
+    };
+    let (holder, waiter, last) = (opened().await, opened().await, opened().await);
+    let first = leader_endpoint(&setting).await;
+    let guard = holder.lock("a").lock().await.unwrap();
+    let waiting = wait(&waiter);
+    setting.until("a", 1, 1).await;
+    let waiting_last = wait(&last);
+    setting.until("a", 1, 2).await;
+
+    setting.client.transfer_leadership(None).await.unwrap();
+    leader_endpoint_but(&setting, &first).await;
+    // A stream that has moved already moves again after half a minute.
+    let give_up_at = Instant::now() + Duration::from_secs(60);
+    for session in [&holder, &waiter, &last] {
+        while session.client().preferred().as_str() != leader_endpoint(&setting).await {
+            assert!(Instant::now() < give_up_at, "the session has not moved");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(!guard.is_lost());
+    let token = guard.token();
+    guard.release().await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.token() > token && !waiting_last.is_finished());
+    next.release().await.unwrap();
+    soon(waiting_last).await.unwrap().unwrap().release().await.unwrap();
 }
