@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_client::api::Code;
 use lockkeeper_client::locks::{Guard, Lock};
-use lockkeeper_client::{Error, Session, Transport};
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, Transport};
 use tokio::time::{Instant, timeout};
 
 use super::TRANSPORTS;
@@ -223,7 +223,9 @@ fn guards_may_be_dropped_anywhere() {
     let setting = cluster.block_on(TestCluster::new());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (session, outside): (Session, Guard) = runtime.block_on(async {
-        let session = setting.session().await;
+        let client = Client::new(setting.cluster.endpoints(), Options::default()).unwrap();
+        let options = SessionOptions { timeout: Duration::from_secs(1), ..SessionOptions::default() };
+        let session = Session::open(&client, &options).await.unwrap();
         let guard = session.lock("outside").lock().await.unwrap();
         (session, guard)
     });
@@ -238,4 +240,6 @@ fn guards_may_be_dropped_anywhere() {
     runtime.shutdown_background();
     drop(lock);
     drop(session);
+    // Whether it was given back or ended with the session.
+    cluster.block_on(setting.until("inside", 0, 0));
 }
