@@ -14,5 +14,6 @@ mod fronts;
 mod hostile;
 mod listener;
 mod memory_network;
+mod rollback;
 mod tls;
 mod transport;
