@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::access::{enable, principal};
 use crate::audit::{records, with_file};
-use crate::harness::{Cluster, Got, Running};
+use crate::harness::{Cluster, Got, Running, eventually};
 
 async fn begin(node: &Running, credential: Option<&str>, body: Value) -> Got {
     node.post("/v1/gates/pay/42/begin", credential, body).await
@@ -60,6 +60,24 @@ async fn an_operation_is_run_once_and_its_result_is_kept() {
         let wanted = format!("lockkeeper_gate_outcomes_total{{outcome=\"{outcome}\"}}");
         assert!(figures.contains(&wanted), "{wanted}");
     }
+}
+
+#[tokio::test]
+async fn a_beginning_whose_time_is_over_gives_way_and_finishes_nothing() {
+    let node = Cluster::start(1).await;
+    let late = proceeds(&begin(&node, None, json!({ "fingerprint": "f", "pending_ms": 50 })).await);
+    let mut next = 0;
+    eventually("another to proceed", async || {
+        let got = begin(&node, None, json!({ "fingerprint": "f" })).await;
+        if let Gate::Proceed { token, .. } = got.json::<GateView>().gate {
+            next = token;
+        }
+        next > 0
+    })
+    .await;
+    assert!(next > late, "{next} after {late}");
+    node.post("/v1/gates/pay/42/finish", None, json!({ "token": late })).await.problem(Code::GateNotPending);
+    node.post("/v1/gates/pay/42/finish", None, json!({ "token": next })).await.json::<Settled>();
 }
 
 #[tokio::test]
