@@ -202,6 +202,10 @@ async fn nowhere_and_wrong_methods() {
     assert_eq!(node.raw(b"nonsense\r\n\r\n").await.split(' ').nth(1), Some("400"));
     let json = json!({ "node_id": 0, "peer_address": "127.0.0.1:1" });
     node.post("/v1/cluster/members", None, json).await.problem(Code::BadRequest);
-    let json = json!({ "node_id": 9, "peer_address": "nowhere" });
-    node.post("/v1/cluster/members", None, json).await.problem(Code::BadRequest);
+    for field in ["peer_address", "client_address", "zookeeper_address"] {
+        let mut json = json!({ "node_id": 9, "peer_address": "127.0.0.1:1" });
+        json[field] = "nowhere".into();
+        let problem = node.post("/v1/cluster/members", None, json).await.problem(Code::BadRequest);
+        assert!(problem.detail.contains(field), "{problem}");
+    }
 }

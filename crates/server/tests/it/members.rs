@@ -10,11 +10,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, Running, adjust_for_tests, config_of, eventually, spawn};
+use crate::zookeeper::{configured_addresses, with_addresses};
 
 /// A node that knows nothing but its own addresses and these of the cluster.
 fn joiner(cluster: &Cluster, id: u64, join: &str, own: Option<(SocketAddr, SocketAddr)>) -> Running {
     let mut config = config_of(id, cluster.directory.path().join(format!("node{id}")));
     config.cluster.join = vec![join.to_owned()];
+    config.zookeeper.listen = "127.0.0.1:0".into();
     if let Some((client, peer)) = own {
         config.listen.client = client.to_string();
         config.listen.peer = peer.to_string();
@@ -44,19 +46,26 @@ async fn change(cluster: &Cluster, method: Method, path: &str) -> Membership {
 
 #[tokio::test]
 async fn a_node_joins_by_one_address_and_takes_the_others_from_the_membership() {
-    let cluster = Cluster::start(3).await;
+    let cluster = with_addresses().await;
     let seed = cluster.nodes[1].peer.to_string();
     let node = joiner(&cluster, 4, &seed, None);
     node.listens().await;
     assert_eq!(node.status().await.members, [], "it has formed no cluster of its own");
-    add(&cluster, addition_of(4, &node)).await;
+    let zookeeper = "d.example:2181";
+    let mut body = addition_of(4, &node);
+    body["zookeeper_address"] = zookeeper.into();
+    add(&cluster, body).await;
     node.ready().await;
+    assert_eq!(configured_addresses(&cluster).await.len(), 3, "ZooKeeper's clients see only voters");
     change(&cluster, Method::POST, "/v1/cluster/members/4/promote").await;
     for at in cluster.nodes.iter().chain([&node]) {
         eventually("all to know where clients reach the new voter", async || {
             let members = at.status().await.members;
             let new = members.into_iter().find(|member| member.node_id == 4);
-            new.is_some_and(|new| (new.role, new.client_address) == (Role::Voter, Some(node.client.to_string())))
+            new.is_some_and(|new| {
+                let reached = (new.client_address, new.zookeeper_address.as_deref());
+                new.role == Role::Voter && reached == (Some(node.client.to_string()), Some(zookeeper))
+            }) && configured_addresses(at).await == ["127.0.0.1:20001", "127.0.0.1:20002", "127.0.0.1:20003", zookeeper]
         })
         .await;
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use lockkeeper_server::Config;
 
-use crate::harness::Cluster;
+use crate::harness::{Cluster, Running};
 
 mod access;
 mod admin_commands;
@@ -32,7 +32,7 @@ async fn cluster_with(nodes: u64, adjust: impl Fn(&mut Config)) -> Cluster {
 }
 
 /// Three nodes whose configuration has the addresses of their ZooKeeper frontends.
-async fn with_addresses() -> Cluster {
+pub(crate) async fn with_addresses() -> Cluster {
     cluster_with(3, |config| {
         for id in 1..=3_u16 {
             if let Some(peer) = config.peers.get_mut(&id.to_string()) {
@@ -41,6 +41,14 @@ async fn with_addresses() -> Cluster {
         }
     })
     .await
+}
+
+/// Where ZooKeeper's clients reach the voters, by `/zookeeper/config` at this node.
+pub(crate) async fn configured_addresses(node: &Running) -> Vec<String> {
+    let mut client = client::Client::open(node.zookeeper.expect("zookeeper.listen is set")).await;
+    let shown = client.data("/zookeeper/config").await.unwrap_or_default();
+    let lines = std::str::from_utf8(&shown).unwrap().lines();
+    lines.filter_map(|line| line.split_once(';')).map(|(_, address)| address.to_owned()).collect()
 }
 
 impl Cluster {
