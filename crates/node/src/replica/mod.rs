@@ -517,7 +517,9 @@ mod tests {
     use bytes::Bytes;
     use tokio::sync::mpsc;
 
-    use lockkeeper_core::{Actor, BatchTrace, LockMode, LockOp, RequestId};
+    use lockkeeper_core::{
+        Actor, BatchTrace, FencingToken, IfHolding, LockMode, LockOp, RequestId, RequestKey, SessionId,
+    };
 
     use super::*;
     use crate::time::clock::SystemClock;
@@ -574,6 +576,67 @@ mod tests {
             replica.traces.of_request(token)
         });
         assert_eq!(known, [Some(trace(2)), None, Some(trace(3))]);
+    }
+
+    fn lock() -> LockName {
+        LockName::parse("a").unwrap()
+    }
+
+    /// A state to which the commands of one node are applied one by one.
+    struct OneByOne {
+        state: State,
+        sequence: u64,
+    }
+
+    impl OneByOne {
+        /// How many locks the command gave up, and its reply.
+        fn apply(&mut self, command: Command) -> (usize, Reply) {
+            self.sequence += 1;
+            let origin = Origin { node: NodeId(2), incarnation: 1, sequence: self.sequence };
+            let outcomes = self.state.apply(Term(1), &Batch::consecutive(origin, 1, vec![command]));
+            (released_by(&self.state, &outcomes[0]), outcomes[0].reply.clone().unwrap())
+        }
+
+        fn open(&mut self) -> SessionId {
+            let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
+            let (_, Reply::SessionOpened { session, .. }) = self.apply(open) else { panic!("no session") };
+            session
+        }
+
+        fn acquire(&mut self, session: SessionId) -> FencingToken {
+            let (locks, mode, uuid) = (vec![lock()], LockMode::Exclusive, RequestId(self.sequence.into()));
+            let op = LockOp::Acquire { locks, mode, delay_ms: 0, uuid, label: "".into() };
+            match self.apply(Command::Do { actor: Actor::of(session), op: op.into() }) {
+                (0, Reply::Queued { token, .. }) => token,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_counts_as_released_once_and_only_if_it_was_held() {
+        let mut node = OneByOne { state: State::new(), sequence: 0 };
+        let [holder, waiter, other] = std::array::from_fn(|_| node.open());
+        let token = node.acquire(holder);
+        let withdraw =
+            LockOp::Withdraw { locks: vec![lock()], token: node.acquire(waiter), if_holding: IfHolding::Keep };
+        let withdraw = Command::Do { actor: Actor::of(waiter), op: withdraw.into() };
+        assert_eq!(node.apply(withdraw), (0, Reply::Withdrawn));
+        node.acquire(other);
+        assert_eq!(node.apply(Command::CloseSession { session: other }), (0, Reply::SessionClosed), "it waited");
+
+        let next = node.acquire(waiter);
+        let actor = Actor::of(holder).asking(Some(RequestKey { id: RequestId(1_000), acknowledged: vec![] }));
+        let release = Command::Do { actor, op: LockOp::Release { locks: vec![lock()], token }.into() };
+        assert_eq!(node.apply(release.clone()), (1, Reply::Released));
+        assert_eq!(node.apply(release), (0, Reply::Released), "from memory");
+
+        let actor = Actor { may_force: true, ..Actor::default() };
+        let break_it = Command::Do { actor, op: LockOp::ForceRelease { lock: lock(), token: next }.into() };
+        assert_eq!(node.apply(break_it), (1, Reply::ForceReleased { holder: waiter }));
+        node.acquire(holder);
+        node.acquire(waiter);
+        assert_eq!(node.apply(Command::CloseSession { session: holder }), (1, Reply::SessionClosed), "it held");
     }
 
     #[tokio::test]

@@ -5,7 +5,29 @@ use std::time::Duration;
 use lockkeeper_core::{LockMode, LockOp, Refusal, Reply};
 use lockkeeper_node::{Acquire, Acquired, Caller, Consistency, NodeError};
 
+use crate::common::counters::Counters;
 use crate::common::*;
+
+/// Every node applies a release, and the one that proposed it counts it.
+#[tokio::test]
+async fn a_release_counts_once_over_all_nodes() {
+    let counters = Counters::default();
+    let _counting = metrics::set_default_local_recorder(&counters);
+    let cluster = Cluster::of_three().await;
+    for id in 1..=3 {
+        let node = cluster.at(id);
+        let mine = session(node, 60_000).await;
+        let grant = granted(node.acquire(caller(mine), acquire("a", 0)).await);
+        release(node, mine, "a", grant.token).await;
+        let zxid = node.status().zxid;
+        until("every node to have applied it", || {
+            cluster.members.values().all(|member| member.node.status().zxid >= zxid).then_some(())
+        })
+        .await;
+        assert_eq!(counters.get("lockkeeper_lock_releases_total"), id, "one at each node so far");
+    }
+    cluster.finish().await;
+}
 
 #[tokio::test]
 async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
