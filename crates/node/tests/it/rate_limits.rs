@@ -104,6 +104,24 @@ async fn there_are_never_too_many_through_the_deaths_of_leaders() {
 }
 
 #[tokio::test]
+async fn a_refusal_needs_no_command_once_it_is_known_until_when() {
+    let cluster = Cluster::of_three().await;
+    let node = cluster.at(1);
+    let scarce = Rate { limit: 1, per_ms: 3_600_000 };
+    assert!(take(node, request("scarce", scarce, 1)).await.unwrap().granted);
+    let applied = || *node.consensus().applied().borrow();
+    let before = applied();
+    for _ in 0..100 {
+        let refused = take(node, request("scarce", scarce, 1)).await.unwrap();
+        assert!(!refused.granted && refused.retry_after_ms > 3_000_000, "{refused:?}");
+    }
+    // The first refusal is one, and the new cluster may get its uid and its feature level meanwhile.
+    let entries = applied() - before;
+    assert!(entries < 10, "{entries} entries of the log for 100 refusals");
+    cluster.finish().await;
+}
+
+#[tokio::test]
 async fn a_bucket_is_the_same_at_every_node_and_gone_when_it_is_full() {
     let cluster = Cluster::of_three().await;
     let rate = Rate { limit: 3, per_ms: 600 };
