@@ -114,9 +114,9 @@ fn never_early(told: &SessionHistory, estates: &BTreeMap<u64, Estate>, run: &Rec
     let (mut judged, mut least_us) = (BTreeSet::new(), u64::MAX);
     for (session, at_us, line) in &ends {
         let closing = told.closing_us.get(session).is_some_and(|closing_us| closing_us <= at_us);
-        let Some(SessionLife { until_us: sure_us, .. }) = told.sessions.get(session).filter(|_| !closing) else {
-            continue;
-        };
+        // Nobody was ever sure of one of which only its end was told.
+        let life = told.sessions.get(session).filter(|life| life.until_us > 0 && !closing);
+        let Some(SessionLife { until_us: sure_us, .. }) = life else { continue };
         if at_us + shorter_us < *sure_us {
             let lines = vec![format!("session {session} was sure to live until {sure_us} us"), line.clone()];
             let early_ms = (sure_us - at_us) / 1_000;
@@ -305,6 +305,18 @@ mod tests {
         let mut bench = good();
         bench.tell(200_000, ops::SURE, json!({ "session": 2, "until_ms": 9_000 }));
         assert_eq!(bench.found(all), [0; 0]);
+    }
+
+    #[test]
+    fn a_session_of_which_nobody_was_sure_is_not_judged() {
+        for note in [ops::CLOSING, ops::SESSION_LOST] {
+            let mut bench = Bench::of_ops(1);
+            bench.log(10, true, "/ephemerals/a/s1-0");
+            bench.log(20, false, "/ephemerals/a/s1-0");
+            bench.run.seen_us = [(20, 1_500_000)].into();
+            bench.tell(1_400_000, note, json!({ "session": 1 }));
+            assert_eq!(bench.verdicts(all)[EARLY], Verdict::Unknown, "{note}");
+        }
     }
 
     #[test]
