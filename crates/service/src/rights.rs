@@ -3,7 +3,7 @@
 use lockkeeper_api::access::{Resource, Right, Rule};
 use lockkeeper_core::access::{self, Rights};
 
-const RIGHTS: [(Right, Rights); 6] = [
+pub(crate) const RIGHTS: [(Right, Rights); 6] = [
     (Right::Read, Rights::READ),
     (Right::Acquire, Rights::ACQUIRE),
     (Right::Write, Rights::WRITE),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lockkeeper_api::Code;
 use lockkeeper_api::access::{
-    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, AccessRole, Grant, Right, TokenInfo, WhoAmI,
+    Access, AccessAnswer, AccessChange, AccessChanged, AccessQuestion, AccessRole, Grant, Right, Rule, TokenInfo,
+    WhoAmI,
 };
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_core::access::{ANYONE, AccessOp, Need, Rights, TOKEN_ID_DIGITS};
@@ -18,7 +19,7 @@ use crate::audit::{AuditEvent, AuthenticationMethod};
 use crate::failure::Failure;
 use crate::principals::{TOKEN_BYTES, hash_of_token, token_text};
 use crate::reply::{Answered, Reply};
-use crate::rights::{resource_in, rights_in, rule_in, rule_out};
+use crate::rights::{RIGHTS, resource_in, rights_in, rule_in, rule_out};
 
 /// Digits of the hash of a token.
 const TOKEN_HASH_DIGITS: usize = 64;
@@ -162,8 +163,11 @@ fn check_lengths(change: &AccessChange) -> Result<(), Failure> {
     if names.iter().any(|name| name.len() > MAX_ACCESS_NAME_BYTES) {
         return Err(Failure::bad_request(format!("a name is at most {MAX_ACCESS_NAME_BYTES} bytes long")));
     }
-    if rules.len() > MAX_RULES || rules.iter().any(|rule| rule.prefix.len() > MAX_PATH_BYTES || rule.rights.len() > 5) {
-        let detail = format!("a role has at most {MAX_RULES} rules, with prefixes of at most {MAX_PATH_BYTES} bytes");
+    let is_over = |rule: &Rule| rule.prefix.len() > MAX_PATH_BYTES || rule.rights.len() > RIGHTS.len();
+    if rules.len() > MAX_RULES || rules.iter().any(is_over) {
+        let detail = format!(
+            "a role has at most {MAX_RULES} rules, with prefixes of at most {MAX_PATH_BYTES} bytes and each right once"
+        );
         return Err(Failure::bad_request(detail));
     }
     Ok(())

@@ -20,7 +20,9 @@ async fn one_at_a_time_and_larger_tokens() {
     let before = Instant::now();
     assert!(other.lock("a").lock_timeout(Duration::from_millis(50)).await.unwrap().is_none());
     assert!(before.elapsed() >= Duration::from_millis(50));
-    let waiting = tokio::spawn(async move { other.lock("a").lock().await.unwrap() });
+    // The session outlives its guards: its end would be a loss.
+    let waiter = other.clone();
+    let waiting = tokio::spawn(async move { waiter.lock("a").lock().await.unwrap() });
     setting.until("a", 1, 1).await;
     let token = first.token();
     first.release().await.unwrap();
@@ -30,6 +32,7 @@ async fn one_at_a_time_and_larger_tokens() {
     drop(second);
     setting.until("a", 0, 0).await;
     assert!(timeout(Duration::ZERO, lost).await.is_err(), "a dropped guard reports no loss");
+    drop(other);
 }
 
 #[tokio::test]
