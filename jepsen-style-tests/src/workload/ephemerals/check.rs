@@ -48,10 +48,12 @@ pub(super) fn all(run: &Recorded) -> Vec<Check> {
 
 fn gather(run: &Recorded, ops: &[Op]) -> Result<SessionHistory, String> {
     let unread = |error: serde_json::Error| format!("what was told cannot be read: {error}");
-    let mut told = SessionHistory::default();
-    told.sessions = run.history.sessions().map_err(unread)?;
     let gone = run.history.notes().filter(|event| event.what == GONE);
-    told.gone = gone.map(Event::told).collect::<Result<_, _>>().map_err(unread)?;
+    let mut told = SessionHistory {
+        sessions: run.history.sessions().map_err(unread)?,
+        gone: gone.map(Event::told).collect::<Result<_, _>>().map_err(unread)?,
+        ..SessionHistory::default()
+    };
     for op in ops {
         match op.what.as_str() {
             CLOSE => {
