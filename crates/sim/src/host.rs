@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::clock::HostClock;
 
 // tokio takes a seed for its own choices only so.
-#[cfg(not(tokio_unstable))]
+#[cfg(not(any(tokio_unstable, doc, doctest)))]
 compile_error!(
     "this build cannot run a seed twice and see the same: RUSTFLAGS in the environment, or rustflags of your own \
      configuration, replace those of .cargo/config.toml; unset them, or add `--cfg tokio_unstable` to them"
