@@ -71,12 +71,11 @@ static NAMED: LazyLock<Vec<(&Row, &str, &str)>> = LazyLock::new(|| {
 /// Folds the name of a lock, a gate or a rate limit: what stands between the beginning of their routes and the end of
 /// one for this method.
 fn fold_named(method: &Method, path: &str) -> Result<Option<String>, Failure> {
-    let mut alike = NAMED.iter().filter(|(_, beginning, _)| path.starts_with(beginning)).peekable();
-    let Some((first, beginning, _)) = alike.peek().copied() else { return Ok(None) };
+    let alike = || NAMED.iter().filter(|(_, beginning, _)| path.starts_with(beginning));
+    let Some((first, beginning, _)) = alike().next() else { return Ok(None) };
     let rest = &path[beginning.len()..];
-    let alike: Vec<_> = alike.collect();
     let name_for =
-        |method: &str| alike.iter().filter(|(row, ..)| row.method == method).find_map(|(.., end)| before(end, rest));
+        |method: &str| alike().filter(|(row, ..)| row.method == method).find_map(|(.., end)| before(end, rest));
     let mut name = name_for(method.as_str());
     // A lock's verb is one for other methods too, so that the answer says which method it takes.
     if name.is_none() && first.resource() == Resource::Locks && !matches!(*method, Method::GET | Method::HEAD) {
