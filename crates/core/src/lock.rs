@@ -159,11 +159,6 @@ pub struct RequestName {
     pub keeps_place_of: Option<FencingToken>,
 }
 
-/// The name of a request's node up to its sequence, for a request without a delay.
-pub fn request_prefix(uuid: RequestId, mode: LockMode) -> String {
-    RequestForm { mode, delay_ms: 0 }.prefix(uuid)
-}
-
 /// The name of the node that keeps a dead holder's place. A reader's place is kept by a writer, which blocks readers
 /// and writers.
 pub(crate) fn delay_name(sequence: u64, form: RequestForm, dead: FencingToken) -> String {
