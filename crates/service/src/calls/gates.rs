@@ -8,20 +8,19 @@ use lockkeeper_api::gates::{
     Settled,
 };
 use lockkeeper_api::{Code, Data};
-use lockkeeper_core::access::{Need, Resource, Rights};
+use lockkeeper_core::access::Resource;
 use lockkeeper_core::acl::Principals;
-use lockkeeper_core::gate::{FOREVER_MS, GATES_ROOT};
-use lockkeeper_core::limits::{
-    MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES, MAX_PATH_BYTES,
-};
-use lockkeeper_core::{FencingToken, GateKey, GateOp, GatePage, GateStanding, NodePath, Reply as Outcome, State};
+use lockkeeper_core::gate::FOREVER_MS;
+use lockkeeper_core::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
+use lockkeeper_core::{FencingToken, GateKey, GateOp, GatePage, GateStanding, Reply as Outcome, State};
 use lockkeeper_node::{Caller, NodeError};
 
+use super::lists::{ListQuery, Names, Page, list};
 use super::sessions::check_label;
-use super::{CallScope, level, page_limit, record, unexpected};
+use super::{CallScope, level, record, unexpected};
 use crate::audit::AuditEvent;
 use crate::failure::Failure;
-use crate::principals::{list_allows, may_name, may_read};
+use crate::principals::{may_name, may_read};
 use crate::reply::{Answered, Reply};
 
 /// Default of `pending_ms`.
@@ -214,34 +213,21 @@ pub(super) async fn get_gate(scope: CallScope, key: String, query: ReadQuery) ->
 
 /// Lists the gates whose operation is under way or done, in the order of their keys.
 pub(super) async fn list_gates(scope: CallScope, page: GatesQuery) -> Answered<Gates> {
-    let (node, principals) = (&scope.context.node, scope.caller.principals);
-    let limit = page_limit(page.limit)?;
-    let prefix = page.prefix.unwrap_or_default();
-    if prefix.len() > MAX_PATH_BYTES {
-        return Err(Failure::bad_request("'prefix' is longer than any gate's key can be"));
-    }
-    let after = page.after.as_deref().map(GateKey::parse).transpose()?;
-    let root = NodePath::parse(GATES_ROOT)?;
-    let read = node
-        .read(level(page.consistency), move |state: &State| {
-            list_allows(&principals, state, &root)?;
-            let asked = prefix.trim_end_matches('/');
-            state.check_right(&principals, &Need::of(Resource::Gates, asked, Rights::READ.and(Rights::ACQUIRE)))?;
-            let mut found = match state.access().is_enabled() && !asked.is_empty() {
-                // Rights are for whole parts of keys, and the place to go on from must not tell another key.
-                true => in_parts(state, asked, after.as_ref(), limit),
-                false => state.gates(&prefix, after.as_ref(), limit),
-            };
-            // The caller learns a key if it may list the directory of that key, and the worker if it may read the
-            // gate's own node.
-            found.gates.retain(|gate| may_name(&principals, state, &gate.key.path()));
-            let shown = |gate| summary(&principals, state, gate);
-            Ok((found.gates.into_iter().map(shown).collect::<Vec<_>>(), found.next))
-        })
-        .await?;
-    let (gates, next) = read.value.map_err(NodeError::Refused)?;
-    let body = Gates { gates, next: next.map(|key| key.to_string()), zxid: read.zxid.0 };
-    Ok(Reply::ok(read.zxid, body))
+    let GatesQuery { prefix, after, limit, consistency } = page;
+    let query = ListQuery { prefix, after, limit, consistency };
+    let show = |Page { state, who, names, after, limit }: Page<'_, GateKey>| {
+        let mut found = match names {
+            Names::InParts(key) => in_parts(state, key, after, limit),
+            Names::Beginning(prefix) => state.gates(prefix, after, limit),
+        };
+        // The caller learns a key if it may list the directory of that key, and the worker if it may read the gate's
+        // own node.
+        found.gates.retain(|gate| may_name(who, state, &gate.key.path()));
+        let gates: Vec<_> = found.gates.into_iter().map(|gate| summary(who, state, gate)).collect();
+        (gates, found.next)
+    };
+    let ((gates, next), zxid) = list(scope, Resource::Gates, GateKey::parse, query, show).await?;
+    Ok(Reply::ok(zxid, Gates { gates, next: next.map(|key| key.to_string()), zxid: zxid.0 }))
 }
 
 /// The gate of a key, or those below it: there cannot be both.

@@ -5,18 +5,18 @@ use std::time::Duration;
 use lockkeeper_api::Code;
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks, LocksQuery, Mode, Released, Request, Token, Verified};
-use lockkeeper_core::access::{Need, Resource, Rights};
+use lockkeeper_core::access::{Need, Resource};
 use lockkeeper_core::acl::Principals;
-use lockkeeper_core::lock::LOCKS_ROOT;
-use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Refusal, Standing, State};
+use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, Refusal, Standing, State};
 use lockkeeper_node::{Consistency, NodeError};
 
 pub(super) use super::acquire::{acquire_lock, downgrade_lock, release_lock};
-use super::{CallScope, level, page_limit, record};
+use super::lists::{ListQuery, Names, Page, list};
+use super::{CallScope, level, record};
 use crate::audit::AuditEvent;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::principals::{list_allows, may_name, may_read};
+use crate::principals::{may_name, may_read};
 use crate::reply::{Answered, Reply};
 
 /// Most waiters shown of a lock.
@@ -104,45 +104,33 @@ pub(super) async fn get_lock(scope: CallScope, name: String, query: ReadQuery) -
 
 /// Lists the locks in whose queue somebody stands, in the order of their names.
 pub(super) async fn list_locks(scope: CallScope, page: LocksQuery) -> Answered<Locks> {
-    let (node, principals) = (&scope.context.node, scope.caller.principals);
-    let limit = page_limit(page.limit)?;
-    let prefix = page.prefix.unwrap_or_default();
-    if prefix.len() > lockkeeper_core::limits::MAX_PATH_BYTES {
-        return Err(Failure::bad_request("'prefix' is longer than any lock's name can be"));
-    }
-    let after = page.after.as_deref().map(LockName::parse).transpose()?;
-    let root = NodePath::parse(LOCKS_ROOT)?;
-    let read = node
-        .read(level(page.consistency), move |state: &State| {
-            list_allows(&principals, state, &root)?;
-            let asked = prefix.trim_end_matches('/');
-            state.check_right(&principals, &Need::of(Resource::Locks, asked, Rights::READ.and(Rights::ACQUIRE)))?;
-            let mut found = match state.access().is_enabled() && !asked.is_empty() {
-                // Rights are for whole parts of names, and the place to go on from must not tell another name.
-                true => in_parts(state, asked, after.as_ref(), limit + 1),
-                false => state.locks(&prefix, after.as_ref(), limit + 1),
-            };
-            let more = found.len() > limit;
-            found.truncate(limit);
-            let next = found.last().filter(|_| more).map(|last| last.name.to_string());
-            // The caller learns a name if it may list the directory of that name, and the holder if it may read the
-            // lock's own directory.
-            found.retain(|lock| may_name(&principals, state, &lock.name.directory()));
-            let readable = |name: &LockName| may_read(&principals, state, &name.directory()).is_ok();
-            let first =
-                |name: &LockName| state.lock(name).and_then(|view| view.requests().next()).filter(|_| readable(name));
-            let summary = |lock: lockkeeper_core::LockSummary| LockSummary {
-                holder: first(&lock.name).map(|request| request_view(state, request)),
-                lock: lock.name.to_string(),
-                holding: lock.holders as u64,
-                waiting: lock.waiters as u64,
-                waiting_since_ms: state.lock(&lock.name).and_then(|view| view.waiting_since_ms()),
-            };
-            Ok((found.into_iter().map(summary).collect::<Vec<_>>(), next))
-        })
-        .await?;
-    let (locks, next) = read.value.map_err(NodeError::Refused)?;
-    Ok(Reply::ok(read.zxid, Locks { locks, next, zxid: read.zxid.0 }))
+    let LocksQuery { prefix, after, limit, consistency } = page;
+    let query = ListQuery { prefix, after, limit, consistency };
+    let show = |Page { state, who, names, after, limit }: Page<'_, LockName>| {
+        let mut found = match names {
+            Names::InParts(name) => in_parts(state, name, after, limit + 1),
+            Names::Beginning(prefix) => state.locks(prefix, after, limit + 1),
+        };
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|last| last.name.to_string());
+        // The caller learns a name if it may list the directory of that name, and the holder if it may read the lock's
+        // own directory.
+        found.retain(|lock| may_name(who, state, &lock.name.directory()));
+        let readable = |name: &LockName| may_read(who, state, &name.directory()).is_ok();
+        let first =
+            |name: &LockName| state.lock(name).and_then(|view| view.requests().next()).filter(|_| readable(name));
+        let summary = |lock: lockkeeper_core::LockSummary| LockSummary {
+            holder: first(&lock.name).map(|request| request_view(state, request)),
+            lock: lock.name.to_string(),
+            holding: lock.holders as u64,
+            waiting: lock.waiters as u64,
+            waiting_since_ms: state.lock(&lock.name).and_then(|view| view.waiting_since_ms()),
+        };
+        (found.into_iter().map(summary).collect::<Vec<_>>(), next)
+    };
+    let ((locks, next), zxid) = list(scope, Resource::Locks, LockName::parse, query, show).await?;
+    Ok(Reply::ok(zxid, Locks { locks, next, zxid: zxid.0 }))
 }
 
 /// The locks of a name and of the names below it.

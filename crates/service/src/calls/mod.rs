@@ -6,6 +6,7 @@ mod access;
 mod acquire;
 mod cluster;
 mod gates;
+mod lists;
 mod locks;
 mod namespaces;
 mod nodes;

@@ -4,13 +4,11 @@ use lockkeeper_api::Code;
 use lockkeeper_api::call::ReadQuery;
 use lockkeeper_api::rates::{PermitsTaken, Rate, RateView, Rates, RatesQuery, TakePermits};
 use lockkeeper_core::access::{Need, Resource, Rights};
-use lockkeeper_core::acl::Principals;
-use lockkeeper_core::limits::MAX_PATH_BYTES;
-use lockkeeper_core::rate::RATES_ROOT;
-use lockkeeper_core::{NodePath, RateName, RatePage, Refusal, State};
+use lockkeeper_core::{RateName, RatePage, State};
 use lockkeeper_node::NodeError;
 
-use super::{CallScope, level, page_limit};
+use super::lists::{ListQuery, Names, Page, list};
+use super::{CallScope, level};
 use crate::failure::Failure;
 use crate::principals::list_allows;
 use crate::reply::{Answered, Reply};
@@ -51,42 +49,20 @@ pub(super) async fn get_rate(scope: CallScope, name: String, query: ReadQuery) -
 
 /// Lists the rate limits whose buckets are not full, in order of their names.
 pub(super) async fn list_rates(scope: CallScope, page: RatesQuery) -> Answered<Rates> {
-    let limit = page_limit(page.limit)?;
-    let prefix = page.prefix.unwrap_or_default();
-    if prefix.len() > MAX_PATH_BYTES {
-        return Err(Failure::bad_request("'prefix' is longer than any name can be"));
-    }
-    let after = page.after.as_deref().map(RateName::parse).transpose()?;
-    let root = NodePath::parse(RATES_ROOT)?;
-    let (node, principals) = (&scope.context.node, scope.caller.principals);
-    let read = node
-        .read(level(page.consistency), move |state: &State| {
-            list_allows(&principals, state, &root)?;
-            page_of(state, &principals, &prefix, after.as_ref(), limit)
-        })
-        .await?;
-    let (rates, next) = read.value.map_err(NodeError::Refused)?;
-    Ok(Reply::ok(read.zxid, Rates { rates, next, zxid: read.zxid.0 }))
-}
-
-/// A page, and where the next one starts.
-fn page_of(
-    state: &State,
-    who: &Principals,
-    prefix: &str,
-    after: Option<&RateName>,
-    limit: usize,
-) -> Result<(Vec<Rate>, Option<String>), Refusal> {
-    let asked = prefix.trim_end_matches('/');
-    state.check_right(who, &to_read(asked))?;
-    // Rights are for whole parts of names, and the place to go on from must not tell another name.
-    let after = after.map(RateName::as_str);
-    let page = match state.access().is_enabled() && !asked.is_empty() {
-        true => in_parts(state, asked, after, limit),
-        false => state.rates(prefix, after, limit),
+    let RatesQuery { prefix, after, limit, consistency } = page;
+    let query = ListQuery { prefix, after, limit, consistency };
+    let show = |Page { state, who, names, after, limit }: Page<'_, RateName>| {
+        let after = after.map(RateName::as_str);
+        let page = match names {
+            Names::InParts(name) => in_parts(state, name, after, limit),
+            Names::Beginning(prefix) => state.rates(prefix, after, limit),
+        };
+        let readable = page.rates.iter().filter(|(path, ..)| list_allows(who, state, path).is_ok());
+        let rates: Vec<_> = readable.map(|(_, name, found)| view(name, *found)).collect();
+        (rates, page.next.map(str::to_owned))
     };
-    let readable = page.rates.iter().filter(|(path, ..)| list_allows(who, state, path).is_ok());
-    Ok((readable.map(|(_, name, found)| view(name, *found)).collect(), page.next.map(str::to_owned)))
+    let ((rates, next), zxid) = list(scope, Resource::Rates, RateName::parse, query, show).await?;
+    Ok(Reply::ok(zxid, Rates { rates, next, zxid: zxid.0 }))
 }
 
 /// The rate limit of a name, or those below it: there cannot be both.
