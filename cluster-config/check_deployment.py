@@ -119,7 +119,7 @@ def check_refusals(chart):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the plain manifests")
-    parser.add_argument("--lockkeeper", default="target/gate/release/lockkeeper", help="the program")
+    parser.add_argument("--lockkeeper", default="target/debug/lockkeeper", help="the program")
     args = parser.parse_args()
     findings = helm_python.lint(str(CHART))
     expect(not findings["errors"], f"helm lint: {findings}")

@@ -12,7 +12,7 @@
 //! | address, limits, TLS | sections of [`Config`](lockkeeper_config::Config); rules in its `check.rs`; a [`ListenerName`](lockkeeper_config::ListenerName) and a field of [`tls::TlsListeners`]; the files below `cluster-config` |
 //! | the port | `port::Bound::bind` in `Server::bind`, `listen` in `Server::run` (`server/src/server.rs`): a port is taken before the data directory is opened |
 //! | the process | a function `serve(listeners, …, finish)` that accepts until the token `finish` is cancelled, and then returns the `JoinSet` of its open connections. `Server::run` spawns it, `leave` waits for the connections, `connections_wanted` counts them among open files |
-//! | the crate | `Cargo.toml`, `.cargo/gate.toml`, the tables of ARCHITECTURE.md |
+//! | the crate | `Cargo.toml`, the tables of ARCHITECTURE.md |
 //! | proofs | rights (P14), shares (P13), events before answers; a parser of bytes gets a target in `crates/fuzz` |
 //!
 //! For each connection:

@@ -6,11 +6,10 @@ use crate::Check;
 use crate::citations;
 use crate::tree::{Tree, is_code, is_page, without_literals, words};
 
-pub(crate) const CHECKS: [Check; 6] = [
+pub(crate) const CHECKS: [Check; 5] = [
     ("a page that is too long", long_readme),
     ("lines that name one machine or a registry host", foreign_names),
     ("lines over 120 columns", wide_lines),
-    ("crates that .cargo/gate.toml does not name", crates_beside_the_gate),
     ("retired names (scripts/retired-names has their successors)", retired_names),
     ("links to and citations of a path or a heading that does not exist", citations::dead),
 ];
@@ -74,24 +73,6 @@ fn without_targets(text: &str) -> String {
     kept
 }
 
-/// They would be tested without debug assertions.
-fn crates_beside_the_gate(tree: &Tree) -> Vec<String> {
-    let manifests = tree.files().filter(|(path, _)| {
-        let parts: Vec<&str> = path.split('/').collect();
-        matches!(parts[..], ["crates", _, "Cargo.toml"] | ["jepsen-style-tests", "Cargo.toml"])
-    });
-    let names = manifests.filter_map(|(_, text)| text.lines().find_map(|line| line.strip_prefix("name = ")));
-    let names = names.map(|name| name.trim_matches('"'));
-    let gate = tree.text(".cargo/gate.toml");
-    let is_named = |name: &str| {
-        gate.lines().any(|line| {
-            line.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with(" = ") && rest.contains("debug-assertions = true"))
-        })
-    };
-    names.filter(|name| !is_named(name)).map(str::to_owned).collect()
-}
-
 /// Literals do not count: some of these words are part of a wire form or a file format.
 fn retired_names(tree: &Tree) -> Vec<String> {
     let listed = tree.text(RETIRED).lines().filter(|line| !line.starts_with('#'));
@@ -150,17 +131,6 @@ mod tests {
     fn a_machines_paths_are_foreign() {
         let path = concat!("/ro", "ot/x");
         assert_eq!(found(foreign_names, &[("a", path), ("b", "/roots")]), [format!("a:1:{path}")]);
-    }
-
-    #[test]
-    fn each_crate_is_in_the_gate() {
-        let gate = "one = { debug-assertions = true }\none-more = { opt-level = 1 }\n";
-        let files = ["crates/a/Cargo.toml", "crates/b/Cargo.toml"];
-        let [one, more] = ["name = \"one\"\n[[bin]]\nname = \"x\"", "name = \"one-more\""];
-        assert_eq!(
-            found(crates_beside_the_gate, &[(".cargo/gate.toml", gate), (files[0], one), (files[1], more)]),
-            ["one-more"]
-        );
     }
 
     #[test]

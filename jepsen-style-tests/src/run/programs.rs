@@ -4,7 +4,6 @@
 //! program is missing, that one command builds it with the settings of this program. An existing program is used as it
 //! is: `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -111,44 +110,31 @@ pub fn checkout() -> PathBuf {
 struct BuildSettings {
     /// The directory of all builds.
     target: PathBuf,
-    /// With the settings of the gate (`.cargo/gate.toml`), below a directory of its own.
-    gate: bool,
     release: bool,
 }
 
 impl BuildSettings {
     fn of(directory: &Path) -> Self {
-        let named = |path: &Path, name| path.file_name().is_some_and(|last| last == name);
-        let above = directory.parent().unwrap_or(directory);
-        let gate = named(above, "gate");
-        let target = if gate { above.parent().unwrap_or(above) } else { above };
-        Self { target: target.to_path_buf(), gate, release: !named(directory, "debug") }
+        let target = directory.parent().unwrap_or(directory).to_path_buf();
+        Self { target, release: directory.file_name().is_none_or(|name| name != "debug") }
     }
 
     /// Those of a mutant build, which has a target directory of its own.
     fn mutants(&self) -> Self {
-        Self { target: self.target.join("mutants"), ..self.clone() }
+        Self { target: self.target.join("mutants"), release: self.release }
     }
 
     fn directory(&self) -> PathBuf {
-        let target = if self.gate { self.target.join("gate") } else { self.target.clone() };
-        target.join(if self.release { "release" } else { "debug" })
+        self.target.join(if self.release { "release" } else { "debug" })
     }
 
     /// The one command that builds the programs.
     fn cargo(&self) -> Command {
-        let mut command = Command::new(if self.gate { checkout().join("scripts/cargo").into() } else { cargo() });
-        command.args(["build", "--workspace", "--bins", "--quiet"]).current_dir(checkout());
-        command.env("CARGO_TARGET_DIR", &self.target);
-        if !self.gate {
-            command.args(["--locked", if self.release { "--release" } else { "--profile=dev" }]);
-        }
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(["build", "--workspace", "--bins", "--quiet", "--locked"]).current_dir(checkout());
+        command.arg(if self.release { "--release" } else { "--profile=dev" }).env("CARGO_TARGET_DIR", &self.target);
         command
     }
-}
-
-fn cargo() -> OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 fn build(directory: &Path) -> Result<(), Failed> {
@@ -191,15 +177,12 @@ mod tests {
 
     #[test]
     fn the_directory_tells_how_it_was_built() {
-        let of = |target: &str, gate, release| BuildSettings { target: target.into(), gate, release };
-        for (directory, settings, mutants) in [
-            ("/t/debug", of("/t", false, false), "/t/mutants/debug"),
-            ("/t/release", of("/t", false, true), "/t/mutants/release"),
-            ("/t/gate/release", of("/t", true, true), "/t/mutants/gate/release"),
-        ] {
-            let directory = Path::new(directory);
-            assert_eq!(BuildSettings::of(directory), settings);
-            assert_eq!(settings.directory(), directory);
+        for (directory, release, mutants) in
+            [("/t/debug", false, "/t/mutants/debug"), ("/t/release", true, "/t/mutants/release")]
+        {
+            let settings = BuildSettings { target: "/t".into(), release };
+            assert_eq!(BuildSettings::of(Path::new(directory)), settings);
+            assert_eq!(settings.directory(), Path::new(directory));
             assert_eq!(settings.mutants().directory(), Path::new(mutants));
         }
     }
