@@ -1,7 +1,9 @@
-//! Compilations, counted from the messages of cargo (`--message-format=json`).
+//! Compilations, counted from the messages of cargo (`--message-format=json`), and what the compiler warned of.
 
 use std::collections::BTreeSet;
 use std::io;
+
+use crate::tree::end_of_literal;
 
 /// The units with code generation in cargo's messages, each as its first file and the program that it links, if any.
 fn units(messages: &str) -> BTreeSet<(&str, &str)> {
@@ -22,7 +24,14 @@ fn unit(message: &str) -> Option<(&str, &str)> {
     Some((files.split('"').next()?, program.unwrap_or_default()))
 }
 
-/// Counts what cargo reports on standard input. Whether that is more than `at_most` units or links.
+/// What the compiler says, also of what it compiled earlier.
+fn warnings(messages: &str) -> impl Iterator<Item = String> {
+    let said = messages.lines().filter(|message| message.contains("\"reason\":\"compiler-message\""));
+    let rendered = said.filter_map(|message| Some(message.split_once("\"rendered\":\"")?.1));
+    rendered.map(|text| text[..end_of_literal(text).unwrap_or(text.len())].replace("\\n", "\n"))
+}
+
+/// Counts what cargo reports on standard input. Whether that is more than `at_most` units or links, or has warnings.
 pub(crate) fn count(list: bool, at_most: Option<(usize, usize)>) -> io::Result<bool> {
     let messages = io::read_to_string(io::stdin())?;
     let units = units(&messages);
@@ -35,16 +44,25 @@ pub(crate) fn count(list: bool, at_most: Option<(usize, usize)>) -> io::Result<b
     let links = units.iter().filter(|(_, program)| !program.is_empty()).count();
     println!("units: {}, links: {links}", units.len());
     let Some((most_units, most_links)) = at_most else { return Ok(false) };
+    let warned = warnings(&messages).inspect(|warning| eprintln!("{warning}")).count();
     let more = units.len() > most_units || links > most_links;
     if more {
         eprintln!("more than {most_units} units or {most_links} links: scripts/units --list names them");
     }
-    Ok(more)
+    Ok(more || warned > 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_warning_is_shown_as_the_compiler_does() {
+        let message =
+            r#"{"reason":"compiler-message","message":{"rendered":"warning: unused\n --> a.rs","level":"warning"}}"#;
+        assert_eq!(warnings(message).collect::<Vec<_>>(), ["warning: unused\n --> a.rs"]);
+        assert_eq!(warnings("{\"reason\":\"build-finished\"}").count(), 0);
+    }
 
     #[test]
     fn each_unit_counts_once_and_checked_ones_do_not() {
