@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     /// Writes the reference of `docs/monitoring.md` anew.
-    const RENEW: &str = "UPDATE=1 scripts/cargo test -p lockkeeper-server --lib reference";
+    const RENEW: &str = "UPDATE=1 cargo test --workspace --lib reference";
 
     fn reference() -> String {
         let row = |metric: &Metric| {
