@@ -169,6 +169,16 @@ fn in_capitals(word: &str) -> String {
 
 /// What the handlers and the state refuse beyond the types.
 fn bounds(document: &mut Value) {
+    for (schema, field, more) in field_bounds() {
+        // Indexing would make what is not there.
+        if let Some(known) = document.pointer_mut(&format!("/components/schemas/{schema}/properties/{field}")) {
+            extend(known, &more);
+        }
+    }
+}
+
+/// The bounds of the fields of bodies: type, field, bound.
+fn field_bounds() -> Vec<(&'static str, &'static str, Value)> {
     let label = json!({ "maxLength": MAX_LABEL_BYTES });
     let timeout = json!({ "minimum": MIN_SESSION_TIMEOUT_MS, "maximum": MAX_SESSION_TIMEOUT_MS });
     let locks = json!({ "maxItems": MAX_LOCKS_TOGETHER - 1, "uniqueItems": true });
@@ -177,47 +187,42 @@ fn bounds(document: &mut Value) {
     let acl = json!({ "minItems": 1, "maxItems": MAX_ACL_ENTRIES });
     let ttl = json!({ "minimum": 1, "maximum": MAX_TTL_MS });
     let id = json!({ "minLength": 0, "maxLength": MAX_ACL_ID_BYTES });
-    for (schema, field, more) in [
-        ("OpenSession", "timeout_ms", &timeout),
-        ("OpenSession", "label", &label),
-        ("Acquire", "wait_ms", &json!({ "maximum": MAX_WAIT_MS })),
-        ("Acquire", "label", &label),
-        ("Acquire", "also", &locks),
-        ("Acquire", "permits", &json!({ "minimum": 1, "maximum": MAX_PERMITS })),
-        ("Acquire", "delay_ms", &json!({ "maximum": MAX_DELAY_MS })),
-        ("Acquire", "ttl_ms", &timeout),
-        ("Release", "token", &token),
-        ("Release", "also", &locks),
-        ("Token", "token", &token),
-        ("Finish", "token", &token),
-        ("Fail", "token", &token),
-        ("Begin", "fingerprint", &json!({ "minLength": 1, "maxLength": MAX_FINGERPRINT_BYTES })),
-        ("Begin", "pending_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_PENDING_MS })),
-        ("Begin", "keep_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
-        ("Begin", "label", &label),
-        ("Finish", "keep_ms", &json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
-        ("Create", "ttl_ms", &ttl),
-        ("Create", "acl", &acl),
-        ("AclEntry", "permissions", &json!({ "maximum": 31 })),
-        ("AclEntry", "scheme", &json!({ "minLength": 1, "maxLength": MAX_ACL_ID_BYTES })),
-        ("AclEntry", "id", &id),
-        ("Data", "text", &json!({ "maxLength": MAX_DATA_BYTES })),
-        ("Data", "hex", &json!({ "maxLength": MAX_DATA_BYTES * 2 })),
-        ("Txn", "operations", &json!({ "minItems": 1, "maxItems": MAX_MULTI_OPS })),
-        ("AddMember", "node_id", &json!({ "minimum": 1, "maximum": u32::MAX })),
-        ("AddMember", "peer_address", &address),
-        ("AddMember", "client_address", &address),
-        ("AddMember", "zookeeper_address", &address),
-        ("Transfer", "to", &token),
-        ("TakePermits", "permits", &json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
-        ("TakePermits", "limit", &json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
-        ("TakePermits", "per_ms", &json!({ "minimum": 1, "maximum": MAX_RATE_PER_MS })),
-    ] {
-        // Indexing would make what is not there.
-        if let Some(known) = document.pointer_mut(&format!("/components/schemas/{schema}/properties/{field}")) {
-            extend(known, more);
-        }
-    }
+    vec![
+        ("OpenSession", "timeout_ms", timeout.clone()),
+        ("OpenSession", "label", label.clone()),
+        ("Acquire", "wait_ms", json!({ "maximum": MAX_WAIT_MS })),
+        ("Acquire", "label", label.clone()),
+        ("Acquire", "also", locks.clone()),
+        ("Acquire", "permits", json!({ "minimum": 1, "maximum": MAX_PERMITS })),
+        ("Acquire", "delay_ms", json!({ "maximum": MAX_DELAY_MS })),
+        ("Acquire", "ttl_ms", timeout),
+        ("Release", "token", token.clone()),
+        ("Release", "also", locks),
+        ("Token", "token", token.clone()),
+        ("Finish", "token", token.clone()),
+        ("Fail", "token", token.clone()),
+        ("Begin", "fingerprint", json!({ "minLength": 1, "maxLength": MAX_FINGERPRINT_BYTES })),
+        ("Begin", "pending_ms", json!({ "minimum": 1, "maximum": MAX_GATE_PENDING_MS })),
+        ("Begin", "keep_ms", json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
+        ("Begin", "label", label),
+        ("Finish", "keep_ms", json!({ "minimum": 1, "maximum": MAX_GATE_KEEP_MS })),
+        ("Create", "ttl_ms", ttl),
+        ("Create", "acl", acl),
+        ("AclEntry", "permissions", json!({ "maximum": 31 })),
+        ("AclEntry", "scheme", json!({ "minLength": 1, "maxLength": MAX_ACL_ID_BYTES })),
+        ("AclEntry", "id", id),
+        ("Data", "text", json!({ "maxLength": MAX_DATA_BYTES })),
+        ("Data", "hex", json!({ "maxLength": MAX_DATA_BYTES * 2 })),
+        ("Txn", "operations", json!({ "minItems": 1, "maxItems": MAX_MULTI_OPS })),
+        ("AddMember", "node_id", json!({ "minimum": 1, "maximum": u32::MAX })),
+        ("AddMember", "peer_address", address.clone()),
+        ("AddMember", "client_address", address.clone()),
+        ("AddMember", "zookeeper_address", address),
+        ("Transfer", "to", token),
+        ("TakePermits", "permits", json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
+        ("TakePermits", "limit", json!({ "minimum": 1, "maximum": MAX_RATE_LIMIT })),
+        ("TakePermits", "per_ms", json!({ "minimum": 1, "maximum": MAX_RATE_PER_MS })),
+    ]
 }
 
 fn extend(schema: &mut Value, more: &Value) {
@@ -299,5 +304,88 @@ fn errors(operation: &mut Value, path: &str) {
         }
         let text = response["description"].as_str().unwrap_or(otherwise);
         response["description"] = json!(format!("{text}. Any of: `{}`", codes.join("`, `")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use lockkeeper_api::CallKind;
+
+    use super::*;
+    use crate::routes::document;
+
+    /// Fields of bodies, and parameters, for which this description says no bound.
+    const UNBOUNDED: &str = "
+        AccessChange.id AccessChange.name AccessChange.owner AccessChange.principal AccessChange.role
+        AccessChange.rules AccessChange.token_hash AccessChange.ttl_s AccessChange.version Add.delta Add.max Add.min
+        AddMember.if_version Lockkeeper-Acknowledge NamespaceLimits.bytes NamespaceLimits.lock_requests
+        NamespaceLimits.nodes NamespaceLimits.requests_per_s NamespaceLimits.sessions Rule.prefix Rule.rights
+        TxnOp.acl TxnOp.delta TxnOp.lock TxnOp.max TxnOp.min TxnOp.path TxnOp.token TxnOp.ttl_ms TxnOp.version
+        checksum_from if_version principal version";
+
+    fn is_bounded(schema: &Value) -> bool {
+        let kind = schema["type"].to_string();
+        let is_open = ["string", "integer", "number", "array"].iter().any(|open| kind.contains(open));
+        let has = |bound: &&str| schema.get(bound).is_some();
+        !is_open
+            || ["maximum", "maxLength", "maxItems", "pattern", "enum"].iter().any(has)
+            || schema["format"] == "uuid"
+            || schema["minimum"].as_f64().is_some_and(|minimum| minimum >= 1.0)
+    }
+
+    /// Hands each object in a value to `look`.
+    fn each_object(value: &Value, look: &mut impl FnMut(&Map<String, Value>)) {
+        match value {
+            Value::Object(fields) => {
+                look(fields);
+                fields.values().for_each(|value| each_object(value, look));
+            }
+            Value::Array(items) => items.iter().for_each(|value| each_object(value, look)),
+            _ => {}
+        }
+    }
+
+    /// The fields of all bodies, as `Type.field`, each with whether it is bounded.
+    fn fields_of_bodies(document: &Value) -> Vec<(String, bool)> {
+        let mut types: Vec<String> = CallKind::ALL.iter().filter_map(|kind| kind.types().body).collect();
+        let (mut seen, mut fields) = (BTreeSet::new(), Vec::new());
+        while let Some(name) = types.pop() {
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            each_object(&document["components"]["schemas"][&name], &mut |object| {
+                let target = object.get("$ref").and_then(Value::as_str).and_then(|at| at.rsplit('/').next());
+                types.extend(target.map(str::to_owned));
+                let properties = object.get("properties").and_then(Value::as_object).into_iter().flatten();
+                fields.extend(properties.map(|(field, schema)| (format!("{name}.{field}"), is_bounded(schema))));
+            });
+        }
+        fields
+    }
+
+    /// A new call states its bounds, or says here that it has none.
+    #[test]
+    fn what_a_call_takes_is_bounded() {
+        let document = document();
+        let mut open: BTreeSet<String> =
+            fields_of_bodies(&document).into_iter().filter(|(_, bounded)| !bounded).map(|(field, _)| field).collect();
+        for row in CallKind::rows() {
+            let operation = &document["paths"][row.route][row.method.to_lowercase()];
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let unbounded = parameters.filter(|parameter| !is_bounded(&parameter["schema"]));
+            open.extend(unbounded.filter_map(|parameter| parameter["name"].as_str()).map(str::to_owned));
+        }
+        let named: BTreeSet<String> = UNBOUNDED.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(open, named);
+    }
+
+    #[test]
+    fn each_bound_is_that_of_a_field() {
+        let fields: BTreeSet<String> = fields_of_bodies(&document()).into_iter().map(|(field, _)| field).collect();
+        for (schema, field, _) in field_bounds() {
+            assert!(fields.contains(&format!("{schema}.{field}")), "{schema} has no field {field}");
+        }
     }
 }
