@@ -94,6 +94,7 @@ impl Hold for Job<'_> {
             label: worker.label.clone(),
             token: worker.token,
             since_ms: worker.started_ms,
+            is_queued_since: false,
             delayed_until_ms: None,
         });
         Some(Waiting { holder, ..Waiting::unknown(format!("the tick {tick} of {}", self.args.name)) })

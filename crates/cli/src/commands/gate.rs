@@ -188,7 +188,7 @@ impl Hold for Gate {
 fn holder_of(gate: gates::Gate) -> Option<Holder> {
     match gate {
         gates::Gate::InProgress { label, since_ms, token, .. } => {
-            Some(Holder { label, token, since_ms, delayed_until_ms: None })
+            Some(Holder { label, token, since_ms, is_queued_since: false, delayed_until_ms: None })
         }
         _ => None,
     }

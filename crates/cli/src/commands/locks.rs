@@ -39,7 +39,7 @@ fn print_locks(locks: &[LockSummary]) -> Result<(), Failure> {
         return print_line("no locks are held");
     }
     let together = together(locks);
-    let mut headings = vec!["lock", "mode", "holding", "waiting", "token", "session", "for", "principal", "holder"];
+    let mut headings = vec!["lock", "mode", "holding", "waiting", "token", "session", "queued", "principal", "holder"];
     // Show the column only if some locks are held together.
     if !together.is_empty() {
         headings.insert(5, "together with");
@@ -84,7 +84,7 @@ fn print_queue(lock: &Lock) -> Result<(), Failure> {
     if lock.holders.is_empty() && lock.queue.is_empty() {
         return print_line(&format!("nobody holds {} or waits for it", escaped(&lock.lock)));
     }
-    let mut table = table(&["place", "mode", "token", "session", "for", "principal", "who"]);
+    let mut table = table(&["place", "mode", "token", "session", "queued", "principal", "who"]);
     let holders = lock.holders.iter().map(|request| (held(request), request));
     let queue = lock.queue.iter().enumerate().map(|(place, request)| (format!("waits {}", place + 1), request));
     for (place, request) in holders.chain(queue) {

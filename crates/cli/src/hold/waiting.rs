@@ -56,6 +56,9 @@ pub(crate) struct Holder {
     pub(crate) token: u64,
     /// Since when it holds or, if it came before this wait, stands in the queue.
     pub(crate) since_ms: u64,
+    /// Whether that is when it entered the queue. Nobody knows when it came to hold.
+    #[serde(skip)]
+    pub(crate) is_queued_since: bool,
     /// For a dead holder whose lock stays closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) delayed_until_ms: Option<u64>,
@@ -64,11 +67,11 @@ pub(crate) struct Holder {
 impl From<&Request> for Holder {
     fn from(request: &Request) -> Self {
         let Request { token, since_ms, delayed_until_ms, .. } = *request;
-        Self { label: request.label.clone(), token, since_ms, delayed_until_ms }
+        Self { label: request.label.clone(), token, since_ms, is_queued_since: true, delayed_until_ms }
     }
 }
 
-/// `held by LABEL for TIME (token N)`, and how many more hold.
+/// `held by LABEL for TIME (token N)`, or when that one entered the queue, and how many more hold.
 pub(crate) fn held_by(holder: &Holder, more_holders: usize) -> String {
     let token = holder.token;
     let held = match holder.delayed_until_ms {
@@ -76,7 +79,9 @@ pub(crate) fn held_by(holder: &Holder, more_holders: usize) -> String {
             format!("closed for another {} after the loss of its holder (token {token})", until(until_ms))
         }
         None => {
-            format!("held by {} for {} (token {token})", escaped(&holder.label), seconds_since(holder.since_ms))
+            let (label, time) = (escaped(&holder.label), seconds_since(holder.since_ms));
+            let since = if holder.is_queued_since { format!(", queued {time} ago") } else { format!(" for {time}") };
+            format!("held by {label}{since} (token {token})")
         }
     };
     if more_holders > 0 { format!("{held} and {more_holders} more") } else { held }
@@ -128,7 +133,9 @@ impl Lines {
             None => None,
         };
         self.seen = Some((holder.token, since_ms));
-        holder.since_ms = holder.since_ms.max(since_ms.unwrap_or(0));
+        if let Some(since_ms) = since_ms.filter(|since_ms| *since_ms > holder.since_ms) {
+            (holder.since_ms, holder.is_queued_since) = (since_ms, false);
+        }
     }
 
     fn is_due(&mut self, waiting: &Waiting, now: Instant) -> bool {
@@ -183,7 +190,8 @@ mod tests {
     use super::*;
 
     fn waiting(token: Option<u64>) -> Waiting {
-        let of = |token| Holder { label: "deploy@db1".into(), token, since_ms: 1, delayed_until_ms: None };
+        let label = || "deploy@db1".into();
+        let of = |token| Holder { label: label(), token, since_ms: 1, is_queued_since: true, delayed_until_ms: None };
         Waiting { place: Some(2), holder: token.map(of), ..Waiting::unknown("jobs/nightly".into()) }
     }
 
@@ -209,16 +217,19 @@ mod tests {
         let mut since = |token, now_ms| {
             let mut seen = waiting(Some(token));
             lines.note_holder(&mut seen, now_ms);
-            seen.holder.unwrap().since_ms
+            seen.holder.map(|holder| (holder.since_ms, holder.is_queued_since)).unwrap()
         };
-        assert_eq!([since(1, 500), since(1, 600)], [1, 1], "it came before this wait");
-        assert_eq!([since(2, 700), since(2, 900)], [700, 700]);
+        assert_eq!([since(1, 500), since(1, 600)], [(1, true), (1, true)], "it came before this wait");
+        assert_eq!([since(2, 700), since(2, 900)], [(700, false), (700, false)]);
     }
 
     #[test]
     fn the_line_has_place_holder_time_and_token() {
         let mut seen = waiting(Some(998));
         seen.holder.as_mut().unwrap().since_ms = now_ms() - 6_500;
+        let queued = "waiting for jobs/nightly, place 2, held by deploy@db1, queued 6s ago (token 998)";
+        assert_eq!(seen.text(), queued);
+        seen.holder.as_mut().unwrap().is_queued_since = false;
         let text = "waiting for jobs/nightly, place 2, held by deploy@db1 for 6s (token 998)";
         assert_eq!(seen.text(), text);
         seen.more_holders = 3;

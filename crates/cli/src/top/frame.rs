@@ -66,7 +66,7 @@ pub(crate) struct LockRow {
     pub(crate) oldest_wait_ms: Option<u64>,
     pub(crate) token: Option<u64>,
     /// How long ago the first holder entered the queue.
-    pub(crate) held_ms: Option<u64>,
+    pub(crate) queued_ms: Option<u64>,
     pub(crate) holder: String,
 }
 
@@ -186,7 +186,7 @@ fn lock_rows(locks: &Locks, now_ms: u64) -> Vec<LockRow> {
         waiting: lock.waiting,
         oldest_wait_ms: lock.waiting_since_ms.map(ago),
         token: lock.holder.as_ref().map(|holder| holder.token),
-        held_ms: lock.holder.as_ref().map(|holder| ago(holder.since_ms)),
+        queued_ms: lock.holder.as_ref().map(|holder| ago(holder.since_ms)),
         holder: lock.holder.as_ref().map(|holder| holder.label.clone()).unwrap_or_default(),
     };
     let mut rows: Vec<LockRow> = locks.locks.iter().map(row).collect();

@@ -116,7 +116,7 @@ fn locks(rows: &[LockRow], room: usize) -> Vec<String> {
     if rows.is_empty() {
         return vec!["no locks are held".into()];
     }
-    let mut table = table(&["oldest wait", "waiting", "holding", "lock", "token", "for", "holder"]);
+    let mut table = table(&["oldest wait", "waiting", "holding", "lock", "token", "queued", "holder"]);
     let time = |ms: Option<u64>| -> Cell { number(ms.map_or("-".into(), |ms| rough(Duration::from_millis(ms)))) };
     for row in rows.iter().take(room) {
         table.add_row(vec![
@@ -125,7 +125,7 @@ fn locks(rows: &[LockRow], room: usize) -> Vec<String> {
             number(row.holding),
             escaped(&row.lock).into(),
             number(row.token.map_or("-".into(), |token| token.to_string())),
-            time(row.held_ms),
+            time(row.queued_ms),
             escaped(&row.holder).into(),
         ]);
     }

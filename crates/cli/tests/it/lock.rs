@@ -146,7 +146,7 @@ fn a_forced_release_kills_the_group(dev: &Dev) {
     let next = hold(dev, "forced", &["--label", "the next one"]);
     let again = complaint(&dev.run(&["unlock", "forced", "--force", "--token", &token]));
     let token = json(&dev.run(&["--json", "locks", "forced"]))["holders"][0]["token"].to_string();
-    for part in ["held by \"the next one\" for ", &format!("(token {token})"), "`lockkeeper locks forced`"] {
+    for part in ["held by \"the next one\", queued ", &format!("(token {token})"), "`lockkeeper locks forced`"] {
         assert!(again.contains(part), "{part} in {again}");
     }
     release(next);

@@ -297,7 +297,7 @@ fn nothing_is_suspended(terminal: &mut Terminal, dev: &Dev) {
 }
 
 fn a_wait_is_one_line_that_is_kept_up_to_date(terminal: &mut Terminal, dev: &Dev) {
-    const LINE: &str = "\r\x1b[Klockkeeper lock: waiting for x, place 1, held by the holder for ";
+    const LINE: &str = "\r\x1b[Klockkeeper lock: waiting for x, place 1, held by the holder, queued ";
     let holder = Killed(dev.lock(&["x", "--label", "the holder"], "exec sleep 1000").spawn().unwrap());
     eventually("the lock is held", || dev.holders("x") == 1);
     terminal.line("TERM=xterm lockkeeper lock x -- echo granted");

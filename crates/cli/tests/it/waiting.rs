@@ -89,8 +89,8 @@ fn place_and_holder_and_each_change(trial: &Trial) {
     eventually("the quiet one waits", || queued(2));
     let third = trial.wait("third", &["lock", "jobs/nightly", "--json"]);
     let line = first.says(&["held by"]);
-    let start = "lockkeeper lock: waiting for jobs/nightly, place 1, held by deploy@db1 for ";
-    assert!(line.starts_with(start) && line.ends_with(&format!("s (token {token})")), "{line}");
+    let start = "lockkeeper lock: waiting for jobs/nightly, place 1, held by deploy@db1, queued ";
+    assert!(line.starts_with(start) && line.ends_with(&format!("s ago (token {token})")), "{line}");
     let document: serde_json::Value = serde_json::from_str(&third.says(&["\"holder\""])).unwrap();
     let (waiting, token) = (&document["waiting"], token.parse::<u64>().unwrap());
     assert_eq!(waiting["for"], "jobs/nightly");
@@ -116,7 +116,9 @@ fn every_command_that_waits(trial: &Trial) {
         let (holding, waiting) = (format!("{name}-holder"), format!("{name}-waiter"));
         let _holder = trial.hold(&holding, arguments);
         let waiter = trial.wait(&waiting, arguments);
-        let line = waiter.says(&["waiting for ", what, &format!("held by {holding} for ")]);
+        // A lock's node knows only since when its holder is in the queue.
+        let time = if what.contains("place") { ", queued " } else { " for " };
+        let line = waiter.says(&["waiting for ", what, &format!("held by {holding}{time}")]);
         assert!(line.contains(" (token "), "{line}");
     }
 }
@@ -128,7 +130,7 @@ fn a_wait_that_ends_is_explained(trial: &Trial) {
     let ended = trial.dev.run(&["lock", "dump", "--wait", "100ms", "--", "true"]);
     assert_eq!(ended.status.code(), Some(120), "{ended:?}");
     let line = complaint(&ended);
-    for part in ["dump is still held by pg_dump for ", " (token ", " after a wait of 100ms at place 2;"] {
+    for part in ["dump is still held by pg_dump, queued ", " (token ", " after a wait of 100ms at place 2;"] {
         assert!(line.contains(part), "{part} in {line}");
     }
 }

@@ -155,10 +155,11 @@ async fn not_held_any_more(context: &Context, principals: &Principals, lock: &Lo
         .with(|problem| problem.holders = holders.unwrap_or_default())
 }
 
-/// A holder for people: who, for how long, and with which token.
+/// A holder for people: who, since when in the queue, and with which token.
 pub(super) fn describe(context: &Context, who: &str, (since_ms, token): (u64, u64)) -> String {
     let seconds = context.node.clock_ms().saturating_sub(since_ms) / 1_000;
-    format!("{who:?} for {} (token {token})", humantime::format_duration(Duration::from_secs(seconds)))
+    let queued = humantime::format_duration(Duration::from_secs(seconds));
+    format!("{who:?}, queued {queued} ago (token {token})")
 }
 
 /// Takes the lock from its holder, whoever asks: for people who know that the holder is gone. Each use is in the audit
