@@ -50,6 +50,9 @@ impl RequestSpan {
             }
             Call::ReleaseLock { body, .. } => Some(body.token),
             Call::DowngradeLock { body, .. } | Call::VerifyLock { body, .. } => Some(body.token),
+            Call::FinishGate { body, .. } => Some(body.token),
+            Call::FailGate { body, .. } => Some(body.token),
+            Call::ResetGate { query, .. } => query.token,
             Call::BreakLock { token, .. } => Some(*token),
             _ => None,
         };

@@ -1,10 +1,11 @@
 use std::ops::Deref;
 
-use lockkeeper_api::Call;
 use lockkeeper_api::locks::Acquire;
+use lockkeeper_api::{Call, CallKind};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use parking_lot::Mutex;
+use serde_json::json;
 
 use super::*;
 
@@ -143,6 +144,37 @@ fn a_long_name_is_cut_off() {
         assert!(lengths.max().unwrap() <= MAX_TEXT_BYTES, "{} bytes", name.len());
         let kept = ended.attributes.iter().find(|attribute| attribute.key.as_str() == "lockkeeper.lock").unwrap();
         assert!(name.starts_with(&*kept.value.as_str()) && kept.value.as_str().len() >= MAX_TEXT_BYTES - 1);
+    }
+}
+
+/// Wherever a call has its fencing token.
+#[test]
+fn the_span_of_a_call_with_a_token_names_it() {
+    let otlp = otlp(1.0);
+    for row in CallKind::rows() {
+        let mut fields = json!({});
+        for part in row.parts {
+            fields[part.name] = if part.is_number() { json!(7) } else { json!("a") };
+        }
+        let in_path = row.parts.iter().any(|part| part.name == "token").then(|| fields.clone());
+        if let Ok(body) = serde_json::from_str::<serde_json::Value>(row.rules.example) {
+            fields["body"] = body;
+        }
+        let in_input = ["body", "query"].map(|input| {
+            let mut fields = fields.clone();
+            fields[input]["token"] = json!(7);
+            fields
+        });
+        // A call without such a field is refused.
+        let calls = in_path.into_iter().chain(in_input).map(|fields| json!({ (row.name): fields }));
+        for call in calls.filter_map(|call| serde_json::from_value::<Call>(call).ok()) {
+            let mut span = otlp.over_http(ROUTE, &[]).unwrap();
+            span.describe(&call, None);
+            drop(span);
+            let ended = otlp.ended().remove(0);
+            let token = ended.attributes.iter().find(|attribute| attribute.key.as_str() == "lockkeeper.token");
+            assert_eq!(token.map(|token| &token.value), Some(&number_of(7)), "{call:?}");
+        }
     }
 }
 
