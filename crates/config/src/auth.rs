@@ -72,6 +72,23 @@ const MAX_TEXT_BYTES: usize = 1_024;
 /// Longest prefix of a principal, in bytes.
 const MAX_PREFIX_BYTES: usize = 64;
 
+impl JwtSection {
+    /// The defaults, for the tokens of an issuer.
+    pub fn new(issuer: impl Into<String>, audience: impl Into<String>) -> Self {
+        Self {
+            issuer: issuer.into(),
+            audience: audience.into(),
+            jwks_file: None,
+            jwks_url: None,
+            authority: None,
+            refresh_s: refresh_s(),
+            principal_claim: principal_claim(),
+            principal_prefix: principal_prefix(),
+            leeway_s: leeway_s(),
+        }
+    }
+}
+
 impl Config {
     /// Checks the section.
     pub(super) fn check_auth(&self) -> Result<(), ConfigError> {
@@ -142,13 +159,9 @@ fn is_https(url: &str) -> Result<bool, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::tests::checked;
 
     const GOOD: &str = "[auth.jwt]\nissuer = \"https://i\"\naudience = \"a\"\n";
-
-    fn checked(text: &str) -> Result<(), String> {
-        let config = Config::from_text(&format!("[cluster]\nid = \"c\"\nnode = 1\n{text}"), "test.toml");
-        config.and_then(|config| config.check_auth()).map_err(|error| error.to_string())
-    }
 
     #[test]
     fn what_names_the_keys_of_an_issuer_is_taken() {
@@ -158,9 +171,9 @@ mod tests {
             "jwks_url = \"http://127.0.0.1:8080/keys\"",
             "jwks_url = \"http://[::1]/keys\"\nprincipal_prefix = \"jwt:oidc/\"\nprincipal_claim = \"email\"",
         ] {
-            checked(&format!("{GOOD}{keys}\n")).unwrap();
+            checked(&format!("{GOOD}{keys}\n"), Config::check_auth).unwrap();
         }
-        checked("").unwrap();
+        checked("", Config::check_auth).unwrap();
     }
 
     #[test]
@@ -183,10 +196,11 @@ mod tests {
             (&format!("{file}\nprincipal_prefix = \"digest:\""), &["auth.jwt.principal_prefix"]),
             (&format!("{file}\nsecret = \"s\""), &["auth.jwt", "secret"]),
         ] {
-            let error = checked(&format!("{GOOD}{keys}\n")).unwrap_err();
+            let error = checked(&format!("{GOOD}{keys}\n"), Config::check_auth).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         }
-        let without_audience = checked(&format!("[auth.jwt]\nissuer = \"i\"\n{file}\n")).unwrap_err();
+        let without_audience =
+            checked(&format!("[auth.jwt]\nissuer = \"i\"\n{file}\n"), Config::check_auth).unwrap_err();
         assert!(without_audience.contains("audience"), "{without_audience}");
     }
 }

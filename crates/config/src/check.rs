@@ -385,8 +385,14 @@ fn listen_address(key: &str, value: &str) -> Result<SocketAddr, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// The error of one check in a file with these sections.
+    pub(crate) fn checked(text: &str, check: fn(&Config) -> Result<(), ConfigError>) -> Result<(), String> {
+        let config = Config::from_text(&format!("[cluster]\nid = \"c\"\nnode = 1\n{text}"), "test.toml");
+        config.and_then(|config| check(&config)).map_err(|error| error.to_string())
+    }
 
     #[test]
     fn the_hash_of_the_super_user_has_one_form() {

@@ -153,13 +153,9 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::tests::checked;
 
     const GOOD: &str = "[otlp]\nendpoint = \"http://127.0.0.1:4318\"\n";
-
-    fn checked(text: &str) -> Result<(), String> {
-        let config = Config::from_text(&format!("[cluster]\nid = \"c\"\nnode = 1\n{text}"), "test.toml");
-        config.and_then(|config| config.check_otlp()).map_err(|error| error.to_string())
-    }
 
     #[test]
     fn a_collector_is_taken() {
@@ -171,9 +167,9 @@ mod tests {
                 "{GOOD}follow_callers = false\nservice_name = \"locks\"\n[otlp.headers]\nauthorization = \"Bearer x\"\n"
             ),
         ] {
-            checked(text).unwrap();
+            checked(text, Config::check_otlp).unwrap();
         }
-        checked("").unwrap();
+        checked("", Config::check_otlp).unwrap();
     }
 
     #[test]
@@ -192,7 +188,7 @@ mod tests {
             (format!("{GOOD}protocol = \"grpc\"\n"), &["otlp", "protocol"]),
             ("[otlp]\n".into(), &["otlp", "endpoint"]),
         ] {
-            let error = checked(&text).unwrap_err();
+            let error = checked(&text, Config::check_otlp).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
             assert!(!error.contains("pass9"), "a password is shown: {error}");
         }

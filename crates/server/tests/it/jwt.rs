@@ -79,17 +79,7 @@ fn publish(directory: &Path, keys: &str) {
 }
 
 fn section() -> JwtSection {
-    JwtSection {
-        issuer: "https://issuer.example".into(),
-        audience: "test".into(),
-        jwks_file: None,
-        jwks_url: None,
-        authority: None,
-        refresh_s: 300,
-        principal_claim: "sub".into(),
-        principal_prefix: "jwt:".into(),
-        leeway_s: 0,
-    }
+    JwtSection { leeway_s: 0, ..JwtSection::new("https://issuer.example", "test") }
 }
 
 async fn start(keys: &Path) -> Cluster {

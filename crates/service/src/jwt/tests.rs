@@ -48,17 +48,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn rules() -> JwtSection {
-    JwtSection {
-        issuer: "https://issuer.example".into(),
-        audience: "orders".into(),
-        jwks_file: None,
-        jwks_url: None,
-        authority: None,
-        refresh_s: 300,
-        principal_claim: "sub".into(),
-        principal_prefix: "jwt:".into(),
-        leeway_s: 60,
-    }
+    JwtSection::new("https://issuer.example", "orders")
 }
 
 /// An issuer with a P-256 key `ec`, an Ed25519 key `ed`, and an RSA key `rsa` whose private half nobody has.
