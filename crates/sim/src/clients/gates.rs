@@ -6,7 +6,8 @@ use lockkeeper_node::{At, Caller};
 use rand::Rng;
 
 use super::Client;
-use super::retry::{OpResult, TRY};
+use super::attempt::TRY;
+use super::retry::OpResult;
 use super::session::Session;
 
 impl Client {

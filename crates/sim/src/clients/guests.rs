@@ -8,10 +8,9 @@ use lockkeeper_core::{AccessOp, Identity, NodeData, NodeKind, NodeOp, NodePath, 
 use lockkeeper_node::Caller;
 use rand::Rng;
 
-use super::Client;
-use super::nodes::create;
 use super::retry::OpResult;
 use super::session::Session;
+use super::{Client, create};
 use crate::checks::access::{ADMINISTRATOR, GUEST};
 
 /// How long a guest stays after it has lost its token, longer than its session may live.

@@ -10,7 +10,8 @@ use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant, NodeError};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::retry::{Attempt, OpResult, ServeGuard, TRY, outcome_of};
+use super::attempt::{Attempt, ServeGuard, TRY};
+use super::retry::{OpResult, outcome_of};
 use super::session::Session;
 use super::{Client, Lab, micros};
 use crate::checkers::Checkers;

@@ -4,10 +4,9 @@
 use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Refusal};
 use rand::Rng;
 
-use super::nodes::create;
 use super::retry::OpResult;
 use super::session::Session;
-use super::{Client, Outcome};
+use super::{Client, Outcome, create};
 
 /// How many are made in one transaction.
 const AT_ONCE: u32 = 1_000;

@@ -4,6 +4,7 @@
 //!
 //! A client never judges an answer, and never knows the true time: only the checkers use it.
 
+mod attempt;
 mod gates;
 mod guests;
 mod lifecycle;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockkeeper_core::{AclEntry, NodeData, NodeKind, NodeOp, NodePath};
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -266,4 +268,9 @@ impl LocalClock {
 
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The creation of a node that everybody may use.
+fn create(path: NodePath, data: NodeData, kind: NodeKind, sequential: bool) -> NodeOp {
+    NodeOp::Create { path, data, kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }

@@ -1,12 +1,13 @@
 //! Clients that keep data in nodes: registers that they read, write, compare and set; ephemeral and sequential nodes.
 
-use lockkeeper_core::{AclEntry, NodeData, NodeKind, NodeOp, NodePath, Op, Reply, State};
+use lockkeeper_core::{NodeData, NodeKind, NodeOp, NodePath, Op, Reply, State};
 use lockkeeper_node::{At, Consistency};
 use rand::Rng;
 
-use super::retry::{Attempt, OpResult, TRY};
+use super::attempt::{Attempt, TRY};
+use super::retry::OpResult;
 use super::session::Session;
-use super::{Client, Outcome};
+use super::{Client, Outcome, create};
 use crate::checks::Check;
 
 const REGISTERS: u64 = 4;
@@ -139,8 +140,4 @@ impl Client {
             self.lab.checkers.lock().looked("a list of ephemerals", zxid.0, &value, again);
         }
     }
-}
-
-pub(super) fn create(path: NodePath, data: NodeData, kind: NodeKind, sequential: bool) -> NodeOp {
-    NodeOp::Create { path, data, kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }

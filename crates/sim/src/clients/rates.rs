@@ -4,7 +4,7 @@ use lockkeeper_core::{Rate, RateName};
 use lockkeeper_node::{Caller, TakePermits};
 use rand::Rng;
 
-use super::retry::{Attempt, TRY};
+use super::attempt::{Attempt, TRY};
 use super::{Client, Outcome};
 
 /// One that is leased one permit at a time, and one of which nodes lease several.

@@ -5,10 +5,9 @@ use lockkeeper_core::{LockName, NodeKind, NodeOp, Reply, State};
 use lockkeeper_node::At;
 use rand::Rng;
 
-use super::Client;
-use super::nodes::create;
 use super::retry::OpResult;
 use super::session::Session;
+use super::{Client, create};
 
 impl Client {
     /// Tries one of these at an exclusive lock.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rand::Rng;
 use tokio_util::sync::CancellationToken;
 
-use super::retry::{Attempt, ServeGuard, session_end_shown};
+use super::attempt::{Attempt, ServeGuard, TRY, session_end_shown};
 use super::{Client, Outcome};
 use crate::checkers::Checkers;
 use crate::checks::Check;
@@ -58,9 +58,8 @@ impl Session {
             let began = client.lab.checkers.lock().reads.began();
             let label = format!("client {}", client.number);
             let who = principals.clone();
-            let opening = client.call(super::retry::TRY, move |node| async move {
-                node.open_session_as(who, false, timeout_ms, &label).await
-            });
+            let opening =
+                client.call(TRY, move |node| async move { node.open_session_as(who, false, timeout_ms, &label).await });
             if let Attempt::Done(opened) = opening.await {
                 client.lab.count("open", Outcome::Ok);
                 let credential = opened.value.credential;
@@ -160,7 +159,7 @@ impl Session {
             let ms = timeout_ms + client.rng.random_range(0..=timeout_ms / 8);
             client.sleep_ms(ms).await;
             for _ in 0..4 {
-                let (attempt, sent_us) = self.keepalive(client, super::retry::TRY).await;
+                let (attempt, sent_us) = self.keepalive(client, TRY).await;
                 match attempt {
                     Attempt::SessionEnded => return self.report_end(client),
                     // It was not over, and begins anew.
@@ -212,7 +211,7 @@ impl Session {
                 session_end_shown(&checkers, credential.session.0, &node);
                 Ok(closed)
             };
-            match client.call(super::retry::TRY, serve).await {
+            match client.call(TRY, serve).await {
                 Attempt::Done(closed) => {
                     client.lab.checkers.lock().answered("the end of a session", began, closed.zxid.0);
                     self.report_end(client);

@@ -8,10 +8,10 @@ use lockkeeper_core::{
 use lockkeeper_node::At;
 use rand::Rng;
 
-use super::nodes::create;
+use super::attempt::{Attempt, TRY};
 use super::retry::OpResult;
 use super::session::Session;
-use super::{Client, Outcome};
+use super::{Client, Outcome, create};
 
 const TENANTS: u64 = 2;
 
@@ -85,8 +85,8 @@ impl Client {
     /// One attempt as the administrator; whether it was carried out.
     pub(super) async fn administer(&mut self, op: impl Into<Op>) -> bool {
         let (caller, op) = (super::guests::administrator(), op.into());
-        let answer = self.call(super::retry::TRY, move |node| async move { node.execute(caller, op).await }).await;
-        let is_done = matches!(answer, super::retry::Attempt::Done(_));
+        let answer = self.call(TRY, move |node| async move { node.execute(caller, op).await }).await;
+        let is_done = matches!(answer, Attempt::Done(_));
         self.lab.count("administer", if is_done { Outcome::Ok } else { Outcome::Unknown });
         is_done
     }

@@ -8,7 +8,7 @@ use lockkeeper_node::{NodeError, WatchItem, WatchSpec};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::retry::TRY;
+use super::attempt::TRY;
 use super::{Client, Outcome};
 use crate::checkers::Checkers;
 use crate::checks::Check;
