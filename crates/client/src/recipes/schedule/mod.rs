@@ -21,13 +21,15 @@
 
 mod cluster_time;
 mod expression;
+mod job;
+mod own_turns;
 mod record;
 mod run;
 mod worker;
 
 pub use expression::Tick;
+pub use job::Schedule;
 pub use record::{
     EndedTick, Missed, OpenTick, Overlap, ScheduleDefinition, ScheduleSpec, ScheduleState, TickOutcome, TickWorker,
 };
 pub use run::{TickRun, TickTurn};
-pub use worker::Schedule;

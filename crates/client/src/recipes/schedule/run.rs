@@ -6,14 +6,19 @@ use tokio::task::AbortHandle;
 use tokio::time::{Duration, sleep};
 
 use super::Tick;
+use super::job::Schedule;
+use super::own_turns::OwnTurn;
 use super::record::{EndedTick, NotOpen, ScheduleState, TickReport, TickWorker};
-use super::worker::{KEEP, OwnTurn, Schedule};
 use crate::recipes::cas::Edit;
 use crate::recipes::error::RecipeError;
 use crate::recipes::gate::GateTicket;
 
 /// Pause after ticks could not be decided about while this worker is busy.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long the result of a tick is kept at its gate. The node keeps the tick from being begun again; this is only for
+/// readers.
+const KEEP: Duration = Duration::from_secs(3_600);
 
 /// What a worker is told about the tick that it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
