@@ -187,6 +187,12 @@ impl<'a> BorrowedRecord<'a> {
     }
 }
 
+/// Whether a node with this data is a gate whose operation is under way, even if its time is over.
+pub(crate) fn is_pending(path: &NodePath, data: &[u8]) -> bool {
+    path.as_str().strip_prefix(GATES_ROOT).is_some_and(|key| key.starts_with('/'))
+        && BorrowedRecord::decode(data).is_some_and(|record| record.done.is_none())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -148,6 +148,14 @@ impl RequestForm {
     }
 }
 
+/// The arguments of an acquire.
+pub(crate) struct Request<'a> {
+    pub(crate) locks: &'a [LockName],
+    pub(crate) form: RequestForm,
+    pub(crate) uuid: RequestId,
+    pub(crate) label: &'a Arc<str>,
+}
+
 /// What the name of a request or of a kept place says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestName {

@@ -7,7 +7,7 @@ use imbl::{OrdMap, OrdSet};
 use lockkeeper_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
-use super::apply::bad;
+use super::arguments::bad;
 use super::namespaces::{Added, SessionOwner};
 use super::size;
 use super::transaction::Transaction;

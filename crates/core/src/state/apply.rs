@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lockkeeper_mutants::{invariant, mutant};
 
+use super::arguments::{bad, check_label};
 use super::bounds::is_full;
 use super::namespaces::SessionOwner;
 use super::session::{Session, fingerprint};
@@ -14,8 +15,8 @@ use crate::command::{Actor, Batch, Command, GateOp, Op, Origin};
 use crate::feature::FeatureLevel;
 use crate::ids::{NodeId, Term};
 use crate::limits::{
-    MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_IDENTITIES, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES,
-    MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+    MAX_ACL_ID_BYTES, MAX_BATCHES_IN_FLIGHT, MAX_BULK, MAX_IDENTITIES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS,
+    MIN_SESSION_TIMEOUT_MS,
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -310,16 +311,4 @@ fn check_principals(who: &Principals) -> Result<(), Refusal> {
         Some(_) => Err(bad(format!("a caller's scheme and id are at most {MAX_ACL_ID_BYTES} bytes long"))),
         None => Ok(()),
     }
-}
-
-pub(crate) fn check_label(label: &str) -> Result<(), Refusal> {
-    if label.len() > MAX_LABEL_BYTES {
-        return Err(bad(format!("a label is at most {MAX_LABEL_BYTES} bytes long, this one has {}", label.len())));
-    }
-    Ok(())
-}
-
-/// A refusal of invalid arguments.
-pub(crate) fn bad(why: impl Into<Arc<str>>) -> Refusal {
-    Refusal::BadArguments(why.into())
 }

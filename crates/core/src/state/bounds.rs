@@ -9,7 +9,6 @@ use std::sync::Arc;
 use lockkeeper_mutants::mutant;
 
 use super::State;
-use super::locks::Request;
 use super::namespaces::Added;
 use super::session::Session;
 use super::size;
@@ -20,7 +19,7 @@ use crate::command::{Actor, Op};
 use crate::gate::GateKey;
 use crate::ids::SessionId;
 use crate::limits::MAX_GATE_RESULT_BYTES;
-use crate::lock::SEQUENCE_DIGITS;
+use crate::lock::{Request, SEQUENCE_DIGITS};
 use crate::path::NodePath;
 use crate::reply::Refusal;
 use crate::rules::Rules;

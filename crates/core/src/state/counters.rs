@@ -1,7 +1,7 @@
 //! Bounded addition to the decimal number that a node holds, decided when it is applied: one log entry, however many
 //! callers add at the same time.
 
-use super::ops::Maker;
+use super::nodes::Maker;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lockkeeper_mutants::mutant;
 
 use super::State;
-use super::apply::{bad, check_label};
+use super::arguments::{bad, check_label};
 use super::bounds::Adds;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
@@ -71,12 +71,6 @@ impl State {
             result_bytes: record.done.map(|(_, result)| result.len()),
         })
     }
-}
-
-/// Whether the node is a gate whose operation is under way, even if its time is over.
-pub(crate) fn is_pending(path: &NodePath, node: &Node) -> bool {
-    path.as_str().strip_prefix(GATES_ROOT).is_some_and(|key| key.starts_with('/'))
-        && BorrowedRecord::decode(&node.data).is_some_and(|record| record.done.is_none())
 }
 
 /// The key of the gate whose node has this path.

@@ -13,8 +13,9 @@ use lockkeeper_mutants::{invariant, mutant};
 
 use crate::ids::FencingToken;
 use crate::limits::MAX_PERMITS;
-use crate::lock::{LockMode, NameFamily, family_of, parse_request};
+use crate::lock::{LockMode, LockName, NameFamily, family_of, parse_request};
 use crate::path::NodePath;
+use crate::reply::Refusal;
 
 /// A place in the queue: the sequence, then the path of the node, because hand-made nodes may share a sequence.
 pub(crate) type Place = (u64, NodePath);
@@ -356,6 +357,14 @@ impl Queue {
             Some(first) => self.before(first).next_back(),
         };
         last.map(|(place, _)| place)
+    }
+}
+
+/// A queue is that of a lock, or of a semaphore with one number of permits.
+pub(crate) fn check_kind(lock: &LockName, queue: &Queue, mode: LockMode) -> Result<(), Refusal> {
+    match queue.mismatch(mode) {
+        None => Ok(()),
+        Some(detail) => Err(Refusal::LockMismatch { lock: lock.clone().into(), detail: detail.into() }),
     }
 }
 

@@ -7,10 +7,10 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::apply::{bad, check_label};
+use super::arguments::{bad, check_label};
 use super::bounds::Adds;
-use super::lock_queue::Newcomer;
-use super::ops::{Maker, check_sequence, next_version};
+use super::lock_queue::{Newcomer, check_kind};
+use super::nodes::{Maker, check_sequence, next_version};
 use super::session::Session;
 use super::size;
 use super::standing::Standing;
@@ -22,7 +22,9 @@ use crate::acl::Permissions;
 use crate::command::{IfHolding, NodeKind, Sequential};
 use crate::ids::{FencingToken, RequestId, SessionId};
 use crate::limits::{MAX_DELAY_MS, MAX_HOLDS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
-use crate::lock::{LockMode, LockName, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request};
+use crate::lock::{
+    LockMode, LockName, Request, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request,
+};
 use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
 use crate::rules::ForeignNames;
@@ -88,14 +90,6 @@ const MARK_BYTES: usize = 40;
 fn form_of(path: &NodePath, uuid: RequestId) -> Option<RequestForm> {
     let RequestName { sequence, form, .. } = parse_name(path.name())?;
     (path.name() == format!("{}{sequence:010}", form.prefix(uuid))).then_some(form)
-}
-
-/// The arguments of an acquire.
-pub(crate) struct Request<'a> {
-    pub(crate) locks: &'a [LockName],
-    pub(crate) form: RequestForm,
-    pub(crate) uuid: RequestId,
-    pub(crate) label: &'a Arc<str>,
 }
 
 impl Transaction<'_> {
@@ -259,7 +253,7 @@ impl Transaction<'_> {
                     }
                     if path == directory {
                         check_sequence(&path, node.children_made())?;
-                        check_kind(lock, node, mode)?;
+                        check_kind(lock, node.queue(), mode)?;
                         return self.check_names(lock, node, Newcomer::Native);
                     }
                     return Ok(());
@@ -515,14 +509,6 @@ impl Transaction<'_> {
              locks.foreign_names = \"allow\" where every client has been told of the others' names"
         );
         Err(Refusal::ForeignNames { lock: lock.clone().into(), detail: detail.into() })
-    }
-}
-
-/// A queue is that of a lock, or of a semaphore with one number of permits.
-pub(crate) fn check_kind(lock: &LockName, directory: &Node, mode: LockMode) -> Result<(), Refusal> {
-    match directory.queue().mismatch(mode) {
-        None => Ok(()),
-        Some(detail) => Err(Refusal::LockMismatch { lock: lock.clone().into(), detail: detail.into() }),
     }
 }
 

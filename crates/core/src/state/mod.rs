@@ -5,6 +5,7 @@
 
 mod access;
 mod apply;
+mod arguments;
 mod authorise;
 mod bounds;
 mod children;
@@ -15,6 +16,7 @@ mod lock_queue;
 mod locks;
 mod namespaces;
 mod new_cluster;
+mod nodes;
 mod ops;
 mod owned_nodes;
 mod rates;

@@ -10,7 +10,7 @@ use lockkeeper_mutants::{invariant, mutant};
 
 use super::State;
 use super::access::Access;
-use super::apply::bad;
+use super::arguments::bad;
 use super::session::Session;
 use super::size;
 use super::transaction::Transaction;

@@ -18,7 +18,7 @@ use crate::path::NodePath;
 use crate::rate::{RATES_ROOT, RateName};
 use crate::reply::Refusal;
 
-use super::apply::bad;
+use super::arguments::bad;
 
 /// The purpose of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

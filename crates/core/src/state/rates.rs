@@ -6,9 +6,9 @@
 use lockkeeper_mutants::invariant;
 
 use super::State;
-use super::apply::bad;
+use super::arguments::bad;
 use super::bounds::Adds;
-use super::ops::next_version;
+use super::nodes::next_version;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use crate::access::{Need, Resource, Rights};

@@ -8,13 +8,13 @@ use imbl::{OrdMap, OrdSet};
 use lockkeeper_mutants::invariant;
 
 use super::children::Children;
-use super::gates::is_pending;
 use super::lock_queue::Queue;
 use super::namespaces::Namespaces;
 use super::size;
 use crate::acl::{AclEntry, open_list};
 use crate::command::NodeKind;
 use crate::data::NodeData;
+use crate::gate::is_pending;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::{CONTAINER_GRACE_MS, MAX_NODES_PER_PAGE};
 use crate::lock::is_delay;
@@ -285,9 +285,9 @@ impl Tree {
         let Some(shared) = self.nodes.get_mut(path) else { return };
         let node = Arc::make_mut(shared);
         let (before, bytes_before) = (node.deadline_ms(), size::of_node(path, node));
-        self.pending_gates -= usize::from(is_pending(path, node));
+        self.pending_gates -= usize::from(is_pending(path, &node.data));
         change(node);
-        self.pending_gates += usize::from(is_pending(path, node));
+        self.pending_gates += usize::from(is_pending(path, &node.data));
         let after = node.deadline_ms();
         let bytes_after = size::of_node(path, node);
         self.bytes = self.bytes + bytes_after - bytes_before;
@@ -339,7 +339,7 @@ impl Tree {
     /// Inserts a node and what is derived from it, but for its place in its directory.
     pub(crate) fn place(&mut self, path: &NodePath, node: Node) {
         self.ephemeral_count += usize::from(node.is_ephemeral());
-        self.pending_gates += usize::from(is_pending(path, &node));
+        self.pending_gates += usize::from(is_pending(path, &node.data));
         self.bytes += size::of_node(path, &node);
         self.namespaces.add(path, &node);
         self.move_deadline(path, None, node.deadline_ms());
@@ -379,7 +379,7 @@ impl Tree {
         let mut nodes = Vec::with_capacity(paths.len());
         for path in paths {
             let Some(node) = self.nodes.remove(*path) else { continue };
-            let (ephemerals, pending) = (usize::from(node.is_ephemeral()), usize::from(is_pending(path, &node)));
+            let (ephemerals, pending) = (usize::from(node.is_ephemeral()), usize::from(is_pending(path, &node.data)));
             let bytes = size::of_node(path, &node);
             invariant!(node.children().is_empty(), "a node that is deleted has no children");
             invariant!(ephemerals <= self.ephemeral_count, "the count of ephemerals includes each");

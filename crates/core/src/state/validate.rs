@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use imbl::OrdSet;
 
-use super::gates::is_pending;
 use super::lock_queue::Queue;
-use super::ops::check_acl;
+use super::nodes::check_acl;
 use super::session::Session;
 use super::size;
 use super::tree::{Holds, Node};
 use super::{Applied, State};
+use crate::gate::is_pending;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::{
     MAX_BATCHES_IN_FLIGHT, MAX_DATA_BYTES, MAX_HOLDS, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES,
@@ -44,7 +44,7 @@ impl<'a> Census<'a> {
         self.bytes += size::of_node(path, node);
         self.children += node.children().len();
         self.ephemerals += usize::from(node.is_ephemeral());
-        self.pending_gates += usize::from(is_pending(path, node));
+        self.pending_gates += usize::from(is_pending(path, &node.data));
         self.deadlines.extend(node.deadline_ms().map(|at_ms| (at_ms, path)));
     }
 }
