@@ -113,11 +113,6 @@ impl RecipeError {
             _ => false,
         }
     }
-
-    /// Whether the change may have taken effect all the same.
-    pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Client(Error::UnknownOutcome(_) | Error::NotLockkeeper { .. }))
-    }
 }
 
 /// Refuses data of more than `most` bytes. `whose` stands before "data" in the message.
