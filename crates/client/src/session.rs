@@ -294,15 +294,7 @@ impl Session {
 
     /// Completes, with the reason, when the session is lost.
     pub async fn lost(&self) -> String {
-        let mut state = self.state();
-        loop {
-            if let SessionState::Lost { because } = &*state.borrow_and_update() {
-                return because.clone();
-            }
-            if state.changed().await.is_err() {
-                return "its keepalive task has stopped".into();
-            }
-        }
+        session_lost(self.state()).await
     }
 
     /// Completes, with the reason, when the cluster reports that the grant with that token is over without a release:
@@ -354,6 +346,18 @@ impl Session {
         }
         self.shared.client.context.join_tasks().await;
         Ok(())
+    }
+}
+
+/// Completes, with the reason, when the session is lost. Does not keep the session alive.
+pub(crate) async fn session_lost(mut state: watch::Receiver<SessionState>) -> String {
+    loop {
+        if let SessionState::Lost { because } = &*state.borrow_and_update() {
+            return because.clone();
+        }
+        if state.changed().await.is_err() {
+            return "the session was dropped".into();
+        }
     }
 }
 

@@ -12,10 +12,9 @@ use uuid::Uuid;
 
 use super::cleanup;
 use super::grant::Grant;
-use super::lock_loss::session_lost;
 use super::request::{LockRequest, Wait};
 use crate::error::Error;
-use crate::session::Session;
+use crate::session::{Session, session_lost};
 use crate::traces;
 
 /// How a long wait is split into calls. A call lasts `overlap + renew_after + overlap`, which must be shorter than

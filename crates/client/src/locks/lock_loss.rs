@@ -4,11 +4,10 @@
 
 use futures::FutureExt;
 use lockkeeper_api::Code;
-use tokio::sync::watch;
 
 use super::grant::Grant;
 use crate::error::Error;
-use crate::session::SessionState;
+use crate::session::session_lost;
 
 impl Grant {
     /// Why the grant does not hold any more; `None` if it holds. Reads the clock, not only the reports.
@@ -40,18 +39,6 @@ impl Grant {
                 Error::Lost(self.loss().unwrap_or(problem.detail))
             }
             other => other,
-        }
-    }
-}
-
-/// Completes, with the reason, when the session is lost. Does not keep the session alive.
-pub(crate) async fn session_lost(mut state: watch::Receiver<SessionState>) -> String {
-    loop {
-        if let SessionState::Lost { because } = &*state.borrow_and_update() {
-            return because.clone();
-        }
-        if state.changed().await.is_err() {
-            return "the session was dropped".into();
         }
     }
 }
