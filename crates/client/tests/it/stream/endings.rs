@@ -105,6 +105,15 @@ async fn a_guard_is_told_what_happened_while_the_stream_was_broken() {
     }
 }
 
+/// Of the lock `a`, over the stream or HTTP.
+fn is_release(event: &Event) -> bool {
+    match event {
+        Event::Frame(_, value) => value["request"]["call"]["release_lock"]["name"] == "a",
+        Event::Http(line) => line.contains("/release"),
+        Event::Upgrade(_) => false,
+    }
+}
+
 #[tokio::test]
 async fn what_was_dropped_last_is_still_said() {
     let node = Node::start(good).await;
@@ -112,22 +121,12 @@ async fn what_was_dropped_last_is_still_said() {
     let guard = session.lock("a").lock().await.unwrap();
     drop(session);
     drop(guard);
-    let released = |event: &Event| match event {
-        Event::Frame(_, value) => value["request"]["call"]["release_lock"]["name"] == "a",
-        Event::Http(line) => line.contains("/release"),
-        Event::Upgrade(_) => false,
-    };
-    node.until(|seen| seen.iter().any(released)).await;
+    node.until(|seen| seen.iter().any(is_release)).await;
 }
 
 /// A page that something between the client and the cluster shows now and then.
 #[tokio::test]
 async fn a_page_that_is_not_lockkeepers_does_not_end_what_was_dropped() {
-    let is_release = |event: &Event| match event {
-        Event::Frame(_, value) => value["request"]["call"]["release_lock"]["name"] == "a",
-        Event::Http(line) => line.contains("/release"),
-        Event::Upgrade(_) => false,
-    };
     for has_streams in [true, false] {
         let pages = AtomicUsize::new(0);
         let node = Node::start(move |event| match event {
