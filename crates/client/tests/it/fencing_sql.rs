@@ -14,10 +14,18 @@ use tokio_postgres::{Client, NoTls, types::ToSql};
 
 use postgres::{Postgres, installed};
 
-async fn connect(server: &Postgres) -> Client {
+pub(crate) async fn connect(server: &Postgres) -> Client {
     let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
     tokio::spawn(connection);
     client
+}
+
+/// Until a transaction waits for another one: a condition of the database, not a time.
+pub(crate) async fn one_waits(db: &Client) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    while db.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn balance(db: &Client, id: &str) -> (i64, i64) {
@@ -80,11 +88,8 @@ async fn a_row_for_each_lock(server: &Postgres, db: &Client) {
         rows
     };
     let next = async {
-        // It waits for the transaction that holds the fence: a condition of the database, not a time.
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-        while db.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 0 {
-            tokio::task::yield_now().await;
-        }
+        // For the transaction that holds the fence.
+        one_waits(db).await;
         held.execute("UPDATE accounts SET balance = balance + 1", &[]).await.unwrap();
         held.commit().await.unwrap();
     };

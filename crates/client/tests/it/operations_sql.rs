@@ -12,18 +12,13 @@ use lockkeeper_client::fencing::operations::{
 use lockkeeper_client::fencing::sql::parameter;
 use lockkeeper_client::recipes::{Begun, GateTicket};
 use lockkeeper_client::{Session, SessionOptions};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 use crate::fencing_sql::postgres::{Postgres, installed};
+use crate::fencing_sql::{connect, one_waits};
 use crate::test_cluster::{TestCluster, soon};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-
-async fn connect(server: &Postgres) -> Client {
-    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
 
 async fn cents(db: &Client) -> i64 {
     db.query_one("SELECT cents FROM accounts WHERE name = 'ann'", &[]).await.unwrap().get(0)
@@ -112,11 +107,7 @@ async fn two_at_once(server: &Postgres, db: &Client) {
         recorded(rows, "pay/3").unwrap();
         let second = pay(&mut other, "pay/3", 8);
         let then = async {
-            // It waits for the other transaction: a condition of the database, not a time.
-            let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-            while db.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 0 {
-                tokio::task::yield_now().await;
-            }
+            one_waits(db).await;
             if commits { first.commit().await.unwrap() } else { first.rollback().await.unwrap() }
         };
         let (second, ()) = tokio::join!(second, then);
