@@ -2,20 +2,9 @@
 
 use crate::frame::write_frame;
 use crate::jute::{DecodeError, Reader, Wire};
-use crate::{ErrorCode, OpCode};
+use crate::opcode::OpCode;
+use crate::{ErrorCode, xid};
 use bytes::{Bytes, BytesMut};
-
-/// Reserved xids, which a client may not choose for other requests.
-pub mod xid {
-    /// A watch event.
-    pub const NOTIFICATION: i32 = -1;
-    /// A ping and its reply.
-    pub const PING: i32 = -2;
-    /// Authentication and its reply.
-    pub const AUTH: i32 = -4;
-    /// Setting watches again, and its reply.
-    pub const SET_WATCHES: i32 = -8;
-}
 
 record! {
     /// The header of a request.

@@ -5,8 +5,8 @@
 //! as ZooKeeper's `jute.maxbuffer`, because the frame around the message has passed that limit already
 //! ([`crate::frame`]).
 //!
-//! The macros `record!` and `numbered!` define a message's struct or enumeration together with both directions of its
-//! encoding, so that these cannot disagree.
+//! The macros `record!`, `numbered!` and `tagged!` define a message's struct or enumeration together with both
+//! directions of its encoding, so that these cannot disagree.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
@@ -95,6 +95,69 @@ macro_rules! numbered {
 
             fn write(&self, writer: &mut $crate::jute::Writer<'_>) {
                 writer.int(self.number());
+            }
+        }
+    };
+}
+
+/// An enumeration whose variants are encoded as their fields in order. Which of them follows is said elsewhere, by a
+/// `$tag`, which has variants of the same names. If it has others too, `else` names the field that may not have them.
+macro_rules! tagged {
+    (
+        $(#[$meta:meta])*
+        $name:ident by $tag:ident $(else $place:literal)? {
+            $(
+                $(#[$variant_meta:meta])*
+                $variant:ident
+                $(($only:ident: $only_type:ty))?
+                $({ $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? })?
+            ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum $name {
+            $(
+                $(#[$variant_meta])*
+                $variant $(($only_type))? $({ $($(#[$field_meta])* $field: $type,)* })?,
+            )*
+        }
+
+        impl $crate::jute::Tagged for $name {
+            type Tag = $tag;
+
+            fn tag(&self) -> $tag {
+                match self {
+                    $(Self::$variant { .. } => $tag::$variant,)*
+                }
+            }
+
+            fn read(tag: $tag, reader: &mut $crate::jute::Reader) -> Result<Self, $crate::jute::DecodeError> {
+                Ok(match tag {
+                    $($tag::$variant => Self::$variant
+                        $(($crate::jute::Wire::read(
+                            reader,
+                            concat!(stringify!($name), ".", stringify!($variant), ".", stringify!($only)),
+                        )?))?
+                        $({ $($field: $crate::jute::Wire::read(
+                            reader,
+                            concat!(stringify!($name), ".", stringify!($variant), ".", stringify!($field)),
+                        )?,)* })?,
+                    )*
+                    $(other => {
+                        let opcode = other.number();
+                        return Err($crate::jute::DecodeError::Misplaced { field: $place, opcode });
+                    })?
+                })
+            }
+
+            fn write(&self, writer: &mut $crate::jute::Writer<'_>) {
+                match self {
+                    $(Self::$variant $(($only))? $({ $($field),* })? => {
+                        $($crate::jute::Wire::write($only, writer);)?
+                        $($($crate::jute::Wire::write($field, writer);)*)?
+                    })*
+                }
             }
         }
     };
@@ -315,6 +378,21 @@ pub trait Wire: Sized {
     fn read(reader: &mut Reader, field: &'static str) -> Result<Self, DecodeError>;
 
     /// Encodes the value.
+    fn write(&self, writer: &mut Writer<'_>);
+}
+
+/// What `tagged!` defines.
+pub(crate) trait Tagged: Sized {
+    /// Says which variant it is.
+    type Tag;
+
+    /// Which variant it is.
+    fn tag(&self) -> Self::Tag;
+
+    /// Decodes the variant with this tag.
+    fn read(tag: Self::Tag, reader: &mut Reader) -> Result<Self, DecodeError>;
+
+    /// Encodes the value without its tag.
     fn write(&self, writer: &mut Writer<'_>);
 }
 

@@ -8,6 +8,8 @@
 //! judge the *meaning* of a well-formed message: create flags, watch modes, versions and paths are passed on unchecked,
 //! because an invalid one is answered with an error code and does not close the connection.
 //!
+//! The table in `operations.rs` has every operation that clients ask for, and what follows from its row.
+//!
 //! # Decoding a message
 //! A connection feeds a [`FrameDecoder`], which returns whole frames (and, on a server, four-letter words). A client's
 //! first frame is a [`ConnectRequest`]. For later frames, [`RequestHeader::split`] separates the header and
@@ -52,21 +54,30 @@
 #[macro_use]
 pub mod jute;
 
+#[macro_use]
+pub mod multi;
+
+#[macro_use]
+pub mod operations;
+
 pub mod codes;
 pub mod connect;
 pub mod frame;
 pub mod header;
-pub mod multi;
+pub mod opcode;
 pub mod records;
 pub mod reply;
 pub mod request;
+pub mod row;
+pub mod xid;
 
-pub use codes::{AddWatchMode, CreateMode, ErrorCode, EventType, FourLetterWord, KeeperState, OpCode, WatcherType};
+pub use codes::{AddWatchMode, CreateMode, ErrorCode, EventType, FourLetterWord, KeeperState, WatcherType};
 pub use connect::{ConnectRequest, ConnectResponse};
 pub use frame::{DEFAULT_MAX_FRAME_BYTES, FrameDecoder, FrameError, Inbound};
-pub use header::{ReplyHeader, RequestHeader, xid};
+pub use header::{ReplyHeader, RequestHeader};
 pub use jute::{DecodeError, Reader, UnknownNumber, Wire, Writer};
-pub use multi::{MultiOp, MultiReadOp, MultiResult};
+pub use multi::MultiResult;
+pub use opcode::OpCode;
 pub use records::{Acl, ClientInfo, Id, Permissions, Stat};
 pub use reply::{Reply, WatcherEvent, decode_reply, encode_reply_with};
-pub use request::Request;
+pub use request::{MultiOp, MultiReadOp, Request};

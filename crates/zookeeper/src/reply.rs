@@ -2,145 +2,87 @@
 //!
 //! A reply does not name its operation. The reader must know it from the order of the requests.
 
-use crate::codes::{EventType, KeeperState, OpCode};
+use crate::codes::{EventType, KeeperState};
 use crate::frame::write_frame;
-use crate::header::{ReplyHeader, xid};
-use crate::jute::{DecodeError, Reader, Wire, Writer};
-use crate::multi::{MultiResult, read_parts, write_parts};
+use crate::header::ReplyHeader;
+use crate::jute::{DecodeError, Reader, Tagged, Wire, Writer};
+use crate::multi::MultiResult;
+use crate::opcode::OpCode;
 use crate::records::{Acl, ClientInfo, Stat};
+use crate::row::ReplyKind;
+use crate::xid;
 use bytes::{Bytes, BytesMut};
 
-/// The body of a reply to a request that succeeded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
-    /// To delete, check, ping, auth, setWatches, setWatches2, checkWatches, removeWatches and closeSession.
-    Empty,
-    /// To create and sync.
-    Path(String),
-    /// To create2, createContainer and createTTL.
-    Created {
-        /// With its sequence, if it has one.
-        path: String,
-        /// Of the new node.
-        stat: Stat,
-    },
-    /// To exists, setData and setACL.
-    Stat(Stat),
-    /// To getData, and to reconfig with the new configuration.
-    Data {
-        /// Null and empty differ.
-        data: Option<Bytes>,
-        /// Of the node.
-        stat: Stat,
-    },
-    /// To getACL.
-    Acl {
-        /// The list.
-        acl: Vec<Acl>,
-        /// Of the node.
-        stat: Stat,
-    },
-    /// To getChildren.
-    Children(Vec<String>),
-    /// To getChildren2.
-    ChildrenAndStat {
-        /// Their names, in no order.
-        children: Vec<String>,
-        /// Of their parent.
-        stat: Stat,
-    },
-    /// To multi and multiRead.
-    Multi(Vec<MultiResult>),
-    /// To addWatch: an error code in the body, always 0. Without it Curator's caches fail.
-    Error(i32),
-    /// To getEphemerals.
-    Ephemerals(Vec<String>),
-    /// To getAllChildrenNumber.
-    ChildrenNumber(i32),
-    /// To whoAmI.
-    Identities(Vec<ClientInfo>),
-    /// To sasl.
-    Token(Bytes),
+tagged! {
+    /// The body of a reply to a request that succeeded. The table of operations says which one an operation has.
+    Reply by ReplyKind {
+        /// Nothing.
+        Empty,
+        /// A path.
+        Path(path: String),
+        /// A new node.
+        Created {
+            /// With its sequence, if it has one.
+            path: String,
+            /// Of the new node.
+            stat: Stat,
+        },
+        /// A stat.
+        Stat(stat: Stat),
+        /// To getData, and to reconfig with the new configuration.
+        Data {
+            /// Null and empty differ.
+            data: Option<Bytes>,
+            /// Of the node.
+            stat: Stat,
+        },
+        /// An access control list.
+        Acl {
+            /// The list.
+            acl: Vec<Acl>,
+            /// Of the node.
+            stat: Stat,
+        },
+        /// To getChildren.
+        Children(children: Vec<String>),
+        /// To getChildren2.
+        ChildrenAndStat {
+            /// Their names, in no order.
+            children: Vec<String>,
+            /// Of their parent.
+            stat: Stat,
+        },
+        /// The results of a list.
+        Multi(results: Vec<MultiResult>),
+        /// To addWatch: an error code in the body, always 0. Without it Curator's caches fail.
+        Error(number: i32),
+        /// To getEphemerals.
+        Ephemerals(paths: Vec<String>),
+        /// To getAllChildrenNumber.
+        ChildrenNumber(number: i32),
+        /// To whoAmI.
+        Identities(identities: Vec<ClientInfo>),
+        /// To sasl.
+        Token(token: Bytes),
+    }
 }
 
 impl Reply {
     /// Decodes the body of a reply to `operation`. Only a header without an error has a body.
     pub fn decode(operation: OpCode, body: Bytes) -> Result<Self, DecodeError> {
         let reader = &mut Reader::new(body);
-        Ok(match operation {
-            OpCode::Delete
-            | OpCode::Ping
-            | OpCode::Auth
-            | OpCode::SetWatches
-            | OpCode::SetWatches2
-            | OpCode::CheckWatches
-            | OpCode::RemoveWatches
-            | OpCode::CloseSession => Self::Empty,
+        let kind = match operation {
             // ZooKeeper declares a stat for a check outside a multi but sends none.
-            OpCode::Check if reader.left() < Stat::MIN_BYTES => Self::Empty,
-            OpCode::Create => Self::Path(Wire::read(reader, "create.path")?),
-            OpCode::Sync => Self::Path(Wire::read(reader, "sync.path")?),
-            OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => {
-                Self::Created { path: Wire::read(reader, "create2.path")?, stat: Wire::read(reader, "create2.stat")? }
-            }
-            OpCode::Check | OpCode::Exists | OpCode::SetData | OpCode::SetAcl => {
-                Self::Stat(Wire::read(reader, "stat")?)
-            }
-            OpCode::GetData | OpCode::Reconfig => {
-                Self::Data { data: Wire::read(reader, "getData.data")?, stat: Wire::read(reader, "getData.stat")? }
-            }
-            OpCode::GetAcl => {
-                Self::Acl { acl: Wire::read(reader, "getACL.acl")?, stat: Wire::read(reader, "getACL.stat")? }
-            }
-            OpCode::GetChildren => Self::Children(Wire::read(reader, "getChildren.children")?),
-            OpCode::GetChildren2 => Self::ChildrenAndStat {
-                children: Wire::read(reader, "getChildren2.children")?,
-                stat: Wire::read(reader, "getChildren2.stat")?,
-            },
-            OpCode::Multi | OpCode::MultiRead => Self::Multi(read_parts(reader)?),
-            OpCode::AddWatch => Self::Error(reader.int("addWatch.error")?),
-            OpCode::GetEphemerals => Self::Ephemerals(Wire::read(reader, "getEphemerals.ephemerals")?),
-            OpCode::GetAllChildrenNumber => Self::ChildrenNumber(reader.int("getAllChildrenNumber.number")?),
-            OpCode::WhoAmI => Self::Identities(Wire::read(reader, "whoAmI.identities")?),
-            OpCode::Sasl => Self::Token(Wire::read(reader, "sasl.token")?),
-            OpCode::Notification | OpCode::DeleteContainer | OpCode::CreateSession | OpCode::Error => {
-                return Err(DecodeError::Misplaced { field: "Reply", opcode: operation.number() });
-            }
-        })
+            OpCode::Check if reader.left() >= Stat::MIN_BYTES => Some(ReplyKind::Stat),
+            operation => operation.row().reply,
+        };
+        let kind = kind.ok_or(DecodeError::Misplaced { field: "Reply", opcode: operation.number() })?;
+        Tagged::read(kind, reader)
     }
 
     /// Appends header and body as a frame.
     pub fn encode(&self, xid: i32, zxid: i64, out: &mut BytesMut) {
-        encode_reply_with(xid, zxid, out, |writer| self.write_body(writer));
-    }
-
-    fn write_body(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Empty => {}
-            Self::Path(path) => path.write(writer),
-            Self::Created { path, stat } => {
-                path.write(writer);
-                stat.write(writer);
-            }
-            Self::Stat(stat) => stat.write(writer),
-            Self::Data { data, stat } => {
-                data.write(writer);
-                stat.write(writer);
-            }
-            Self::Acl { acl, stat } => {
-                acl.write(writer);
-                stat.write(writer);
-            }
-            Self::Children(names) | Self::Ephemerals(names) => names.write(writer),
-            Self::ChildrenAndStat { children, stat } => {
-                children.write(writer);
-                stat.write(writer);
-            }
-            Self::Multi(results) => write_parts(results, writer),
-            Self::Error(number) | Self::ChildrenNumber(number) => writer.int(*number),
-            Self::Identities(identities) => identities.write(writer),
-            Self::Token(token) => token.write(writer),
-        }
+        encode_reply_with(xid, zxid, out, |writer| self.write(writer));
     }
 }
 

@@ -1,11 +1,13 @@
-//! Requests in an open session.
+//! Requests in an open session. They follow from the rows of the table in `operations.rs`; here are the records that
+//! the rows name.
 
-use crate::codes::OpCode;
 use crate::frame::write_frame;
-use crate::header::{RequestHeader, xid};
+use crate::header::RequestHeader;
 use crate::jute::{DecodeError, Reader, Wire, Writer};
-use crate::multi::{MultiOp, MultiReadOp, read_parts, write_parts};
+use crate::multi::Part;
+use crate::opcode::OpCode;
 use crate::records::Acl;
+use crate::row::Rules;
 use bytes::{Bytes, BytesMut};
 
 record! {
@@ -160,142 +162,169 @@ record! {
     }
 }
 
-/// A request's body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the operations are described at `OpCode`, one by one")]
-pub enum Request {
-    Create(CreateRequest),
-    Create2(CreateRequest),
-    CreateContainer(CreateRequest),
-    CreateTtl(CreateTtlRequest),
-    Delete(PathVersion),
-    Exists(PathWatch),
-    GetData(PathWatch),
-    SetData(SetDataRequest),
-    /// The node's path.
-    GetAcl(String),
-    SetAcl(SetAclRequest),
-    GetChildren(PathWatch),
-    GetChildren2(PathWatch),
-    /// A path, which the reply repeats and which has no other meaning.
-    Sync(String),
-    Ping,
-    Check(PathVersion),
-    Multi(Vec<MultiOp>),
-    MultiRead(Vec<MultiReadOp>),
-    Auth(AuthRequest),
-    SetWatches(SetWatchesRequest),
-    SetWatches2(SetWatches2Request),
-    AddWatch(AddWatchRequest),
-    CheckWatches(WatchesRequest),
-    RemoveWatches(WatchesRequest),
-    /// A prefix of paths; empty for all.
-    GetEphemerals(String),
-    /// The node's path.
-    GetAllChildrenNumber(String),
-    WhoAmI,
-    Reconfig(ReconfigRequest),
-    /// A step's token.
-    Sasl(Bytes),
-    CloseSession,
-    /// An operation that does not exist or is used between servers only. Reply with
-    /// [`crate::ErrorCode::Unimplemented`]. Encodes without a body.
-    Unknown {
-        /// Its number.
-        opcode: i32,
-    },
+tagged! {
+    /// One write of a multi.
+    ///
+    /// For the four creates ZooKeeper goes by the flags and ignores the opcode: flags of a container or a TTL node give
+    /// a [`crate::MultiResult::Create2`], all others a [`crate::MultiResult::Create`]. A decoded value has both.
+    MultiOp by OpCode else "Multi.op" {
+        /// A node.
+        Create(op: CreateRequest),
+        /// A node; ZooKeeper's own clients never send this opcode in a multi.
+        Create2(op: CreateRequest),
+        /// A container.
+        CreateContainer(op: CreateRequest),
+        /// A TTL node.
+        CreateTtl(op: CreateTtlRequest),
+        /// Answered by [`crate::MultiResult::Delete`].
+        Delete(op: PathVersion),
+        /// Answered by [`crate::MultiResult::SetData`].
+        SetData(op: SetDataRequest),
+        /// Answered by [`crate::MultiResult::Check`].
+        Check(op: PathVersion),
+    }
 }
 
-impl Request {
-    /// Decodes the body of the operation with this number.
-    pub fn decode(opcode: i32, body: Bytes) -> Result<Self, DecodeError> {
-        let reader = &mut Reader::new(body);
-        let Some(operation) = OpCode::from_number(opcode) else { return Ok(Self::Unknown { opcode }) };
-        Ok(match operation {
-            OpCode::Create => Self::Create(Wire::read(reader, "create")?),
-            OpCode::Create2 => Self::Create2(Wire::read(reader, "create2")?),
-            OpCode::CreateContainer => Self::CreateContainer(Wire::read(reader, "createContainer")?),
-            OpCode::CreateTtl => Self::CreateTtl(Wire::read(reader, "createTTL")?),
-            OpCode::Delete => Self::Delete(Wire::read(reader, "delete")?),
-            OpCode::Exists => Self::Exists(Wire::read(reader, "exists")?),
-            OpCode::GetData => Self::GetData(Wire::read(reader, "getData")?),
-            OpCode::SetData => Self::SetData(Wire::read(reader, "setData")?),
-            OpCode::GetAcl => Self::GetAcl(Wire::read(reader, "getACL.path")?),
-            OpCode::SetAcl => Self::SetAcl(Wire::read(reader, "setACL")?),
-            OpCode::GetChildren => Self::GetChildren(Wire::read(reader, "getChildren")?),
-            OpCode::GetChildren2 => Self::GetChildren2(Wire::read(reader, "getChildren2")?),
-            OpCode::Sync => Self::Sync(Wire::read(reader, "sync.path")?),
-            OpCode::Ping => Self::Ping,
-            OpCode::Check => Self::Check(Wire::read(reader, "check")?),
-            OpCode::Multi => Self::Multi(read_parts(reader)?),
-            OpCode::MultiRead => Self::MultiRead(read_parts(reader)?),
-            OpCode::Auth => Self::Auth(Wire::read(reader, "auth")?),
-            OpCode::SetWatches => Self::SetWatches(Wire::read(reader, "setWatches")?),
-            OpCode::SetWatches2 => Self::SetWatches2(Wire::read(reader, "setWatches2")?),
-            OpCode::AddWatch => Self::AddWatch(Wire::read(reader, "addWatch")?),
-            OpCode::CheckWatches => Self::CheckWatches(Wire::read(reader, "checkWatches")?),
-            OpCode::RemoveWatches => Self::RemoveWatches(Wire::read(reader, "removeWatches")?),
-            OpCode::GetEphemerals => Self::GetEphemerals(Wire::read(reader, "getEphemerals.prefix")?),
-            OpCode::GetAllChildrenNumber => {
-                Self::GetAllChildrenNumber(Wire::read(reader, "getAllChildrenNumber.path")?)
-            }
-            OpCode::WhoAmI => Self::WhoAmI,
-            OpCode::Reconfig => Self::Reconfig(Wire::read(reader, "reconfig")?),
-            OpCode::Sasl => Self::Sasl(Wire::read(reader, "sasl.token")?),
-            OpCode::CloseSession => Self::CloseSession,
-            OpCode::Notification | OpCode::DeleteContainer | OpCode::CreateSession | OpCode::Error => {
-                Self::Unknown { opcode }
-            }
-        })
+tagged! {
+    /// One read of a multiRead. ZooKeeper ignores its wish for a watch.
+    MultiReadOp by OpCode else "MultiRead.op" {
+        /// Answered by [`crate::MultiResult::GetChildren`].
+        GetChildren(op: PathWatch),
+        /// Answered by [`crate::MultiResult::GetData`].
+        GetData(op: PathWatch),
     }
+}
 
-    /// The opcode in the request's header.
-    #[must_use]
-    pub fn opcode(&self) -> i32 {
-        let operation = match self {
-            Self::Create(_) => OpCode::Create,
-            Self::Create2(_) => OpCode::Create2,
-            Self::CreateContainer(_) => OpCode::CreateContainer,
-            Self::CreateTtl(_) => OpCode::CreateTtl,
-            Self::Delete(_) => OpCode::Delete,
-            Self::Exists(_) => OpCode::Exists,
-            Self::GetData(_) => OpCode::GetData,
-            Self::SetData(_) => OpCode::SetData,
-            Self::GetAcl(_) => OpCode::GetAcl,
-            Self::SetAcl(_) => OpCode::SetAcl,
-            Self::GetChildren(_) => OpCode::GetChildren,
-            Self::GetChildren2(_) => OpCode::GetChildren2,
-            Self::Sync(_) => OpCode::Sync,
-            Self::Ping => OpCode::Ping,
-            Self::Check(_) => OpCode::Check,
-            Self::Multi(_) => OpCode::Multi,
-            Self::MultiRead(_) => OpCode::MultiRead,
-            Self::Auth(_) => OpCode::Auth,
-            Self::SetWatches(_) => OpCode::SetWatches,
-            Self::SetWatches2(_) => OpCode::SetWatches2,
-            Self::AddWatch(_) => OpCode::AddWatch,
-            Self::CheckWatches(_) => OpCode::CheckWatches,
-            Self::RemoveWatches(_) => OpCode::RemoveWatches,
-            Self::GetEphemerals(_) => OpCode::GetEphemerals,
-            Self::GetAllChildrenNumber(_) => OpCode::GetAllChildrenNumber,
-            Self::WhoAmI => OpCode::WhoAmI,
-            Self::Reconfig(_) => OpCode::Reconfig,
-            Self::Sasl(_) => OpCode::Sasl,
-            Self::CloseSession => OpCode::CloseSession,
-            Self::Unknown { opcode } => return *opcode,
-        };
-        operation.number()
+impl Part for MultiOp {}
+impl Part for MultiReadOp {}
+list_of_parts!(MultiOp);
+list_of_parts!(MultiReadOp);
+
+macro_rules! define {
+    ($($group:ident { $(
+        $(#[doc = $line:literal])*
+        $operation:ident = $number:literal $name:literal $abbreviation:literal
+        $($field:ident: $body:ty,)?
+        -> $reply:ident
+        { $($rules:tt)* }
+    )* })*) => {
+        /// A request's body.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Request {
+            $($(
+                $(#[doc = $line])*
+                $operation $(($body))?,
+            )*)*
+            /// An operation that does not exist or is used between servers only. Reply with
+            /// [`crate::ErrorCode::Unimplemented`]. Encodes without a body.
+            Unknown {
+                /// Its number.
+                opcode: i32,
+            },
+        }
+
+        /// A request by the group of its row: a server that matches the groups forgets no operation.
+        #[derive(Debug, Clone, Copy)]
+        pub enum Grouped<'a> {
+            $(
+                #[doc = concat!("A [`", stringify!($group), "`].")]
+                $group($group<'a>),
+            )*
+            /// [`Request::Unknown`].
+            Unknown,
+        }
+
+        $(
+            /// The requests of a group.
+            #[derive(Debug, Clone, Copy)]
+            pub enum $group<'a> {
+                $(
+                    $(#[doc = $line])*
+                    $operation $((&'a $body))?,
+                )*
+            }
+        )*
+
+        impl Request {
+            /// Decodes the body of the operation with this number.
+            pub fn decode(opcode: i32, body: Bytes) -> Result<Self, DecodeError> {
+                let reader = &mut Reader::new(body);
+                Ok(match OpCode::from_number(opcode) {
+                    $($(
+                        Some(OpCode::$operation) => Self::$operation
+                            $((<$body as Wire>::read(reader, concat!($name, ".", stringify!($field)))?))?,
+                    )*)*
+                    _ => Self::Unknown { opcode },
+                })
+            }
+
+            /// The opcode in the request's header.
+            #[must_use]
+            pub fn opcode(&self) -> i32 {
+                match self {
+                    $($(Self::$operation { .. } => OpCode::$operation.number(),)*)*
+                    Self::Unknown { opcode } => *opcode,
+                }
+            }
+
+            /// The request by its group.
+            #[must_use]
+            pub fn grouped(&self) -> Grouped<'_> {
+                match self {
+                    $($(Self::$operation $(($field))? => Grouped::$group($group::$operation $(($field))?),)*)*
+                    Self::Unknown { .. } => Grouped::Unknown,
+                }
+            }
+
+            fn add_paths<'a>(&'a self, paths: &mut Vec<&'a str>) {
+                match self {
+                    $($(Self::$operation $(($field))? => {
+                        $($field.add_paths(paths);)?
+                    })*)*
+                    Self::Unknown { .. } => {}
+                }
+            }
+
+            fn write_body(&self, writer: &mut Writer<'_>) {
+                match self {
+                    $($(Self::$operation $(($field))? => {
+                        $($field.write(writer);)?
+                    })*)*
+                    Self::Unknown { .. } => {}
+                }
+            }
+        }
+    };
+}
+
+each_operation!(define);
+
+impl Request {
+    /// Its rules, if its opcode is known.
+    fn rules(&self) -> Option<&'static Rules> {
+        OpCode::from_number(self.opcode()).map(|operation| &operation.row().rules)
     }
 
     /// The reserved xid of this kind of request, if it has one.
     #[must_use]
     pub fn reserved_xid(&self) -> Option<i32> {
-        match self {
-            Self::Ping => Some(xid::PING),
-            Self::Auth(_) => Some(xid::AUTH),
-            Self::SetWatches(_) | Self::SetWatches2(_) => Some(xid::SET_WATCHES),
-            _ => None,
+        self.rules()?.xid
+    }
+
+    /// Whether it counts where requests are limited by the paths that they name.
+    #[must_use]
+    pub fn is_charged(&self) -> bool {
+        self.rules().is_some_and(|rules| rules.charged)
+    }
+
+    /// The paths in whose limits the request counts; of a list, those of its parts.
+    #[must_use]
+    pub fn charged_paths(&self) -> Vec<&str> {
+        let mut paths = Vec::new();
+        if self.is_charged() {
+            self.add_paths(&mut paths);
         }
+        paths
     }
 
     /// Appends header and body as a frame.
@@ -305,30 +334,62 @@ impl Request {
             self.write_body(writer);
         });
     }
+}
 
-    fn write_body(&self, writer: &mut Writer<'_>) {
+/// A body, with the paths that it names.
+trait Paths {
+    fn add_paths<'a>(&'a self, paths: &mut Vec<&'a str>);
+}
+
+macro_rules! paths {
+    ($($body:ty: |$this:ident, $paths:ident| $add:expr;)*) => {
+        $(impl Paths for $body {
+            fn add_paths<'a>(&'a self, $paths: &mut Vec<&'a str>) {
+                let $this = self;
+                $add
+            }
+        })*
+    };
+}
+
+paths! {
+    String: |path, paths| paths.push(path);
+    CreateRequest: |body, paths| paths.push(&body.path);
+    CreateTtlRequest: |body, paths| paths.push(&body.path);
+    PathVersion: |body, paths| paths.push(&body.path);
+    PathWatch: |body, paths| paths.push(&body.path);
+    SetDataRequest: |body, paths| paths.push(&body.path);
+    SetAclRequest: |body, paths| paths.push(&body.path);
+    AddWatchRequest: |body, paths| paths.push(&body.path);
+    WatchesRequest: |body, paths| paths.push(&body.path);
+    AuthRequest: |_body, _paths| {};
+    SetWatchesRequest: |_body, _paths| {};
+    SetWatches2Request: |_body, _paths| {};
+    ReconfigRequest: |_body, _paths| {};
+    Bytes: |_body, _paths| {};
+    Vec<MultiOp>: |parts, paths| paths.extend(parts.iter().filter(|part| is_charged(*part)).map(MultiOp::path));
+    Vec<MultiReadOp>: |parts, paths| paths.extend(parts.iter().filter(|part| is_charged(*part)).map(MultiReadOp::path));
+}
+
+fn is_charged(part: &impl Part) -> bool {
+    part.tag().row().rules.charged
+}
+
+impl MultiOp {
+    fn path(&self) -> &str {
         match self {
-            Self::Create(body) | Self::Create2(body) | Self::CreateContainer(body) => body.write(writer),
-            Self::CreateTtl(body) => body.write(writer),
-            Self::Delete(body) | Self::Check(body) => body.write(writer),
-            Self::Exists(body) | Self::GetData(body) | Self::GetChildren(body) | Self::GetChildren2(body) => {
-                body.write(writer);
-            }
-            Self::SetData(body) => body.write(writer),
-            Self::SetAcl(body) => body.write(writer),
-            Self::GetAcl(path) | Self::Sync(path) | Self::GetEphemerals(path) | Self::GetAllChildrenNumber(path) => {
-                path.write(writer);
-            }
-            Self::Multi(ops) => write_parts(ops, writer),
-            Self::MultiRead(ops) => write_parts(ops, writer),
-            Self::Auth(body) => body.write(writer),
-            Self::SetWatches(body) => body.write(writer),
-            Self::SetWatches2(body) => body.write(writer),
-            Self::AddWatch(body) => body.write(writer),
-            Self::CheckWatches(body) | Self::RemoveWatches(body) => body.write(writer),
-            Self::Reconfig(body) => body.write(writer),
-            Self::Sasl(token) => token.write(writer),
-            Self::Ping | Self::WhoAmI | Self::CloseSession | Self::Unknown { .. } => {}
+            Self::Create(op) | Self::Create2(op) | Self::CreateContainer(op) => &op.path,
+            Self::CreateTtl(op) => &op.path,
+            Self::Delete(op) | Self::Check(op) => &op.path,
+            Self::SetData(op) => &op.path,
+        }
+    }
+}
+
+impl MultiReadOp {
+    fn path(&self) -> &str {
+        match self {
+            Self::GetChildren(op) | Self::GetData(op) => &op.path,
         }
     }
 }

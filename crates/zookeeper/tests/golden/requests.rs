@@ -178,7 +178,10 @@ fn of_connections() -> Vec<Case> {
         ("sasl", 26, Request::Sasl(Bytes::from_static(b"\x00\xff")), "0000001a 00000066 00000002 00ff".into()),
         ("close-session", 27, Request::CloseSession, "0000001b fffffff5".into()),
         ("unknown", 28, Request::Unknown { opcode: 999 }, "0000001c 000003e7".into()),
-        ("servers-own", 29, Request::Unknown { opcode: -10 }, "0000001d fffffff6".into()),
+        ("create-session", 29, Request::Unknown { opcode: -10 }, "0000001d fffffff6".into()),
+        ("notification", 30, Request::Unknown { opcode: 0 }, "0000001e 00000000".into()),
+        ("delete-container", 31, Request::Unknown { opcode: 20 }, "0000001f 00000014".into()),
+        ("error", 32, Request::Unknown { opcode: -1 }, "00000020 ffffffff".into()),
     ]
 }
 

@@ -37,10 +37,29 @@ fn every_request_has_exactly_these_bytes() {
 }
 
 #[test]
-fn the_table_has_every_operation_of_the_protocol() {
-    let named: BTreeSet<i32> = requests::cases().iter().map(|(_, _, request, _)| request.opcode()).collect();
-    for number in (1..=9).chain(11..=19).chain([21, 22]).chain(100..=107).chain([-11]) {
-        assert!(named.contains(&number), "operation {number} has no case");
+fn every_operation_has_golden_bytes() {
+    let requests: BTreeSet<i32> = requests::cases().iter().map(|(_, _, request, _)| request.opcode()).collect();
+    let replies: BTreeSet<OpCode> = replies::cases().iter().map(|(_, operation, _, _)| *operation).collect();
+    for operation in OpCode::ALL {
+        assert!(requests.contains(&operation.number()), "no case of requests has {operation:?}");
+        assert_eq!(replies.contains(operation), operation.row().reply.is_some(), "a case of replies has {operation:?}");
+        assert_eq!(OpCode::from_name(operation.row().name), Some(*operation), "its name is that of another");
+    }
+}
+
+/// What gives back is not charged (promise P13), and what is charged names a path.
+#[test]
+fn requests_are_charged_for_the_paths_that_they_name() {
+    for (name, _, request, _) in requests::cases() {
+        match &request {
+            // All but the deletion.
+            Request::Multi(ops) => assert_eq!(request.charged_paths().len(), ops.len().saturating_sub(1), "{name}"),
+            Request::MultiRead(ops) => assert_eq!(request.charged_paths(), vec!["/a"; ops.len()], "{name}"),
+            _ => assert_eq!(request.charged_paths(), vec!["/a"; usize::from(request.is_charged())], "{name}"),
+        }
+    }
+    for given_back in [OpCode::Delete, OpCode::RemoveWatches, OpCode::CloseSession, OpCode::Ping] {
+        assert!(!given_back.row().rules.charged, "{given_back:?}");
     }
 }
 

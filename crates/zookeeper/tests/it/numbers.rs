@@ -1,4 +1,4 @@
-//! The protocol's numbers, written down a second time.
+//! The protocol's numbers, written down a second time; those of the operations are in their golden bytes.
 
 use lockkeeper_zookeeper::{
     AddWatchMode, CreateMode, ErrorCode, EventType, FourLetterWord, KeeperState, OpCode, Permissions, WatcherType,
@@ -6,9 +6,6 @@ use lockkeeper_zookeeper::{
 
 #[test]
 fn operations() {
-    let numbers: Vec<i32> = OpCode::ALL.iter().map(|code| code.number()).collect();
-    let expected = (0..=9).chain(11..=22).chain(100..=107).chain([-10, -11, -1]).collect::<Vec<_>>();
-    assert_eq!(sorted(numbers), sorted(expected));
     assert_eq!(OpCode::try_from(22), Ok(OpCode::MultiRead));
     assert_eq!(OpCode::try_from(10).unwrap_err().to_string(), "10 is not a known operation");
     assert_eq!(OpCode::from_number(-11), Some(OpCode::CloseSession));

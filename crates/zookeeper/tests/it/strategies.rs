@@ -5,12 +5,14 @@ use lockkeeper_zookeeper::request::{
     AddWatchRequest, AuthRequest, CreateRequest, CreateTtlRequest, PathVersion, PathWatch, ReconfigRequest,
     SetAclRequest, SetDataRequest, SetWatches2Request, SetWatchesRequest, WatchesRequest,
 };
+use lockkeeper_zookeeper::row::ReplyKind;
 use lockkeeper_zookeeper::{
     Acl, ClientInfo, ConnectRequest, ConnectResponse, EventType, Id, KeeperState, MultiOp, MultiReadOp, MultiResult,
     OpCode, Permissions, Reply, Request, Stat, WatcherEvent,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::strategy::Union;
 use proptest::{option, sample};
 
 fn text() -> impl Strategy<Value = String> {
@@ -151,73 +153,95 @@ fn multi_result() -> impl Strategy<Value = MultiResult> {
     ]
 }
 
-/// Any request.
-pub(crate) fn request() -> impl Strategy<Value = Request> {
-    let of_nodes = prop_oneof![
-        create().prop_map(Request::Create),
-        create().prop_map(Request::Create2),
-        create().prop_map(Request::CreateContainer),
-        create_ttl().prop_map(Request::CreateTtl),
-        path_version().prop_map(Request::Delete),
-        path_watch().prop_map(Request::Exists),
-        path_watch().prop_map(Request::GetData),
-        set_data().prop_map(Request::SetData),
-        text().prop_map(Request::GetAcl),
-        set_acl().prop_map(Request::SetAcl),
-        path_watch().prop_map(Request::GetChildren),
-        path_watch().prop_map(Request::GetChildren2),
-        text().prop_map(Request::Sync),
-        path_version().prop_map(Request::Check),
-        vec(multi_op(), 0..6).prop_map(Request::Multi),
-        vec(multi_read_op(), 0..6).prop_map(Request::MultiRead),
-    ];
-    let add_watch = (text(), any::<i32>()).prop_map(|(path, mode)| AddWatchRequest { path, mode });
-    let of_sessions = prop_oneof![
-        Just(Request::Ping),
-        auth().prop_map(Request::Auth),
-        set_watches().prop_map(Request::SetWatches),
-        set_watches2().prop_map(Request::SetWatches2),
-        add_watch.prop_map(Request::AddWatch),
-        watches().prop_map(Request::CheckWatches),
-        watches().prop_map(Request::RemoveWatches),
-        text().prop_map(Request::GetEphemerals),
-        text().prop_map(Request::GetAllChildrenNumber),
-        Just(Request::WhoAmI),
-        reconfig().prop_map(Request::Reconfig),
-        buffer().prop_map(Request::Sasl),
-        Just(Request::CloseSession),
-        (1000..i32::MAX).prop_map(|opcode| Request::Unknown { opcode }),
-    ];
-    prop_oneof![of_nodes, of_sessions]
+/// Any value of a type that stands in a row.
+trait AnyBody: Sized {
+    fn any() -> impl Strategy<Value = Self> + 'static;
 }
+
+macro_rules! any_body {
+    ($($body:ty: $strategy:expr,)*) => {
+        $(impl AnyBody for $body {
+            fn any() -> impl Strategy<Value = Self> + 'static {
+                $strategy
+            }
+        })*
+    };
+}
+
+any_body! {
+    String: text(),
+    Bytes: buffer(),
+    CreateRequest: create(),
+    CreateTtlRequest: create_ttl(),
+    PathVersion: path_version(),
+    PathWatch: path_watch(),
+    SetDataRequest: set_data(),
+    SetAclRequest: set_acl(),
+    AuthRequest: auth(),
+    SetWatchesRequest: set_watches(),
+    SetWatches2Request: set_watches2(),
+    AddWatchRequest: (text(), any::<i32>()).prop_map(|(path, mode)| AddWatchRequest { path, mode }),
+    WatchesRequest: watches(),
+    ReconfigRequest: reconfig(),
+    Vec<MultiOp>: vec(multi_op(), 0..6),
+    Vec<MultiReadOp>: vec(multi_read_op(), 0..6),
+}
+
+macro_rules! any_of {
+    ($request:expr) => {
+        Just($request).boxed()
+    };
+    ($request:expr, $body:ty) => {
+        <$body>::any().prop_map($request).boxed()
+    };
+}
+
+macro_rules! strategies {
+    ($($group:ident { $(
+        $(#[doc = $line:literal])*
+        $operation:ident = $number:literal $name:literal $abbreviation:literal
+        $($field:ident: $body:ty,)?
+        -> $reply:ident
+        { $($rules:tt)* }
+    )* })*) => {
+        /// Any request.
+        pub(crate) fn request() -> impl Strategy<Value = Request> {
+            let unknown = (1000..i32::MAX).prop_map(|opcode| Request::Unknown { opcode }).boxed();
+            let known = [$($(any_of!(Request::$operation $(, $body)?),)*)*];
+            Union::new(known.into_iter().chain([unknown]))
+        }
+    };
+}
+
+lockkeeper_zookeeper::each_operation!(strategies);
 
 /// Any reply, with an operation that it may be to.
 pub(crate) fn reply() -> impl Strategy<Value = (OpCode, Reply)> {
+    let answered: Vec<_> =
+        OpCode::ALL.iter().filter_map(|&operation| Some((operation, operation.row().reply?))).collect();
+    sample::select(answered).prop_flat_map(|(operation, kind)| (Just(operation), reply_of(kind)))
+}
+
+fn reply_of(kind: ReplyKind) -> BoxedStrategy<Reply> {
     let identity = (text(), text()).prop_map(|(auth_scheme, user)| ClientInfo { auth_scheme, user });
-    let to = |operations: &'static [OpCode]| sample::select(operations);
-    use OpCode as Op;
-    prop_oneof![
-        to(&[Op::Delete, Op::Ping, Op::Auth, Op::SetWatches, Op::SetWatches2, Op::CheckWatches, Op::RemoveWatches])
-            .prop_map(|operation| (operation, Reply::Empty)),
-        to(&[Op::CloseSession, Op::Check]).prop_map(|operation| (operation, Reply::Empty)),
-        (to(&[Op::Create, Op::Sync]), text()).prop_map(|(operation, path)| (operation, Reply::Path(path))),
-        (to(&[Op::Create2, Op::CreateContainer, Op::CreateTtl]), text(), stat())
-            .prop_map(|(operation, path, stat)| (operation, Reply::Created { path, stat })),
-        (to(&[Op::Exists, Op::SetData, Op::SetAcl]), stat())
-            .prop_map(|(operation, stat)| (operation, Reply::Stat(stat))),
-        (to(&[Op::GetData, Op::Reconfig]), data(), stat())
-            .prop_map(|(operation, data, stat)| (operation, Reply::Data { data, stat })),
-        (acl(), stat()).prop_map(|(acl, stat)| (Op::GetAcl, Reply::Acl { acl, stat })),
-        texts().prop_map(|children| (Op::GetChildren, Reply::Children(children))),
-        (texts(), stat()).prop_map(|(children, stat)| (Op::GetChildren2, Reply::ChildrenAndStat { children, stat })),
-        (to(&[Op::Multi, Op::MultiRead]), vec(multi_result(), 0..6))
-            .prop_map(|(operation, results)| (operation, Reply::Multi(results))),
-        any::<i32>().prop_map(|number| (Op::AddWatch, Reply::Error(number))),
-        texts().prop_map(|paths| (Op::GetEphemerals, Reply::Ephemerals(paths))),
-        any::<i32>().prop_map(|number| (Op::GetAllChildrenNumber, Reply::ChildrenNumber(number))),
-        vec(identity, 0..4).prop_map(|identities| (Op::WhoAmI, Reply::Identities(identities))),
-        buffer().prop_map(|token| (Op::Sasl, Reply::Token(token))),
-    ]
+    match kind {
+        ReplyKind::Empty => Just(Reply::Empty).boxed(),
+        ReplyKind::Path => text().prop_map(Reply::Path).boxed(),
+        ReplyKind::Created => (text(), stat()).prop_map(|(path, stat)| Reply::Created { path, stat }).boxed(),
+        ReplyKind::Stat => stat().prop_map(Reply::Stat).boxed(),
+        ReplyKind::Data => (data(), stat()).prop_map(|(data, stat)| Reply::Data { data, stat }).boxed(),
+        ReplyKind::Acl => (acl(), stat()).prop_map(|(acl, stat)| Reply::Acl { acl, stat }).boxed(),
+        ReplyKind::Children => texts().prop_map(Reply::Children).boxed(),
+        ReplyKind::ChildrenAndStat => {
+            (texts(), stat()).prop_map(|(children, stat)| Reply::ChildrenAndStat { children, stat }).boxed()
+        }
+        ReplyKind::Multi => vec(multi_result(), 0..6).prop_map(Reply::Multi).boxed(),
+        ReplyKind::Error => any::<i32>().prop_map(Reply::Error).boxed(),
+        ReplyKind::Ephemerals => texts().prop_map(Reply::Ephemerals).boxed(),
+        ReplyKind::ChildrenNumber => any::<i32>().prop_map(Reply::ChildrenNumber).boxed(),
+        ReplyKind::Identities => vec(identity, 0..4).prop_map(Reply::Identities).boxed(),
+        ReplyKind::Token => buffer().prop_map(Reply::Token).boxed(),
+    }
 }
 
 /// Any watch event.
