@@ -7,7 +7,7 @@ use lockkeeper_zookeeper::OpCode;
 use crate::known::{self, EVENT_ZXID, KNOWN, KnownDifference};
 use crate::names;
 use crate::run::{Account, Outcome};
-use crate::script::{Script, Shown, Step, name};
+use crate::script::{Script, Shown, Step};
 
 /// Fewest operations of a complete comparison.
 const LEAST_OPERATIONS: usize = 300;
@@ -111,7 +111,7 @@ impl Comparison {
         for known in KNOWN.iter().filter(|known| !self.known.contains_key(known.key)) {
             self.failures.push(format!("the known difference `{}` has not shown itself: strike it out\n", known.key));
         }
-        for operation in OpCode::ALL.iter().map(|operation| name(*operation)) {
+        for operation in OpCode::ALL.iter().map(|operation| operation.row().name) {
             if !self.asked.contains_key(operation) {
                 self.failures.push(format!("nobody asked for {operation}\n"));
             }

@@ -15,7 +15,7 @@ use lockkeeper_zookeeper::{OpCode, ReplyHeader, Request, WatcherEvent, request::
 use crate::connection::{Connection, FreedBy, Heard};
 use crate::error::CompareError;
 use crate::names::Names;
-use crate::script::{Act, Ask, Marks, Script, Step, name, written};
+use crate::script::{Act, Ask, Marks, Script, Step, written};
 use crate::show;
 
 /// Time limit for a node that the server deletes by itself.
@@ -201,7 +201,8 @@ impl Run<'_> {
     fn ask(&mut self, on: &str, asks: &[String], outcome: &mut Outcome) -> Result<(), StepFailure> {
         let asks: Vec<Ask> = asks.iter().map(|ask| Ask::parse(ask, &self.marks)).collect::<Result<_, _>>()?;
         for ask in &asks {
-            *self.asked.entry(OpCode::from_number(ask.opcode).map_or("unknown", name).to_owned()).or_default() += 1;
+            let name = OpCode::from_number(ask.opcode).map_or("unknown", |operation| operation.row().name);
+            *self.asked.entry(name.to_owned()).or_default() += 1;
         }
         let Self { connections, names, .. } = self;
         let line = connections.get_mut(on).ok_or_else(|| format!("there is no connection `{on}`"))?;
@@ -227,7 +228,7 @@ impl Run<'_> {
                             outcome.event_zxids.push(zxid);
                             continue;
                         }
-                        if header.error == 0 && operation.is_some_and(show::changes) {
+                        if header.error == 0 && operation.is_some_and(|operation| operation.row().rules.transaction) {
                             outcome.change_zxids.push(header.zxid);
                         }
                         let shown = show::answer(names, operation, header, body);
@@ -254,7 +255,7 @@ impl Run<'_> {
 
     /// Polls until a node is deleted, and keeps the other connections alive.
     fn await_gone(&mut self, on: &str, path: &str) -> Result<String, StepFailure> {
-        *self.asked.entry(name(OpCode::Exists).to_owned()).or_default() += 1;
+        *self.asked.entry(OpCode::Exists.row().name.to_owned()).or_default() += 1;
         let until = Instant::now() + GONE_WITHIN;
         while Instant::now() < until {
             let line = self.line(on)?;

@@ -18,7 +18,7 @@ pub(crate) fn answer(names: &mut Names, operation: Option<OpCode>, header: Reply
     match Reply::decode(operation, body) {
         Ok(decoded) => {
             let mut text = reply(names, &decoded);
-            if changes(operation) && !failed(&decoded) {
+            if operation.row().rules.transaction && !failed(&decoded) {
                 text.push_str(&format!(" at {}", names.zxid(header.zxid)));
             }
             text
@@ -29,15 +29,6 @@ pub(crate) fn answer(names: &mut Names, operation: Option<OpCode>, header: Reply
 
 fn error(number: i32) -> String {
     ErrorCode::from_number(number).map_or_else(|| format!("error {number}"), |code| format!("{code:?}"))
-}
-
-/// Whether an operation is a transaction, so that its header has its zxid.
-pub(crate) fn changes(operation: OpCode) -> bool {
-    use OpCode::{CloseSession, Create, Create2, CreateContainer, CreateTtl, Delete, Multi, SetAcl, SetData};
-    matches!(
-        operation,
-        CloseSession | Create | Create2 | CreateContainer | CreateTtl | Delete | Multi | SetAcl | SetData
-    )
 }
 
 fn failed(reply: &Reply) -> bool {

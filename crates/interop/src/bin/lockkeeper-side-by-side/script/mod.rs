@@ -13,9 +13,9 @@
 //! ```
 //!
 //! `#` starts a comment. Arguments contain no blanks: `\_` is a blank, `\n` a newline, `\u{1}` any character, `\a{300}`
-//! 300 letters a, `""` the empty string. `operations` has the names of requests, `request` their arguments.
+//! 300 letters a, `""` the empty string. Requests have ZooKeeper's names; `request` has their arguments.
 
-mod operations;
+mod modes;
 mod request;
 
 use std::collections::BTreeMap;
@@ -23,7 +23,6 @@ use std::collections::BTreeMap;
 use crate::error::CompareError;
 use crate::names;
 
-pub(crate) use operations::name;
 pub(crate) use request::{Ask, Marks, written};
 
 /// The parts in order. Each starts with new connections and leaves no node that disturbs another part.
@@ -192,6 +191,10 @@ fn owned(words: &[&str]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use lockkeeper_zookeeper::OpCode;
+
     use super::*;
 
     #[test]
@@ -202,6 +205,17 @@ mod tests {
             let known = crate::known::find(&shown.key).unwrap_or_else(|| panic!("{}: {}", step.part, step.text));
             let said = shown.lines.is_some() || !known.seen[1].is_empty();
             assert!(said, "what Lockkeeper tells is said nowhere: {}: {}", step.part, step.text);
+        }
+    }
+
+    #[test]
+    fn the_script_asks_for_every_operation() {
+        let steps = Script::load(&[]).unwrap().steps;
+        let asks = steps.iter().filter_map(|step| if let Act::Ask(asks) = &step.act { Some(asks) } else { None });
+        let asked: BTreeSet<i32> =
+            asks.flatten().map(|ask| Ask::parse(ask, &Marks::anything()).unwrap().opcode).collect();
+        for operation in OpCode::ALL {
+            assert!(asked.contains(&operation.number()), "no step asks for {}", operation.row().name);
         }
     }
 

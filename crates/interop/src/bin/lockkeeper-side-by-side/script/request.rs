@@ -1,21 +1,24 @@
 //! The arguments of requests.
 //!
-//! | request | arguments |
+//! | body of the request | arguments |
 //! |---|---|
-//! | create, create2, createContainer, createTTL | path, data, mode or `flags=N`, `acl=`, `ttl=` |
-//! | delete, check | path, `v=N` |
-//! | exists, getData, getChildren, getChildren2 | path, `watch` |
-//! | setData | path, data, `v=N` |
-//! | getACL, sync, getEphemerals, getAllChildrenNumber | path |
-//! | setACL | path, `acl=`, `v=N` |
-//! | multi, multiRead | requests separated by `\|`; `times=N` repeats one |
-//! | auth | scheme, credentials |
-//! | setWatches, setWatches2 | `since=MARK`, `data=`, `exist=`, `child=`, `persistent=`, `recursive=`: paths separated by commas |
-//! | addWatch | path, `persistent` or `recursive` or a number |
-//! | checkWatches, removeWatches | path, `children`, `data`, `any`, `persistent`, `recursive` or a number |
-//! | reconfig | `joining=`, `leaving=`, `members=`, `id=` |
-//! | sasl | token |
-//! | ping, whoAmI, closeSession | |
+//! | `CreateRequest`, `CreateTtlRequest` | path, data, mode or `flags=N`, `acl=`, `ttl=` |
+//! | `PathVersion` | path, `v=N` |
+//! | `PathWatch` | path, `watch` |
+//! | `SetDataRequest` | path, data, `v=N` |
+//! | `String` | path |
+//! | `SetAclRequest` | path, `acl=`, `v=N` |
+//! | a list | requests separated by `\|`; `times=N` repeats one |
+//! | `AuthRequest` | scheme, credentials |
+//! | `SetWatchesRequest`, `SetWatches2Request` | `since=MARK`, `data=`, `exist=`, `child=`, `persistent=`, `recursive=`: paths separated by commas |
+//! | `AddWatchRequest` | path, `persistent` or `recursive` or a number |
+//! | `WatchesRequest` | path, `children`, `data`, `any`, `persistent`, `recursive` or a number |
+//! | `ReconfigRequest` | `joining=`, `leaving=`, `members=`, `id=` |
+//! | `Bytes` | token |
+//! | none | |
+//!
+//! | instead of a request | arguments |
+//! |---|---|
 //! | raw | an operation's name or number, then typed fields: `i:5` `l:5` `b:1` `s:text` `x:00ff` |
 //! | cut N | any other request, without its last N bytes |
 //!
@@ -31,7 +34,7 @@ use lockkeeper_zookeeper::request::{
 };
 use lockkeeper_zookeeper::{Acl, Id, MultiOp, MultiReadOp, OpCode, Permissions, Request, Writer};
 
-use super::operations;
+use super::modes;
 
 const LENGTH_BYTES: usize = 4;
 
@@ -82,7 +85,7 @@ impl Ask {
         let words: Vec<&str> = text.split_whitespace().collect();
         match &words[..] {
             ["raw", operation, fields @ ..] => {
-                let known = operations::operation(operation).map(OpCode::number);
+                let known = OpCode::from_name(operation).map(OpCode::number);
                 let opcode =
                     known.or_else(|| operation.parse().ok()).ok_or_else(|| format!("no operation `{operation}`"))?;
                 Ok(Self { opcode, reserved_xid: None, body: Body::Raw(written(fields)?) })
@@ -152,6 +155,8 @@ fn hex(text: &str) -> Option<Vec<u8>> {
 
 /// The words of one request: positional and named arguments.
 struct Words<'a> {
+    operation: OpCode,
+    all: &'a [&'a str],
     placed: Vec<&'a str>,
     named: BTreeMap<&'a str, &'a str>,
 }
@@ -174,7 +179,7 @@ const NAMES: &[&str] = &[
 ];
 
 impl<'a> Words<'a> {
-    fn of(words: &[&'a str]) -> Self {
+    fn of(operation: OpCode, words: &'a [&'a str]) -> Self {
         let (mut placed, mut named) = (Vec::new(), BTreeMap::new());
         for word in words {
             match word.split_once('=') {
@@ -182,7 +187,7 @@ impl<'a> Words<'a> {
                 _ => placed.push(*word),
             }
         }
-        Self { placed, named }
+        Self { operation, all: words, placed, named }
     }
 
     fn path(&self) -> Result<String, String> {
@@ -287,66 +292,102 @@ fn unescaped(text: &str) -> Result<String, String> {
 
 fn request(words: &[&str], marks: &Marks) -> Result<Request, String> {
     let [verb, rest @ ..] = words else { return Err("there is no request".into()) };
-    if let ("multi" | "multiRead", parts) = (*verb, rest) {
-        return list(verb, parts);
-    }
-    let operation = operations::operation(verb).ok_or_else(|| format!("there is no operation `{verb}`"))?;
-    let words = Words::of(rest);
-    Ok(match operation {
-        OpCode::Create => Request::Create(create(&words, 0)?),
-        OpCode::Create2 => Request::Create2(create(&words, 0)?),
-        OpCode::CreateContainer => Request::CreateContainer(create(&words, 4)?),
-        OpCode::CreateTtl => Request::CreateTtl(create_ttl(&words)?),
-        OpCode::Delete => Request::Delete(path_version(&words)?),
-        OpCode::Check => Request::Check(path_version(&words)?),
-        OpCode::Exists => Request::Exists(path_watch(&words)?),
-        OpCode::GetData => Request::GetData(path_watch(&words)?),
-        OpCode::GetChildren => Request::GetChildren(path_watch(&words)?),
-        OpCode::GetChildren2 => Request::GetChildren2(path_watch(&words)?),
-        OpCode::SetData => Request::SetData(set_data(&words)?),
-        OpCode::GetAcl => Request::GetAcl(words.path()?),
-        OpCode::SetAcl => {
-            Request::SetAcl(SetAclRequest { path: words.path()?, acl: words.acl()?, version: words.version()? })
+    let operation = OpCode::from_name(verb).ok_or_else(|| format!("there is no operation `{verb}`"))?;
+    of_operation(operation, &Words::of(operation, rest), marks)
+}
+
+/// The body that a request's words describe.
+trait FromWords: Sized {
+    fn from_words(words: &Words<'_>, marks: &Marks) -> Result<Self, String>;
+}
+
+macro_rules! define {
+    ($($group:ident { $(
+        $(#[doc = $line:literal])*
+        $operation:ident = $number:literal $name:literal $abbreviation:literal
+        $($field:ident: $body:ty,)?
+        -> $reply:ident
+        { $($rules:tt)* }
+    )* })*) => {
+        fn of_operation(operation: OpCode, words: &Words<'_>, marks: &Marks) -> Result<Request, String> {
+            Ok(match operation {
+                $($(OpCode::$operation => Request::$operation $((<$body>::from_words(words, marks)?))?,)*)*
+                OpCode::Notification | OpCode::DeleteContainer | OpCode::CreateSession | OpCode::Error => {
+                    Request::Unknown { opcode: operation.number() }
+                }
+            })
         }
-        OpCode::Sync => Request::Sync(words.path()?),
-        OpCode::GetEphemerals => Request::GetEphemerals(words.path()?),
-        OpCode::GetAllChildrenNumber => Request::GetAllChildrenNumber(words.path()?),
-        OpCode::Ping => Request::Ping,
-        OpCode::WhoAmI => Request::WhoAmI,
-        OpCode::CloseSession => Request::CloseSession,
-        OpCode::Auth => Request::Auth(AuthRequest {
-            auth_type: 0,
-            scheme: words.path()?,
-            credentials: words.data()?.unwrap_or_default(),
-        }),
-        OpCode::SetWatches | OpCode::SetWatches2 => watches(operation, &words, marks)?,
-        OpCode::AddWatch => {
-            let mode = words.placed.get(1).and_then(|word| operations::watch(word)).ok_or("addWatch has a mode")?;
-            Request::AddWatch(AddWatchRequest { path: words.path()?, mode })
-        }
-        OpCode::CheckWatches | OpCode::RemoveWatches => {
-            let kind = words.placed.get(1).and_then(|word| operations::watcher(word)).ok_or("a watch has a type")?;
-            let body = WatchesRequest { path: words.path()?, watcher_type: kind };
-            if operation == OpCode::CheckWatches { Request::CheckWatches(body) } else { Request::RemoveWatches(body) }
-        }
-        OpCode::Reconfig => Request::Reconfig(ReconfigRequest {
-            joining_servers: words.text("joining")?,
-            leaving_servers: words.text("leaving")?,
-            new_members: words.text("members")?,
-            current_config_id: words.named.get("id").and_then(|text| text.parse().ok()).unwrap_or(-1),
-        }),
-        OpCode::Sasl => Request::Sasl(Bytes::from(words.path()?)),
-        OpCode::Multi | OpCode::MultiRead => return Err("a list cannot stand in a list".into()),
-        OpCode::Notification | OpCode::DeleteContainer | OpCode::CreateSession | OpCode::Error => {
-            Request::Unknown { opcode: operation.number() }
-        }
-    })
+    };
+}
+
+lockkeeper_zookeeper::each_operation!(define);
+
+macro_rules! from_words {
+    ($($body:ty: |$words:ident, $marks:pat_param| $read:expr,)*) => {
+        $(impl FromWords for $body {
+            fn from_words($words: &Words<'_>, $marks: &Marks) -> Result<Self, String> {
+                $read
+            }
+        })*
+    };
+}
+
+from_words! {
+    String: |words, _| words.path(),
+    Bytes: |words, _| words.path().map(Bytes::from),
+    CreateRequest: |words, _| create(words, if words.operation == OpCode::CreateContainer { 4 } else { 0 }),
+    CreateTtlRequest: |words, _| {
+        let CreateRequest { path, data, acl, flags } = create(words, 5)?;
+        let ttl_ms = words.named.get("ttl").and_then(|text| text.parse().ok()).ok_or("createTTL has a ttl=")?;
+        Ok(Self { path, data, acl, flags, ttl_ms })
+    },
+    PathVersion: |words, _| Ok(Self { path: words.path()?, version: words.version()? }),
+    PathWatch: |words, _| Ok(Self { path: words.path()?, watch: words.flag("watch") }),
+    SetDataRequest: |words, _| Ok(Self { path: words.path()?, data: words.data()?, version: words.version()? }),
+    SetAclRequest: |words, _| Ok(Self { path: words.path()?, acl: words.acl()?, version: words.version()? }),
+    AuthRequest: |words, _| {
+        Ok(Self { auth_type: 0, scheme: words.path()?, credentials: words.data()?.unwrap_or_default() })
+    },
+    SetWatchesRequest: |words, marks| Ok(Self {
+        relative_zxid: marks.get(words.named.get("since").copied().unwrap_or("0"))?,
+        data_watches: words.paths("data")?,
+        exist_watches: words.paths("exist")?,
+        child_watches: words.paths("child")?,
+    }),
+    SetWatches2Request: |words, marks| {
+        let SetWatchesRequest { relative_zxid, data_watches, exist_watches, child_watches } =
+            FromWords::from_words(words, marks)?;
+        Ok(Self {
+            relative_zxid,
+            data_watches,
+            exist_watches,
+            child_watches,
+            persistent_watches: words.paths("persistent")?,
+            persistent_recursive_watches: words.paths("recursive")?,
+        })
+    },
+    AddWatchRequest: |words, _| {
+        let mode = words.placed.get(1).and_then(|word| modes::watch(word)).ok_or("addWatch has a mode")?;
+        Ok(Self { path: words.path()?, mode })
+    },
+    WatchesRequest: |words, _| {
+        let watcher_type = words.placed.get(1).and_then(|word| modes::watcher(word)).ok_or("a watch has a type")?;
+        Ok(Self { path: words.path()?, watcher_type })
+    },
+    ReconfigRequest: |words, _| Ok(Self {
+        joining_servers: words.text("joining")?,
+        leaving_servers: words.text("leaving")?,
+        new_members: words.text("members")?,
+        current_config_id: words.named.get("id").and_then(|text| text.parse().ok()).unwrap_or(-1),
+    }),
+    Vec<MultiOp>: |words, _| parts(words.all).map(part).collect(),
+    Vec<MultiReadOp>: |words, _| parts(words.all).map(read_part).collect(),
 }
 
 fn create(words: &Words<'_>, flags: i32) -> Result<CreateRequest, String> {
     let named = words.named.get("flags").map(|text| text.parse().map_err(|_| format!("`{text}` are no flags")));
-    let placed = words.placed.iter().skip(1).find_map(|word| operations::flags(word)).unwrap_or(flags);
-    let data = if words.placed.get(1).is_some_and(|word| operations::flags(word).is_some()) {
+    let placed = words.placed.iter().skip(1).find_map(|word| modes::flags(word)).unwrap_or(flags);
+    let data = if words.placed.get(1).is_some_and(|word| modes::flags(word).is_some()) {
         Some(Bytes::new())
     } else {
         words.data()?
@@ -354,60 +395,15 @@ fn create(words: &Words<'_>, flags: i32) -> Result<CreateRequest, String> {
     Ok(CreateRequest { path: words.path()?, data, acl: words.acl()?, flags: named.unwrap_or(Ok(placed))? })
 }
 
-fn create_ttl(words: &Words<'_>) -> Result<CreateTtlRequest, String> {
-    let CreateRequest { path, data, acl, flags } = create(words, 5)?;
-    let ttl_ms = words.named.get("ttl").and_then(|text| text.parse().ok()).ok_or("createTTL has a ttl=")?;
-    Ok(CreateTtlRequest { path, data, acl, flags, ttl_ms })
-}
-
-fn path_version(words: &Words<'_>) -> Result<PathVersion, String> {
-    Ok(PathVersion { path: words.path()?, version: words.version()? })
-}
-
-fn path_watch(words: &Words<'_>) -> Result<PathWatch, String> {
-    Ok(PathWatch { path: words.path()?, watch: words.flag("watch") })
-}
-
-fn set_data(words: &Words<'_>) -> Result<SetDataRequest, String> {
-    Ok(SetDataRequest { path: words.path()?, data: words.data()?, version: words.version()? })
-}
-
-fn watches(operation: OpCode, words: &Words<'_>, marks: &Marks) -> Result<Request, String> {
-    let relative_zxid = marks.get(words.named.get("since").copied().unwrap_or("0"))?;
-    let (data_watches, exist_watches, child_watches) =
-        (words.paths("data")?, words.paths("exist")?, words.paths("child")?);
-    if operation == OpCode::SetWatches {
-        return Ok(Request::SetWatches(SetWatchesRequest {
-            relative_zxid,
-            data_watches,
-            exist_watches,
-            child_watches,
-        }));
-    }
-    Ok(Request::SetWatches2(SetWatches2Request {
-        relative_zxid,
-        data_watches,
-        exist_watches,
-        child_watches,
-        persistent_watches: words.paths("persistent")?,
-        persistent_recursive_watches: words.paths("recursive")?,
-    }))
-}
-
-fn list(verb: &str, words: &[&str]) -> Result<Request, String> {
-    let mut parts: Vec<&[&str]> = Vec::new();
-    for part in words.split(|word| *word == "|").filter(|part| !part.is_empty()) {
+/// The words of each part of a list.
+fn parts<'w>(words: &'w [&'w str]) -> impl Iterator<Item = &'w [&'w str]> {
+    words.split(|word| *word == "|").filter(|part| !part.is_empty()).flat_map(|part| {
         let (times, part) = match part {
             [part @ .., last] if last.starts_with("times=") => (last["times=".len()..].parse().unwrap_or(1), part),
             part => (1, part),
         };
-        parts.extend(std::iter::repeat_n(part, times));
-    }
-    let parts = parts.into_iter();
-    if verb == "multiRead" {
-        return parts.map(read_part).collect::<Result<_, _>>().map(Request::MultiRead);
-    }
-    parts.map(part).collect::<Result<_, _>>().map(Request::Multi)
+        std::iter::repeat_n(part, times)
+    })
 }
 
 fn part(words: &[&str]) -> Result<MultiOp, String> {
