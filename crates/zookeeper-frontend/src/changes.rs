@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use lockkeeper_core::{NodeData, NodeKind, NodeOp, NodePath, Op, Refusal, Reply as CoreReply, Sequential};
 use lockkeeper_service::system_nodes::is_reserved;
-use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion, SetAclRequest, SetDataRequest};
-use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply, Request};
+use lockkeeper_zookeeper::request::{
+    ChangeRequest, CreateRequest, CreateTtlRequest, PathVersion, SetAclRequest, SetDataRequest,
+};
+use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply};
 
 use super::auth::Identity;
 use super::system_nodes::{SystemNodes, stat_of_root};
@@ -41,24 +43,25 @@ enum ReplyForm {
     },
 }
 
-/// The change that a request asks for; `None` if it is not a change.
+/// The change that a request asks for.
 ///
 /// # Errors
 /// The request is invalid.
-pub(super) fn change(request: &Request, identity: &Identity) -> Option<Result<Change, ErrorCode>> {
+pub(super) fn change(request: ChangeRequest<'_>, identity: &Identity) -> Result<Change, ErrorCode> {
     let (op, form) = match request {
-        Request::Create(create) => (self::create(create, CreateAs::Node, identity), ReplyForm::Path),
-        Request::Create2(create) => (self::create(create, CreateAs::Node, identity), ReplyForm::Created),
-        Request::CreateContainer(create) => (self::create(create, CreateAs::Container, identity), ReplyForm::Created),
-        Request::CreateTtl(create) => (create_ttl(create, identity), ReplyForm::Created),
-        Request::Delete(delete) => (self::delete(delete), ReplyForm::Empty),
-        Request::SetData(set) => (set_data(set), stat_of(&set.path)),
-        Request::SetAcl(set) => (set_acl(set, identity), stat_of(&set.path)),
-        Request::Check(check) => (self::check(check), ReplyForm::Empty),
-        Request::Multi(ops) => return Some(Ok(multi(ops, identity))),
-        _ => return None,
+        ChangeRequest::Create(create) => (self::create(create, CreateAs::Node, identity), ReplyForm::Path),
+        ChangeRequest::Create2(create) => (self::create(create, CreateAs::Node, identity), ReplyForm::Created),
+        ChangeRequest::CreateContainer(create) => {
+            (self::create(create, CreateAs::Container, identity), ReplyForm::Created)
+        }
+        ChangeRequest::CreateTtl(create) => (create_ttl(create, identity), ReplyForm::Created),
+        ChangeRequest::Delete(delete) => (self::delete(delete), ReplyForm::Empty),
+        ChangeRequest::SetData(set) => (set_data(set), stat_of(&set.path)),
+        ChangeRequest::SetAcl(set) => (set_acl(set, identity), stat_of(&set.path)),
+        ChangeRequest::Check(check) => (self::check(check), ReplyForm::Empty),
+        ChangeRequest::Multi(ops) => return Ok(multi(ops, identity)),
     };
-    Some(op.map(|op| Change { op: op.into(), form }))
+    Ok(Change { op: op?.into(), form })
 }
 
 /// The kind that a create's opcode selects. It overrides the flags, as in ZooKeeper.
@@ -264,7 +267,8 @@ fn result(form: &ReplyForm, part: CoreReply) -> Option<MultiResult> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_zookeeper::Acl;
+    use lockkeeper_zookeeper::request::Grouped;
+    use lockkeeper_zookeeper::{Acl, Request};
 
     use super::*;
     use lockkeeper_core::Stat;
@@ -278,7 +282,8 @@ mod tests {
     }
 
     fn changed(request: &Request) -> Result<Change, ErrorCode> {
-        change(request, &identity()).expect("it asks for a change")
+        let Grouped::ChangeRequest(request) = request.grouped() else { panic!("it asks for a change") };
+        change(request, &identity())
     }
 
     #[test]
@@ -299,7 +304,6 @@ mod tests {
         }
         let bare = CreateRequest { acl: Vec::new(), ..request("/a", 0) };
         assert_eq!(changed(&Request::Create(bare)).unwrap_err(), ErrorCode::InvalidAcl);
-        assert!(change(&Request::Ping, &identity()).is_none());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use lockkeeper_service::bounds::Room;
 use lockkeeper_service::principals::prove_certificate;
 use lockkeeper_service::socket::{Socket, SocketReader, SocketWriter, bound_unsent};
 use lockkeeper_service::tls::{TLS_HANDSHAKE_BYTE, TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener};
-use lockkeeper_zookeeper::request::SetWatches2Request;
+use lockkeeper_zookeeper::request::{Grouped, OtherRequest};
 use lockkeeper_zookeeper::{
     ErrorCode, FrameDecoder, FrameError, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid,
 };
@@ -35,8 +35,9 @@ use super::handshake::{self, Handshake};
 use super::metrics::{Counts, RequestCounters};
 use super::outbox::{Close, Next};
 use super::reads::{self, ReadContext};
+use super::set_watches::{self, RewatchRequest};
 use super::values::{code, zxid};
-use super::{admin_commands, set_watches, throttle};
+use super::{admin_commands, throttle};
 
 /// The connect request must arrive within this time.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -223,8 +224,7 @@ async fn run(frontend: &Arc<Frontend>, handle: &Arc<ConnectionHandle>, reader: &
         requests.count(header);
         let began = Instant::now();
         let flow = match Request::decode(header.opcode, body) {
-            Ok(Request::Ping) => connection.ping(reader).await,
-            Ok(request) => connection.serve(header, request, began).await,
+            Ok(request) => connection.serve(reader, header, &request, began).await,
             Err(error) => {
                 tracing::debug!(%error, connection = handle.id, "malformed request");
                 connection.reply_in_order(header.xid, Err(ErrorCode::MarshallingError)).await
@@ -276,24 +276,58 @@ impl SessionConnection {
         }
     }
 
-    async fn serve(&mut self, header: RequestHeader, request: Request, began: Instant) -> ConnectionFlow {
+    async fn serve(
+        &mut self,
+        reader: &mut FrameReader,
+        header: RequestHeader,
+        request: &Request,
+        began: Instant,
+    ) -> ConnectionFlow {
         self.handle.outbox.room().await;
-        if let Err(code) = throttle::turn(&self.frontend, &self.identity, &request).await {
-            return self.reply_in_order(header.xid, Err(code)).await;
+        let xid = header.xid;
+        if let Err(code) = throttle::turn(&self.frontend, &self.identity, request).await {
+            return self.reply_in_order(xid, Err(code)).await;
         }
-        if let Some(change) = changes::change(&request, &self.identity) {
-            return self.change(header, change, began).await;
-        }
-        let flow = self.answer(header.xid, request).await;
-        record_reply(&self.frontend, &self.handle, (header.opcode, header.xid), began);
+        let flow = match request.grouped() {
+            Grouped::ChangeRequest(change) => {
+                return self.change(header, changes::change(change, &self.identity), began).await;
+            }
+            Grouped::ReadRequest(read) => {
+                self.read(xid, |state, context, frame| {
+                    let (answered, watch) = context.answer(state, read, xid, frame);
+                    if let Some(watch) = watch {
+                        set_watches::watch_read(&self.frontend, &self.handle, state, watch, answered.is_ok())?;
+                    }
+                    answered
+                })
+                .await
+            }
+            Grouped::WatchRequest(watch) => {
+                self.read(xid, |state, _, frame| {
+                    set_watches::answer(&self.frontend, &self.handle, state, watch, xid, frame)
+                })
+                .await
+            }
+            Grouped::OtherRequest(other) => return self.answer(reader, header, other, began).await,
+            Grouped::Unknown => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
+        };
+        record_reply(&self.frontend, &self.handle, (header.opcode, xid), began);
         flow
     }
 
-    /// Answers a request that changes nothing in the tree.
-    async fn answer(&mut self, xid: i32, request: Request) -> ConnectionFlow {
-        match request {
-            Request::CloseSession => self.close_session(xid).await,
-            Request::Auth(auth) => {
+    /// Answers a request about the session, its connection or the whole tree.
+    async fn answer(
+        &mut self,
+        reader: &mut FrameReader,
+        header: RequestHeader,
+        request: OtherRequest<'_>,
+        began: Instant,
+    ) -> ConnectionFlow {
+        let xid = header.xid;
+        let flow = match request {
+            OtherRequest::Ping => return self.ping(reader).await,
+            OtherRequest::CloseSession => self.close_session(xid).await,
+            OtherRequest::Auth(auth) => {
                 // The new identity counts from the reply on.
                 let super_digest = self.frontend.settings.super_user.for_caller(self.handle.is_local);
                 let taken = self.identity.authenticate(&auth.scheme, &auth.credentials, super_digest);
@@ -312,14 +346,19 @@ impl SessionConnection {
                     }
                 }
             }
-            Request::Sync(at) => self.sync(xid, at).await,
-            Request::Reconfig(_) => self.reply_in_order(xid, Err(ErrorCode::ReconfigDisabled)).await,
-            Request::Sasl(_) | Request::Unknown { .. } => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
-            Request::SetWatches(again) => self.set_watches(xid, &set_watches::to_set_watches2(again)).await,
-            Request::SetWatches2(again) => self.set_watches(xid, &again).await,
-            Request::GetAllChildrenNumber(at) => self.count_below(xid, at).await,
-            read => self.read(xid, &read).await,
-        }
+            OtherRequest::Sync(at) => self.sync(xid, at.clone()).await,
+            OtherRequest::Reconfig(_) => self.reply_in_order(xid, Err(ErrorCode::ReconfigDisabled)).await,
+            OtherRequest::Sasl(_) => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
+            OtherRequest::SetWatches(again) => {
+                self.set_watches(xid, again.relative_zxid, &set_watches::rewatch_requests(again)).await
+            }
+            OtherRequest::SetWatches2(again) => {
+                self.set_watches(xid, again.relative_zxid, &set_watches::rewatch_requests2(again)).await
+            }
+            OtherRequest::GetAllChildrenNumber(at) => self.count_below(xid, at.clone()).await,
+        };
+        record_reply(&self.frontend, &self.handle, (header.opcode, xid), began);
+        flow
     }
 
     /// Makes the session that of the client's principal, if it is nobody's yet. If this does not come to pass, nobody
@@ -453,8 +492,12 @@ impl SessionConnection {
         ControlFlow::Continue(())
     }
 
-    /// Answers a read and sets its watch.
-    async fn read(&self, xid: i32, request: &Request) -> ConnectionFlow {
+    /// Answers a request under the state's lock, so that its reply and its watch agree.
+    async fn read(
+        &self,
+        xid: i32,
+        answer: impl FnOnce(&State, ReadContext<'_>, &mut BytesMut) -> Result<(), ErrorCode>,
+    ) -> ConnectionFlow {
         self.pending_at_most(0).await?;
         if self.frontend.settings.linearizable_reads
             && let Err(error) = self.frontend.node.read(Consistency::Linearizable, |_| ()).await
@@ -473,7 +516,7 @@ impl SessionConnection {
             }
             let mut frame = BytesMut::new();
             let system_nodes = self.frontend.system_nodes.read();
-            let reader = ReadContext {
+            let context = ReadContext {
                 session: self.session.id,
                 identity: &self.identity,
                 system_nodes: &system_nodes,
@@ -481,20 +524,11 @@ impl SessionConnection {
             };
             let answered = match standing == Standing::Moved {
                 true => Err(ErrorCode::SessionMoved),
-                false => match reader.answer(state, request, xid, &mut frame) {
-                    Some(answered) => {
-                        match set_watches::watch_read(&self.frontend, &self.handle, state, request, answered.is_ok()) {
-                            Ok(()) => answered,
-                            Err(code) => {
-                                frame.clear();
-                                Err(code)
-                            }
-                        }
-                    }
-                    None => set_watches::answer(&self.frontend, &self.handle, state, request, xid, &mut frame),
-                },
+                false => answer(state, context, &mut frame),
             };
             if let Err(code) = answered {
+                // A reply that was written before its watch was refused does not go out.
+                frame.clear();
                 reads::refuse(state, xid, code, &mut frame);
             }
             self.handle.last.set_zxid(zxid(state.zxid()));
@@ -505,14 +539,13 @@ impl SessionConnection {
     }
 
     /// Sets a reconnected client's watches again, in batches: each batch holds up the applying of log entries.
-    async fn set_watches(&self, xid: i32, again: &SetWatches2Request) -> ConnectionFlow {
+    async fn set_watches(&self, xid: i32, seen: i64, requests: &[RewatchRequest<'_>]) -> ConnectionFlow {
         self.pending_at_most(0).await?;
-        let requests = set_watches::rewatch_requests(again);
         for some in requests.chunks(WATCH_BATCH) {
             let standing = self.frontend.node.look(|state| {
                 let standing = self.standing(state);
                 if standing == Standing::Here {
-                    set_watches::set_again(&self.frontend, &self.handle, state, again.relative_zxid, some);
+                    set_watches::set_again(&self.frontend, &self.handle, state, seen, some);
                 }
                 standing
             });
@@ -569,7 +602,6 @@ impl SessionConnection {
     /// Answers once the leader has received the keepalive, so that the client of an isolated node notices. The
     /// keepalive waits for others, but no longer than until the next request arrives.
     async fn ping(&self, reader: &mut FrameReader) -> ConnectionFlow {
-        self.handle.outbox.room().await;
         // A client that came with the session's password alone must not keep it alive for another principal.
         if self.check_owner().is_err() {
             return ControlFlow::Break("its session belongs to another principal");

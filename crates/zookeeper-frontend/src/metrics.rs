@@ -18,8 +18,7 @@ impl RequestCounters {
         let operation = header.operation();
         let number = if operation.is_some() { header.opcode } else { i32::MIN };
         let counter = self.0.entry(number).or_insert_with(|| {
-            let name =
-                operation.map_or_else(|| "unknown".to_owned(), |operation| format!("{operation:?}").to_lowercase());
+            let name = operation.map_or("unknown", |operation| operation.row().name).to_lowercase();
             metrics::counter!("lockkeeper_zookeeper_requests_total", "operation" => name)
         });
         counter.increment(1);
@@ -131,44 +130,14 @@ impl LastReply {
     pub(super) fn record(&self, (opcode, xid): (i32, i32), took: Duration, since_start: Duration) {
         self.latency.record(took);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let name = OpCode::from_number(opcode).map_or("NA", |operation| operation.row().abbreviation);
         let mut operation = self.operation.lock();
         let xid = if xid >= 0 { Some(xid) } else { operation.xid };
-        *operation = Operation { name: abbreviation(opcode), xid, took_ms: ms(took), at_ms: ms(since_start) };
+        *operation = Operation { name, xid, took_ms: ms(took), at_ms: ms(since_start) };
     }
 
     pub(super) fn operation(&self) -> Operation {
         *self.operation.lock()
-    }
-}
-
-/// ZooKeeper's abbreviations of operations (reference: `FinalRequestProcessor.processRequest`).
-fn abbreviation(opcode: i32) -> &'static str {
-    match OpCode::from_number(opcode) {
-        Some(OpCode::Ping) => "PING",
-        Some(OpCode::CreateSession) => "SESS",
-        Some(OpCode::CloseSession) => "CLOS",
-        Some(OpCode::Multi) => "MULT",
-        Some(OpCode::MultiRead) => "MLTR",
-        Some(OpCode::Create | OpCode::Create2 | OpCode::CreateTtl | OpCode::CreateContainer) => "CREA",
-        Some(OpCode::Delete | OpCode::DeleteContainer) => "DELE",
-        Some(OpCode::SetData) => "SETD",
-        Some(OpCode::SetAcl) => "SETA",
-        Some(OpCode::Reconfig) => "RECO",
-        Some(OpCode::Sync) => "SYNC",
-        Some(OpCode::Check) => "CHEC",
-        Some(OpCode::Exists) => "EXIS",
-        Some(OpCode::GetData) => "GETD",
-        Some(OpCode::SetWatches) => "SETW",
-        Some(OpCode::SetWatches2) => "STW2",
-        Some(OpCode::AddWatch) => "ADDW",
-        Some(OpCode::CheckWatches) => "CHKW",
-        Some(OpCode::RemoveWatches) => "REMW",
-        Some(OpCode::GetAcl) => "GETA",
-        Some(OpCode::GetChildren | OpCode::GetChildren2) => "GETC",
-        Some(OpCode::GetAllChildrenNumber) => "GETACN",
-        Some(OpCode::WhoAmI) => "HOMI",
-        Some(OpCode::GetEphemerals) => "GETE",
-        Some(OpCode::Notification | OpCode::Auth | OpCode::Sasl | OpCode::Error) | None => "NA",
     }
 }
 

@@ -6,8 +6,9 @@ use lockkeeper_core::access::Need;
 use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{NodePath, NodeView, Permissions, SessionId, State};
 use lockkeeper_service::system_nodes::is_reserved;
+use lockkeeper_zookeeper::request::{PathWatch, ReadRequest};
 use lockkeeper_zookeeper::{
-    ErrorCode, MultiReadOp, MultiResult, Reply, ReplyHeader, Request, Wire as _, Writer, encode_reply_with,
+    ErrorCode, MultiReadOp, MultiResult, Reply, ReplyHeader, Wire as _, Writer, encode_reply_with,
 };
 
 use super::auth::{self, Identity};
@@ -25,6 +26,17 @@ pub(super) struct ReadContext<'a> {
     pub(super) most_bytes: usize,
 }
 
+/// The watch that a read asks for, if its client wants one.
+#[derive(Clone, Copy)]
+pub(super) enum ReadWatch<'a> {
+    /// On the data of a node.
+    Data(&'a PathWatch),
+    /// On the data of a node, or the creation of an absent one.
+    DataOrCreation(&'a PathWatch),
+    /// On the children of a node.
+    Children(&'a PathWatch),
+}
+
 /// A node of the tree, or one that only this protocol shows.
 enum FoundNode<'a> {
     Node(NodeView<'a>),
@@ -34,48 +46,57 @@ enum FoundNode<'a> {
 }
 
 impl ReadContext<'_> {
-    /// Appends the reply to a read; `None` if the request is not a read.
-    ///
-    /// # Errors
-    /// Why the read is refused.
-    pub(super) fn answer(
+    /// Appends the reply to a read. Says whether it is refused, and which watch it asks for.
+    pub(super) fn answer<'r>(
         self,
         state: &State,
-        request: &Request,
+        request: ReadRequest<'r>,
         xid: i32,
         out: &mut BytesMut,
-    ) -> Option<Result<(), ErrorCode>> {
+    ) -> (Result<(), ErrorCode>, Option<ReadWatch<'r>>) {
         let at = zxid(state.zxid());
         let encode = |reply: Reply, out: &mut BytesMut| reply.encode(xid, at, out);
-        Some(match request {
-            Request::Exists(ask) if ask.path.contains('\0') => Err(ErrorCode::BadArguments),
-            Request::Exists(ask) => {
-                self.find_visible(state, &ask.path).map(|node| encode(Reply::Stat(node.stat()), out))
+        match request {
+            ReadRequest::Exists(ask) => {
+                let found = match ask.path.contains('\0') {
+                    true => Err(ErrorCode::BadArguments),
+                    false => self.find_visible(state, &ask.path),
+                };
+                (found.map(|node| encode(Reply::Stat(node.stat()), out)), Some(ReadWatch::DataOrCreation(ask)))
             }
-            Request::GetData(ask) => self.find_readable(state, &ask.path).map(|node| {
-                encode(Reply::Data { data: node.data(), stat: node.stat() }, out);
-            }),
-            Request::GetAcl(at) => self.acl(state, at).map(|reply| encode(reply, out)),
-            Request::GetChildren(ask) => self.find_readable(state, &ask.path).map(|_| {
-                encode_reply_with(xid, at, out, |writer| self.write_names(state, &ask.path, writer));
-            }),
-            Request::GetChildren2(ask) => self.find_readable(state, &ask.path).map(|node| {
-                encode_reply_with(xid, at, out, |writer| {
-                    self.write_names(state, &ask.path, writer);
-                    node.stat().write(writer);
+            ReadRequest::GetData(ask) => {
+                let found = self.find_readable(state, &ask.path);
+                let answered = found.map(|node| encode(Reply::Data { data: node.data(), stat: node.stat() }, out));
+                (answered, Some(ReadWatch::Data(ask)))
+            }
+            ReadRequest::GetAcl(at) => (self.acl(state, at).map(|reply| encode(reply, out)), None),
+            ReadRequest::GetChildren(ask) => {
+                let answered = self.find_readable(state, &ask.path).map(|_| {
+                    encode_reply_with(xid, at, out, |writer| self.write_names(state, &ask.path, writer));
                 });
-            }),
-            Request::MultiRead(parts) => self.parts(state, parts).map(|results| encode(Reply::Multi(results), out)),
-            Request::GetEphemerals(prefix) => {
-                let owner = state.check_owner(self.identity.principals(), self.session);
-                owner.map(|()| encode(Reply::Ephemerals(self.ephemerals(state, prefix)), out)).map_err(|why| code(&why))
+                (answered, Some(ReadWatch::Children(ask)))
             }
-            Request::WhoAmI => {
+            ReadRequest::GetChildren2(ask) => {
+                let answered = self.find_readable(state, &ask.path).map(|node| {
+                    encode_reply_with(xid, at, out, |writer| {
+                        self.write_names(state, &ask.path, writer);
+                        node.stat().write(writer);
+                    });
+                });
+                (answered, Some(ReadWatch::Children(ask)))
+            }
+            ReadRequest::MultiRead(parts) => {
+                (self.parts(state, parts).map(|results| encode(Reply::Multi(results), out)), None)
+            }
+            ReadRequest::GetEphemerals(prefix) => {
+                let owner = state.check_owner(self.identity.principals(), self.session).map_err(|why| code(&why));
+                (owner.map(|()| encode(Reply::Ephemerals(self.ephemerals(state, prefix)), out)), None)
+            }
+            ReadRequest::WhoAmI => {
                 encode(Reply::Identities(self.identity.shown()), out);
-                Ok(())
+                (Ok(()), None)
             }
-            _ => return None,
-        })
+        }
     }
 
     /// The session's ephemerals with a prefix, in ZooKeeper's order, which depends on how many it has in all.

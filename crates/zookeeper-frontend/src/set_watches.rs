@@ -2,16 +2,17 @@
 
 use bytes::BytesMut;
 use lockkeeper_core::{NodePath, State, Zxid};
-use lockkeeper_zookeeper::request::{SetWatches2Request, SetWatchesRequest};
-use lockkeeper_zookeeper::{AddWatchMode, ErrorCode, Reply, Request, WatcherEvent, WatcherType};
+use lockkeeper_zookeeper::request::{SetWatches2Request, SetWatchesRequest, WatchRequest};
+use lockkeeper_zookeeper::{AddWatchMode, ErrorCode, Reply, WatcherEvent, WatcherType};
 
 use super::connection_handle::ConnectionHandle;
 use super::frontend::Frontend;
 use super::outbox::Close;
+use super::reads::ReadWatch;
 use super::values::{code, path_to_read, zxid};
 use super::watches::{Rewatch, WatchKind, WatchLimitReached, missed};
 
-/// Sets the watch that an answered read asked for. exists also watches an absent node.
+/// Sets the watch that an answered read asked for.
 ///
 /// # Errors
 /// There are too many watches. The read must be refused, so that its client does not rely on a watch that is not set.
@@ -19,15 +20,17 @@ pub(super) fn watch_read(
     frontend: &Frontend,
     handle: &ConnectionHandle,
     state: &State,
-    request: &Request,
+    wanted: ReadWatch<'_>,
     found: bool,
 ) -> Result<(), ErrorCode> {
-    let (ask, kind) = match request {
-        Request::Exists(ask) if ask.watch && (found || is_absent(handle, state, &ask.path)) => (ask, WatchKind::Data),
-        Request::GetData(ask) if ask.watch && found => (ask, WatchKind::Data),
-        Request::GetChildren(ask) | Request::GetChildren2(ask) if ask.watch && found => (ask, WatchKind::Children),
-        _ => return Ok(()),
+    let (ask, kind) = match wanted {
+        ReadWatch::Data(ask) | ReadWatch::DataOrCreation(ask) => (ask, WatchKind::Data),
+        ReadWatch::Children(ask) => (ask, WatchKind::Children),
     };
+    let waits_for_creation = || matches!(wanted, ReadWatch::DataOrCreation(_)) && is_absent(handle, state, &ask.path);
+    if !ask.watch || !(found || waits_for_creation()) {
+        return Ok(());
+    }
     path_to_read(&ask.path).map_or(Ok(()), |path| watch(frontend, handle, path, kind))
 }
 
@@ -66,18 +69,18 @@ fn is_absent(handle: &ConnectionHandle, state: &State, text: &str) -> bool {
 /// Appends the reply to addWatch, checkWatches or removeWatches.
 ///
 /// # Errors
-/// Why the request is refused; `Unimplemented` for any other request.
+/// Why the request is refused.
 pub(super) fn answer(
     frontend: &Frontend,
     handle: &ConnectionHandle,
     state: &State,
-    request: &Request,
+    request: WatchRequest<'_>,
     xid: i32,
     out: &mut BytesMut,
 ) -> Result<(), ErrorCode> {
     let at = zxid(state.zxid());
     match request {
-        Request::AddWatch(add) => {
+        WatchRequest::AddWatch(add) => {
             let kind = match AddWatchMode::from_number(add.mode).ok_or(ErrorCode::MarshallingError)? {
                 AddWatchMode::Persistent => WatchKind::Persistent,
                 AddWatchMode::PersistentRecursive => WatchKind::Recursive,
@@ -90,19 +93,18 @@ pub(super) fn answer(
             Reply::Error(0).encode(xid, at, out);
             return Ok(());
         }
-        Request::CheckWatches(ask) => {
+        WatchRequest::CheckWatches(ask) => {
             let (path, wanted) = watch_of(&ask.path, ask.watcher_type)?;
             if !frontend.watches.lock().has(handle.id, &path, wanted) {
                 return Err(ErrorCode::NoWatcher);
             }
         }
-        Request::RemoveWatches(ask) => {
+        WatchRequest::RemoveWatches(ask) => {
             let (path, wanted) = watch_of(&ask.path, ask.watcher_type)?;
             if !frontend.watches.lock().remove_matching(handle.id, &path, wanted) {
                 return Err(ErrorCode::NoWatcher);
             }
         }
-        _ => return Err(ErrorCode::Unimplemented),
     }
     Reply::Empty.encode(xid, at, out);
     Ok(())
@@ -113,18 +115,6 @@ fn watch_of(text: &str, number: i32) -> Result<(NodePath, WatcherType), ErrorCod
     Ok((path_to_read(text).map_err(|_| ErrorCode::NoWatcher)?, wanted))
 }
 
-/// Widens setWatches to setWatches2, which adds persistent watches.
-pub(super) fn to_set_watches2(asked: SetWatchesRequest) -> SetWatches2Request {
-    SetWatches2Request {
-        relative_zxid: asked.relative_zxid,
-        data_watches: asked.data_watches,
-        exist_watches: asked.exist_watches,
-        child_watches: asked.child_watches,
-        persistent_watches: Vec::new(),
-        persistent_recursive_watches: Vec::new(),
-    }
-}
-
 /// A watch to set again. Persistent watches do not report missed events, as in ZooKeeper.
 #[derive(Clone, Copy)]
 pub(super) struct RewatchRequest<'a> {
@@ -133,20 +123,31 @@ pub(super) struct RewatchRequest<'a> {
     again: Option<Rewatch>,
 }
 
-/// All watches of a setWatches2 request.
-pub(super) fn rewatch_requests(asked: &SetWatches2Request) -> Vec<RewatchRequest<'_>> {
-    let lists = [
+/// All watches of setWatches.
+pub(super) fn rewatch_requests(asked: &SetWatchesRequest) -> Vec<RewatchRequest<'_>> {
+    of_lists([
+        (WatchKind::Data, Some(Rewatch::Data), &asked.data_watches),
+        (WatchKind::Data, Some(Rewatch::Exists), &asked.exist_watches),
+        (WatchKind::Children, Some(Rewatch::Children), &asked.child_watches),
+    ])
+}
+
+/// All watches of setWatches2, which adds persistent ones.
+pub(super) fn rewatch_requests2(asked: &SetWatches2Request) -> Vec<RewatchRequest<'_>> {
+    of_lists([
         (WatchKind::Data, Some(Rewatch::Data), &asked.data_watches),
         (WatchKind::Data, Some(Rewatch::Exists), &asked.exist_watches),
         (WatchKind::Children, Some(Rewatch::Children), &asked.child_watches),
         (WatchKind::Persistent, None, &asked.persistent_watches),
         (WatchKind::Recursive, None, &asked.persistent_recursive_watches),
-    ];
-    let mut requests = Vec::new();
-    for (kind, again, paths) in lists {
-        requests.extend(paths.iter().map(|path| RewatchRequest { path, kind, again }));
-    }
-    requests
+    ])
+}
+
+fn of_lists<const LISTS: usize>(lists: [(WatchKind, Option<Rewatch>, &Vec<String>); LISTS]) -> Vec<RewatchRequest<'_>> {
+    lists
+        .into_iter()
+        .flat_map(|(kind, again, paths)| paths.iter().map(move |path| RewatchRequest { path, kind, again }))
+        .collect()
 }
 
 /// Sends the events missed since `seen` and sets the watches that missed none.
