@@ -196,7 +196,7 @@ mod tests {
             let words: Vec<&str> = trial.arguments.split(' ').collect();
             if trial.program == Program::Prove {
                 let name = words[0];
-                assert!(crate::proofs::PROOFS.iter().any(|proof| proof.name == name), "{name}");
+                assert!(crate::proofs::all().any(|proof| proof.name == name), "{name}");
                 continue;
             }
             let value = |of: &str| {

@@ -1,9 +1,10 @@
-//! The proofs: one module each, and the table of them. Each runs real processes, is bounded in time, and ends in an
-//! [`ProofResult`].
+//! The proofs: one module each, and the tables of them, or a row of [`scenario`]. Each runs real processes, is bounded
+//! in time, and ends in a [`ProofResult`]. [`command`] is the program.
 
 mod access;
 mod acknowledged;
 mod catch_up;
+pub mod command;
 mod cron;
 mod engines;
 mod expiry;
@@ -53,7 +54,8 @@ use std::time::{Duration, Instant};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use self::scenario::rows;
+use self::InGate::{Alone, Beside, Never, Released};
+use self::scenario::rows::{self, LockProof};
 use crate::cluster::Cluster;
 use crate::log::RunLog;
 use crate::verdict::{Failed, ProofResult, broken};
@@ -99,21 +101,91 @@ impl Context {
 
 type Running<'a> = Pin<Box<dyn Future<Output = ProofResult> + 'a>>;
 
-/// The process of `greedy`'s greedy clients: does as told until its standard input is closed.
-pub fn be_greedy(task: &str) -> std::process::ExitCode {
-    greedy::be_greedy(task)
+/// The build of the server that a proof needs beside that of the tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerBuild {
+    /// None.
+    Tests,
+    /// A release, instead of it: the proof judges what it measures.
+    Release,
+    /// The release before.
+    Previous,
+}
+
+/// How the gate (`scripts/check`) runs a proof, and with which arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InGate {
+    /// Beside others, because it mostly waits.
+    Beside(&'static str),
+    /// The same with a release of the server.
+    Released(&'static str),
+    /// Alone, because it measures time.
+    Alone(&'static str),
+    /// Not at all.
+    Never,
 }
 
 /// A proof.
+#[derive(Clone, Copy)]
 pub struct Proof {
     /// Its name on the command line.
     pub name: &'static str,
     /// What it would falsify, in a line.
     pub about: &'static str,
+    /// What it needs.
+    pub build: ServerBuild,
+    /// How the gate runs it.
+    pub in_gate: InGate,
+    trial: ProofTrial,
+}
+
+/// What tries it.
+#[derive(Clone, Copy)]
+enum ProofTrial {
+    /// A module.
+    Module { limit: fn(&Context) -> Duration, run: for<'a> fn(&'a Context) -> Running<'a> },
+    /// The engine of [`scenario`].
+    Row(&'static LockProof),
+}
+
+impl Proof {
+    fn of_row(row: &'static LockProof) -> Self {
+        let (name, build) = (row.scenario.name, ServerBuild::Tests);
+        Self { name, about: row.about, build, in_gate: row.in_gate, trial: ProofTrial::Row(row) }
+    }
+
     /// No run with these options takes longer.
-    pub limit: fn(&Context) -> Duration,
+    pub fn limit(&self, context: &Context) -> Duration {
+        match self.trial {
+            ProofTrial::Module { limit, .. } => limit(context),
+            ProofTrial::Row(row) => (row.limit)(row.scenario.length(context)),
+        }
+    }
+
     /// Tries it.
-    pub run: for<'a> fn(&'a Context) -> Running<'a>,
+    pub async fn run(&self, context: &Context) -> ProofResult {
+        match self.trial {
+            ProofTrial::Module { run, .. } => run(context).await,
+            ProofTrial::Row(row) => scenario::run(context, &row.scenario).await,
+        }
+    }
+
+    /// What `scripts/check` reads: how the gate runs it, its name and its arguments.
+    pub fn line_for_gate(&self) -> Option<String> {
+        let (how, arguments) = match self.in_gate {
+            Beside(arguments) => ("beside", arguments),
+            Released(arguments) => ("released", arguments),
+            Alone(arguments) => ("alone", arguments),
+            Never => return None,
+        };
+        Some(format!("{how} {} {arguments}", self.name).trim_end().to_owned())
+    }
+}
+
+/// All proofs, in the order in which the gate begins those that it runs.
+pub fn all() -> impl Iterator<Item = Proof> {
+    let rows = rows::LOCK_PROOFS.iter().map(Proof::of_row);
+    BEFORE_ROWS.iter().copied().chain(rows).chain(AFTER_ROWS.iter().copied())
 }
 
 /// The timeout of the sessions of holders that are killed.
@@ -150,199 +222,203 @@ async fn queues_empty<S: AsRef<str>>(cluster: &Cluster, locks: &[S], within: Dur
     Ok(begun.elapsed())
 }
 
-/// The table below.
+/// Builds a table of proofs that are modules.
 macro_rules! proofs {
-    ($context:ident => $($name:literal, $about:literal $(; $n:ident = $count:expr)?, $limit:expr, $run:expr;)*) => {
-        /// All of them.
-        pub const PROOFS: &[Proof] = &[$(Proof {
+    ($table:ident of $context:ident => $($name:literal $(needs $build:ident)?, $in_gate:expr,
+        $about:literal $(; $n:ident = $count:expr)?, $limit:expr, $run:expr;)*) => {
+        const $table: &[Proof] = &[$(Proof {
             name: $name,
             about: $about,
-            limit: |$context| {
-                let _ = $context;
-                $(let $n = $count; let _ = $n;)?
-                $limit
-            },
-            run: |$context| {
-                $(let $n = $count;)?
-                Box::pin($run)
+            build: build!($($build)?),
+            in_gate: $in_gate,
+            trial: ProofTrial::Module {
+                limit: |$context| {
+                    let _ = $context;
+                    $(let $n = $count; let _ = $n;)?
+                    $limit
+                },
+                run: |$context| {
+                    $(let $n = $count;)?
+                    Box::pin($run)
+                },
             },
         }),*];
     };
 }
 
-// The name of each, what it would falsify in a line, how long no run takes, and what tries it.
-proofs! { context =>
-    "kill-all",
+macro_rules! build {
+    () => {
+        ServerBuild::Tests
+    };
+    ($build:ident) => {
+        ServerBuild::$build
+    };
+}
+
+// The name of each, how the gate runs it, what it would falsify in a line, how long no run takes, and what tries it.
+proofs! { BEFORE_ROWS of context =>
+    "kill-all", Released("--rounds 3"),
     "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, P4)";
     n = context.rounds_or(20), minutes(2 + n), kill_all::run(context, n);
 
-    "lost-writes",
-    "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; with flush() alone some \
-        is (P4)";
-    n = context.rounds_or(50), minutes(6 + 2 * n), lost_writes::run(context, n);
-
-    "synced",
-    "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, power loss)";
-    n = context.seconds_or(10), minutes(6) + seconds(4 * n), synced::run(context, n);
-
-    "herd",
-    "1,000 waiters on one lock: one notification per release, grants in queue order, also when 300 die (P2, P3)",
-    minutes(6), herd::run(context);
-
-    "minority",
-    "the leader cut off: it acknowledges nothing, the others go on, its holder is told first, all agree after (P10, \
-        P11)";
-    n = context.rounds_or(4), minutes(2 + n), minority::run(context, n);
-
-    "frozen",
-    "all nodes frozen for 12 s under load: none takes its own pause for a stuck disk, writes go on, nothing \
-        acknowledged is lost (P4, P10)";
-    n = context.rounds_or(20), minutes(3) + 3 * n * frozen::FROZEN_FOR, frozen::run(context, n);
-
-    "idle-restart",
-    "nodes of an idle cluster restarted one by one: the first change, the first lease and every call of one client \
-        within 100 ms of calm (P10)";
-    n = context.rounds_or(5), minutes(3 + n), idle_restart::run(context, n);
-
-    "late-answers",
-    "answers take a while, then nothing the holder sends arrives: it knows its lock is lost before the next holds \
-        (P11)";
-    n = context.rounds_or(4), minutes(2 + n), late_answers::run(context, n);
-
-    "restore",
-    "a backup under load restored to new nodes, and one of three made a cluster: nothing acknowledged is lost, nothing \
-        is issued twice (P1)";
-    n = context.rounds_or(1), minutes(1 + n), restore::run(context, n);
-
-    "two-clusters",
-    "two clusters of one name behind one list of endpoints, restored and recovered ones among them: no lock that one \
-        has granted is granted by the other, and every client says why (P1)",
-    minutes(4), two_clusters::run(context);
-
-    "expiry",
-    "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its ephemerals \
-        (P5, P6)";
-    n = context.seconds_or(60), minutes(6) + seconds(n), expiry::run(context, n);
-
-    "failover",
-    "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm";
-    n = (context.rounds_or(20), seconds(context.calm_seconds.unwrap_or(300))), minutes(3 + n.0 * 2) + 2 * n.1,
-    failover::run(context, n.0, n.1);
-
-    "recovery",
-    "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the next grant";
-    n = context.rounds_or(100), minutes(5 + n), recovery::run(context, n);
-
-    "rollback",
-    "directories put back from older copies, cloned, wiped: turned away, never ready beside another content (P12)";
-    n = context.rounds_or(1), minutes(2 + 4 * n), rollback::run(context, n);
-
-    "group-commit",
-    "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds";
-    n = context.seconds_or(8), minutes(2) + seconds(2 * n), group_commit::run(context, n);
-
-    "paused-holder",
+    "paused-holder", Released("--rounds 2"),
     "holders paused past their session: the guard says so first, the store refuses the rest; unchecked, it corrupts \
         (P1, P11)";
     n = context.rounds_or(4), minutes(2 + n), paused_holder::run(context, n);
 
-    "crowd",
-    "200 clients in 4 processes on one lock, a node killed every 5 s: nothing lost, in order, no orphan, one wake each \
-        (P1-P3)",
-    minutes(4) + seconds(context.seconds_or(rows::CROWD.seconds)), scenario::run(context, &rows::CROWD);
+    "intruder", Beside(""),
+    "thousands of wrong attempts at every listener, with TLS and access control: none is carried out, no secret shows \
+        (P14)",
+    minutes(5), intruder::run(context);
 
-    "semaphore",
-    "5 permits, 50 contenders, processes and nodes killed: never more than 5 inside by zxid, one wake per freed permit",
-    minutes(4) + seconds(context.seconds_or(rows::SEMAPHORE.seconds)), scenario::run(context, &rows::SEMAPHORE);
+    "one-queue", Beside(""),
+    "kazoo, Curator and our own clients in one queue, the leader killed midway: no lost update, first come, first \
+        served (P1, P2)",
+    minutes(15), one_queue::run(context);
 
-    "multi-lock",
-    "50 clients on random triples of 10 locks, a process killed: no deadlock, all or nothing under one zxid",
-    minutes(3) + seconds(2 * context.seconds_or(rows::MULTI_LOCK.seconds)), scenario::run(context, &rows::MULTI_LOCK);
+    "herd", Beside(""),
+    "1,000 waiters on one lock: one notification per release, grants in queue order, also when 300 die (P2, P3)",
+    minutes(6), herd::run(context);
 
-    "sharing",
-    "64 tasks of a process share a lock: five times the hand-offs at least, and an outsider is served within the cap";
-    n = context.seconds_or(3), minutes(3) + seconds(12 * n), sharing::run(context, seconds(n));
+    "synced", Beside(""),
+    "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, power loss)";
+    n = context.seconds_or(10), minutes(6) + seconds(4 * n), synced::run(context, n);
 
-    "gate",
+    "rollback", Beside(""),
+    "directories put back from older copies, cloned, wiped: turned away, never ready beside another content (P12)";
+    n = context.rounds_or(1), minutes(2 + 4 * n), rollback::run(context, n);
+
+    "minority", Beside("--rounds 2"),
+    "the leader cut off: it acknowledges nothing, the others go on, its holder is told first, all agree after (P10, \
+        P11)";
+    n = context.rounds_or(4), minutes(2 + n), minority::run(context, n);
+
+    "late-answers", Beside("--rounds 2"),
+    "answers take a while, then nothing the holder sends arrives: it knows its lock is lost before the next holds \
+        (P11)";
+    n = context.rounds_or(4), minutes(2 + n), late_answers::run(context, n);
+
+    "members", Alone(""),
+    "1 to 3 to 5 to 3 nodes and a lost voter replaced, by the commands of docs/operate.md, under load: no failed \
+        request, tokens rise (P1, P10)",
+    minutes(6), members::run(context);
+
+    "expiry", Alone(""),
+    "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its ephemerals \
+        (P5, P6)";
+    n = context.seconds_or(60), minutes(6) + seconds(n), expiry::run(context, n);
+}
+
+// Between these tables come the rows of `scenario::rows`.
+proofs! { AFTER_ROWS of context =>
+    "failover" needs Release, Alone("--rounds 3 --calm-seconds 20"),
+    "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm";
+    n = (context.rounds_or(20), seconds(context.calm_seconds.unwrap_or(300))), minutes(3 + n.0 * 2) + 2 * n.1,
+    failover::run(context, n.0, n.1);
+
+    "idle-restart" needs Release, Alone("--rounds 1"),
+    "nodes of an idle cluster restarted one by one: the first change, the first lease and every call of one client \
+        within 100 ms of calm (P10)";
+    n = context.rounds_or(5), minutes(3 + n), idle_restart::run(context, n);
+
+    "group-commit" needs Release, Alone(""),
+    "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds";
+    n = context.seconds_or(8), minutes(2) + seconds(2 * n), group_commit::run(context, n);
+
+    "rotate", Beside(""),
+    "all certificates and their authority are replaced under load: no failed request, election or lost session; old \
+        ones are worthless",
+    minutes(3), rotate::run(context);
+
+    "gate", Beside("--rounds 1"),
     "100 concurrent duplicates run an operation once, also as the leader dies; a killed worker frees it in time, not \
         before";
     n = context.rounds_or(3), minutes(4 + n), gate::run(context, n);
 
-    "cron",
+    "cron", Beside("--seconds 16"),
     "10 workers with clocks from -10 to +10 minutes, a tick every 2 s, workers killed and stopped, nodes killed: each \
         tick ends once, none is early, no command outlives its session, policies are kept";
     n = context.seconds_or(120), minutes(4) + seconds(n), cron::run(context, seconds(n));
 
-    "lock-delay", "a killed holder's delay is kept, also as the leader dies; release, drop and close have none";
+    "revoke", Beside("--rounds 2"),
+    "a token is revoked under load: nothing more succeeds by any way, sessions end, locks are free, others go on (P14)";
+    n = context.rounds_or(3), minutes(2 + n), revoke::run(context, n);
+
+    "lock-delay", Beside("--rounds 2"),
+    "a killed holder's delay is kept, also as the leader dies; release, drop and close have none";
     n = context.rounds_or(4), minutes(3 + n), lock_delay::run(context, n);
 
-    "stop-under-waiters",
+    "sharing", Beside("--seconds 1"),
+    "64 tasks of a process share a lock: five times the hand-offs at least, and an outsider is served within the cap";
+    n = context.seconds_or(3), minutes(3) + seconds(12 * n), sharing::run(context, seconds(n));
+
+    "restore", Beside(""),
+    "a backup under load restored to new nodes, and one of three made a cluster: nothing acknowledged is lost, nothing \
+        is issued twice (P1)";
+    n = context.rounds_or(1), minutes(1 + n), restore::run(context, n);
+
+    "frozen", Beside("--rounds 2"),
+    "all nodes frozen for 12 s under load: none takes its own pause for a stuck disk, writes go on, nothing \
+        acknowledged is lost (P4, P10)";
+    n = context.rounds_or(20), minutes(3) + 3 * n * frozen::FROZEN_FOR, frozen::run(context, n);
+
+    "two-clusters", Beside(""),
+    "two clusters of one name behind one list of endpoints, restored and recovered ones among them: no lock that one \
+        has granted is granted by the other, and every client says why (P1)",
+    minutes(4), two_clusters::run(context);
+
+    "stop-under-waiters", Beside(""),
     "SIGTERM to a node at which lock requests wait: those that nobody can ask for again leave the queue, the others \
         keep their places, the next client has the lock at once (P2)";
     n = context.rounds_or(2), minutes(2 + n), stop_under_waiters::run(context, n);
 
-    "greedy",
+    "lost-writes", Never,
+    "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; with flush() alone some \
+        is (P4)";
+    n = context.rounds_or(50), minutes(6 + 2 * n), lost_writes::run(context, n);
+
+    "recovery" needs Release, Never,
+    "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the next grant";
+    n = context.rounds_or(100), minutes(5 + n), recovery::run(context, n);
+
+    "greedy" needs Release, Never,
     "one greedy address takes all of each thing in turn: an honest holder keeps its lock and its pace, memory stays as \
         stated (P13)";
     n = seconds(context.seconds_or(60)), minutes(3) + greedy::classes() * (n + greedy::BESIDES),
     greedy::run(context, n);
 
-    "tenants",
+    "tenants" needs Release, Never,
     "one namespace floods each of its limits: another's acquires stay within 1.5 times their calm p99, and giving back \
         goes on (P13)";
     n = seconds(context.seconds_or(8)), minutes(3) + 2 * (tenants::classes() + 1) * (n + seconds(10)),
     tenants::run(context, n);
 
-    "intruder",
-    "thousands of wrong attempts at every listener, with TLS and access control: none is carried out, no secret shows \
-        (P14)",
-    minutes(5), intruder::run(context);
-
-    "revoke",
-    "a token is revoked under load: nothing more succeeds by any way, sessions end, locks are free, others go on (P14)";
-    n = context.rounds_or(3), minutes(2 + n), revoke::run(context, n);
-
-    "rotate",
-    "all certificates and their authority are replaced under load: no failed request, election or lost session; old \
-        ones are worthless",
-    minutes(3), rotate::run(context);
-
-    "members",
-    "1 to 3 to 5 to 3 nodes and a lost voter replaced, by the commands of docs/operate.md, under load: no failed \
-        request, tokens rise (P1, P10)",
-    minutes(6), members::run(context);
-
-    "catch-up",
+    "catch-up" needs Release, Never,
     "100,000 nodes: a backup is taken and a learner gets the snapshot: p99 of acquires stays within 1.5 times, none \
         fails";
     n = context.rounds_or(8), minutes(4 + n), catch_up::run(context, n);
 
-    "rolling-upgrade",
+    "rolling-upgrade" needs Previous, Never,
     "the release before is replaced node by node under load: no failed request; where the feature level rises then, \
         the old program refuses, and where not, it serves again",
     minutes(4), rolling_upgrade::run(context);
 
-    "footprint",
+    "footprint" needs Release, Never,
     "memory and disk of a node, idle and after lock cycles, a million watches, half a million ephemerals: small, and \
         back";
     n = context.seconds_or(20), minutes(10) + seconds(n), footprint::run(context, n);
 
-    "soak",
+    "soak" needs Release, Never,
     "a steady load, a node killed every few minutes: disk, memory, open files and threads stay flat, nothing is lost, \
         no call fails",
     minutes(10) + soak::length(context), soak::run(context);
 
-    "engines",
+    "engines" needs Release, Never,
     "Lockkeeper, ZooKeeper, Redis, Redlock, MySQL and PostgreSQL keep one contract and do one work under the same \
         faults: who has two holders, and what it costs";
     n = context.seconds_or(3), minutes(25) + seconds(42 * n), engines::run(context, seconds(n));
 
-    "one-queue",
-    "kazoo, Curator and our own clients in one queue, the leader killed midway: no lost update, first come, first \
-        served (P1, P2)",
-    minutes(15), one_queue::run(context);
-
-    "switch-engine",
+    "switch-engine", Never,
     "100 clients in three processes while their lock moves from one engine to another, by call and by rule, the old \
         one alive and killed: no lost update, in drain and both no two holders, no refused holder";
     n = context.rounds_or(1), minutes(15), switch_engine::run(context, n);

@@ -35,9 +35,8 @@ const AGREE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs a row of the table.
 pub(in crate::proofs) async fn run(context: &Context, scenario: &Scenario) -> ProofResult {
-    let over = Duration::from_secs(context.seconds_or(scenario.seconds));
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
-    run_on(context, scenario, cluster, over).await
+    run_on(context, scenario, cluster, scenario.length(context)).await
 }
 
 /// The same on a cluster of the caller's, with a load that goes on for so long.

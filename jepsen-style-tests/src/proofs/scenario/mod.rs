@@ -15,7 +15,7 @@
 //! took place. A row that lacks the last of these shows nothing, which is not a pass.
 //!
 //! The engine ([`engine`]) runs a row, the clients are processes of [`crate::work`], and a check is a pure function of
-//! the [`Evidence`]. A new proof about locks is a row here and its name in `PROOFS`.
+//! the [`Evidence`]. A new proof about locks is a row of [`rows`], and nothing else.
 //!
 //! Where one lock and one death matter, [`hand_over`] has the holder and the one behind it.
 //!
@@ -35,6 +35,7 @@ use crate::disk_latency::Syncs;
 use crate::judge::counts::CalmWindow;
 use crate::judge::grants::GrantHistory;
 use crate::proofs::prelude::*;
+use crate::proofs::seconds;
 
 pub(super) use engine::{run, run_on};
 
@@ -126,6 +127,11 @@ fn in_turn(every: Duration, over: Duration, strikes: &[Strike]) -> Vec<At> {
 }
 
 impl Scenario {
+    /// For how long its clients begin new turns.
+    pub(super) fn length(&self, context: &Context) -> Duration {
+        seconds(context.seconds_or(self.seconds))
+    }
+
     /// Where clients leave nodes while they hold.
     fn inside(&self) -> String {
         format!("/{}-inside", self.name)
