@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_api::cluster::Status;
 use lockkeeper_api::nodes::Create;
@@ -17,6 +17,7 @@ use crate::history::WakeUps;
 use crate::http::{Api, metric_sum, new_client};
 use crate::net::direct::Direct;
 use crate::net::{Endpoint, FaultNet, LinkFault, Listener};
+use crate::polling::Polling;
 use crate::process::Process;
 use crate::small_disk::SmallDisk;
 use crate::verdict::{Failed, OrFailed as _, broken, without_fault};
@@ -25,7 +26,6 @@ use crate::verdict::{Failed, OrFailed as _, broken, without_fault};
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
 /// The nodes' count of waiters for locks that they woke.
 const LOCK_NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
-const POLL: Duration = Duration::from_millis(10);
 
 /// How the cluster is set up.
 #[derive(Clone, Debug)]
@@ -308,16 +308,13 @@ impl Cluster {
 
     /// Waits until a node says that it is ready.
     pub async fn ready(&mut self, id: u64) -> Result<(), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(READY_WITHIN);
         let api = self.api(id);
         while !api.ready().await {
             if let Some(status) = self.process(id).and_then(Process::ended) {
                 return broken(format!("node {id} ended ({status}) instead of serving: {}", self.last_line(id)));
             }
-            if begun.elapsed() > READY_WITHIN {
-                return broken(format!("node {id} is not ready after {READY_WITHIN:?}: {}", self.last_line(id)));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("node {id} is not ready after {READY_WITHIN:?}: {}", self.last_line(id))).await?;
         }
         Ok(())
     }
@@ -357,17 +354,14 @@ impl Cluster {
 
     /// The leader among these nodes, by the nodes' own word: the one in the highest term.
     pub async fn leader_among(&self, among: &[u64], within: Duration) -> Result<(u64, u64), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(within);
         loop {
             let asked = among.iter().map(|id| async move { self.nodes[id].api.status(false).await });
             let answers = futures::future::join_all(asked).await.into_iter().flatten().map(|answer| answer.value);
             if let Some(status) = answers.filter(|status| status.leading).max_by_key(|status| status.term) {
                 return Ok((status.node_id, status.term));
             }
-            if begun.elapsed() > within {
-                return broken(format!("no leader among {among:?} within {within:?}"));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("no leader among {among:?} within {within:?}")).await?;
         }
     }
 
@@ -378,7 +372,7 @@ impl Cluster {
 
     /// Waits, with nobody writing, until all nodes stand at the same zxid, and compares their states.
     pub async fn agree(&self, within: Duration) -> Result<(u64, String), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(within).every(Duration::from_millis(50));
         loop {
             let statuses = self.statuses(true).await;
             let states: Vec<_> = statuses.iter().filter_map(|s| Some((s.node_id, s.state.clone()?))).collect();
@@ -395,11 +389,11 @@ impl Cluster {
             if let (true, Some((_, state))) = (states.len() == self.nodes.len() && zxids.len() == 1, states.first()) {
                 return Ok((state.zxid, state.checksum.clone()));
             }
-            if begun.elapsed() > within {
+            wait.or_broken(|| {
                 let seen: Vec<_> = states.iter().map(|(id, state)| (id, state.zxid)).collect();
-                return broken(format!("nodes did not reach the same zxid within {within:?}: (node, zxid) {seen:?}"));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+                format!("nodes did not reach the same zxid within {within:?}: (node, zxid) {seen:?}")
+            })
+            .await?;
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_api::nodes::Create;
 use lockkeeper_api::watch::{Change, ChangeKind};
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use crate::cluster::Cluster;
 use crate::history::DataSet;
 use crate::http::Api;
+use crate::polling::Polling;
 use crate::record::boot_us;
 use crate::sse::{self, StreamItem};
 use crate::verdict::{Failed, OrFailed as _, broken, cannot_run};
@@ -89,15 +90,12 @@ impl Ledger {
         within: Duration,
         wanted: impl Fn(&NodeEvent) -> bool,
     ) -> Result<NodeEvent, Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(within).every(Duration::from_millis(5));
         loop {
             if let Some(event) = self.find(&wanted) {
                 return Ok(event);
             }
-            if begun.elapsed() > within {
-                return broken(format!("{what} was not seen in the log within {within:?}"));
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            wait.or_broken(|| format!("{what} was not seen in the log within {within:?}")).await?;
         }
     }
 
@@ -115,14 +113,12 @@ impl Ledger {
         let mark = format!("/ledger-{}", uuid::Uuid::new_v4());
         let Some((_, api)) = cluster.apis().into_iter().next() else { return broken("there is no node") };
         let made = api.create(&mark, &Create::default(), None).await.or_broken("with all nodes ready")?;
-        let begun = Instant::now();
+        let wait = Polling::within(Duration::from_secs(30)).every(Duration::from_millis(20));
         let here = cluster.ids();
         for (id, told) in self.nodes.iter().filter(|(id, _)| here.contains(id)) {
             while !has(told, &mark) {
-                if begun.elapsed() > Duration::from_secs(30) {
-                    return broken(format!("the watch at node {id} did not come to the end of the log within 30 s"));
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                wait.or_broken(|| format!("the watch at node {id} did not come to the end of the log within 30 s"))
+                    .await?;
             }
         }
         for task in &self.tasks {

@@ -20,6 +20,7 @@ pub mod log;
 pub mod mutants;
 pub mod nemesis;
 pub mod net;
+pub mod polling;
 pub mod ports;
 pub mod postgres;
 pub mod process;

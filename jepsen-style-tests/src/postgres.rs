@@ -10,6 +10,7 @@ use lockkeeper_bench::children_of;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::polling::Polling;
 use crate::ports;
 use crate::process::Process;
 use crate::verdict::{Failed, broken, cannot_run, ended_early};
@@ -70,15 +71,12 @@ impl Postgres {
     }
 
     async fn until_ready(&mut self) -> Result<(), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(READY_WITHIN).every(Duration::from_millis(20));
         while tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.is_err() {
             if let Some(status) = self.process.ended() {
                 return Err(ended_early(&format!("postgres ended ({status})"), &self.log));
             }
-            if begun.elapsed() > READY_WITHIN {
-                return broken(format!("postgres takes no connections after {READY_WITHIN:?}"));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            wait.or_broken(|| format!("postgres takes no connections after {READY_WITHIN:?}")).await?;
         }
         Ok(())
     }
@@ -106,13 +104,10 @@ impl Postgres {
     pub async fn kill(&mut self) -> Result<(), Failed> {
         let pids = self.pids();
         self.signal_all(Signal::SIGKILL);
-        let begun = Instant::now();
+        let wait = Polling::within(STOPPED_WITHIN).every(Duration::from_millis(2));
         // A child that is left would keep the next server from the shared memory.
         while self.process.ended().is_none() || pids.iter().any(|pid| runs(*pid)) {
-            if begun.elapsed() > STOPPED_WITHIN {
-                return broken(format!("postgres did not end within {STOPPED_WITHIN:?} when killed"));
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            wait.or_broken(|| format!("postgres did not end within {STOPPED_WITHIN:?} when killed")).await?;
         }
         Ok(())
     }

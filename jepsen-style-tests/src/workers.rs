@@ -1,10 +1,11 @@
 //! Worker processes (`worker`, see [`crate::work`]): starts them, follows their records, and ends them by their pid.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::polling::Polling;
 use crate::process::{Process, own_directory};
 use crate::record::{self, Record, WorkerEvent};
 use crate::verdict::{Failed, broken, cannot_run};
@@ -67,7 +68,7 @@ impl Worker {
         within: Duration,
         wanted: impl Fn(&Record) -> Option<T>,
     ) -> Result<T, Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(within).every(POLL);
         let mut place = 0;
         loop {
             let ended = self.process.ended();
@@ -79,10 +80,7 @@ impl Worker {
             if let Some(status) = ended {
                 return broken(format!("worker {} ended ({status}) before {doing}: {}", self.name, self.last_words()));
             }
-            if begun.elapsed() > within {
-                return broken(format!("worker {}: {doing} did not come within {within:?}", self.name));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("worker {}: {doing} did not come within {within:?}", self.name)).await?;
         }
     }
 

@@ -41,15 +41,12 @@ fn tell(directory: &Path, offset_ms: i64, rate: f64) -> std::io::Result<()> {
 async fn put(directory: &Path, offset_ms: i64, rate: f64) -> Result<String, Failed> {
     let from = observe::log_end(directory);
     tell(directory, offset_ms, rate)?;
-    let begun = Instant::now();
+    let wait = Polling::within(OBEYED_WITHIN);
     loop {
         if let Some(line) = observe::said(directory, from, &[SAID]) {
             return Ok(line);
         }
-        if begun.elapsed() > OBEYED_WITHIN {
-            return broken(format!("{} was told and the node does not say that it obeyed", directory.display()));
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        wait.or_broken(|| format!("{} was told and the node does not say that it obeyed", directory.display())).await?;
     }
 }
 

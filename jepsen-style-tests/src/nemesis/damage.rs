@@ -122,7 +122,7 @@ impl Nemesis for Damage {
 
 /// Waits until it has refused, or is ready.
 async fn became(cluster: &mut Cluster, node: u64, log_from: u64) -> Result<Became, Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(DECIDES_WITHIN).every(POLL);
     let api = cluster.api(node);
     loop {
         if let Some(status) = cluster.process(node).and_then(Process::ended) {
@@ -139,12 +139,8 @@ async fn became(cluster: &mut Cluster, node: u64, log_from: u64) -> Result<Becam
         if api.ready().await {
             return Ok(Became::Serves);
         }
-        if begun.elapsed() > DECIDES_WITHIN {
-            return broken(format!(
-                "node {node}, its files damaged, neither serves nor ends within {DECIDES_WITHIN:?}"
-            ));
-        }
-        tokio::time::sleep(POLL).await;
+        wait.or_broken(|| format!("node {node}, its files damaged, neither serves nor ends within {DECIDES_WITHIN:?}"))
+            .await?;
     }
 }
 

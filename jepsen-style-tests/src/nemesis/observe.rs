@@ -118,12 +118,9 @@ pub(super) async fn is_stopped(pid: i32) -> bool {
 
 /// Waits until a process that was sent SIGSTOP has stopped.
 pub(super) async fn stopped(pid: i32) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(ENDED_WITHIN).every(POLL);
     while !is_stopped(pid).await {
-        if begun.elapsed() > ENDED_WITHIN {
-            return broken(format!("process {pid} was sent SIGSTOP and is {:?}, not stopped", state_of(pid)));
-        }
-        tokio::time::sleep(POLL).await;
+        wait.or_broken(|| format!("process {pid} was sent SIGSTOP and is {:?}, not stopped", state_of(pid))).await?;
     }
     Ok(())
 }

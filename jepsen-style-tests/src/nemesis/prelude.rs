@@ -15,5 +15,6 @@ pub(super) use super::{Lack, Nemesis, TestBed, members, observe};
 pub(super) use crate::cluster::{Cluster, Options};
 pub(super) use crate::http::Api;
 pub(super) use crate::net::{Endpoint, LinkFault, Listener};
+pub(super) use crate::polling::Polling;
 pub(super) use crate::process::Process;
 pub(super) use crate::verdict::{Failed, broken, cannot_run};

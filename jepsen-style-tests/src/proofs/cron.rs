@@ -130,17 +130,15 @@ impl<'a> CronJob<'a> {
         self.faults.push(JobFault { token: run.token, at_ms: wall_ms() });
         let work = if hanging { "a command that hangs" } else { "a command" };
         context.log.say(format!("the worker of {} of {} is stopped, with {work}", run.tick, self.name));
-        let begun = Instant::now();
+        let wait = Polling::within(PATIENCE).every(Duration::from_millis(50));
         loop {
             self.history.read(cluster).await?;
             let is_over = self.history.ended.contains_key(&run.tick);
             if is_over || self.fleet.runs(self.name)?.iter().any(|it| it.tick == run.tick && it.token > run.token) {
                 break;
             }
-            if begun.elapsed() > PATIENCE {
-                return broken(format!("nobody began {} again while the worker of {run:?} was stopped", run.tick));
-            }
-            sleep(Duration::from_millis(50)).await;
+            wait.or_broken(|| format!("nobody began {} again while the worker of {run:?} was stopped", run.tick))
+                .await?;
         }
         kill(worker, Signal::SIGCONT).map_err(std::io::Error::from)?;
         Ok(true)
@@ -267,16 +265,13 @@ async fn under_way(context: &Context, fleet: &Fleet, job: &str) -> Result<Option
 
 /// Waits until ticks come to their end in time again.
 async fn settle(cluster: &Cluster, fleet: &Fleet, job: &str, history: &mut TickHistory) -> Result<(), Failed> {
-    let (begun, now_ms) = (Instant::now(), wall_ms());
+    let (wait, now_ms) = (Polling::within(PATIENCE).every(Duration::from_millis(100)), wall_ms());
     loop {
         history.read(cluster).await?;
         if fleet.runs(job)?.iter().any(|run| run.ended_ms.is_some_and(|ended| ended > now_ms + 2_000 * EVERY_S)) {
             return Ok(());
         }
-        if begun.elapsed() > PATIENCE {
-            return broken(format!("no tick of {job} came to its end for {PATIENCE:?} after the faults"));
-        }
-        sleep(Duration::from_millis(100)).await;
+        wait.or_broken(|| format!("no tick of {job} came to its end for {PATIENCE:?} after the faults")).await?;
     }
 }
 
@@ -356,7 +351,7 @@ async fn until(
     histories: &mut [TickHistory],
     reached: impl Fn(&TickHistory) -> bool,
 ) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(PATIENCE).every(Duration::from_millis(50));
     loop {
         for history in histories.iter_mut() {
             history.read(cluster).await?;
@@ -364,9 +359,6 @@ async fn until(
         if histories.iter().all(&reached) {
             return Ok(());
         }
-        if begun.elapsed() > PATIENCE {
-            return broken(format!("ticks do not come to their end within {PATIENCE:?}"));
-        }
-        sleep(Duration::from_millis(50)).await;
+        wait.or_broken(|| format!("ticks do not come to their end within {PATIENCE:?}")).await?;
     }
 }

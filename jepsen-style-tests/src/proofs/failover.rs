@@ -314,7 +314,7 @@ impl FailoverLoad {
 
     /// Waits until every client had an acknowledgement of something it sent after `since`.
     async fn warm(&self, since: Instant) -> Result<(), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(Duration::from_secs(20)).every(Duration::from_millis(2));
         loop {
             if let Some(failure) = self.log.first_failure() {
                 return broken(failure);
@@ -322,10 +322,7 @@ impl FailoverLoad {
             if with(&self.log.sent, |all| all.iter().all(|(count, sent)| *count > 0 && *sent >= since)) {
                 return Ok(());
             }
-            if begun.elapsed() > Duration::from_secs(20) {
-                return broken("a client of a surviving node got no answer for 20 s");
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            wait.or_broken(|| "a client of a surviving node got no answer for 20 s").await?;
         }
     }
 

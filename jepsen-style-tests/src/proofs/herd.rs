@@ -276,7 +276,7 @@ impl Queue {
     }
 
     async fn wait_for_waiting(&mut self, cluster: &Cluster, expected: u64) -> Result<(), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(Duration::from_secs(60)).every(Duration::from_millis(20));
         loop {
             let seen = cluster.api(1).lock(self.lock).await.map_err(without_fault)?.value.waiting;
             if seen == expected {
@@ -286,10 +286,7 @@ impl Queue {
             if let Some(WaiterReport::Failed(waiter, failure)) = &self.pending {
                 return broken(format!("waiter {waiter}: {failure}"));
             }
-            if begun.elapsed() > Duration::from_secs(60) {
-                return broken(format!("{seen} waiters stand in the queue after 60 s, not {expected}"));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            wait.or_broken(|| format!("{seen} waiters stand in the queue after 60 s, not {expected}")).await?;
         }
     }
 }

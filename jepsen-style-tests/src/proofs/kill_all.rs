@@ -211,12 +211,9 @@ async fn one_round(
         return Ok(Round::VotesForgotten(what));
     }
     // The load must find the cluster again before it ends: writes go on after the kill.
-    let (before, begun) = (seen.written.lock().len(), Instant::now());
+    let (before, wait) = (seen.written.lock().len(), Polling::within(Duration::from_secs(30)));
     while seen.written.lock().len() < before + 20 && seen.surprise.lock().is_none() {
-        if begun.elapsed() > Duration::from_secs(30) {
-            return broken(format!("round {round}: no writes were acknowledged within 30 s after the restart"));
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        wait.or_broken(|| format!("round {round}: no writes were acknowledged within 30 s after the restart")).await?;
     }
     seen.stop.store(true, Ordering::SeqCst);
     for worker in workers {

@@ -64,15 +64,12 @@ async fn one_round(
     // What was on its way before does not count.
     tokio::time::sleep(LATE).await;
     let before = sure(&pair.holder.records()?);
-    let begun = tokio::time::Instant::now();
+    let wait = Polling::within(PATIENCE).every(Duration::from_millis(5));
     while sure(&pair.holder.records()?) < before + ACKNOWLEDGED {
-        if begun.elapsed() > PATIENCE {
-            return broken(format!(
-                "no keepalive was acknowledged within {PATIENCE:?} while answers took {}",
-                millis(LATE)
-            ));
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        wait.or_broken(|| {
+            format!("no keepalive was acknowledged within {PATIENCE:?} while answers took {}", millis(LATE))
+        })
+        .await?;
     }
     tokio::time::sleep(phase).await;
     cluster.net().set(Endpoint::Clients, node, LinkFault::Cut).await?;

@@ -107,7 +107,7 @@ async fn killed_holder(
 
 /// Waits until the session has expired and the place is kept.
 async fn delayed_place(cluster: &Cluster, lock: &str) -> Result<Request, Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(Duration::from_millis(TTL_MS * 2 + DELAY_MS)).every(Duration::from_millis(5));
     loop {
         if let Ok(view) = cluster.api(1).lock(lock).await
             && let Some(place) =
@@ -115,10 +115,7 @@ async fn delayed_place(cluster: &Cluster, lock: &str) -> Result<Request, Failed>
         {
             return Ok(place.clone());
         }
-        if begun.elapsed() > Duration::from_millis(TTL_MS * 2 + DELAY_MS) {
-            return broken("the dead holder's place was never seen to be kept");
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        wait.or_broken(|| "the dead holder's place was never seen to be kept").await?;
     }
 }
 

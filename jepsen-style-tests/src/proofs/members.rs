@@ -100,19 +100,16 @@ impl<'a> Growth<'a> {
         self.context.log.say(format!("node {node} is killed, and its disk is deleted"));
         self.blocks.iter_mut().for_each(|block| block.stop(node));
         let api = self.api(node)?;
-        let begun = Instant::now();
+        let wait = Polling::within(DONE_WITHIN).every(POLL);
         while api.ready().await {
-            if begun.elapsed() > DONE_WITHIN {
-                return broken(format!("node {node}, which was killed, still answers"));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("node {node}, which was killed, still answers")).await?;
         }
         let data: &Path = &self.directory.join(format!("node{node}-data"));
         Ok(std::fs::remove_dir_all(data)?)
     }
 
     async fn status_of_leader(&self) -> Result<Status, Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(DONE_WITHIN).every(POLL);
         loop {
             for api in self.apis(&self.nodes) {
                 if let Ok(status) = api.status(false).await
@@ -121,10 +118,7 @@ impl<'a> Growth<'a> {
                     return Ok(status.value);
                 }
             }
-            if begun.elapsed() > DONE_WITHIN {
-                return broken("no node leads");
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| "no node leads").await?;
         }
     }
 
@@ -133,7 +127,7 @@ impl<'a> Growth<'a> {
         let voters = voters(&self.status_of_leader().await?);
         let apis = self.apis(&voters);
         let work = self.load.end().await;
-        let begun = Instant::now();
+        let wait = Polling::within(AGREE_WITHIN).every(POLL);
         loop {
             let asked = apis.iter().map(|api| api.status(true));
             let answers = futures::future::join_all(asked).await;
@@ -141,10 +135,7 @@ impl<'a> Growth<'a> {
             if states.len() == voters.len() && states.iter().all(|state| *state == states[0]) {
                 return Ok((work, voters));
             }
-            if begun.elapsed() > AGREE_WITHIN {
-                return broken(format!("the voters {voters:?} do not come to one state: {states:?}"));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("the voters {voters:?} do not come to one state: {states:?}")).await?;
         }
     }
 }

@@ -161,18 +161,18 @@ fn copy(attempts: &Attempts) -> Vec<Attempt> {
 
 /// Waits until something of each kind was acknowledged that was sent after `since`.
 async fn acknowledged_of_each_kind(attempts: &Attempts, since: Instant) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(Duration::from_secs(20));
     loop {
         let all = copy(attempts);
         let missing = KINDS.iter().find(|kind| {
             !all.iter().any(|attempt| attempt.kind == **kind && attempt.failure.is_none() && attempt.sent >= since)
         });
         let Some(missing) = missing else { return Ok(()) };
-        if begun.elapsed() > Duration::from_secs(20) {
+        wait.or_broken(|| {
             let last = all.iter().rev().find(|attempt| attempt.kind == *missing);
-            return broken(format!("no {missing} was acknowledged by a majority within 20 s; the last: {last:?}"));
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+            format!("no {missing} was acknowledged by a majority within 20 s; the last: {last:?}")
+        })
+        .await?;
     }
 }
 

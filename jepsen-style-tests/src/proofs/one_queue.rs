@@ -78,13 +78,11 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 
 /// Waits until all are connected, and lets them begin.
 async fn begin(counter: &Counter, contenders: &mut Contenders, expected: usize) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(PATIENCE).every(Duration::from_millis(20));
     while counter.here() < expected {
         contenders.ended_early()?;
-        if begun.elapsed() > PATIENCE {
-            return broken(format!("{} of {expected} contenders are connected after {PATIENCE:?}", counter.here()));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        wait.or_broken(|| format!("{} of {expected} contenders are connected after {PATIENCE:?}", counter.here()))
+            .await?;
     }
     counter.open();
     Ok(())

@@ -41,6 +41,7 @@ pub(super) use super::Context;
 pub(super) use crate::cluster::{Cluster, Options};
 pub(super) use crate::disk_latency::DiskLatency;
 pub(super) use crate::http::{Api, Failure};
+pub(super) use crate::polling::Polling;
 pub(super) use crate::record::{Record, WorkerEvent, boot_us};
 pub(super) use crate::stats::{Summary, millis};
 pub(super) use crate::verdict::{Failed, OrFailed as _, ProofResult, broken, cannot_run, without_fault};

@@ -17,7 +17,6 @@ const CALL: Duration = Duration::from_secs(10);
 /// So much is acknowledged before a backup, and again after it.
 const WRITES: usize = 120;
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(10);
 const PARENT: &str = "/restore";
 
 /// What a cluster acknowledged and issued.
@@ -208,15 +207,12 @@ async fn one_cycle(api: &Api, credential: &str, issued: &Issued) -> Result<(), F
 
 /// Waits until so many writes are acknowledged.
 async fn acknowledged(issued: &Issued, count: usize) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(ACKNOWLEDGED_WITHIN);
     while issued.written.lock().len() < count {
         if let Some(failed) = issued.failed.lock().clone() {
             return broken(failed);
         }
-        if begun.elapsed() > ACKNOWLEDGED_WITHIN {
-            return broken(format!("{count} writes are not acknowledged within {ACKNOWLEDGED_WITHIN:?}"));
-        }
-        tokio::time::sleep(POLL).await;
+        wait.or_broken(|| format!("{count} writes are not acknowledged within {ACKNOWLEDGED_WITHIN:?}")).await?;
     }
     Ok(())
 }

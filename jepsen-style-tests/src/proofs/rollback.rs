@@ -181,7 +181,7 @@ impl Trials<'_> {
         }
         let went_on = write_when_led(&mut cluster, &two).await?;
         cluster.spawn(third)?;
-        let begun = Instant::now();
+        let wait = Polling::within(FOUND_OUT_WITHIN).every(POLL);
         loop {
             no_ready_difference(&cluster).await?;
             let mut gone = |id: u64| cluster.process(id).is_some_and(|process| process.ended().is_some());
@@ -191,12 +191,10 @@ impl Trials<'_> {
             if in_step(&cluster).await {
                 return self.one_history_is_left(&cluster, third, went_on, name).await;
             }
-            if begun.elapsed() > FOUND_OUT_WITHIN {
-                return broken(format!(
-                    "{name}: nodes {two:?}, put back, and node {third} all run after {FOUND_OUT_WITHIN:?}"
-                ));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| {
+                format!("{name}: nodes {two:?}, put back, and node {third} all run after {FOUND_OUT_WITHIN:?}")
+            })
+            .await?;
         }
         no_ready_difference(&cluster).await?;
         let logs: Vec<PathBuf> = cluster.ids().iter().map(|id| cluster.directory(*id).join("server.log")).collect();
@@ -216,19 +214,16 @@ impl Trials<'_> {
         copy_directory(&cluster.data(node)?, &copy.join("data"))?;
         cluster.start_node(node).await?;
         let mut clone = spawn_clone(self.context, &cluster, node, &copy)?;
-        let begun = Instant::now();
+        let wait = Polling::within(FOUND_OUT_WITHIN).every(POLL);
         loop {
             no_ready_difference(&cluster).await?;
             let original_gone = cluster.process(node).and_then(Process::ended).is_some();
             if clone.ended().is_some() || original_gone {
                 break;
             }
-            if begun.elapsed() > FOUND_OUT_WITHIN {
-                return broken(format!("node {node} and its clone both run after {FOUND_OUT_WITHIN:?}"));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("node {node} and its clone both run after {FOUND_OUT_WITHIN:?}")).await?;
         }
-        *self.slowest = (*self.slowest).max(begun.elapsed());
+        *self.slowest = (*self.slowest).max(wait.elapsed());
         let logs = [copy.join("server.log"), cluster.directory(node).join("server.log")];
         if !logs.iter().any(|log| says_why(log)) {
             return broken(format!("neither node {node} nor its clone says why it was turned away"));
@@ -279,22 +274,22 @@ impl Trials<'_> {
 
     /// Waits until each of `nodes` has ended with a reason in its log.
     async fn all_turned_away(&mut self, cluster: &mut Cluster, nodes: &[u64], name: &str) -> Result<(), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(FOUND_OUT_WITHIN).every(POLL);
         let mut left: Vec<u64> = nodes.to_vec();
         while !left.is_empty() {
             no_ready_difference(cluster).await?;
             left.retain(|node| cluster.process(*node).is_some_and(|process| process.ended().is_none()));
-            if begun.elapsed() > FOUND_OUT_WITHIN {
-                let all = cluster.statuses(true).await;
+            let all = cluster.statuses(true).await;
+            wait.or_broken(|| {
                 let seen: Vec<_> = all.iter().map(|s| (s.node_id, s.ready, s.zxid)).collect();
-                return broken(format!(
+                format!(
                     "{name}: {left:?} with directories put back still run after {FOUND_OUT_WITHIN:?}; (node, ready, \
                      zxid): {seen:?}"
-                ));
-            }
-            tokio::time::sleep(POLL).await;
+                )
+            })
+            .await?;
         }
-        *self.slowest = (*self.slowest).max(begun.elapsed());
+        *self.slowest = (*self.slowest).max(wait.elapsed());
         for node in nodes {
             if !says_why(&cluster.directory(*node).join("server.log")) {
                 return broken(format!("{name}: node {node} has ended and does not say that it was turned away"));
@@ -317,7 +312,7 @@ async fn last_index(cluster: &Cluster, node: u64) -> Result<u64, Failed> {
 /// Waits until a node has written down (file `peers`: node, directory, start, term, index) that the peers have more
 /// than this.
 async fn written_down(cluster: &Cluster, node: u64, peers: &[u64], copied: u64) -> Result<(), Failed> {
-    let (file, begun) = (cluster.data(node)?.join("peers"), Instant::now());
+    let (file, wait) = (cluster.data(node)?.join("peers"), Polling::within(FOUND_OUT_WITHIN).every(POLL));
     loop {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         let knows = |peer: &u64| {
@@ -329,10 +324,8 @@ async fn written_down(cluster: &Cluster, node: u64, peers: &[u64], copied: u64) 
         if peers.iter().all(knows) {
             return Ok(());
         }
-        if begun.elapsed() > FOUND_OUT_WITHIN {
-            return broken(format!("node {node} does not write down what nodes {peers:?} have acknowledged: {text:?}"));
-        }
-        tokio::time::sleep(POLL).await;
+        let late = || format!("node {node} does not write down what nodes {peers:?} have acknowledged: {text:?}");
+        wait.or_broken(late).await?;
     }
 }
 
@@ -435,12 +428,9 @@ async fn rejoin(cluster: &mut Cluster, leader: u64, node: u64) -> Result<(), Fai
     cluster.spawn(new)?;
     let address = cluster.net().address(crate::net::Endpoint::Node(leader), new, Listener::Peer).to_string();
     api.add_member(new, &address).await.map_err(failed)?;
-    let begun = Instant::now();
+    let wait = Polling::within(FOUND_OUT_WITHIN).every(POLL);
     while let Err(failure) = api.promote_member(new).await {
-        if begun.elapsed() > FOUND_OUT_WITHIN {
-            return Err(failed(failure));
-        }
-        tokio::time::sleep(POLL).await;
+        wait.or_broken(|| format!("the remedy: {failure}")).await?;
     }
     cluster.ready(new).await?;
     cluster.agree(FOUND_OUT_WITHIN).await.map(drop)

@@ -161,18 +161,15 @@ impl<'a> Upgrade<'a> {
 
     /// Waits until every node is at the level of the new program; returns how long it took.
     async fn level_rises(&self) -> Result<Duration, Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(RAISED_WITHIN).every(POLL);
         loop {
             let statuses = self.cluster.statuses(false).await;
             let levels: Vec<Option<u32>> = statuses.iter().map(|status| status.feature_level).collect();
             if levels.len() == 3 && levels.iter().all(|level| *level == Some(LEVEL)) {
                 self.context.log.say(format!("the feature level is {LEVEL} at every node"));
-                return Ok(begun.elapsed());
+                return Ok(wait.elapsed());
             }
-            if begun.elapsed() > RAISED_WITHIN {
-                return broken(format!("the feature level does not rise: {levels:?}"));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("the feature level does not rise: {levels:?}")).await?;
         }
     }
 

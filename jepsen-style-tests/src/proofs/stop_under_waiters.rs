@@ -77,12 +77,9 @@ async fn stop_one(context: &Context, cluster: &mut Cluster, round: u32) -> Resul
         claimable.push(tokio::spawn(by_library(endpoints_from(cluster, leaving), kept.clone())));
     }
     for (lock, waiting) in [(&lost, 3 * EACH), (&permits, EACH), (&kept, 2 * EACH)] {
-        let begun = Instant::now();
+        let wait = Polling::within(SEEN_WITHIN).every(POLL);
         while waiting_for(&api, lock).await? < waiting {
-            if begun.elapsed() > SEEN_WITHIN {
-                return broken(format!("not all of {waiting} requests for {lock} come to wait"));
-            }
-            tokio::time::sleep(POLL).await;
+            wait.or_broken(|| format!("not all of {waiting} requests for {lock} come to wait")).await?;
         }
     }
     unclaimable.push(waiter(&at, &lost, None, made(Acquire { unfair: true, ..Acquire::default() })));

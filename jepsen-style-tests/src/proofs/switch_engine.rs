@@ -247,7 +247,7 @@ async fn one(
 /// Waits until client 0 of a process has just got the lock, which it holds for longer than a lease, and returns the
 /// process: nobody else is in the middle of a write.
 async fn long_holder(workers: &[Worker]) -> Result<usize, Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(PATIENCE).every(POLL);
     loop {
         for (place, worker) in workers.iter().enumerate() {
             let records = worker.records()?;
@@ -258,10 +258,7 @@ async fn long_holder(workers: &[Worker]) -> Result<usize, Failed> {
                 return Ok(place);
             }
         }
-        if begun.elapsed() > PATIENCE {
-            return broken(format!("no client 0 got the lock within {PATIENCE:?}"));
-        }
-        tokio::time::sleep(POLL).await;
+        wait.or_broken(|| format!("no client 0 got the lock within {PATIENCE:?}")).await?;
     }
 }
 
@@ -287,7 +284,7 @@ async fn until_granted_elsewhere(
 
 /// Waits until the clients have made so many more increments, counted from that moment.
 async fn writes_after(workers: &[Worker], from_us: u64, count: usize) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(PATIENCE).every(POLL);
     loop {
         let mut made = 0;
         for worker in workers {
@@ -296,10 +293,7 @@ async fn writes_after(workers: &[Worker], from_us: u64, count: usize) -> Result<
         if made >= count {
             return Ok(());
         }
-        if begun.elapsed() > PATIENCE {
-            return broken(format!("{made} increments in {PATIENCE:?}, not {count}"));
-        }
-        tokio::time::sleep(POLL).await;
+        wait.or_broken(|| format!("{made} increments in {PATIENCE:?}, not {count}")).await?;
     }
 }
 

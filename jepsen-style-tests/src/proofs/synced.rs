@@ -126,7 +126,7 @@ async fn load(cluster: &Cluster, over: Duration) -> Result<u64, Failed> {
 /// Asks the leader to hand leadership over, once another voter is in step (none is while a disk stalls). Then there
 /// must be another term.
 async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(HANDED_OVER_WITHIN).every(Duration::from_millis(20));
     let (_, first) = cluster.leader().await?;
     let leader = loop {
         let (leader, term) = cluster.leader().await?;
@@ -145,17 +145,12 @@ async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
                 Err(failure) => return Err(without_fault(failure)),
             }
         }
-        if begun.elapsed() > HANDED_OVER_WITHIN {
-            return broken(format!("node {leader} could not be asked to hand over within {HANDED_OVER_WITHIN:?}"));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        wait.or_broken(|| format!("node {leader} could not be asked to hand over within {HANDED_OVER_WITHIN:?}"))
+            .await?;
     };
-    let asked = Instant::now();
+    let wait = Polling::within(HANDED_OVER_WITHIN).every(Duration::from_millis(20));
     while cluster.leader().await?.1 == first {
-        if asked.elapsed() > HANDED_OVER_WITHIN {
-            return broken(format!("node {leader} was asked to hand leadership over and term {first} goes on"));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        wait.or_broken(|| format!("node {leader} was asked to hand leadership over and term {first} goes on")).await?;
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! A real MariaDB: in a directory of its own, on loopback, run by a user that is not root, which it refuses.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use nix::sys::signal::Signal;
 
+use crate::polling::Polling;
 use crate::ports;
 use crate::postgres::other_user;
 use crate::process::Process;
@@ -108,7 +109,7 @@ impl MariaDb {
     }
 
     async fn until_ready(&mut self) -> Result<(), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(READY_WITHIN).every(Duration::from_millis(20));
         let options = mysql_async::OptsBuilder::default().ip_or_hostname("127.0.0.1").tcp_port(self.port);
         loop {
             let opened = mysql_async::Conn::new(options.clone().user(Some("root")).prefer_socket(false)).await;
@@ -120,10 +121,7 @@ impl MariaDb {
             if let Some(status) = self.process.ended() {
                 return Err(ended_early(&format!("mariadbd ended ({status})"), &self.log));
             }
-            if begun.elapsed() > READY_WITHIN {
-                return broken(format!("mariadbd takes no connections after {READY_WITHIN:?}"));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            wait.or_broken(|| format!("mariadbd takes no connections after {READY_WITHIN:?}")).await?;
         }
     }
 }

@@ -3,14 +3,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_checkers::skip::has_programs;
 use nix::sys::signal::Signal;
 
+use crate::polling::Polling;
 use crate::ports;
 use crate::process::Process;
-use crate::verdict::{Failed, broken, cannot_run, ended_early};
+use crate::verdict::{Failed, cannot_run, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const PROGRAM: &str = "redis-server";
@@ -86,15 +87,13 @@ impl Redis {
         argv.extend(self.settings.iter().cloned());
         self.process = None;
         self.process = Some(Process::start(&argv, &self.environment, &log)?);
-        let begun = Instant::now();
+        let wait = Polling::within(READY_WITHIN);
         while self.command(&["PING"]).await.is_err() {
             if self.process.as_mut().is_none_or(|process| process.ended().is_some()) {
                 return Err(ended_early("redis-server ended", &log));
             }
-            if begun.elapsed() > READY_WITHIN {
-                return broken(format!("redis-server does not answer after {READY_WITHIN:?}, see {}", log.display()));
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            wait.or_broken(|| format!("redis-server does not answer after {READY_WITHIN:?}, see {}", log.display()))
+                .await?;
         }
         Ok(())
     }
@@ -158,16 +157,13 @@ impl Redis {
     /// Makes this server a replica of `primary` and waits until it has its data.
     pub async fn replicate(&self, primary: &Self) -> Result<(), Failed> {
         self.command(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]).await.map_err(Failed::CannotRun)?;
-        let begun = Instant::now();
+        let wait = Polling::within(READY_WITHIN);
         loop {
             let state = self.command(&["INFO", "replication"]).await.unwrap_or_default();
             if state.contains("master_link_status:up") {
                 return Ok(());
             }
-            if begun.elapsed() > READY_WITHIN {
-                return broken(format!("a replica has no link to its primary after {READY_WITHIN:?}: {state}"));
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            wait.or_broken(|| format!("a replica has no link to its primary after {READY_WITHIN:?}: {state}")).await?;
         }
     }
 

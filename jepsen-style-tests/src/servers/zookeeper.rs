@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_checkers::skip::has_programs;
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::polling::Polling;
 use crate::ports;
 use crate::process::Process;
 use crate::verdict::{Failed, broken, ended_early};
@@ -90,16 +91,14 @@ impl ZooKeeper {
     }
 
     async fn ready(&mut self, id: usize) -> Result<(), Failed> {
-        let begun = Instant::now();
+        let wait = Polling::within(READY_WITHIN).every(Duration::from_millis(50));
         while !self.word(id, "srvr").await.contains("Mode:") {
             let server = &mut self.servers[id - 1];
             if server.process.as_mut().is_none_or(|process| process.ended().is_some()) {
                 return Err(ended_early("ZooKeeper ended", &server.dir.join("zookeeper.log")));
             }
-            if begun.elapsed() > READY_WITHIN {
-                return broken(format!("ZooKeeper does not serve after {READY_WITHIN:?}: {}", server.dir.display()));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            wait.or_broken(|| format!("ZooKeeper does not serve after {READY_WITHIN:?}: {}", server.dir.display()))
+                .await?;
         }
         Ok(())
     }

@@ -210,12 +210,9 @@ impl EngineTrial {
     }
 
     async fn more_grants(&self, count: usize) -> Result<(), Failed> {
-        let (begun, before) = (Instant::now(), self.shared.granted());
+        let (wait, before) = (Polling::within(RECOVERED_WITHIN).every(LOOK_EVERY), self.shared.granted());
         while self.shared.granted() < before + count {
-            if begun.elapsed() > RECOVERED_WITHIN {
-                return broken(format!("no {count} grants within {RECOVERED_WITHIN:?}"));
-            }
-            sleep(LOOK_EVERY).await;
+            wait.or_broken(|| format!("no {count} grants within {RECOVERED_WITHIN:?}")).await?;
         }
         Ok(())
     }

@@ -48,16 +48,13 @@ impl HandOverOptions<'_> {
         let mut holder = start("holder", self.ttl_ms, &here, self.words)?;
         let (token, _) = holder.told("its grant", PATIENCE, granted).await?;
         let waiter = start("waiter", 10_000, &elsewhere, "")?;
-        let begun = Instant::now();
+        let wait = Polling::within(PATIENCE).every(Duration::from_millis(5));
         loop {
             let view = cluster.api(1).lock(&lock).await.map_err(|failure| Failed::Broken(failure.to_string()))?.value;
             if view.waiting == 1 {
                 return Ok(HandOver { lock, holder, waiter, token });
             }
-            if begun.elapsed() > PATIENCE {
-                return broken(format!("the waiter does not stand in the queue: {view:?}"));
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            wait.or_broken(|| format!("the waiter does not stand in the queue: {view:?}")).await?;
         }
     }
 
