@@ -76,7 +76,9 @@ pub(super) async fn run(context: &Context, seconds: u64) -> ProofResult {
     for (id, watch) in watches {
         ends.push((id, collect_ends(id, watch, all_stopped + TIMEOUT + Duration::from_secs(20)).await?));
     }
-    orphans.check().await?;
+    if let Some(orphan) = orphans.end().await?.into_iter().flatten().next() {
+        return broken(orphan);
+    }
     elections.watching.abort();
     let elected = *elections.last.lock();
     let disk = disk_latency.end()?.within(0, u64::MAX);
@@ -332,34 +334,26 @@ fn check_ends(
     Summary::of(&lateness).ok_or_else(|| Failed::CannotRun("no sessions".into()))
 }
 
-/// Lists sessions, then ephemerals, on each node over and over.
-struct Orphans {
-    stop: Arc<AtomicBool>,
-    found: Arc<Mutex<Option<String>>>,
-    tasks: Vec<JoinHandle<()>>,
-}
-
-fn watch_for_orphans(cluster: &Cluster, listings: &Arc<AtomicU64>) -> Orphans {
-    let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
-    let tasks: Vec<_> = cluster
-        .apis()
-        .into_iter()
-        .map(|(id, api)| {
-            let (stop, found, listings) = (Arc::clone(&stop), Arc::clone(&found), Arc::clone(listings));
-            tokio::spawn(async move {
-                while !stop.load(Ordering::SeqCst) {
-                    match orphan(&api).await {
-                        Ok(None) => drop(listings.fetch_add(1, Ordering::SeqCst)),
-                        Ok(Some(what)) => {
-                            found.lock().get_or_insert(format!("node {id} shows {what}"));
-                        }
-                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+/// Lists sessions, then ephemerals, on each node over and over. Each gives the first orphan that it has seen.
+fn watch_for_orphans(cluster: &Cluster, listings: &Arc<AtomicU64>) -> Tasks<Option<String>> {
+    let mut watching = Tasks::default();
+    for (id, api) in cluster.apis() {
+        let listings = Arc::clone(listings);
+        watching.start(|stop| async move {
+            let mut found = None;
+            while !stop.is_cancelled() {
+                match orphan(&api).await {
+                    Ok(None) => drop(listings.fetch_add(1, Ordering::SeqCst)),
+                    Ok(Some(what)) => {
+                        found.get_or_insert(format!("node {id} shows {what}"));
                     }
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
-            })
-        })
-        .collect();
-    Orphans { stop, found, tasks }
+            }
+            found
+        });
+    }
+    watching
 }
 
 /// No session is opened meanwhile, so an ephemeral listed after the sessions must have its owner among them.
@@ -372,19 +366,6 @@ async fn orphan(api: &Api) -> Result<Option<String>, Failure> {
         session.is_none_or(|id| !open.contains(&id))
     });
     Ok(orphan.map(|name| format!("ephemeral {name} at zxid {zxid}, and its session was gone before")))
-}
-
-impl Orphans {
-    async fn check(self) -> Result<(), Failed> {
-        self.stop.store(true, Ordering::SeqCst);
-        for task in self.tasks {
-            task.await.map_err(std::io::Error::other)?;
-        }
-        match self.found.lock().take() {
-            Some(what) => broken(what),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Each session is told that it is gone, and the node that says so no longer has its ephemerals.

@@ -6,8 +6,8 @@
 //! of the clients' requests may fail or end unknown, and exactly the acknowledged nodes exist, so each batch was
 //! applied once.
 
-use uuid::Uuid;
-
+use super::lock_cycles::LockCycles;
+use super::writers::{Writers, Writing};
 use crate::net::LinkFault;
 use crate::proofs::prelude::*;
 
@@ -244,45 +244,10 @@ async fn calm_phase(
     Ok(())
 }
 
-#[derive(Default)]
-struct FailoverLog {
-    grants: Mutex<Vec<Instant>>,
-    sent: Mutex<Vec<(usize, Instant)>>,
-    failures: Mutex<Vec<String>>,
-    counts: Mutex<(usize, usize)>,
-    stop: AtomicBool,
-}
-
-fn with<T, R>(mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R) -> R {
-    act(&mut mutex.lock())
-}
-
-impl FailoverLog {
-    fn acknowledged(&self, worker: usize, sent: Instant) {
-        with(&self.sent, |all| all[worker] = (all[worker].0 + 1, sent));
-        with(&self.counts, |counts| counts.0 += 1);
-    }
-
-    fn failed(&self, doing: &str, failure: &Failure) {
-        with(&self.failures, |all| all.push(format!("{doing}: {failure}")));
-        self.stop.store(true, Ordering::SeqCst);
-    }
-
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
-    }
-
-    fn first_failure(&self) -> Option<String> {
-        with(&self.failures, |all| {
-            all.first().map(|first| format!("{} requests failed; the first: {first}", all.len()))
-        })
-    }
-}
-
 /// Clients at work.
 struct FailoverLoad {
-    log: Arc<FailoverLog>,
-    workers: Vec<JoinHandle<()>>,
+    cycles: LockCycles,
+    writers: Writers,
 }
 
 struct Done {
@@ -293,33 +258,20 @@ struct Done {
 
 impl FailoverLoad {
     async fn start(cluster: &Cluster, nodes: &[u64], lockers: usize, parent: Option<&str>) -> Result<Self, Failed> {
-        let log = Arc::new(FailoverLog::default());
-        let mut workers = Vec::new();
-        for node in nodes {
-            for locker in 0..lockers {
-                let api = cluster.api(*node);
-                let session = api.open_session(30_000, "failover").await;
-                let session = session.map_err(without_fault)?;
-                let number = slot(&log);
-                let (log, name) = (Arc::clone(&log), format!("failover-{node}-{locker}"));
-                workers.push(tokio::spawn(lock_forever(api, number, name, session.value.credential, log)));
-            }
-            if let Some(parent) = parent {
-                let (api, number) = (cluster.api(*node), slot(&log));
-                workers.push(tokio::spawn(create_forever(api, number, format!("{parent}/n-"), Arc::clone(&log))));
-            }
-        }
-        Ok(Self { log, workers })
+        let nodes: Vec<(u64, Api)> = nodes.iter().map(|node| (*node, cluster.api(*node))).collect();
+        let cycles = LockCycles::at_each(&nodes, lockers, "failover").await?;
+        let writers = parent
+            .map(|parent| Writers::start(&nodes, &Writing { every: THINK, ..Writing::of(&format!("{parent}/n-"), 1) }));
+        let writers = writers.unwrap_or_default();
+        Ok(Self { cycles, writers })
     }
 
     /// Waits until every client had an acknowledgement of something it sent after `since`.
     async fn warm(&self, since: Instant) -> Result<(), Failed> {
         let wait = Polling::within(Duration::from_secs(20)).every(Duration::from_millis(2));
         loop {
-            if let Some(failure) = self.log.first_failure() {
-                return broken(failure);
-            }
-            if with(&self.log.sent, |all| all.iter().all(|(count, sent)| *count > 0 && *sent >= since)) {
+            none_failed([self.cycles.failures(), self.writers.failures()].concat())?;
+            if self.cycles.all_answered(since) && self.writers.all_acknowledge(since).is_some() {
                 return Ok(());
             }
             wait.or_broken(|| "a client of a surviving node got no answer for 20 s").await?;
@@ -327,53 +279,18 @@ impl FailoverLoad {
     }
 
     async fn stop(self) -> Result<Done, Failed> {
-        self.log.stop.store(true, Ordering::SeqCst);
-        for worker in self.workers {
-            worker.await.map_err(std::io::Error::other)?;
-        }
-        if let Some(failure) = self.log.first_failure() {
-            return broken(failure);
-        }
-        let (requests, created) = with(&self.log.counts, |counts| *counts);
-        Ok(Done { grants: with(&self.log.grants, std::mem::take), requests, created })
+        let (work, (written, failures)) = (self.cycles.end().await, self.writers.end().await?);
+        none_failed([work.failures, failures].concat())?;
+        // Each cycle is two.
+        let (requests, created) = (2 * work.grants.len() + written.len(), written.len());
+        Ok(Done { grants: work.grants.into_iter().map(|grant| grant.granted).collect(), requests, created })
     }
 }
 
-fn slot(log: &FailoverLog) -> usize {
-    with(&log.sent, |all| {
-        all.push((0, Instant::now()));
-        all.len() - 1
-    })
-}
-
-async fn lock_forever(api: Api, worker: usize, name: String, credential: String, log: Arc<FailoverLog>) {
-    while !log.stopped() {
-        let body = Acquire { wait_ms: 10_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
-        let granted = match api.acquire(&credential, &name, &body, Duration::from_secs(20)).await {
-            Ok(answer) => answer,
-            Err(failure) => return log.failed("acquire", &failure),
-        };
-        with(&log.grants, |all| all.push(granted.received));
-        log.acknowledged(worker, granted.sent);
-        match api.release(&credential, &name, granted.value.token).await {
-            Ok(answer) => log.acknowledged(worker, answer.sent),
-            Err(failure) => return log.failed("release", &failure),
-        }
-        tokio::time::sleep(THINK).await;
-    }
-}
-
-async fn create_forever(api: Api, worker: usize, path: String, log: Arc<FailoverLog>) {
-    while !log.stopped() {
-        let body = Create { sequential: true, ..Create::default() };
-        match api.create(&path, &body, None).await {
-            Ok(answer) => {
-                log.acknowledged(worker, answer.sent);
-                with(&log.counts, |counts| counts.1 += 1);
-            }
-            Err(failure) => return log.failed("create", &failure),
-        }
-        tokio::time::sleep(THINK).await;
+fn none_failed(failures: Vec<String>) -> Result<(), Failed> {
+    match failures.first() {
+        Some(first) => broken(format!("{} requests failed; the first: {first}", failures.len())),
+        None => Ok(()),
     }
 }
 

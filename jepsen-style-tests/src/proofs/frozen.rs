@@ -5,6 +5,7 @@
 //! between the beginning of a write and its barrier, so the nodes write all the time.
 
 use super::acknowledged;
+use super::writers::{Writers, Writing};
 use crate::process::Process;
 use crate::proofs::prelude::*;
 
@@ -23,14 +24,15 @@ const NOTICED: &str = "this process was not running for a while: the disk";
 pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     cluster.make_node("/frozen").await?;
-    let load = FrozenLoad::start(&cluster);
+    let writing = Writing { within: CALL, ..Writing::of("/frozen/n-", WRITERS_AT_EACH) };
+    let writers = Writers::start(&cluster.apis(), &writing);
     let mut random = context.random(1);
     let mut longest = Duration::ZERO;
     for round in 1..=rounds {
-        load.goes_on(&mut cluster, Instant::now()).await?;
+        go_on(&writers, &mut cluster, Instant::now()).await?;
         tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
         let resumed = freeze_all(&mut cluster).await?;
-        let after = load.goes_on(&mut cluster, resumed).await? - resumed;
+        let after = go_on(&writers, &mut cluster, resumed).await? - resumed;
         longest = longest.max(after);
         while resumed.elapsed() < OBSERVED_FOR {
             all_run(&mut cluster)?;
@@ -38,10 +40,11 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
         }
         context.log.say(format!("round {round} of {rounds}: every node acknowledged writes after {}", millis(after)));
     }
-    let written = load.end().await;
+    // What failed, or has an unknown outcome, is not what is looked at here.
+    let (written, _) = writers.end().await?;
     cluster.all_ready().await?;
     cluster.agree(AGREE_WITHIN).await?;
-    acknowledged::all_there(&cluster, written.iter().map(String::as_str)).await?;
+    acknowledged::all_there(&cluster, written.iter().map(|write| write.path.as_str())).await?;
     let mut noticed = 0;
     for id in cluster.ids() {
         noticed += std::fs::read_to_string(cluster.directory(id).join("server.log"))?.matches(NOTICED).count();
@@ -80,72 +83,16 @@ fn all_run(cluster: &mut Cluster) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Clients that create nodes at each node of the cluster, one after the other.
-struct FrozenLoad {
-    written: Arc<Mutex<Vec<TimedWrite>>>,
-    stop: Arc<AtomicBool>,
-    writers: JoinSet<()>,
-}
-
-#[derive(Clone)]
-struct TimedWrite {
-    at: u64,
-    sent: Instant,
-    received: Instant,
-    path: String,
-}
-
-impl FrozenLoad {
-    fn start(cluster: &Cluster) -> Self {
-        let (written, stop) = (Arc::default(), Arc::<AtomicBool>::default());
-        let mut writers = JoinSet::new();
-        for (id, api) in cluster.apis() {
-            for _ in 0..WRITERS_AT_EACH {
-                writers.spawn(write(id, api.clone(), Arc::clone(&written), Arc::clone(&stop)));
-            }
+/// Waits until each node has acknowledged a write that was sent since then. When the last of them did.
+async fn go_on(writers: &Writers, cluster: &mut Cluster, since: Instant) -> Result<Instant, Failed> {
+    loop {
+        all_run(cluster)?;
+        if let Some(last) = writers.all_acknowledge(since) {
+            return Ok(last);
         }
-        Self { written, stop, writers }
-    }
-
-    /// Waits until each node has acknowledged a write that was sent since then. When the last of them did.
-    async fn goes_on(&self, cluster: &mut Cluster, since: Instant) -> Result<Instant, Failed> {
-        loop {
-            all_run(cluster)?;
-            let first = |id| {
-                let written = self.written.lock();
-                let later = written.iter().rev().take_while(|write| write.received >= since);
-                later.filter(|write| write.at == id && write.sent >= since).map(|write| write.received).last()
-            };
-            let firsts: Option<Vec<Instant>> = cluster.ids().into_iter().map(first).collect();
-            if let Some(last) = firsts.and_then(|firsts| firsts.into_iter().max()) {
-                return Ok(last);
-            }
-            if since.elapsed() > GOES_ON_WITHIN {
-                return broken(format!("not every node acknowledges writes within {GOES_ON_WITHIN:?}"));
-            }
-            tokio::time::sleep(POLL).await;
+        if since.elapsed() > GOES_ON_WITHIN {
+            return broken(format!("not every node acknowledges writes within {GOES_ON_WITHIN:?}"));
         }
-    }
-
-    /// Ends it. The paths of all that was acknowledged.
-    async fn end(mut self) -> Vec<String> {
-        self.stop.store(true, Ordering::SeqCst);
-        while self.writers.join_next().await.is_some() {}
-        let written = std::mem::take(&mut *self.written.lock());
-        written.into_iter().map(|write| write.path).collect()
-    }
-}
-
-async fn write(at: u64, api: Api, written: Arc<Mutex<Vec<TimedWrite>>>, stop: Arc<AtomicBool>) {
-    let body = Create { sequential: true, ..Create::default() };
-    while !stop.load(Ordering::SeqCst) {
-        // What fails, or has an unknown outcome, is not what is looked at here.
-        match api.create_within("/frozen/n-", &body, None, CALL).await {
-            Ok(done) => {
-                let write = TimedWrite { at, sent: done.sent, received: done.received, path: done.value.path };
-                written.lock().push(write);
-            }
-            Err(_) => tokio::time::sleep(POLL).await,
-        }
+        tokio::time::sleep(POLL).await;
     }
 }

@@ -5,8 +5,9 @@
 //! a change at the restarted node, one at the leader while the third node is down, and a short lease. Then all nodes
 //! are restarted in turn while one client makes a call now and then.
 
-use lockkeeper_client::{Client, Options as ClientOptions, Session, SessionOptions};
+use lockkeeper_client::PreferredNode;
 
+use super::lock_cycles::LibraryCycles;
 use crate::http::CALL_WITHIN;
 use crate::proofs::prelude::*;
 
@@ -115,7 +116,7 @@ impl IdleRestartTrial {
     /// All nodes are restarted under one client, the leader last. How many calls it made, and how long the slowest took
     /// while the leader changed; the others are judged.
     async fn one_after_the_other(&mut self) -> Result<(usize, Duration), Failed> {
-        let client = OneClient::start(&self.cluster.endpoints()).await?;
+        let client = LibraryCycles::start(&self.cluster.endpoints(), &[PreferredNode::default()], EVERY).await?;
         let (leader, _) = self.cluster.leader().await?;
         let followers = self.cluster.others(leader);
         for node in &followers {
@@ -148,41 +149,4 @@ impl IdleRestartTrial {
         tokio::time::sleep(2 * EVERY).await;
         Ok(())
     }
-}
-
-/// Takes and gives back a lock now and then, with all endpoints.
-struct OneClient {
-    stop: Arc<AtomicBool>,
-    calls: JoinHandle<Result<Vec<(Instant, Duration)>, Failed>>,
-}
-
-impl OneClient {
-    async fn start(endpoints: &[String]) -> Result<Self, Failed> {
-        let client = Client::new(endpoints.to_vec(), ClientOptions::default());
-        let client = client.or_broken("the one client failed")?;
-        let session = Session::open(&client, &SessionOptions::default()).await;
-        let session = session.or_broken("the session of the one client failed")?;
-        let stop = Arc::new(AtomicBool::new(false));
-        Ok(Self { calls: tokio::spawn(now_and_then(session, stop.clone())), stop })
-    }
-
-    async fn end(self) -> Result<Vec<(Instant, Duration)>, Failed> {
-        self.stop.store(true, Ordering::SeqCst);
-        self.calls.await.or_broken("the one client failed")?
-    }
-}
-
-/// When each call was sent, and how long it took.
-async fn now_and_then(session: Session, stop: Arc<AtomicBool>) -> Result<Vec<(Instant, Duration)>, Failed> {
-    let mut calls = Vec::new();
-    while !stop.load(Ordering::SeqCst) {
-        let sent = Instant::now();
-        let guard = session.lock("now-and-then").lock().await.or_broken("an acquire failed")?;
-        calls.push((sent, sent.elapsed()));
-        let sent = Instant::now();
-        guard.release().await.or_broken("a release failed")?;
-        calls.push((sent, sent.elapsed()));
-        tokio::time::sleep(EVERY).await;
-    }
-    Ok(calls)
 }

@@ -38,7 +38,6 @@ struct RoundObservations {
     grants: Mutex<Vec<TokenGrant>>,
     unknown: Mutex<u64>,
     surprise: Mutex<Option<String>>,
-    stop: AtomicBool,
 }
 
 impl RoundObservations {
@@ -52,10 +51,6 @@ impl RoundObservations {
             Failure::Unknown(_) => *self.unknown.lock() += 1,
             Failure::Refused(problem) => self.surprised(format!("{doing} was refused: {problem}")),
         }
-    }
-
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
     }
 }
 
@@ -190,15 +185,16 @@ async fn one_round(
     create_parent(cluster, &parent).await?;
     let seen = Arc::new(RoundObservations::default());
     let apis = cluster.apis();
-    let mut workers = Vec::new();
+    let mut clients = Tasks::default();
     for (number, credential) in (0..).zip(sessions) {
         let (_, api) = apis[usize::try_from(number).unwrap_or(0) % apis.len()].clone();
         let (seen, credential) = (Arc::clone(&seen), credential.clone());
         if number < CREATORS {
-            workers.push(tokio::spawn(create_forever(api, parent.clone(), number, credential, seen)));
+            let parent = parent.clone();
+            clients.start(|stop| create_forever(api, parent, number, credential, seen, stop));
         } else {
             let name = format!("kill-all-{}", number % LOCKS);
-            workers.push(tokio::spawn(lock_forever(api, name, credential, seen)));
+            clients.start(|stop| lock_forever(api, name, credential, seen, stop));
         }
     }
     tokio::time::sleep(Duration::from_millis(random.random_range(200..1_500))).await;
@@ -215,11 +211,7 @@ async fn one_round(
     while seen.written.lock().len() < before + 20 && seen.surprise.lock().is_none() {
         wait.or_broken(|| format!("round {round}: no writes were acknowledged within 30 s after the restart")).await?;
     }
-    seen.stop.store(true, Ordering::SeqCst);
-    for worker in workers {
-        let ended = tokio::time::timeout(CALL * 3, worker).await;
-        ended.map_err(|_| Failed::Broken("a client's request did not end".into()))?.map_err(std::io::Error::other)?;
-    }
+    clients.end_within(CALL * 3).await?;
     Ok(Round::Ended(seen, blow))
 }
 
@@ -272,10 +264,17 @@ async fn fail_power(
     Ok(())
 }
 
-async fn create_forever(api: Api, parent: String, worker: u64, credential: String, seen: Arc<RoundObservations>) {
+async fn create_forever(
+    api: Api,
+    parent: String,
+    worker: u64,
+    credential: String,
+    seen: Arc<RoundObservations>,
+    stop: CancellationToken,
+) {
     let owner = crate::http::session_id(&credential).parse::<u64>().ok();
     for number in 0u64.. {
-        if seen.stopped() {
+        if stop.is_cancelled() {
             return;
         }
         let kind = if number % 5 == 4 { Kind::Ephemeral } else { Kind::Persistent };
@@ -295,8 +294,14 @@ async fn create_forever(api: Api, parent: String, worker: u64, credential: Strin
     }
 }
 
-async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<RoundObservations>) {
-    while !seen.stopped() {
+async fn lock_forever(
+    api: Api,
+    name: String,
+    credential: String,
+    seen: Arc<RoundObservations>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
         // The same request id until its fate is known: a retry must find its own place again.
         let body = Acquire { wait_ms: 2_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
         let asked = Instant::now();

@@ -1,7 +1,9 @@
-//! Clients that do nothing wrong: each takes and gives back a lock over HTTP, over and over, and nothing that is done
-//! to others may disturb it.
+//! Clients that do nothing wrong: each takes and gives back a lock, over HTTP or by the client library, over and over,
+//! and nothing that is done to others may disturb it.
 
+use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
 use tokio::sync::RwLock;
+use uuid::Uuid;
 
 use crate::proofs::prelude::*;
 use crate::tokens::{self, TokenGrant};
@@ -27,6 +29,8 @@ struct Cycling {
     every: Duration,
     /// Whether it keeps its session alive before each cycle.
     keeps_alive: bool,
+    /// Whether its requests for the lock have ids, under which a node may repeat them.
+    with_ids: bool,
     /// The place of the node at which it begins.
     first: usize,
 }
@@ -36,10 +40,20 @@ const ALONE: Cycling = Cycling {
     within: Duration::from_secs(10),
     every: Duration::from_millis(10),
     keeps_alive: true,
+    with_ids: false,
     first: 0,
 };
 const CONTENDING: Cycling =
     Cycling { wait_ms: 10_000, within: Duration::from_secs(15), every: Duration::from_millis(5), ..ALONE };
+/// The load must not be the bottleneck on a small machine.
+const AT_EACH: Cycling = Cycling {
+    wait_ms: 10_000,
+    within: Duration::from_secs(20),
+    every: Duration::from_millis(5),
+    keeps_alive: false,
+    with_ids: true,
+    first: 0,
+};
 const STEADY: Cycling = Cycling { within: Duration::from_secs(5), keeps_alive: false, ..ALONE };
 
 /// What clients saw.
@@ -79,8 +93,9 @@ impl CycleWork {
 pub(super) struct LockCycles {
     nodes: Nodes,
     seen: Arc<Mutex<CycleWork>>,
-    stop: Arc<AtomicBool>,
-    clients: Vec<JoinHandle<()>>,
+    /// When each client sent the latest request for its lock, or to give it back, that was answered.
+    answered: Arc<Mutex<BTreeMap<usize, Instant>>>,
+    clients: Tasks<()>,
 }
 
 impl LockCycles {
@@ -114,10 +129,35 @@ impl LockCycles {
         Ok(cycles)
     }
 
+    /// So many at each of these nodes, with locks of their own, whose names begin with `prefix`.
+    pub(super) async fn at_each(nodes: &[(u64, Api)], count: usize, prefix: &str) -> Result<Self, Failed> {
+        let mut cycles = Self::default();
+        for (node, api) in nodes {
+            for number in 0..count {
+                let credential = session(api, prefix).await?;
+                let here = Arc::new(RwLock::new(vec![api.clone()]));
+                cycles.client(here, credential, &format!("{prefix}-{node}-{number}"), AT_EACH);
+            }
+        }
+        Ok(cycles)
+    }
+
     fn client(&mut self, nodes: Nodes, credential: String, lock: &str, cycling: Cycling) {
-        let (seen, stop) = (Arc::clone(&self.seen), Arc::clone(&self.stop));
-        let client = CycleClient { nodes, credential, lock: lock.to_owned(), cycling, seen, stop };
-        self.clients.push(tokio::spawn(client.work()));
+        let (number, lock) = (self.clients.len(), lock.to_owned());
+        let (seen, answered) = (Arc::clone(&self.seen), Arc::clone(&self.answered));
+        self.clients
+            .start(|stop| CycleClient { number, nodes, credential, lock, cycling, seen, answered, stop }.work());
+    }
+
+    /// Whether each client has an answer to something that it sent since then.
+    pub(super) fn all_answered(&self, since: Instant) -> bool {
+        let answered = self.answered.lock();
+        answered.len() == self.clients.len() && answered.values().all(|sent| *sent >= since)
+    }
+
+    /// What has failed since the last time.
+    pub(super) fn failures(&self) -> Vec<String> {
+        self.seen.lock().failures.clone()
     }
 
     /// Goes on with these from the next cycle on, in the same sessions: as clients do that were started again. On
@@ -140,10 +180,9 @@ impl LockCycles {
 
     /// Ends it. What was seen since the last time.
     pub(super) async fn end(mut self) -> CycleWork {
-        self.stop.store(true, Ordering::SeqCst);
-        let ended = futures::future::join_all(std::mem::take(&mut self.clients)).await;
+        let ended = std::mem::take(&mut self.clients).end().await;
         let mut work = self.take();
-        work.failures.extend(ended.into_iter().filter_map(|client| client.err().map(|_| "it broke off".to_owned())));
+        work.failures.extend(ended.err().map(|failed| failed.to_string()));
         // Whatever else is on trial, tokens rise.
         work.failures.extend(tokens::check(&work.grants).err());
         work
@@ -155,19 +194,21 @@ async fn session(api: &Api, label: &str) -> Result<String, Failed> {
 }
 
 struct CycleClient {
+    number: usize,
     nodes: Nodes,
     credential: String,
     lock: String,
     cycling: Cycling,
     seen: Arc<Mutex<CycleWork>>,
-    stop: Arc<AtomicBool>,
+    answered: Arc<Mutex<BTreeMap<usize, Instant>>>,
+    stop: CancellationToken,
 }
 
 impl CycleClient {
     async fn work(self) {
         let mut last = Instant::now();
         let mut turn = self.cycling.first;
-        while !self.stop.load(Ordering::SeqCst) {
+        while !self.stop.is_cancelled() {
             {
                 let nodes = self.nodes.read().await;
                 let Some(api) = turn.checked_rem(nodes.len()).and_then(|at| nodes.get(at)) else { break };
@@ -184,7 +225,7 @@ impl CycleClient {
     }
 
     async fn cycle(&self, api: &Api) {
-        let (Cycling { wait_ms, within, .. }, credential) = (self.cycling, self.credential.as_str());
+        let (Cycling { wait_ms, within, with_ids, .. }, credential) = (self.cycling, self.credential.as_str());
         let failed =
             |call: &str, why: Failure| self.seen.lock().failures.push(format!("{call} at {}: {why}", api.base()));
         if self.cycling.keeps_alive
@@ -193,21 +234,80 @@ impl CycleClient {
             return failed("keepalive", why);
         }
         let began = Instant::now();
-        let held = api.acquire(credential, &self.lock, &Acquire { wait_ms, ..Acquire::default() }, within).await;
+        let ask = Acquire { wait_ms, request_id: with_ids.then(Uuid::new_v4), ..Acquire::default() };
+        let held = api.acquire(credential, &self.lock, &ask, within).await;
         self.seen.lock().took.push(began.elapsed());
         let held = match held {
             Ok(held) => held,
             Err(why) => return failed("acquire", why),
         };
+        self.answered.lock().insert(self.number, held.sent);
         let (token, released) = (held.value.token, Instant::now());
-        if let Err(why) = api.release(credential, &self.lock, token).await {
-            return failed("release", why);
+        match api.release(credential, &self.lock, token).await {
+            Ok(answer) => drop(self.answered.lock().insert(self.number, answer.sent)),
+            Err(why) => return failed("release", why),
         }
         let (lock, asked, granted) = (self.lock.clone(), held.sent, held.received);
         let mut seen = self.seen.lock();
         seen.cycles += 1;
         seen.grants.push(TokenGrant { lock, token, asked, granted, released: Some(released) });
     }
+}
+
+/// Clients of the library, each with all endpoints and a lock of its own.
+pub(super) struct LibraryCycles(Tasks<Result<Vec<LibraryCall>, Failed>>);
+
+/// When a call was sent, and how long it took.
+pub(super) type LibraryCall = (Instant, Duration);
+
+impl LibraryCycles {
+    /// Starts one for each of these preferences, with this pause between two cycles.
+    pub(super) async fn start(
+        endpoints: &[String],
+        preferences: &[PreferredNode],
+        every: Duration,
+    ) -> Result<Self, Failed> {
+        let mut clients = Tasks::default();
+        for (number, prefer) in preferences.iter().enumerate() {
+            let options = ClientOptions { prefer: *prefer, ..ClientOptions::default() };
+            let client = Client::new(endpoints.to_vec(), options).or_broken("no client of the library")?;
+            let session = Session::open(&client, &SessionOptions::default()).await;
+            let session = session.or_broken("a client of the library got no session")?;
+            clients.start(|stop| library_client(session, format!("library-{number}"), every, stop));
+        }
+        Ok(Self(clients))
+    }
+
+    /// Ends them. All their calls; none of them may have failed, and each client must have made some.
+    pub(super) async fn end(self) -> Result<Vec<LibraryCall>, Failed> {
+        let mut all = Vec::new();
+        for calls in self.0.end().await? {
+            match calls? {
+                none if none.is_empty() => return broken("a client of the library got nothing done"),
+                calls => all.extend(calls),
+            }
+        }
+        Ok(all)
+    }
+}
+
+async fn library_client(
+    session: Session,
+    lock: String,
+    every: Duration,
+    stop: CancellationToken,
+) -> Result<Vec<LibraryCall>, Failed> {
+    let mut calls = Vec::new();
+    while !stop.is_cancelled() {
+        let sent = Instant::now();
+        let guard = session.lock(&lock).lock().await.or_broken("an acquire by the client library failed")?;
+        calls.push((sent, sent.elapsed()));
+        let sent = Instant::now();
+        guard.release().await.or_broken("a release by the client library failed")?;
+        calls.push((sent, sent.elapsed()));
+        tokio::time::sleep(every).await;
+    }
+    Ok(calls)
 }
 
 #[cfg(test)]

@@ -69,10 +69,9 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     let asked = HandOverOptions { family: "minority", name: &name, ttl_ms, words: "", holder_at: Some(leader) };
     let mut pair = asked.start(context, cluster).await?;
 
-    let stop = Arc::new(AtomicBool::new(false));
-    let (here, there) = (Attempts::default(), Attempts::default());
-    let mut probes = probe(cluster.own_api(leader)?, &format!("/minority/{round}-at-leader-"), &here, &stop).await?;
-    probes.extend(probe(cluster.own_api(others[1])?, &format!("/minority/{round}-at-other-"), &there, &stop).await?);
+    let (here, there, mut probes) = (Attempts::default(), Attempts::default(), Tasks::default());
+    probe(&mut probes, cluster.own_api(leader)?, &format!("/minority/{round}-at-leader-"), &here).await?;
+    probe(&mut probes, cluster.own_api(others[1])?, &format!("/minority/{round}-at-other-"), &there).await?;
     acknowledged_of_each_kind(&here, Instant::now()).await?;
 
     cluster.set_links_of(leader, state).await?;
@@ -87,10 +86,7 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     let lost_before_grant = told_first(lost_us, granted_us)?;
     let heal = Instant::now();
     cluster.set_links_of(leader, LinkFault::None).await?;
-    stop.store(true, Ordering::SeqCst);
-    for probe in probes {
-        probe.await.map_err(std::io::Error::other)?;
-    }
+    probes.end().await?;
 
     let refused = none_acknowledged_in(&here, cut, heal)?;
     let resumed_after = first_acknowledged_after(&there, cut)?;
@@ -109,28 +105,23 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
 }
 
 /// Attempts of each kind at one node, one after the other, recorded.
-async fn probe(
-    api: Api,
-    prefix: &str,
-    attempts: &Attempts,
-    stop: &Arc<AtomicBool>,
-) -> Result<Vec<JoinHandle<()>>, Failed> {
+async fn probe(probes: &mut Tasks<()>, api: Api, prefix: &str, attempts: &Attempts) -> Result<(), Failed> {
     let session = api.open_session(60_000, "probe").await;
     let credential = session.map_err(without_fault)?.value.credential;
     let number = Arc::new(AtomicU64::new(0));
-    let tasks = KINDS.into_iter().map(|kind| {
+    for kind in KINDS {
         let (api, credential, number) = (api.clone(), credential.clone(), Arc::clone(&number));
-        let (attempts, stop, prefix) = (Arc::clone(attempts), Arc::clone(stop), prefix.to_owned());
-        tokio::spawn(async move {
-            while !stop.load(Ordering::SeqCst) {
+        let (attempts, prefix) = (Arc::clone(attempts), prefix.to_owned());
+        probes.start(|stop| async move {
+            while !stop.is_cancelled() {
                 let path = format!("{prefix}{}", number.fetch_add(1, Ordering::SeqCst));
                 let attempt = one_attempt(&api, kind, &credential, path).await;
                 attempts.lock().push(attempt);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-        })
-    });
-    Ok(tasks.collect())
+        });
+    }
+    Ok(())
 }
 
 async fn one_attempt(api: &Api, kind: &'static str, credential: &str, path: String) -> Attempt {

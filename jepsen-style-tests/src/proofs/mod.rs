@@ -41,9 +41,11 @@ mod stop_under_waiters;
 mod stream_client;
 mod switch_engine;
 mod synced;
+mod tasks;
 mod tenants;
 mod tls_cluster;
 mod two_clusters;
+mod writers;
 mod zookeeper_client;
 
 use std::future::Future;

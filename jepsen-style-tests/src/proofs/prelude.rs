@@ -36,8 +36,10 @@ pub(super) use parking_lot::Mutex;
 pub(super) use rand::Rng as _;
 pub(super) use rand::rngs::StdRng;
 pub(super) use tokio::task::{JoinHandle, JoinSet};
+pub(super) use tokio_util::sync::CancellationToken;
 
 pub(super) use super::Context;
+pub(super) use super::tasks::Tasks;
 pub(super) use crate::cluster::{Cluster, Options};
 pub(super) use crate::disk_latency::DiskLatency;
 pub(super) use crate::http::{Api, Failure};

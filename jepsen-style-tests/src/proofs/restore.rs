@@ -29,7 +29,6 @@ struct Issued {
     /// Credentials.
     sessions: Mutex<Vec<String>>,
     failed: Mutex<Option<String>>,
-    stop: AtomicBool,
 }
 
 impl Issued {
@@ -165,7 +164,7 @@ async fn goes_on(cluster: &Cluster, before: &Issued, must: &[String]) -> Result<
 }
 
 /// Starts clients that write and lock until they are told to stop.
-async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Vec<JoinHandle<()>>, Failed> {
+async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Tasks<()>, Failed> {
     let apis = cluster.apis();
     let parent = apis[0].1.create(PARENT, &Create::default(), None).await;
     if let Err(failure) = parent
@@ -173,20 +172,21 @@ async fn load(cluster: &Cluster, issued: &Arc<Issued>) -> Result<Vec<JoinHandle<
     {
         return Err(without_fault(failure));
     }
-    let mut workers = Vec::new();
+    let mut workers = Tasks::default();
     for number in 0..WORKERS {
         let api = apis[number % apis.len()].1.clone();
         let session = api.open_session(SESSION_MS, &format!("worker {number}")).await;
         let session = session.map_err(without_fault)?;
         let credential = session.value.credential;
         issued.sessions.lock().push(credential.clone());
-        workers.push(tokio::spawn(work(api, credential, issued.clone())));
+        let issued = Arc::clone(issued);
+        workers.start(|stop| work(api, credential, issued, stop));
     }
     Ok(workers)
 }
 
-async fn work(api: Api, credential: String, issued: Arc<Issued>) {
-    while !issued.stop.load(Ordering::SeqCst) {
+async fn work(api: Api, credential: String, issued: Arc<Issued>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
         if let Err(failure) = one_cycle(&api, &credential, &issued).await {
             issued.failed.lock().get_or_insert(format!("with no fault about: {failure}"));
             return;
@@ -217,11 +217,8 @@ async fn acknowledged(issued: &Issued, count: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-async fn ended(issued: &Issued, workers: Vec<JoinHandle<()>>) -> Result<(), Failed> {
-    issued.stop.store(true, Ordering::SeqCst);
-    for worker in workers {
-        worker.await.map_err(std::io::Error::other)?;
-    }
+async fn ended(issued: &Issued, workers: Tasks<()>) -> Result<(), Failed> {
+    workers.end().await?;
     issued.failed.lock().clone().map_or(Ok(()), broken)
 }
 

@@ -114,8 +114,8 @@ async fn one_round(
         administrator.change(AccessChange::Grant { principal: name.into(), role: ROLE.into() }).await?;
     }
     let token = administrator.token(&principal, None).await?;
-    let (log, stop) = (AttemptLog::default(), Arc::new(AtomicBool::new(false)));
-    let holder = Holder::start(cluster, &token, &log, &stop, round).await?;
+    let log = AttemptLog::default();
+    let holder = Holder::start(cluster, &token, &log, round).await?;
     tokio::time::sleep(BEFORE).await;
     holder.still_holds(&cluster.api(1)).await?;
 
@@ -127,8 +127,7 @@ async fn one_round(
 
     let ended = holder.until_ended(cluster, (revoked, taken_away), PROMISED + MARGIN).await;
     tokio::time::sleep_until((taken_away + AFTER).into()).await;
-    stop.store(true, Ordering::SeqCst);
-    let stopped = holder.stopped().await;
+    let stopped = holder.stop().await;
     let ended = ended?;
     stopped?;
     let latest = log.judge(|way| if way == holder::ZOOKEEPER { taken_away } else { revoked }, PROMISED)?;
@@ -140,8 +139,7 @@ async fn one_round(
 struct Bystander {
     cycles: LockCycles,
     log: AttemptLog,
-    stop: Arc<AtomicBool>,
-    stream: JoinHandle<bool>,
+    stream: Tasks<bool>,
 }
 
 impl Bystander {
@@ -153,8 +151,8 @@ impl Bystander {
             first.open_session(SESSION_TIMEOUT_MS, "bystander").await.or_broken("the bystander gets no session")?.value;
         let streaming =
             first.open_session(SESSION_TIMEOUT_MS, "bystander").await.or_broken("the bystander gets no session")?.value;
-        let (log, stop) = (AttemptLog::default(), Arc::new(AtomicBool::new(false)));
-        let stream = holder::StreamWork {
+        let (log, mut stream) = (AttemptLog::default(), Tasks::default());
+        let work = holder::StreamWork {
             node: 1,
             address: holder::client_address(cluster, 1),
             session: streaming.session_id,
@@ -162,16 +160,15 @@ impl Bystander {
             token: token.token,
             path: "/bystander".into(),
         };
-        let stream = tokio::spawn(stream.work(log.clone(), Arc::clone(&stop)));
+        stream.start(|stop| work.work(log.clone(), stop));
         let apis = apis.into_iter().map(|(_, api)| api).collect();
-        Ok(Self { cycles: LockCycles::start(apis, opened.credential, "bystander"), log, stop, stream })
+        Ok(Self { cycles: LockCycles::start(apis, opened.credential, "bystander"), log, stream })
     }
 
     /// What it did; every failure breaks the promise.
     async fn end(self) -> ProofResult {
         let work = self.cycles.end().await;
-        self.stop.store(true, Ordering::SeqCst);
-        let is_open = self.stream.await.unwrap_or(false);
+        let is_open = self.stream.end().await?.contains(&true);
         let (succeeded, failures) = self.log.of_somebody_undisturbed();
         let closed = (!is_open).then(|| "its stream is not open at the end".to_owned());
         let failures: Vec<String> = work.failures.into_iter().chain(failures).chain(closed).collect();

@@ -7,9 +7,9 @@
 //! library with all endpoints, and nobody tells them anything.
 
 use lockkeeper_api::cluster::Status;
-use lockkeeper_client::{Client, Options as ClientOptions, PreferredNode, Session, SessionOptions};
+use lockkeeper_client::PreferredNode;
 
-use super::lock_cycles::LockCycles;
+use super::lock_cycles::{LibraryCycles, LockCycles};
 use crate::ports;
 use crate::proofs::prelude::*;
 
@@ -47,7 +47,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
         true => upgrade.is_refused(followers[0], previous).await?,
         false => upgrade.goes_back(followers[0], previous).await?,
     };
-    let (work, cycles) = (upgrade.load.end().await, upgrade.library.end().await?);
+    let (work, calls) = (upgrade.load.end().await, upgrade.library.end().await?);
+    // Each cycle is two.
+    let cycles = calls.len() / 2;
     upgrade.cluster.agree(AGREE_WITHIN).await?;
     work.judge()?;
     Ok(format!(
@@ -64,7 +66,7 @@ struct Upgrade<'a> {
     context: &'a Context,
     cluster: Cluster,
     load: LockCycles,
-    library: LibraryClients,
+    library: LibraryCycles,
 }
 
 impl<'a> Upgrade<'a> {
@@ -72,7 +74,8 @@ impl<'a> Upgrade<'a> {
         let cluster = Cluster::start(previous, &context.dir, Options::default()).await?;
         let load = LockCycles::contending(cluster.api(1)).await?;
         load.use_nodes(apis_but(&cluster, 0)).await;
-        let library = LibraryClients::start(&cluster.endpoints()).await?;
+        let preferences = [PreferredNode::Leader, PreferredNode::First, PreferredNode::Spread];
+        let library = LibraryCycles::start(&cluster.endpoints(), &preferences, LIBRARY_EVERY).await?;
         tokio::time::sleep(BETWEEN).await;
         Ok(Self { context, cluster, load, library })
     }
@@ -204,56 +207,6 @@ impl<'a> Upgrade<'a> {
         tokio::time::sleep(BETWEEN).await;
         Ok("refused")
     }
-}
-
-/// Clients of the library with all endpoints, one lock each.
-struct LibraryClients {
-    stop: Arc<AtomicBool>,
-    clients: Vec<JoinHandle<Result<u64, Failed>>>,
-}
-
-impl LibraryClients {
-    async fn start(endpoints: &[String]) -> Result<Self, Failed> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut clients = Vec::new();
-        for (number, prefer) in
-            [PreferredNode::Leader, PreferredNode::First, PreferredNode::Spread].into_iter().enumerate()
-        {
-            let options = ClientOptions { prefer, ..ClientOptions::default() };
-            let client = Client::new(endpoints.to_vec(), options).map_err(|error| failed(&error))?;
-            let session = Session::open(&client, &SessionOptions::default()).await.map_err(|error| failed(&error))?;
-            clients.push(tokio::spawn(library_cycles(session, format!("library-{number}"), stop.clone())));
-        }
-        Ok(Self { stop, clients })
-    }
-
-    /// Ends them. How often they had their locks.
-    async fn end(self) -> Result<u64, Failed> {
-        self.stop.store(true, Ordering::SeqCst);
-        let mut cycles = 0;
-        for client in self.clients {
-            match client.await.or_broken("a client broke off")?? {
-                0 => return broken("a client of the library got nothing done"),
-                done => cycles += done,
-            }
-        }
-        Ok(cycles)
-    }
-}
-
-async fn library_cycles(session: Session, lock: String, stop: Arc<AtomicBool>) -> Result<u64, Failed> {
-    let mut cycles = 0;
-    while !stop.load(Ordering::SeqCst) {
-        let guard = session.lock(&lock).lock().await.map_err(|error| failed(&error))?;
-        guard.release().await.map_err(|error| failed(&error))?;
-        cycles += 1;
-        tokio::time::sleep(LIBRARY_EVERY).await;
-    }
-    Ok(cycles)
-}
-
-fn failed(error: &dyn std::fmt::Display) -> Failed {
-    Failed::Broken(format!("a call of the client library failed: {error}"))
 }
 
 fn apis_but(cluster: &Cluster, node: u64) -> Vec<Api> {

@@ -8,6 +8,7 @@ use lockkeeper_api::Data;
 use lockkeeper_api::cluster::{Member, Role};
 use lockkeeper_checkers::sync_trace::{self, Report};
 
+use super::writers::{Writers, Writing};
 use crate::disk::tracer_works;
 use crate::proofs::prelude::*;
 
@@ -106,21 +107,17 @@ async fn finished_trace(file: &Path) -> Result<Vec<u8>, Failed> {
 /// Writes through all nodes, with a change of leader in the middle; gives how many were acknowledged to their clients.
 async fn load(cluster: &Cluster, over: Duration) -> Result<u64, Failed> {
     cluster.make_node("/synced").await?;
-    let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let mut writers = Vec::new();
-    for (_, api) in cluster.apis() {
-        for _ in 0..WRITERS_PER_NODE {
-            writers.push(tokio::spawn(write_forever(api.clone(), Arc::clone(&stop), Arc::clone(&told))));
-        }
-    }
+    let writing = Writing {
+        // Up to several parts a record: each must be covered.
+        data: |number| Data::from_bytes(&vec![b'x'; (number + 1) * 997 % 9_000]),
+        ..Writing::of("/synced/n-", WRITERS_PER_NODE)
+    };
+    let writers = Writers::start(&cluster.apis(), &writing);
     tokio::time::sleep(over / 2).await;
     hand_over(cluster).await?;
     tokio::time::sleep(over / 2).await;
-    stop.store(true, Ordering::SeqCst);
-    for writer in writers {
-        writer.await.map_err(std::io::Error::other)?;
-    }
-    Ok(told.load(Ordering::SeqCst))
+    let (written, _) = writers.end().await?;
+    Ok(written.len() as u64)
 }
 
 /// Asks the leader to hand leadership over, once another voter is in step (none is while a disk stalls). Then there
@@ -153,17 +150,4 @@ async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
         wait.or_broken(|| format!("node {leader} was asked to hand leadership over and term {first} goes on")).await?;
     }
     Ok(())
-}
-
-async fn write_forever(api: Api, stop: Arc<AtomicBool>, told: Arc<AtomicU64>) {
-    let mut size = 0;
-    while !stop.load(Ordering::SeqCst) {
-        // Up to several parts a record: each must be covered.
-        size = (size + 997) % 9_000;
-        let body = Create { data: Data::from_bytes(&vec![b'x'; size]), sequential: true, ..Create::default() };
-        match api.create("/synced/n-", &body, None).await {
-            Ok(_) => drop(told.fetch_add(1, Ordering::SeqCst)),
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    }
 }

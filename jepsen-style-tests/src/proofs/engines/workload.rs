@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use lockkeeper_engines::{EngineError, Guard, LockEngine, LockRequest, Wait, lock};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::fault::{Fault, System};
 use super::{LEASE, LOCK, SLOW_LEASE};
@@ -92,7 +92,6 @@ struct SharedWorkload {
     last_token: Mutex<Option<u64>>,
     tokens_not_rising: AtomicU64,
     grants: AtomicUsize,
-    stop: AtomicBool,
 }
 
 impl SharedWorkload {
@@ -152,7 +151,7 @@ impl SharedWorkload {
 /// A trial under way.
 pub(super) struct EngineTrial {
     shared: Arc<SharedWorkload>,
-    clients: JoinSet<()>,
+    clients: Tasks<()>,
 }
 
 fn request(wait: Wait) -> LockRequest {
@@ -163,16 +162,16 @@ impl EngineTrial {
     /// Starts the clients, each with an engine of its own.
     pub(super) fn start(system: &dyn System, fencing: bool) -> Self {
         let shared = Arc::new(SharedWorkload { fencing, ..SharedWorkload::default() });
-        let mut clients = JoinSet::new();
+        let mut clients = Tasks::default();
         for _ in 0..CLIENTS {
-            clients.spawn(work(system.subject().engine(), shared.clone()));
+            clients.start(|stop| work(system.subject().engine(), shared.clone(), stop));
         }
         Self { shared, clients }
     }
 
     /// A calm phase, then the fault while a slow holder holds, then the recovery.
     pub(super) async fn run(
-        mut self,
+        self,
         system: &mut dyn System,
         fault: Fault,
         calm: Duration,
@@ -186,11 +185,7 @@ impl EngineTrial {
             _ => self.slow_holder(system, fault).await?,
         }
         self.more_grants(GRANTS_AFTER).await?;
-        self.shared.stop.store(true, Ordering::Relaxed);
-        let ended = timeout(RECOVERED_WITHIN, async { while self.clients.join_next().await.is_some() {} }).await;
-        if ended.is_err() {
-            return broken(format!("clients hang {RECOVERED_WITHIN:?} after the end of a trial"));
-        }
+        self.clients.end_within(RECOVERED_WITHIN).await?;
         let (unfenced, fenced) = (self.shared.unfenced.lock(), self.shared.fenced.lock());
         result.two_held = *self.shared.two_held.lock();
         result.tokens_not_rising = self.shared.tokens_not_rising.load(Ordering::Relaxed);
@@ -271,8 +266,8 @@ impl EngineTrial {
 }
 
 /// One client: until the trial is over.
-async fn work(engine: Arc<dyn LockEngine>, shared: Arc<SharedWorkload>) {
-    while !shared.stop.load(Ordering::Relaxed) {
+async fn work(engine: Arc<dyn LockEngine>, shared: Arc<SharedWorkload>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
         match lock(engine.clone(), &request(Wait::AtMost(LEASE * 5))).await {
             Ok(Some(guard)) => {
                 let guard = Arc::new(guard);

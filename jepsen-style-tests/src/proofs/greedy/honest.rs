@@ -42,8 +42,7 @@ impl HonestSamples {
 /// See the module's text.
 pub(super) struct Honest {
     window: Arc<Mutex<HonestSamples>>,
-    stop: Arc<AtomicBool>,
-    task: JoinHandle<()>,
+    task: Tasks<()>,
 }
 
 impl Honest {
@@ -67,10 +66,10 @@ impl Honest {
             credential: session.credential,
             token,
             window: Arc::default(),
-            stop: Arc::default(),
         };
-        let (window, stop) = (worker.window.clone(), worker.stop.clone());
-        Ok(Self { window, stop, task: tokio::spawn(worker.work()) })
+        let (window, mut task) = (worker.window.clone(), Tasks::default());
+        task.start(|stop| worker.work(stop));
+        Ok(Self { window, task })
     }
 
     /// Counts times from here on. What has failed stays until [`window`](Self::window) gives it: nobody has looked at
@@ -86,8 +85,7 @@ impl Honest {
 
     /// Gives its lock back; why it could not.
     pub(super) async fn end(self) -> Vec<String> {
-        self.stop.store(true, Ordering::SeqCst);
-        if self.task.await.is_err() {
+        if self.task.end().await.is_err() {
             return vec!["the honest client broke off".into()];
         }
         std::mem::take(&mut *self.window.lock()).failures
@@ -102,7 +100,6 @@ struct HonestClient {
     credential: String,
     token: u64,
     window: Arc<Mutex<HonestSamples>>,
-    stop: Arc<AtomicBool>,
 }
 
 fn done<T>(called: Called<T>) -> Result<T, String> {
@@ -110,9 +107,9 @@ fn done<T>(called: Called<T>) -> Result<T, String> {
 }
 
 impl HonestClient {
-    async fn work(self) {
+    async fn work(self, stop: CancellationToken) {
         for round in 0_u64.. {
-            if self.stop.load(Ordering::SeqCst) {
+            if stop.is_cancelled() {
                 break;
             }
             let mut seen = HonestSamples::default();

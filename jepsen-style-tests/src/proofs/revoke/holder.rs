@@ -40,7 +40,8 @@ enum MustEnd {
 
 /// See the module's text.
 pub(super) struct Holder {
-    tasks: Vec<JoinHandle<bool>>,
+    /// Each gives whether its connection serves it at the end.
+    tasks: Tasks<bool>,
     /// The lock as one part of a URL, and the token of its grant.
     lock: String,
     token: u64,
@@ -63,11 +64,10 @@ impl Holder {
         cluster: &Cluster,
         token: &TokenMade,
         log: &AttemptLog,
-        stop: &Arc<AtomicBool>,
         round: u32,
     ) -> Result<Self, Failed> {
         let lock = format!("worker%2Fheld-{round}");
-        let (mut tasks, mut sessions, mut granted) = (Vec::new(), Vec::new(), None);
+        let (mut tasks, mut sessions, mut granted) = (Tasks::default(), Vec::new(), None);
         for (node, api) in apis(cluster, token)? {
             let working = api.open_session(SESSION_TIMEOUT_MS, "holder").await.map_err(cannot)?.value;
             let streaming = api.open_session(SESSION_TIMEOUT_MS, "holder").await.map_err(cannot)?.value;
@@ -76,7 +76,7 @@ impl Holder {
                 granted = Some(held.map_err(cannot)?.value.token);
             }
             sessions.extend([working.session_id, streaming.session_id]);
-            tasks.push(tokio::spawn(over_http(api, node, working.credential, log.clone(), Arc::clone(stop))));
+            tasks.start(|stop| over_http(api, node, working.credential, log.clone(), stop));
             let stream = StreamWork {
                 node,
                 address: client_address(cluster, node),
@@ -85,7 +85,7 @@ impl Holder {
                 token: token.token.clone(),
                 path: "/worker".into(),
             };
-            tasks.push(tokio::spawn(stream.work(log.clone(), Arc::clone(stop))));
+            tasks.start(|stop| stream.work(log.clone(), stop));
         }
         let nodes = cluster.ids();
         let node = nodes[usize::try_from(round).unwrap_or(0) % nodes.len()];
@@ -94,7 +94,7 @@ impl Holder {
             Failed::Broken(format!("the holder cannot work over ZooKeeper's protocol at node {node}: {why}"))
         })?;
         let zookeeper_session = client.session;
-        tasks.push(tokio::spawn(over_zookeeper(client, node, address, log.clone(), Arc::clone(stop))));
+        tasks.start(|stop| over_zookeeper(client, node, address, log.clone(), stop));
         Ok(Self { tasks, lock, token: granted.unwrap_or(0), sessions, zookeeper_session })
     }
 
@@ -147,12 +147,9 @@ impl Holder {
         Ok(longest)
     }
 
-    /// Waits until it has stopped. A stream may not be open any more.
-    pub(super) async fn stopped(self) -> Result<(), Failed> {
-        let mut open = 0;
-        for task in self.tasks {
-            open += usize::from(task.await.or_broken("the holder broke off")?);
-        }
+    /// Stops it. A stream may not be open any more.
+    pub(super) async fn stop(self) -> Result<(), Failed> {
+        let open = self.tasks.end().await?.into_iter().filter(|is_open| *is_open).count();
         if open > 0 { broken(format!("{open} streams, or connections, of the holder still serve it")) } else { Ok(()) }
     }
 }
@@ -163,7 +160,7 @@ fn gone<T>(answer: Called<T>) -> bool {
 }
 
 /// Writes, reads, keeps its session alive and takes a lock, over and over.
-async fn over_http(api: Api, node: u64, credential: String, log: AttemptLog, stop: Arc<AtomicBool>) -> bool {
+async fn over_http(api: Api, node: u64, credential: String, log: AttemptLog, stop: CancellationToken) -> bool {
     let path = format!("/worker/http-{node}");
     let lock = format!("worker%2Fcycle-{node}");
     let set = RepeatableChange {
@@ -175,7 +172,7 @@ async fn over_http(api: Api, node: u64, credential: String, log: AttemptLog, sto
         body: Some(json!({ "data": { "text": "worked" } })),
     };
     let (acquire, told) = (Acquire::default(), |failure: Failure| failure.to_string());
-    while !stop.load(Ordering::SeqCst) {
+    while !stop.is_cancelled() {
         log.attempt("write", node, async { api.change::<Value, Value>(&set).await.map_err(told) }).await;
         log.attempt("read", node, async { api.get(&path, WITHIN).await.map_err(told) }).await;
         log.attempt("stale read", node, async { api.get_stale(&path).await.map_err(told) }).await;
@@ -203,10 +200,10 @@ pub(super) struct StreamWork {
 
 impl StreamWork {
     /// Makes one call after the other; opens the stream again where it has ended. Gives whether it is open at the end.
-    pub(super) async fn work(self, log: AttemptLog, stop: Arc<AtomicBool>) -> bool {
+    pub(super) async fn work(self, log: AttemptLog, stop: CancellationToken) -> bool {
         let set = json!({ "set_node": { "path": self.path, "body": { "data": { "text": "worked" } } } });
         let mut stream = None;
-        while !stop.load(Ordering::SeqCst) {
+        while !stop.is_cancelled() {
             let Some(mut open) = stream.take() else {
                 let shown = (self.credential.as_str(), Some(self.token.as_str()));
                 let opening = StreamClient::open(self.address, None, self.session, shown);
@@ -242,10 +239,10 @@ async fn over_zookeeper(
     node: u64,
     address: SocketAddr,
     log: AttemptLog,
-    stop: Arc<AtomicBool>,
+    stop: CancellationToken,
 ) -> bool {
     let mut client = Some(client);
-    while !stop.load(Ordering::SeqCst) {
+    while !stop.is_cancelled() {
         client = match client.take() {
             Some(open) => log.attempt(ZOOKEEPER, node, set_over_zookeeper(open)).await,
             None => log.attempt(ZOOKEEPER, node, open_and_set(address)).await,

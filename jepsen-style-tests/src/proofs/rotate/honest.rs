@@ -41,8 +41,7 @@ pub(super) struct HonestClients {
     sessions: Vec<u64>,
     /// The token of the lock that is held.
     token: u64,
-    stop: Arc<AtomicBool>,
-    stream: JoinHandle<StreamCalls>,
+    stream: Tasks<StreamCalls>,
 }
 
 const CANNOT: &str = "an honest client cannot begin";
@@ -80,11 +79,11 @@ impl HonestClients {
         let tls = Arc::new(authorities.client(state)?);
         let address = cluster.net().listens(NODE_OF_STREAM, Listener::Client);
         let shown = (opened.credential.as_str(), None);
-        let stream = StreamClient::open(address, Some(&tls), opened.session_id, shown).await;
-        let stream = stream.or_broken("an honest client gets no stream")?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stream = tokio::spawn(work(stream, Arc::clone(&stop)));
-        Ok(Self { cycles, sessions, token: held.value.token, stop, stream })
+        let client = StreamClient::open(address, Some(&tls), opened.session_id, shown).await;
+        let client = client.or_broken("an honest client gets no stream")?;
+        let mut stream = Tasks::default();
+        stream.start(|stop| work(client, stop));
+        Ok(Self { cycles, sessions, token: held.value.token, stream })
     }
 
     /// Restarts those over HTTP with other files, in their sessions. The stream goes on.
@@ -103,9 +102,8 @@ impl HonestClients {
     /// Ends their work, and looks at what they must have kept.
     pub(super) async fn end(self, api: &Api) -> HonestWork {
         let cycles = futures::future::join_all(self.cycles.into_iter().map(LockCycles::end)).await;
-        self.stop.store(true, Ordering::SeqCst);
-        let broke_off = |_| StreamCalls { failures: vec!["it broke off".into()], ..StreamCalls::default() };
-        let stream = self.stream.await.unwrap_or_else(broke_off);
+        let broke_off = || StreamCalls { failures: vec!["it broke off".into()], ..StreamCalls::default() };
+        let stream = self.stream.end().await.ok().and_then(|mut ended| ended.pop()).unwrap_or_else(broke_off);
         let mut lost = Vec::new();
         for id in self.sessions {
             if let Err(failure) = api.session(id).await {
@@ -121,10 +119,10 @@ impl HonestClients {
 }
 
 /// One call after the other, until told to stop or until the stream has ended.
-async fn work(mut stream: StreamClient, stop: Arc<AtomicBool>) -> StreamCalls {
+async fn work(mut stream: StreamClient, stop: CancellationToken) -> StreamCalls {
     let set = json!({ "set_node": { "path": PATH, "body": { "data": { "text": "worked" } } } });
     let mut work = StreamCalls::default();
-    while !stop.load(Ordering::SeqCst) {
+    while !stop.is_cancelled() {
         match stream.call(&set).await {
             Ok(()) => work.calls += 1,
             Err(StreamFailure::Refused(code)) => work.failures.push(format!("a call was refused: {code}")),

@@ -54,7 +54,6 @@ enum Job {
 pub(super) struct SharedLoad {
     endpoints: Vec<String>,
     tally: Arc<SoakTally>,
-    stop: AtomicBool,
     session_life: Duration,
     /// What each contended counter must hold: changed by the holder of its lock alone.
     counters: [tokio::sync::Mutex<u64>; CONTENDED.len()],
@@ -63,7 +62,7 @@ pub(super) struct SharedLoad {
 /// The clients at work.
 pub(super) struct SoakLoad {
     shared: Arc<SharedLoad>,
-    clients: Vec<JoinHandle<Ledgers>>,
+    clients: Tasks<Ledgers>,
 }
 
 /// What is sure to be there: paths and their data.
@@ -76,26 +75,26 @@ impl SoakLoad {
         tally: Arc<SoakTally>,
         session_life: Duration,
     ) -> Result<Self, Failed> {
-        let setup = Client::new(endpoints.clone(), Options::default()).map_err(|error| not_had(&error))?;
+        let setup = Client::new(endpoints.clone(), Options::default()).map_err(without_fault)?;
         let nodes = ["", "/counters", "/ring", "/watched", "/visits"];
         for path in nodes.map(|below| format!("{ROOT}{below}")) {
-            setup.create(&path, &Create::default()).await.map_err(|error| not_had(&error))?;
+            setup.create(&path, &Create::default()).await.map_err(without_fault)?;
         }
         for number in 0..CONTENDED.len() {
             let zero = Create { data: Data::Text("0".into()), ..Create::default() };
-            setup.create(&counter(number), &zero).await.map_err(|error| not_had(&error))?;
+            setup.create(&counter(number), &zero).await.map_err(without_fault)?;
         }
         let nodes = endpoints.len();
-        let stop = AtomicBool::new(false);
-        let shared = Arc::new(SharedLoad { endpoints, tally, stop, session_life, counters: Default::default() });
-        let mut clients = Vec::new();
+        let shared = Arc::new(SharedLoad { endpoints, tally, session_life, counters: Default::default() });
+        let mut clients = Tasks::default();
         for home in 0..nodes {
             for (job, count, every) in CREW {
                 for _ in 0..count {
                     let number = clients.len() as u64;
                     let (shared, known) = (Arc::clone(&shared), Ledgers::new());
-                    let client = LoadClient { shared, job, every, number, home, turn: 0, known, seen: None };
-                    clients.push(tokio::spawn(client.run()));
+                    clients.start(|stop| {
+                        LoadClient { shared, stop, job, every, number, home, turn: 0, known, seen: None }.run()
+                    });
                 }
             }
         }
@@ -109,20 +108,12 @@ impl SoakLoad {
 
     /// Ends them, and gives what must be there now.
     pub(super) async fn end(self) -> Result<Ledgers, Failed> {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        let mut all = Ledgers::new();
-        for client in self.clients {
-            all.extend(client.await.or_broken("a client broke off")?);
-        }
+        let mut all: Ledgers = self.clients.end().await?.into_iter().flatten().collect();
         for (number, count) in self.shared.counters.iter().enumerate() {
             all.insert(counter(number), Some(count.lock().await.to_string()));
         }
         Ok(all)
     }
-}
-
-fn not_had(error: &dyn std::fmt::Display) -> Failed {
-    Failed::Broken(format!("with no fault about: {error}"))
 }
 
 fn counter(number: usize) -> String {
@@ -131,6 +122,7 @@ fn counter(number: usize) -> String {
 
 struct LoadClient {
     shared: Arc<SharedLoad>,
+    stop: CancellationToken,
     job: Job,
     every: Duration,
     number: u64,
@@ -147,7 +139,7 @@ impl LoadClient {
     async fn run(mut self) -> Ledgers {
         // Not all sessions end at the same time.
         let mut life = self.shared.session_life.mul_f64((self.number % 10 + 1) as f64 / 10.0);
-        while !self.stopped() {
+        while !self.stop.is_cancelled() {
             let Some(session) = self.open().await else {
                 tokio::time::sleep(self.every).await;
                 continue;
@@ -155,7 +147,7 @@ impl LoadClient {
             let until = Instant::now() + std::mem::replace(&mut life, self.shared.session_life);
             let mut ticks = tokio::time::interval(self.every);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            while Instant::now() < until && !self.stopped() {
+            while Instant::now() < until && !self.stop.is_cancelled() {
                 ticks.tick().await;
                 self.turn += 1;
                 self.work(&session).await;
@@ -167,10 +159,6 @@ impl LoadClient {
             self.shared.tally.timed(Operation::CloseSession, session.close()).await;
         }
         self.known
-    }
-
-    fn stopped(&self) -> bool {
-        self.shared.stop.load(Ordering::SeqCst)
     }
 
     /// With connections of its own, at the home node where that serves.

@@ -64,7 +64,6 @@ struct Counts {
     refused: AtomicU64,
     failures: Mutex<Vec<String>>,
     opened: Mutex<Vec<(Api, String)>>,
-    stop: AtomicBool,
 }
 
 impl Counts {
@@ -81,12 +80,12 @@ impl Counts {
 /// See the module's text.
 pub(super) struct Flood {
     counts: Arc<Counts>,
-    tasks: JoinSet<()>,
+    tasks: Tasks<()>,
 }
 
 impl Flood {
     pub(super) async fn start(apis: &[Api], class: FloodClass) -> Result<Self, Failed> {
-        let (counts, mut tasks) = (Arc::new(Counts::default()), JoinSet::new());
+        let (counts, mut tasks) = (Arc::new(Counts::default()), Tasks::default());
         if let Some(first) = apis.first() {
             // Below it the flood makes its nodes; it is there from an earlier class, or now.
             let _ = first.create(&format!("/{NOISY}"), &Create::default(), None).await;
@@ -99,21 +98,21 @@ impl Flood {
             if node == 0 {
                 let lock = format!("{NOISY}/held");
                 let held = api.acquire(&credential, &lock, &Acquire::default(), WITHIN).await.or_broken(not_had)?;
-                tasks.spawn(hold(api.clone(), credential.clone(), (lock, held.value.token), counts.clone()));
+                let held = (lock, held.value.token);
+                tasks.start(|stop| hold(api.clone(), credential.clone(), held, counts.clone(), stop));
             }
             clients.extend((0..CLIENTS).map(|_| Client { api: api.clone(), credential: credential.clone(), class }));
         }
         // All begin together, once each has what it needs.
         for (number, client) in clients.into_iter().enumerate() {
-            tasks.spawn(client.work(number, counts.clone()));
+            tasks.start(|stop| client.work(number, counts.clone(), stop));
         }
         Ok(Self { counts, tasks })
     }
 
     /// Ends it, and closes its sessions: they must close although the namespace is full.
-    pub(super) async fn end(mut self) -> Result<Ended, Failed> {
-        self.counts.stop.store(true, Ordering::SeqCst);
-        while self.tasks.join_next().await.is_some() {}
+    pub(super) async fn end(self) -> Result<Ended, Failed> {
+        self.tasks.end().await?;
         let opened = std::mem::take(&mut *self.counts.opened.lock());
         for (api, credential) in opened {
             if let Err(why) = api.close_session(&credential).await
@@ -135,9 +134,9 @@ struct Client {
 }
 
 impl Client {
-    async fn work(self, number: usize, counts: Arc<Counts>) {
+    async fn work(self, number: usize, counts: Arc<Counts>, stop: CancellationToken) {
         for round in 0_u64.. {
-            if counts.stop.load(Ordering::SeqCst) {
+            if stop.is_cancelled() {
                 return;
             }
             match self.once(&format!("{}-{number}-{round}", self.class.name().replace(' ', "-")), &counts).await {
@@ -173,8 +172,14 @@ impl Client {
 }
 
 /// Keeps a session alive, verifies its lock, and gives it back at the end: none of it may be refused.
-async fn hold(api: Api, credential: String, (lock, token): (String, u64), counts: Arc<Counts>) {
-    while !counts.stop.load(Ordering::SeqCst) {
+async fn hold(
+    api: Api,
+    credential: String,
+    (lock, token): (String, u64),
+    counts: Arc<Counts>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
         if let Err(why) = api.keepalive(&credential, WITHIN).await {
             counts.fail("keepalive", &why);
         }
