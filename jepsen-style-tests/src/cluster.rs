@@ -3,7 +3,7 @@
 //! The harness itself ([`Cluster::api`]) asks the nodes past every fault; the clients ([`Cluster::endpoints`]) go
 //! through the network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 use crate::history::WakeUps;
 use crate::http::{Api, metric_sum, new_client};
 use crate::net::direct::Direct;
+use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, FaultNet, LinkFault, Listener};
 use crate::polling::Polling;
 use crate::process::Process;
@@ -25,7 +26,7 @@ use crate::verdict::{Failed, OrFailed as _, broken, without_fault};
 /// How long a node, or the cluster, may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
 /// The nodes' count of waiters for locks that they woke.
-const LOCK_NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
+pub const LOCK_NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
 
 /// How the cluster is set up.
 #[derive(Clone, Debug)]
@@ -46,6 +47,13 @@ pub struct Options {
     pub small_disk_mib: Option<u64>,
     /// The harness's client, where the nodes' listeners for clients speak TLS.
     pub tls_client: Option<reqwest::Client>,
+}
+
+impl Options {
+    /// So many nodes, on a network whose connections can be hindered.
+    pub async fn behind_proxies(nodes: u64) -> Result<Self, Failed> {
+        Ok(Self { nodes, net: Some(Arc::new(ProxyNet::start(nodes).await?)), ..Self::default() })
+    }
 }
 
 impl Default for Options {
@@ -372,29 +380,7 @@ impl Cluster {
 
     /// Waits, with nobody writing, until all nodes stand at the same zxid, and compares their states.
     pub async fn agree(&self, within: Duration) -> Result<(u64, String), Failed> {
-        let wait = Polling::within(within).every(Duration::from_millis(50));
-        loop {
-            let statuses = self.statuses(true).await;
-            let states: Vec<_> = statuses.iter().filter_map(|s| Some((s.node_id, s.state.clone()?))).collect();
-            for (at, (id, state)) in states.iter().enumerate() {
-                let other = states[..at].iter().find(|(_, o)| o.zxid == state.zxid && o.checksum != state.checksum);
-                if let Some((other_id, other)) = other {
-                    return broken(format!(
-                        "at zxid {} node {id} has checksum {} and node {other_id} {}",
-                        state.zxid, state.checksum, other.checksum
-                    ));
-                }
-            }
-            let zxids: std::collections::BTreeSet<u64> = states.iter().map(|(_, state)| state.zxid).collect();
-            if let (true, Some((_, state))) = (states.len() == self.nodes.len() && zxids.len() == 1, states.first()) {
-                return Ok((state.zxid, state.checksum.clone()));
-            }
-            wait.or_broken(|| {
-                let seen: Vec<_> = states.iter().map(|(id, state)| (id, state.zxid)).collect();
-                format!("nodes did not reach the same zxid within {within:?}: (node, zxid) {seen:?}")
-            })
-            .await?;
-        }
+        agree(&self.apis(), within).await
     }
 
     /// The sum of a counter over all nodes; a counter that no node has yet is 0. A node that does not answer is an
@@ -446,5 +432,33 @@ impl Cluster {
     /// The small disk of a node, where it has one.
     pub fn disk(&self, id: u64) -> Option<&SmallDisk> {
         self.nodes.get(&id)?.disk.as_ref()
+    }
+}
+
+/// As [`Cluster::agree`], of these nodes.
+pub async fn agree(nodes: &[(u64, Api)], within: Duration) -> Result<(u64, String), Failed> {
+    let wait = Polling::within(within).every(Duration::from_millis(50));
+    loop {
+        let asked = nodes.iter().map(|(_, api)| api.status(true));
+        let statuses = futures::future::join_all(asked).await.into_iter().flatten().map(|answer| answer.value);
+        let states: Vec<_> = statuses.filter_map(|status| Some((status.node_id, status.state?))).collect();
+        for (at, (id, state)) in states.iter().enumerate() {
+            let other = states[..at].iter().find(|(_, o)| o.zxid == state.zxid && o.checksum != state.checksum);
+            if let Some((other_id, other)) = other {
+                return broken(format!(
+                    "at zxid {} node {id} has checksum {} and node {other_id} {}",
+                    state.zxid, state.checksum, other.checksum
+                ));
+            }
+        }
+        let zxids: BTreeSet<u64> = states.iter().map(|(_, state)| state.zxid).collect();
+        if let (true, Some((_, state))) = (states.len() == nodes.len() && zxids.len() == 1, states.first()) {
+            return Ok((state.zxid, state.checksum.clone()));
+        }
+        wait.or_broken(|| {
+            let seen: Vec<_> = states.iter().map(|(id, state)| (id, state.zxid)).collect();
+            format!("nodes did not reach the same zxid within {within:?}: (node, zxid) {seen:?}")
+        })
+        .await?;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::verdict::{Failed, broken};
+use crate::verdict::Failed;
 
 /// How often one looks, unless it says otherwise.
 const POLL: Duration = Duration::from_millis(10);
@@ -35,8 +35,17 @@ impl Polling {
     /// Waits until it is time to look again. Once the wait's time is over, the promise is broken: `late` says what did
     /// not come.
     pub async fn or_broken<S: Into<String>>(&self, late: impl FnOnce() -> S) -> Result<(), Failed> {
+        self.next(|| Failed::Broken(late().into())).await
+    }
+
+    /// The same where nothing can be tried then.
+    pub async fn or_cannot_run<S: Into<String>>(&self, late: impl FnOnce() -> S) -> Result<(), Failed> {
+        self.next(|| Failed::CannotRun(late().into())).await
+    }
+
+    async fn next(&self, late: impl FnOnce() -> Failed) -> Result<(), Failed> {
         if self.elapsed() > self.within {
-            return broken(late());
+            return Err(late());
         }
         tokio::time::sleep(self.poll).await;
         Ok(())

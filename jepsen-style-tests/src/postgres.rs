@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::polling::Polling;
 use crate::ports;
-use crate::process::Process;
+use crate::process::{Process, state_of};
 use crate::verdict::{Failed, broken, cannot_run, ended_early};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -152,8 +152,7 @@ fn environment() -> [(String, String); 1] {
 
 /// Whether a process is there that is not only waiting to be reaped.
 fn runs(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !matches!(rest.trim_start().chars().next(), Some('Z' | 'X') | None))
+    !matches!(state_of(pid), Some('Z' | 'X') | None)
 }
 
 /// The words before the program of a server that does not run as root. They make it the process of this user, or of

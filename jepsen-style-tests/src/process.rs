@@ -96,6 +96,13 @@ impl Drop for Process {
     }
 }
 
+/// The kernel's state of a process. None if there is no such process.
+pub(crate) fn state_of(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, which comes before, is in parentheses and may hold anything.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 /// Runs a program to its end, which must be a success.
 pub(crate) async fn run_command(program: &Path, arguments: &[&str]) -> Result<(), Failed> {
     let words = arguments.join(" ");

@@ -9,13 +9,12 @@ use std::time::Duration;
 use lockkeeper_checkers::replay::Promotion;
 use parking_lot::Mutex;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, LOCK_NOTIFICATIONS};
 use crate::http::{Api, metric_sum};
 use crate::judge::counts::{self, CalmWindow, Sample};
 use crate::record::boot_us;
 use crate::verdict::{Failed, broken};
 
-const NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
 const EVERY: Duration = Duration::from_millis(200);
 /// A count and its telling by a watch may lie so far apart on a busy machine.
 const ALLOWANCE_US: u64 = 250_000;
@@ -41,7 +40,7 @@ impl Drop for Sampler {
 async fn sample(node: u64, api: &Api, life: &AtomicU32) -> Option<Sample> {
     let (before, asked_us) = (life.load(Ordering::SeqCst), boot_us());
     let text = api.metrics().await.ok()?;
-    let value = metric_sum(&text, NOTIFICATIONS).unwrap_or(0.0);
+    let value = metric_sum(&text, LOCK_NOTIFICATIONS).unwrap_or(0.0);
     (life.load(Ordering::SeqCst) == before).then(|| Sample {
         asked_us,
         answered_us: boot_us(),

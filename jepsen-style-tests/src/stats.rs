@@ -20,9 +20,19 @@ impl Summary {
     pub fn of(durations: &[Duration]) -> Option<Self> {
         let mut sorted = durations.to_vec();
         sorted.sort_unstable();
-        let rank = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+        let rank = |percent| nearest_rank(&sorted, percent);
         Some(Self { count: sorted.len(), median: rank(50)?, p99: rank(99)?, max: rank(100)? })
     }
+
+    /// How many times as long its 99th percentile is as that of another.
+    pub fn times(&self, other: &Self) -> f64 {
+        self.p99.as_secs_f64() / other.p99.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// So many of a hundred of these, which are sorted, are no larger than this.
+pub fn nearest_rank<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
 }
 
 impl std::fmt::Display for Summary {

@@ -25,7 +25,12 @@ pub struct Worker {
 
 impl Worker {
     /// Starts `worker ARGUMENTS`; its records go to `<dir>/<name>.jsonl`, its standard error to `<dir>/<name>.log`.
-    pub fn start(dir: &Path, name: &str, endpoints: &[String], arguments: &[String]) -> Result<Self, Failed> {
+    pub fn start<W: Into<String>>(
+        dir: &Path,
+        name: &str,
+        endpoints: &[String],
+        arguments: impl IntoIterator<Item = W>,
+    ) -> Result<Self, Failed> {
         let program = match std::env::var_os(PROGRAM) {
             Some(named) => PathBuf::from(named),
             None => own_directory()?.join("worker"),
@@ -36,7 +41,7 @@ impl Worker {
         }
         let (history, complaints) = (dir.join(format!("{name}.jsonl")), dir.join(format!("{name}.log")));
         let mut argv = vec![program.display().to_string(), "--endpoints".into(), endpoints.join(",")];
-        argv.extend_from_slice(arguments);
+        argv.extend(arguments.into_iter().map(Into::into));
         let process = Process::start_telling(&argv, &[], &history, &complaints)?;
         Ok(Self { name: name.to_owned(), process, history, complaints })
     }

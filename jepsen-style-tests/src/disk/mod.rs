@@ -15,7 +15,7 @@ mod replay;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -23,6 +23,7 @@ use rand::rngs::StdRng;
 pub(crate) use self::image::empty;
 pub use self::replay::Loss;
 use crate::cluster::Options;
+use crate::polling::Polling;
 use crate::verdict::{Failed, OrFailed as _, cannot_run};
 
 /// Every call that changes a file, a name, or what of them is durable.
@@ -193,13 +194,10 @@ fn rebuild(files: &Files, trace: &[u8], rng: &mut StdRng, loss: Loss) -> Result<
 
 /// Waits until nobody writes the trace any more.
 async fn ended(trace: &Path) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(TRACE_ENDS_WITHIN);
     let path = trace.canonicalize()?;
     while is_open(&path)? {
-        if begun.elapsed() > TRACE_ENDS_WITHIN {
-            return cannot_run(format!("the trace {} does not come to an end", trace.display()));
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        wait.or_cannot_run(|| format!("the trace {} does not come to an end", trace.display())).await?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! live.
 
 use crate::nemesis::prelude::*;
+use crate::process;
 use crate::workers::Worker;
 
 /// Half of the processes, one at least.
@@ -46,7 +47,7 @@ impl Nemesis for KillClients {
             let worker = alive(test_bed, at)?;
             let (name, pid) = (worker.name().to_owned(), worker.pid());
             worker.kill().await?;
-            let gone = observe::state_of(pid).is_none();
+            let gone = process::state_of(pid).is_none();
             self.evidence.extend(gone.then(|| format!("{name}'s process {pid} is gone")));
         }
         Ok(told)

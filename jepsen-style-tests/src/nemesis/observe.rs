@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use crate::nemesis::prelude::*;
 use crate::net::Passed;
+use crate::process;
 
 const POLL: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 4;
@@ -94,13 +95,6 @@ pub(super) async fn kill(cluster: &mut Cluster, node: u64) -> Result<Option<Stri
     }
 }
 
-/// The kernel's state of a process. None if there is no such process.
-pub(super) fn state_of(pid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, which comes before, is in parentheses and may hold anything.
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
 /// Whether a process is stopped: looked at more than once, for a tracer stops what it traces for a moment at each
 /// system call.
 pub(super) async fn is_stopped(pid: i32) -> bool {
@@ -109,7 +103,7 @@ pub(super) async fn is_stopped(pid: i32) -> bool {
             tokio::time::sleep(POLL).await;
         }
         // `t` is what a stopped process with a tracer shows.
-        if !matches!(state_of(pid), Some('T' | 't')) {
+        if !matches!(process::state_of(pid), Some('T' | 't')) {
             return false;
         }
     }
@@ -120,7 +114,8 @@ pub(super) async fn is_stopped(pid: i32) -> bool {
 pub(super) async fn stopped(pid: i32) -> Result<(), Failed> {
     let wait = Polling::within(ENDED_WITHIN).every(POLL);
     while !is_stopped(pid).await {
-        wait.or_broken(|| format!("process {pid} was sent SIGSTOP and is {:?}, not stopped", state_of(pid))).await?;
+        wait.or_broken(|| format!("process {pid} was sent SIGSTOP and is {:?}, not stopped", process::state_of(pid)))
+            .await?;
     }
     Ok(())
 }

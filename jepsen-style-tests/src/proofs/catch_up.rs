@@ -68,7 +68,7 @@ fn judge(calm: &[Duration], joining: &CycleWork, joined: &[Duration]) -> ProofRe
          times; a learner was in step within {}",
         joined.len(),
         during.count,
-        during.p99.as_secs_f64() / before.p99.as_secs_f64().max(f64::MIN_POSITIVE),
+        during.times(&before),
         millis(longest)
     );
     match during.p99 <= before.p99.mul_f64(MOST_TIMES) {

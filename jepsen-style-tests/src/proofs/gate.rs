@@ -65,8 +65,7 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
 fn start(context: &Context, cluster: &Cluster, name: &str, words: &str) -> Result<Worker, Failed> {
     let bodies = context.dir.join("bodies");
     let arguments = format!("--ttl-ms {TTL_MS} --label {name} gate {words} --bodies {}", bodies.display());
-    let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-    Worker::start(&context.dir, name, &cluster.endpoints(), &arguments)
+    Worker::start(&context.dir, name, &cluster.endpoints(), arguments.split(' '))
 }
 
 async fn pairs(context: &Context, cluster: &Cluster) -> Result<Duration, Failed> {

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::queues_empty;
+use crate::cluster::LOCK_NOTIFICATIONS;
 use crate::http::session_id;
 use crate::proofs::prelude::*;
 
@@ -19,7 +20,6 @@ const WAIT: Duration = Duration::from_secs(240);
 const SESSION_MS: u32 = 120_000;
 /// Until the queue is empty once the last waiter has released.
 const EMPTY_WITHIN: Duration = Duration::from_secs(10);
-const NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
 
 struct Waiter {
     api: Api,
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 
 async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> ProofResult {
     let mut queue = Queue::fill(context, cluster, "herd").await?;
-    let before = cluster.counter(NOTIFICATIONS).await?;
+    let before = cluster.counter(LOCK_NOTIFICATIONS).await?;
     context.log.say("releasing one after the other");
     let begun = Instant::now();
     queue.release_holder().await?;
@@ -62,7 +62,7 @@ async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> ProofResu
         handoffs.extend(granted.after_release);
     }
     let took = begun.elapsed();
-    let woken = cluster.counter(NOTIFICATIONS).await? - before;
+    let woken = cluster.counter(LOCK_NOTIFICATIONS).await? - before;
     queues_empty(cluster, &[queue.lock], EMPTY_WITHIN).await?;
     // The holder before them and each of them but the last released to somebody.
     if woken != WAITERS as f64 {
@@ -81,13 +81,13 @@ async fn some_die(context: &Context, cluster: &Cluster) -> ProofResult {
     order.shuffle(&mut context.random(2));
     let (quiet, rest) = order.split_at(DYING / 2);
     let amid = DYING - quiet.len();
-    let before = cluster.counter(NOTIFICATIONS).await?;
+    let before = cluster.counter(LOCK_NOTIFICATIONS).await?;
     context.log.say(format!("{} waiters die while the holder holds", quiet.len()));
     for waiter in quiet {
         queue.die(*waiter).await?;
     }
     queue.wait_for_waiting(cluster, (WAITERS - quiet.len()) as u64).await?;
-    let woken_quiet = cluster.counter(NOTIFICATIONS).await? - before;
+    let woken_quiet = cluster.counter(LOCK_NOTIFICATIONS).await? - before;
     if woken_quiet > quiet.len() as f64 {
         return broken(format!("{woken_quiet} notifications for {} deaths in the queue", quiet.len()));
     }
@@ -114,7 +114,7 @@ async fn some_die(context: &Context, cluster: &Cluster) -> ProofResult {
     }
     queue.closed().await?;
     queues_empty(cluster, &[queue.lock], EMPTY_WITHIN).await?;
-    let woken = cluster.counter(NOTIFICATIONS).await? - before;
+    let woken = cluster.counter(LOCK_NOTIFICATIONS).await? - before;
     let (releases, deaths) = (granted + 1, queue.dead.len());
     if woken > (releases + deaths) as f64 {
         return broken(format!("{woken} notifications for {releases} releases and {deaths} deaths"));

@@ -8,7 +8,6 @@
 use rand::seq::IndexedRandom as _;
 
 use super::scenario::hand_over::{HandOverOptions, PATIENCE, lost, told_first};
-use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, LinkFault};
 use crate::proofs::prelude::*;
 
@@ -22,9 +21,7 @@ const LATE: Duration = Duration::from_millis(7_500);
 const ACKNOWLEDGED: usize = 2;
 
 pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
-    let net = Arc::new(ProxyNet::start(3).await?);
-    let options = Options { nodes: 3, net: Some(net), ..Options::default() };
-    let cluster = Cluster::start(&context.binary, &context.dir, options).await?;
+    let cluster = Cluster::start(&context.binary, &context.dir, Options::behind_proxies(3).await?).await?;
     let mut random = context.random(1);
     let mut leads = Vec::new();
     for round in 1..=rounds {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use lockkeeper_api::cluster::{Role, Status};
 
 use super::lock_cycles::{CycleWork, LockCycles};
+use crate::cluster::agree;
 use crate::http::new_client;
 use crate::proofs::prelude::*;
 use page::{Page, RunningBlock};
@@ -125,18 +126,10 @@ impl<'a> Growth<'a> {
     /// Ends the load, and waits until all voters have the same contents.
     async fn end(self) -> Result<(CycleWork, Vec<u64>), Failed> {
         let voters = voters(&self.status_of_leader().await?);
-        let apis = self.apis(&voters);
+        let nodes: Vec<(u64, Api)> = voters.iter().copied().zip(self.apis(&voters)).collect();
         let work = self.load.end().await;
-        let wait = Polling::within(AGREE_WITHIN).every(POLL);
-        loop {
-            let asked = apis.iter().map(|api| api.status(true));
-            let answers = futures::future::join_all(asked).await;
-            let states: Vec<_> = answers.into_iter().flatten().filter_map(|answer| answer.value.state).collect();
-            if states.len() == voters.len() && states.iter().all(|state| *state == states[0]) {
-                return Ok((work, voters));
-            }
-            wait.or_broken(|| format!("the voters {voters:?} do not come to one state: {states:?}")).await?;
-        }
+        agree(&nodes, AGREE_WITHIN).await?;
+        Ok((work, voters))
     }
 }
 

@@ -10,7 +10,6 @@ use uuid::Uuid;
 use super::acknowledged;
 use super::scenario::hand_over::{HandOverOptions, lost, told_first};
 use crate::net::LinkFault;
-use crate::net::proxy_net::ProxyNet;
 use crate::proofs::prelude::*;
 
 /// Longer than the holder's session and an election together.
@@ -32,9 +31,7 @@ struct Attempt {
 type Attempts = Arc<Mutex<Vec<Attempt>>>;
 
 pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
-    let net = Arc::new(ProxyNet::start(3).await?);
-    let options = Options { nodes: 3, net: Some(net), ..Options::default() };
-    let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::behind_proxies(3).await?).await?;
     cluster.make_node("/minority").await?;
     let (mut attempts, mut leads, mut resumed) = (0, Vec::new(), Vec::new());
     for round in 1..=rounds {

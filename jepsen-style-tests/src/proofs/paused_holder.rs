@@ -10,6 +10,7 @@
 use crate::judge::Due;
 use crate::judge::pauses::{ExpectedProtection, PauseTrial, shows};
 use crate::postgres::{self, Postgres};
+use crate::process::state_of;
 use crate::proofs::prelude::*;
 use crate::store::Store;
 use crate::workers::Worker;
@@ -20,6 +21,8 @@ const TTL_MS: u64 = 2_000;
 const RIVAL_TTL_MS: u64 = 10_000;
 const RIVAL_TIMES: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Until the kernel says that the holder is stopped.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
 /// How much later than its session's end the lock may go to the other, not counting while the disk is busy.
 const GRACE_MS: u64 = 2_000;
 
@@ -131,7 +134,10 @@ async fn one_pause(
     let mut holder = start("holder", TTL_MS, way.holder[(round as usize + 1) % 2], &[])?;
     let read = |record: &Record| matches!(record.what, WorkerEvent::Read { .. }).then_some(());
     holder.told("its grant and its reading", PATIENCE, read).await?;
-    is_stopped(&holder).await?;
+    let wait = Polling::within(STOPS_WITHIN).every(Duration::from_millis(2));
+    while state_of(holder.pid()) != Some('T') {
+        wait.or_cannot_run(|| "the holder did not stop").await?;
+    }
     let paused_us = boot_us();
 
     let mut rival = start("rival", RIVAL_TTL_MS, way.rival, &["--times".into(), RIVAL_TIMES.to_string()])?;
@@ -172,21 +178,4 @@ async fn one_pause(
         (continued_us - paused_us) / 1_000
     ));
     Ok((pause, busy))
-}
-
-/// Waits until the kernel says that the process is stopped.
-async fn is_stopped(worker: &Worker) -> Result<(), Failed> {
-    let stat = format!("/proc/{}/stat", worker.pid());
-    let begun = boot_us();
-    loop {
-        let text = std::fs::read_to_string(&stat)?;
-        // The state follows the program's name, which is in parentheses.
-        if text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')) {
-            return Ok(());
-        }
-        if boot_us() - begun > 10_000_000 {
-            return cannot_run("the holder did not stop");
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }

@@ -10,7 +10,6 @@
 use super::TTL_MS;
 use super::failover::{self, LeaderFault};
 use super::scenario::hand_over::{HandOver, HandOverOptions, PATIENCE};
-use crate::net::proxy_net::ProxyNet;
 use crate::proofs::prelude::*;
 
 /// For faults that are taken off again: longer than an election.
@@ -40,8 +39,7 @@ pub(super) async fn run(context: &Context, rounds: u32) -> ProofResult {
         figures.extend(tell(context, &format!("{what}, from its session's end"), &from_end));
     }
     drop(cluster);
-    let net = Arc::new(ProxyNet::start(3).await?);
-    let options = Options { net: Some(net), ..Options::default() };
+    let options = Options::behind_proxies(3).await?;
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("proxied"), options).await?;
     leaders(context, &mut cluster, &[LeaderFault::CutOff(LASTING)], rounds, &mut random, &mut figures).await?;
     Ok(figures.join("; "))

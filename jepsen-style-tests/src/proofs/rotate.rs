@@ -14,7 +14,6 @@ mod judge;
 use std::io;
 
 use crate::http::{client_builder, metric_sum};
-use crate::net::proxy_net::ProxyNet;
 use crate::net::{Endpoint, LinkFault};
 use crate::proofs::prelude::*;
 use authorities::{Authorities, Issuer, TlsState, Trust};
@@ -81,10 +80,9 @@ impl Rotation {
     async fn start(context: &Context) -> Result<Self, Failed> {
         let authorities = Authorities::make(&context.binary, &context.dir).await?;
         let options = Options {
-            net: Some(Arc::new(ProxyNet::start(3).await?)),
             environment: Authorities::environment(),
             tls_client: Some(client(&authorities, TlsState::BEFORE)?),
-            ..Options::default()
+            ..Options::behind_proxies(3).await?
         };
         let cluster = Cluster::start(&context.binary, &context.dir, options).await?;
         let untold = context.random(1).random_range(1..=3);

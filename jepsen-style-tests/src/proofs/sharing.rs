@@ -33,8 +33,7 @@ pub(super) async fn run(context: &Context, leg: Duration) -> ProofResult {
 /// What the tasks told of their legs, with nobody beside them.
 async fn alone(context: &Context, cluster: &Cluster, leg: Duration) -> Result<Vec<Record>, Failed> {
     let words = rows::SHARE.words("sharing-alone", LEGS, leg);
-    let arguments: Vec<String> = words.split(' ').map(str::to_owned).collect();
-    let mut worker = Worker::start(&context.dir, "alone", &cluster.endpoints(), &arguments)?;
+    let mut worker = Worker::start(&context.dir, "alone", &cluster.endpoints(), words.split(' '))?;
     worker.idle(leg * LEGS + PATIENCE).await?;
     let told = worker.finish(PATIENCE).await?;
     let failed = told.iter().find_map(|record| match &record.what {

@@ -88,7 +88,7 @@ async fn traced_run(context: &Context, name: &str, seconds: u64, flush_only: boo
 
 /// The tracer ends a little after the process that it traces.
 async fn finished_trace(file: &Path) -> Result<Vec<u8>, Failed> {
-    let (begun, mut size) = (Instant::now(), None);
+    let (wait, mut size) = (Polling::within(Duration::from_secs(60)).every(Duration::from_millis(50)), None);
     loop {
         let now = std::fs::metadata(file)?.len();
         let bytes = if size == Some(now) { std::fs::read(file)? } else { Vec::new() };
@@ -96,11 +96,8 @@ async fn finished_trace(file: &Path) -> Result<Vec<u8>, Failed> {
         if last.ends_with(b"+++") {
             return Ok(bytes);
         }
-        if begun.elapsed() > Duration::from_secs(60) {
-            return cannot_run(format!("the trace {} does not come to an end", file.display()));
-        }
         size = Some(now);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        wait.or_cannot_run(|| format!("the trace {} does not come to an end", file.display())).await?;
     }
 }
 

@@ -147,10 +147,6 @@ impl TenantTrial {
         })
     }
 
-    fn times(&self) -> f64 {
-        self.during.p99.as_secs_f64() / self.before.p99.as_secs_f64().max(f64::MIN_POSITIVE)
-    }
-
     fn is_undisturbed(&self) -> bool {
         self.during.p99 <= self.before.p99.mul_f64(MOST_TIMES)
     }
@@ -175,7 +171,7 @@ impl std::fmt::Display for TenantTrial {
             self.class.name(),
             millis(self.before.p99),
             millis(self.during.p99),
-            self.times(),
+            self.during.times(&self.before),
             self.carried_out,
             self.refused
         )

@@ -13,6 +13,7 @@ use crate::check::Check;
 use crate::history::FaultRecord;
 use crate::history::ops::{self, QueueView};
 use crate::history::{Completion, History};
+use crate::stats::nearest_rank;
 
 /// How long after a fault was taken off somebody must have been granted something.
 const AGAIN_WITHIN_US: u64 = 15_000_000;
@@ -112,7 +113,7 @@ pub fn handed_over(
         }
     }
     took.sort_unstable_by_key(|(us, _)| *us);
-    let at = |share: usize| took.get(took.len().saturating_sub(1) * share / 100).map_or(0, |(us, _)| us / 1_000);
+    let at = |percent| nearest_rank(&took, percent).map_or(0, |(us, _)| us / 1_000);
     let detail =
         format!("{} hand-overs while all was well, ms: p50 {}, p99 {}, max {}", took.len(), at(50), at(99), at(100));
     match took.last() {

@@ -5,6 +5,7 @@
 use lockkeeper_client::recipes::{EndedTick, Overlap, Tick, TickOutcome};
 
 use super::fleet::{Run, TTL_MS, TickHistory};
+use crate::stats::nearest_rank;
 
 /// How far the replicated clock may be ahead of the machine's: it is never put forward while the cluster runs.
 const AHEAD_MS: u64 = 100;
@@ -56,8 +57,7 @@ impl CronTally {
     pub(super) fn lateness_ms(&self, percent: usize) -> u64 {
         let mut sorted = self.late_ms.clone();
         sorted.sort_unstable();
-        let at = (sorted.len().saturating_sub(1) * percent).div_ceil(100);
-        sorted.get(at).copied().unwrap_or_default()
+        nearest_rank(&sorted, percent).unwrap_or_default()
     }
 }
 

@@ -136,9 +136,8 @@ impl<'a> Stage<'a> {
         let seed = self.context.seed.wrapping_add(u64::from(number) * 1_000);
         let words = self.scenario.words(number, crew, left, &self.context.dir, seed);
         let arguments = format!("--ttl-ms {} --label {name}-{number} {words}", crew.ttl.as_millis());
-        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
         let endpoints = self.cluster.endpoints();
-        let worker = Worker::start(&self.context.dir, &format!("{name}-{number}"), &endpoints, &arguments)?;
+        let worker = Worker::start(&self.context.dir, &format!("{name}-{number}"), &endpoints, arguments.split(' '))?;
         self.crews.push((crew, worker));
         Ok(())
     }

@@ -41,8 +41,7 @@ impl HandOverOptions<'_> {
         let lock = format!("{family}/{name}");
         let start = |role: &str, ttl_ms: u64, endpoints: &[String], words: &str| {
             let arguments = format!("--ttl-ms {ttl_ms} --label {role}-{name} hold --lock {lock}{words}");
-            let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-            Worker::start(&context.dir, &format!("{role}-{name}"), endpoints, &arguments)
+            Worker::start(&context.dir, &format!("{role}-{name}"), endpoints, arguments.split(' '))
         };
         let (here, elsewhere) = self.endpoints(cluster);
         let mut holder = start("holder", self.ttl_ms, &here, self.words)?;
