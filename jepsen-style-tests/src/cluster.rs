@@ -362,15 +362,8 @@ impl Cluster {
 
     /// The leader among these nodes, by the nodes' own word: the one in the highest term.
     pub async fn leader_among(&self, among: &[u64], within: Duration) -> Result<(u64, u64), Failed> {
-        let wait = Polling::within(within);
-        loop {
-            let asked = among.iter().map(|id| async move { self.nodes[id].api.status(false).await });
-            let answers = futures::future::join_all(asked).await.into_iter().flatten().map(|answer| answer.value);
-            if let Some(status) = answers.filter(|status| status.leading).max_by_key(|status| status.term) {
-                return Ok((status.node_id, status.term));
-            }
-            wait.or_broken(|| format!("no leader among {among:?} within {within:?}")).await?;
-        }
+        let nodes: Vec<(u64, Api)> = self.apis().into_iter().filter(|(id, _)| among.contains(id)).collect();
+        leading(&nodes, within).await.map(|status| (status.node_id, status.term))
     }
 
     /// The leader and its term.
@@ -432,6 +425,23 @@ impl Cluster {
     /// The small disk of a node, where it has one.
     pub fn disk(&self, id: u64) -> Option<&SmallDisk> {
         self.nodes.get(&id)?.disk.as_ref()
+    }
+}
+
+/// What the leader among these nodes says of itself, once one does.
+pub async fn leading(nodes: &[(u64, Api)], within: Duration) -> Result<Status, Failed> {
+    let wait = Polling::within(within);
+    loop {
+        let asked = nodes.iter().map(|(_, api)| api.status(false));
+        let answers = futures::future::join_all(asked).await.into_iter().flatten().map(|answer| answer.value);
+        if let Some(status) = answers.filter(|status| status.leading).max_by_key(|status| status.term) {
+            return Ok(status);
+        }
+        wait.or_broken(|| {
+            let ids: Vec<u64> = nodes.iter().map(|(id, _)| *id).collect();
+            format!("no leader among {ids:?} within {within:?}")
+        })
+        .await?;
     }
 }
 

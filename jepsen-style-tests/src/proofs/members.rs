@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use lockkeeper_api::cluster::{Role, Status};
 
 use super::lock_cycles::{CycleWork, LockCycles};
-use crate::cluster::agree;
+use crate::cluster::{agree, leading};
 use crate::http::new_client;
 use crate::proofs::prelude::*;
 use page::{Page, RunningBlock};
@@ -26,9 +26,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let begun = Instant::now();
     growth.step("### From one node to three", &[2, 3]).await?;
     growth.step("### From three to five", &[4, 5]).await?;
-    growth.load.use_nodes(growth.apis(&[1, 2, 3])).await;
+    growth.use_nodes(&[1, 2, 3]).await;
     growth.step("### From five to three", &[]).await?;
-    growth.load.use_nodes(growth.apis(&[1, 2])).await;
+    growth.use_nodes(&[1, 2]).await;
     growth.lose_disk(3).await?;
     growth.step("### Replace a node", &[6]).await?;
     let took = begun.elapsed();
@@ -67,8 +67,13 @@ impl<'a> Growth<'a> {
         Ok(Self { context, page, directory, cluster, blocks: Vec::new(), nodes: vec![1], load })
     }
 
-    fn apis(&self, nodes: &[u64]) -> Vec<Api> {
-        nodes.iter().filter_map(|node| self.api(*node).ok()).collect()
+    fn apis(&self, nodes: &[u64]) -> Vec<(u64, Api)> {
+        nodes.iter().filter_map(|node| Some((*node, self.api(*node).ok()?))).collect()
+    }
+
+    /// Lets the load use these.
+    async fn use_nodes(&self, nodes: &[u64]) {
+        self.load.use_nodes(self.apis(nodes).into_iter().map(|(_, api)| api).collect()).await;
     }
 
     fn api(&self, node: u64) -> Result<Api, Failed> {
@@ -88,7 +93,7 @@ impl<'a> Growth<'a> {
         let leader = self.status_of_leader().await?;
         let voters = voters(&leader);
         self.nodes.retain(|node| voters.contains(node));
-        self.load.use_nodes(self.apis(&voters)).await;
+        self.use_nodes(&voters).await;
         self.context.log.say(format!("the voters are {voters:?}"));
         // Those that were removed are stopped, as the page says.
         self.blocks.iter_mut().for_each(|block| block.stop_all_but(&voters));
@@ -110,23 +115,13 @@ impl<'a> Growth<'a> {
     }
 
     async fn status_of_leader(&self) -> Result<Status, Failed> {
-        let wait = Polling::within(DONE_WITHIN).every(POLL);
-        loop {
-            for api in self.apis(&self.nodes) {
-                if let Ok(status) = api.status(false).await
-                    && status.value.leading
-                {
-                    return Ok(status.value);
-                }
-            }
-            wait.or_broken(|| "no node leads").await?;
-        }
+        leading(&self.apis(&self.nodes), DONE_WITHIN).await
     }
 
     /// Ends the load, and waits until all voters have the same contents.
     async fn end(self) -> Result<(CycleWork, Vec<u64>), Failed> {
         let voters = voters(&self.status_of_leader().await?);
-        let nodes: Vec<(u64, Api)> = voters.iter().copied().zip(self.apis(&voters)).collect();
+        let nodes = self.apis(&voters);
         let work = self.load.end().await;
         agree(&nodes, AGREE_WITHIN).await?;
         Ok((work, voters))

@@ -51,7 +51,7 @@ mod zookeeper_client;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -60,7 +60,8 @@ use self::InGate::{Alone, Beside, Never, Released};
 use self::scenario::rows::{self, LockProof};
 use crate::cluster::Cluster;
 use crate::log::RunLog;
-use crate::verdict::{Failed, ProofResult, broken};
+use crate::polling::Polling;
+use crate::verdict::{Failed, ProofResult};
 
 /// What a proof is given.
 pub struct Context {
@@ -204,24 +205,24 @@ fn seconds(count: u64) -> Duration {
 /// Waits until nobody holds these locks or waits for them, for as long as the sessions of killed clients may take to
 /// end. A request that is still there then was left behind. Returns how long it took.
 async fn queues_empty<S: AsRef<str>>(cluster: &Cluster, locks: &[S], within: Duration) -> Result<Duration, Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(within);
     for lock in locks {
         loop {
             match cluster.api(1).lock(lock.as_ref()).await {
                 Ok(view) if view.value.holders.is_empty() && view.value.waiting == 0 => break,
                 // The directory of a lock that nobody wants is reaped.
                 Err(failure) if failure.code().is_some() => break,
-                other if begun.elapsed() > within => {
-                    return broken(format!(
-                        "orphans stand in the queue of {} {within:?} after the last wait ended: {other:?}",
-                        lock.as_ref()
-                    ));
+                other => {
+                    let lock = lock.as_ref();
+                    let left = || {
+                        format!("orphans stand in the queue of {lock} {within:?} after the last wait ended: {other:?}")
+                    };
+                    wait.or_broken(left).await?;
                 }
-                _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
     }
-    Ok(begun.elapsed())
+    Ok(wait.elapsed())
 }
 
 /// Builds a table of proofs that are modules.

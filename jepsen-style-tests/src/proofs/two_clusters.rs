@@ -11,7 +11,7 @@ use std::process::Output;
 use lockkeeper_client::api::Code;
 use lockkeeper_client::{Client, Error, Options as ClientOptions, PreferredNode, Session, SessionOptions};
 use tokio::process::Command;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::restore::{alone, text};
 use crate::process::run_command;
@@ -77,7 +77,7 @@ pub(super) async fn run(context: &Context) -> ProofResult {
 
 /// Name and uid that these members give, once they do.
 async fn identity(cluster: &Cluster, members: &[u64]) -> Result<String, Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(WITHIN).every(POLL);
     loop {
         let statuses = cluster.statuses(false).await;
         let of_members = statuses.iter().filter(|status| members.contains(&status.node_id));
@@ -87,8 +87,7 @@ async fn identity(cluster: &Cluster, members: &[u64]) -> Result<String, Failed> 
         match names.as_slice() {
             [name] if known.len() == members.len() => return Ok(name.clone()),
             [_, _, ..] => return broken(format!("members {members:?} of one cluster name several: {names:?}")),
-            _ if begun.elapsed() > WITHIN => return broken(format!("members {members:?} have no uid: {names:?}")),
-            _ => sleep(POLL).await,
+            _ => wait.or_broken(|| format!("members {members:?} have no uid: {names:?}")).await?,
         }
     }
 }
@@ -204,15 +203,18 @@ fn client(endpoints: &[String], options: ClientOptions) -> Result<Client, Failed
 
 /// The old cluster is gone: nothing of the new one is taken for its answer.
 async fn is_told(context: &Context, session: Session, clusters: [&str; 2]) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(WITHIN).every(POLL);
     loop {
         match session.client().session(session.id()).await {
             Err(error) if error.code() == Some(Code::OtherCluster) => break,
             Ok(_) => return broken("the new cluster answers for a session of the old one"),
-            Err(error) if error.code().is_some() || begun.elapsed() > WITHIN => {
-                return broken(format!("a session of before is not told of the other cluster: {error}"));
+            Err(error) => {
+                let what = format!("a session of before is not told of the other cluster: {error}");
+                match error.code() {
+                    Some(_) => return broken(what),
+                    None => wait.or_broken(|| what).await?,
+                }
             }
-            Err(_) => sleep(POLL).await,
         }
     }
     if let Ok(guard) = session.lock("another").lock().await {

@@ -59,16 +59,14 @@ pub(crate) async fn the_example_runs(engine: &str, addresses: &[String], fenced:
     assert!(if fenced { tokens[0] < tokens[1] && tokens[0].is_some() } else { tokens == [None, None] }, "{tokens:?}");
 }
 
-fn directory() -> TempDir {
-    tempfile::Builder::new().prefix("lockkeeper-engines-").tempdir().unwrap()
+/// For servers that are installed; otherwise the test is skipped.
+fn directory(packages: &str, installed: fn() -> bool) -> Option<TempDir> {
+    has(packages, installed).then(|| tempfile::Builder::new().prefix("lockkeeper-engines-").tempdir().unwrap())
 }
 
 #[tokio::test]
 async fn redis_keeps_the_contract() {
-    if !has(redis::PACKAGES, redis::installed) {
-        return;
-    }
-    let dir = directory();
+    let Some(dir) = directory(redis::PACKAGES, redis::installed) else { return };
     let server = RedisServers(vec![Redis::start(dir.path(), "redis").await.unwrap()]);
     the_example_runs("redis", &[server.0[0].url()], false).await;
     keeps_the_contract(&server).await;
@@ -76,10 +74,7 @@ async fn redis_keeps_the_contract() {
 
 #[tokio::test]
 async fn redis_loses_locks_with_its_data_and_at_a_failover() {
-    if !has(redis::PACKAGES, redis::installed) {
-        return;
-    }
-    let dir = directory();
+    let Some(dir) = directory(redis::PACKAGES, redis::installed) else { return };
     let mut primary = Redis::start(dir.path(), "primary").await.unwrap();
     let replica = Redis::start(dir.path(), "replica").await.unwrap();
     let engine = |servers: [&Redis; 2]| {
@@ -128,10 +123,7 @@ async fn redis_loses_locks_with_its_data_and_at_a_failover() {
 
 #[tokio::test]
 async fn redis_out_of_reach_is_an_error_of_its_class() {
-    if !has(redis::PACKAGES, redis::installed) {
-        return;
-    }
-    let dir = directory();
+    let Some(dir) = directory(redis::PACKAGES, redis::installed) else { return };
     let mut server = Redis::start(dir.path(), "redis").await.unwrap();
     let options = RedisOptions { response_timeout: Duration::from_millis(300), ..RedisOptions::default() };
     let engine = Arc::new(RedisEngine::new([server.url()], options).unwrap());
@@ -187,20 +179,15 @@ async fn five_redis(dir: &TempDir) -> RedlockServers {
 
 #[tokio::test]
 async fn redlock_keeps_the_contract() {
-    if !has(redis::PACKAGES, redis::installed) {
-        return;
-    }
-    let five = five_redis(&directory()).await;
+    let Some(dir) = directory(redis::PACKAGES, redis::installed) else { return };
+    let five = five_redis(&dir).await;
     the_example_runs("redlock", &five.0.iter().map(Redis::url).collect::<Vec<_>>(), false).await;
     keeps_the_contract(&five).await;
 }
 
 #[tokio::test]
 async fn redlock_needs_a_majority_with_its_data() {
-    if !has(redis::PACKAGES, redis::installed) {
-        return;
-    }
-    let dir = directory();
+    let Some(dir) = directory(redis::PACKAGES, redis::installed) else { return };
     let mut five = five_redis(&dir).await;
     let (first, second) = (five.engine(), five.engine());
     five.0[0].kill();
@@ -225,10 +212,7 @@ async fn redlock_needs_a_majority_with_its_data() {
 
 #[tokio::test]
 async fn zookeeper_keeps_the_contract() {
-    if !has(zookeeper::PACKAGES, zookeeper::installed) {
-        return;
-    }
-    let dir = directory();
+    let Some(dir) = directory(zookeeper::PACKAGES, zookeeper::installed) else { return };
     let servers = ZooKeeper::start(dir.path(), 1, Duration::from_millis(200)).await.unwrap();
     let server = ZooKeeperServers { servers, minimum_lease: Duration::from_millis(500) };
     keeps_the_contract(&server).await;

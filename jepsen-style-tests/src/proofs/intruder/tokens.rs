@@ -115,16 +115,16 @@ impl IssuedTokens {
 
 /// Waits until a token does not count any more.
 async fn until_expired(api: &Api) -> Result<(), Failed> {
-    let begun = Instant::now();
+    let wait = Polling::within(EXPIRES_WITHIN).every(Duration::from_millis(200));
     loop {
         let opened = api.open_session(SESSION_TIMEOUT_MS, "expiring").await;
         match opened {
             Err(failure) if failure.code() == Some(lockkeeper_api::Code::Unauthenticated) => return Ok(()),
-            other if begun.elapsed() > EXPIRES_WITHIN => {
-                return broken(format!("a token for a second still counts after {EXPIRES_WITHIN:?}: {other:?}"));
-            }
             // A credential of its own, which nobody uses. The session ends with the token.
-            _ => tokio::time::sleep(Duration::from_millis(200)).await,
+            other => {
+                wait.or_broken(|| format!("a token for a second still counts after {EXPIRES_WITHIN:?}: {other:?}"))
+                    .await?;
+            }
         }
     }
 }
