@@ -35,6 +35,13 @@ pub fn nearest_rank<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
 }
 
+/// The times between moments that follow each other, from one moment to another. What lies outside counts at the end.
+pub fn gaps<T: Copy + Ord>(moments: impl IntoIterator<Item = T>, from: T, to: T) -> Vec<(T, T)> {
+    let mut all: Vec<T> = moments.into_iter().map(|at| at.clamp(from, to)).chain([from, to]).collect();
+    all.sort_unstable();
+    all.windows(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "median {} p99 {} max {}", millis(self.median), millis(self.p99), millis(self.max))

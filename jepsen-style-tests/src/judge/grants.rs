@@ -7,6 +7,7 @@ use lockkeeper_checkers::lives::Life;
 use lockkeeper_checkers::places::Places;
 
 use crate::record::{Record, WorkerEvent};
+use crate::stats::gaps;
 
 /// One grant, as its client told it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,10 +178,7 @@ pub fn longest_standstill_us(grants: &[Grant], from_us: u64, to_us: u64) -> u64 
 
 /// The times in `[from, to]` from one grant to the next.
 pub fn standstills(grants: &[Grant], from_us: u64, to_us: u64) -> Vec<(u64, u64)> {
-    let mut stamps: Vec<u64> = grants.iter().map(|grant| grant.granted_us.clamp(from_us, to_us)).collect();
-    stamps.extend([from_us, to_us]);
-    stamps.sort_unstable();
-    stamps.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    gaps(grants.iter().map(|grant| grant.granted_us), from_us, to_us)
 }
 
 #[cfg(test)]

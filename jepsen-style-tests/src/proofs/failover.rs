@@ -10,6 +10,7 @@ use super::lock_cycles::LockCycles;
 use super::writers::{Writers, Writing};
 use crate::net::LinkFault;
 use crate::proofs::prelude::*;
+use crate::stats::gaps;
 
 const LOCKERS_PER_NODE: usize = 4;
 const PAUSED_FOR: Duration = Duration::from_secs(5);
@@ -201,10 +202,9 @@ async fn one_round(
 
 /// The longest time from `struck` on without a grant.
 fn longest_gap(struck: Instant, grants: &[Instant]) -> Duration {
-    let mut after: Vec<Instant> = grants.iter().copied().filter(|at| *at >= struck).collect();
-    after.push(struck);
-    after.sort_unstable();
-    after.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+    let last = grants.iter().copied().fold(struck, Instant::max);
+    let gaps = gaps(grants.iter().copied(), struck, last);
+    gaps.into_iter().map(|(from, to)| to - from).max().unwrap_or_default()
 }
 
 /// Nothing happens to the cluster, and nothing may happen in it.

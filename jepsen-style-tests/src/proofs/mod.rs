@@ -1,4 +1,4 @@
-//! The proofs: one module each, and the tables of them, or a row of [`scenario`]. Each runs real processes, is bounded
+//! The proofs: one module each, and the tables of them, or a row of `scenario`. Each runs real processes, is bounded
 //! in time, and ends in a [`ProofResult`]. [`command`] is the program.
 
 mod access;
