@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Args, Parser};
 
 use super::{Context, Proof, ServerBuild, all, greedy};
 use crate::log::RunLog;
@@ -29,12 +29,34 @@ struct ProveArguments {
     /// scripts/prove.
     #[arg(long, hide = true)]
     needs: bool,
-    /// Rounds, for proofs that have them.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    rounds: Option<u32>,
+    #[command(flatten)]
+    options: ProofOptions,
     /// Where all chance comes from; drawn and printed where it is left out.
     #[arg(long)]
     seed: Option<u64>,
+    /// What this process is to do for `greedy`, which starts it.
+    #[arg(long, hide = true)]
+    be_greedy: Option<String>,
+    /// Keep data and logs even if the promise holds.
+    #[arg(long)]
+    keep: bool,
+    /// Where data and logs go; must be on a real disk for `synced`. A directory of the proof's own is made in it.
+    #[arg(long, default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// The server's binary; the one beside this program where it is left out.
+    #[arg(long, env = "LOCKKEEPER_BIN")]
+    binary: Option<PathBuf>,
+    /// The server's binary of the release before, for `rolling-upgrade`.
+    #[arg(long, env = "LOCKKEEPER_PREVIOUS_BIN")]
+    previous: Option<PathBuf>,
+}
+
+/// What somebody may choose of a proof, where it has that.
+#[derive(Args, Clone)]
+pub struct ProofOptions {
+    /// Rounds, for proofs that have them.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rounds: Option<u32>,
     /// Seconds of the main phase, for proofs that have one.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400), group = "length")]
     seconds: Option<u64>,
@@ -46,29 +68,21 @@ struct ProveArguments {
     hours: Option<u64>,
     /// Seconds of each of the two calm phases of `failover` (0 leaves them out).
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    calm_seconds: Option<u64>,
+    pub calm_seconds: Option<u64>,
     /// Only these classes of `greedy`, or engines of `engines`, one or several separated by commas; all where it is
     /// left out.
     #[arg(long, value_delimiter = ',')]
-    only: Vec<String>,
-    /// What this process is to do for `greedy`, which starts it.
-    #[arg(long, hide = true)]
-    be_greedy: Option<String>,
-    /// Keep data and logs even if the promise holds.
-    #[arg(long)]
-    keep: bool,
-    /// Where data and logs go; must be on a real disk for `synced`. A directory of the proof's own is made in it.
-    #[arg(long, default_value_os_t = std::env::temp_dir())]
-    dir: PathBuf,
+    pub only: Vec<String>,
     /// Where the report of `soak` goes, in a directory of its own.
     #[arg(long, default_value = "target/soak")]
-    report: PathBuf,
-    /// The server's binary; the one beside this program where it is left out.
-    #[arg(long, env = "LOCKKEEPER_BIN")]
-    binary: Option<PathBuf>,
-    /// The server's binary of the release before, for `rolling-upgrade`.
-    #[arg(long, env = "LOCKKEEPER_PREVIOUS_BIN")]
-    previous: Option<PathBuf>,
+    pub report: PathBuf,
+}
+
+impl ProofOptions {
+    /// For how long the main phase goes on, where somebody chose.
+    pub(super) fn length_s(&self) -> Option<u64> {
+        self.seconds.or(self.minutes).or(self.hours)
+    }
 }
 
 /// The whole program.
@@ -122,11 +136,7 @@ fn prove(proof: &Proof, arguments: &ProveArguments) -> std::io::Result<ExitCode>
         dir: evidence.path().to_path_buf(),
         log: RunLog::begin(evidence.path())?,
         seed,
-        rounds: arguments.rounds,
-        seconds: arguments.seconds.or(arguments.minutes).or(arguments.hours),
-        calm_seconds: arguments.calm_seconds,
-        only: arguments.only.clone(),
-        report: arguments.report.clone(),
+        options: arguments.options.clone(),
     };
     context.log.say(format!("{}: {}", proof.name, proof.about));
     context.log.say(format!("seed {seed}, data and logs in {}", context.dir.display()));

@@ -37,7 +37,7 @@ struct EngineRow {
 }
 
 pub(super) async fn run(context: &Context, calm: Duration) -> ProofResult {
-    let (chosen, missing) = chosen(&context.only)?;
+    let (chosen, missing) = chosen(&context.options.only)?;
     for kind in &missing {
         context.log.say(format!("{}: its server is not installed: install {}", kind.name, kind.packages));
     }

@@ -54,7 +54,7 @@ pub(super) fn be_greedy(task: &str) -> std::process::ExitCode {
 
 /// Each class tries for so long.
 pub(super) async fn run(context: &Context, seconds: Duration) -> ProofResult {
-    let classes = chosen(&context.only)?;
+    let classes = chosen(&context.options.only)?;
     let mut cluster = start(context).await?;
     let (leader, _) = cluster.leader().await?;
     let pid = cluster.process(leader).map_or(0, |process| process.pid());

@@ -57,6 +57,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use self::InGate::{Alone, Beside, Never, Released};
+use self::command::ProofOptions;
 use self::scenario::rows::{self, LockProof};
 use crate::cluster::Cluster;
 use crate::log::RunLog;
@@ -75,16 +76,8 @@ pub struct Context {
     pub log: RunLog,
     /// Where all chance comes from.
     pub seed: u64,
-    /// Rounds, where the proof has them and somebody chose.
-    pub rounds: Option<u32>,
-    /// Seconds of the main phase, where the proof has one and somebody chose.
-    pub seconds: Option<u64>,
-    /// Seconds of each calm phase of `failover`, where somebody chose.
-    pub calm_seconds: Option<u64>,
-    /// Classes of `greedy`, or engines of `engines`; all where it is empty.
-    pub only: Vec<String>,
-    /// Where the report goes, of a proof that writes one.
-    pub report: PathBuf,
+    /// What somebody chose of it.
+    pub options: ProofOptions,
 }
 
 impl Context {
@@ -94,11 +87,11 @@ impl Context {
     }
 
     fn rounds_or(&self, usual: u32) -> u32 {
-        self.rounds.unwrap_or(usual)
+        self.options.rounds.unwrap_or(usual)
     }
 
     fn seconds_or(&self, usual: u64) -> u64 {
-        self.seconds.unwrap_or(usual)
+        self.options.length_s().unwrap_or(usual)
     }
 }
 
@@ -316,7 +309,7 @@ proofs! { BEFORE_ROWS of context =>
 proofs! { AFTER_ROWS of context =>
     "failover" needs Release, Alone("--rounds 3 --calm-seconds 20"),
     "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm";
-    n = (context.rounds_or(20), seconds(context.calm_seconds.unwrap_or(300))), minutes(3 + n.0 * 2) + 2 * n.1,
+    n = (context.rounds_or(20), seconds(context.options.calm_seconds.unwrap_or(300))), minutes(3 + n.0 * 2) + 2 * n.1,
     failover::run(context, n.0, n.1);
 
     "idle-restart" needs Release, Alone("--rounds 1"),

@@ -29,7 +29,7 @@ pub(super) struct SoakReport<'a> {
 impl SoakReport<'_> {
     /// Writes it into a directory of its own, and gives that.
     pub(super) fn write(&self, context: &Context) -> Result<PathBuf, Failed> {
-        let directory = context.report.join(format!("{}-soak", wall_ms()));
+        let directory = context.options.report.join(format!("{}-soak", wall_ms()));
         std::fs::create_dir_all(&directory)?;
         let write = |name: &str, text: &str| std::fs::write(directory.join(name), text);
         write("samples.csv", &self.samples_csv())?;
