@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::access::{Access, AccessChange, AccessChanged, Namespaces};
-use lockkeeper_api::cluster::{AddMember, Status, Transfer, Transferred};
-use lockkeeper_api::locks::{Acquire, Acquired, Lock, Released, Token, Verified};
-use lockkeeper_api::nodes::{Changed, Create, Node};
-use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
-use lockkeeper_api::{Code, Problem, REQUEST_ID_HEADER, SESSION_HEADER, ZXID_HEADER};
+use lockkeeper_api::call::ReadQuery;
+use lockkeeper_api::cluster::{AddMember, ClusterQuery, MemberQuery, Status, Transfer, Transferred};
+use lockkeeper_api::locks::{Acquire, Acquired, Lock, Release, Released, Token, Verified};
+use lockkeeper_api::nodes::{Changed, Create, Node, NodeQuery, Txn};
+use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions, SessionsQuery};
+use lockkeeper_api::{Call, Code, Level, Problem, REQUEST_ID_HEADER, SESSION_HEADER, ZXID_HEADER};
 use reqwest::Method;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use serde::Serialize;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
@@ -93,47 +93,18 @@ pub fn client_with_token(builder: reqwest::ClientBuilder, token: &str) -> std::i
     builder.default_headers(headers).build().map_err(std::io::Error::other)
 }
 
-struct HttpCall<'a> {
-    method: Method,
-    path: String,
-    session: Option<&'a str>,
-    request_id: Option<Uuid>,
-    within: Duration,
-}
-
-fn call(method: Method, path: String) -> HttpCall<'static> {
-    HttpCall { method, path, session: None, request_id: None, within: CALL_WITHIN }
-}
-
-/// A change that a caller may request more than once, at several nodes: the same session and the same request id make
-/// it one.
+/// A call, and how it is made. The same session and the same request id make it one, at however many nodes it is made.
 #[derive(Clone, Debug)]
-pub struct RepeatableChange<B> {
-    /// POST, PUT or DELETE.
-    pub method: Method,
-    /// Path and query.
-    pub target: String,
+pub struct HttpCall {
+    /// The call.
+    pub call: Call,
     /// The session's credential.
     pub credential: Option<String>,
     /// The request id.
     pub request_id: Option<Uuid>,
     /// How long to wait for the answer.
     pub within: Duration,
-    /// The body.
-    pub body: Option<B>,
 }
-
-impl<'a> HttpCall<'a> {
-    fn by(self, session: &'a str) -> Self {
-        Self { session: Some(session), ..self }
-    }
-
-    fn within(self, within: Duration) -> Self {
-        Self { within, ..self }
-    }
-}
-
-const NO_BODY: Option<&()> = None;
 
 impl Api {
     /// The API at `127.0.0.1:port`.
@@ -151,18 +122,6 @@ impl Api {
         Self { client, base: base.trim_end_matches('/').to_owned() }
     }
 
-    /// Requests a change once, at this node.
-    pub async fn change<B: Serialize, T: DeserializeOwned>(&self, change: &RepeatableChange<B>) -> Called<T> {
-        let call = HttpCall {
-            method: change.method.clone(),
-            path: change.target.clone(),
-            session: change.credential.as_deref(),
-            request_id: change.request_id,
-            within: change.within,
-        };
-        self.send(call, change.body.as_ref()).await
-    }
-
     /// Its base URL.
     pub fn base(&self) -> &str {
         &self.base
@@ -173,16 +132,19 @@ impl Api {
         &self.client
     }
 
-    async fn send<B: Serialize, T: DeserializeOwned>(&self, call: HttpCall<'_>, body: Option<&B>) -> Called<T> {
-        let mut request = self.client.request(call.method, format!("{}{}", self.base, call.path)).timeout(call.within);
-        if let Some(session) = call.session {
+    /// Makes a call once, at this node.
+    pub async fn send<T: DeserializeOwned>(&self, of: &HttpCall) -> Called<T> {
+        let method = Method::from_bytes(of.call.route().0.as_bytes()).map_err(|error| unsent(&error))?;
+        let url = format!("{}{}", self.base, of.call.target());
+        let mut request = self.client.request(method, url).timeout(of.within);
+        if let Some(session) = &of.credential {
             request = request.header(SESSION_HEADER, session);
         }
-        if let Some(id) = call.request_id {
+        if let Some(id) = of.request_id {
             request = request.header(REQUEST_ID_HEADER, id.to_string());
         }
-        if let Some(body) = body {
-            request = request.json(body);
+        if let Some(body) = of.call.body().map_err(|error| unsent(&error))? {
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
         let sent = Instant::now();
         let response = request.send().await.map_err(|error| not_answered(&error))?;
@@ -199,10 +161,23 @@ impl Api {
         Err(classify(status.as_u16(), &bytes))
     }
 
+    async fn ask<T: DeserializeOwned>(&self, call: Call) -> Called<T> {
+        self.ask_within(call, None, CALL_WITHIN).await
+    }
+
+    async fn ask_within<T: DeserializeOwned>(
+        &self,
+        call: Call,
+        credential: Option<&str>,
+        within: Duration,
+    ) -> Called<T> {
+        self.send(&HttpCall { call, credential: credential.map(str::to_owned), request_id: None, within }).await
+    }
+
     /// `GET /v1/cluster`.
     pub async fn status(&self, checksum: bool) -> Called<Status> {
-        self.send(call(Method::GET, format!("/v1/cluster?checksum={checksum}")).within(Duration::from_secs(5)), NO_BODY)
-            .await
+        let query = ClusterQuery { checksum: Some(checksum), ..ClusterQuery::default() };
+        self.ask_within(Call::GetCluster { query }, None, Duration::from_secs(5)).await
     }
 
     /// Whether `GET /readyz` says so.
@@ -220,7 +195,7 @@ impl Api {
 
     /// Has leadership handed to a node, or to the most advanced follower.
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Called<Transferred> {
-        self.send(call(Method::POST, "/v1/cluster/transfer".into()), Some(&Transfer { to })).await
+        self.ask(Call::TransferLeadership { body: Transfer { to } }).await
     }
 
     /// Adds a node as a learner.
@@ -233,62 +208,60 @@ impl Api {
             zookeeper_address: None,
             if_version: None,
         };
-        self.send(call(Method::POST, "/v1/cluster/members".into()).within(MEMBERS_WITHIN), Some(&body)).await
+        self.ask_within(Call::AddMember { body }, None, MEMBERS_WITHIN).await
     }
 
     /// Makes a learner a voter.
-    pub async fn promote_member(&self, node: u64) -> Called<serde_json::Value> {
-        let path = format!("/v1/cluster/members/{node}/promote");
-        self.send(call(Method::POST, path).within(MEMBERS_WITHIN), NO_BODY).await
+    pub async fn promote_member(&self, id: u64) -> Called<serde_json::Value> {
+        let query = MemberQuery::default();
+        self.ask_within(Call::PromoteMember { id, query }, None, MEMBERS_WITHIN).await
     }
 
     /// Removes a member.
-    pub async fn remove_member(&self, node: u64) -> Called<serde_json::Value> {
-        self.send(call(Method::DELETE, format!("/v1/cluster/members/{node}")).within(MEMBERS_WITHIN), NO_BODY).await
+    pub async fn remove_member(&self, id: u64) -> Called<serde_json::Value> {
+        self.ask_within(Call::RemoveMember { id, query: MemberQuery::default() }, None, MEMBERS_WITHIN).await
     }
 
     /// All of access control.
     pub async fn access(&self) -> Called<Access> {
-        self.send(call(Method::GET, "/v1/access".into()), NO_BODY).await
+        self.ask(Call::GetAccess { query: ReadQuery::default() }).await
     }
 
     /// Changes access control.
     pub async fn change_access(&self, change: &AccessChange) -> Called<AccessChanged> {
-        self.send(call(Method::POST, "/v1/access".into()), Some(change)).await
+        self.ask(Call::ChangeAccess { body: change.clone() }).await
     }
 
     /// The namespaces with limits.
     pub async fn namespaces(&self) -> Called<Namespaces> {
-        self.send(call(Method::GET, "/v1/namespaces".into()), NO_BODY).await
+        self.ask(Call::ListNamespaces { query: ReadQuery::default() }).await
     }
 
     /// Opens a session.
     pub async fn open_session(&self, timeout_ms: u32, label: &str) -> Called<SessionOpened> {
         let body = OpenSession { timeout_ms: Some(timeout_ms), label: Some(label.to_owned()) };
-        self.send(call(Method::POST, "/v1/sessions".into()), Some(&body)).await
+        self.ask(Call::OpenSession { body }).await
     }
 
     /// Keeps a session alive.
     pub async fn keepalive(&self, credential: &str, within: Duration) -> Called<KeptAlive> {
-        let id = session_id(credential);
-        self.send(call(Method::POST, format!("/v1/sessions/{id}/keepalive")).by(credential).within(within), NO_BODY)
-            .await
+        self.ask_within(Call::KeepSessionAlive { id: number(credential) }, Some(credential), within).await
     }
 
     /// Closes a session.
     pub async fn close_session(&self, credential: &str) -> Called<serde_json::Value> {
-        let id = session_id(credential);
-        self.send(call(Method::DELETE, format!("/v1/sessions/{id}")).by(credential), NO_BODY).await
+        self.ask_within(Call::CloseSession { id: number(credential) }, Some(credential), CALL_WITHIN).await
     }
 
     /// One session.
     pub async fn session(&self, id: u64) -> Called<Session> {
-        self.send(call(Method::GET, format!("/v1/sessions/{id}")), NO_BODY).await
+        self.ask(Call::GetSession { id, query: ReadQuery::default() }).await
     }
 
     /// A page of the open sessions.
     pub async fn sessions(&self, after: u64) -> Called<Sessions> {
-        self.send(call(Method::GET, format!("/v1/sessions?after={after}")), NO_BODY).await
+        let query = SessionsQuery { after: Some(after), ..SessionsQuery::default() };
+        self.ask(Call::ListSessions { query }).await
     }
 
     /// Asks for a lock.
@@ -304,23 +277,24 @@ impl Api {
         body: &Acquire,
         within: Duration,
     ) -> Called<Acquired> {
-        let call = call(Method::POST, format!("/v1/locks/{lock}/acquire")).within(within);
-        self.send(HttpCall { session: credential, ..call }, Some(body)).await
+        let call = Call::AcquireLock { name: lock.to_owned(), body: body.clone() };
+        self.ask_within(call, credential, within).await
     }
 
     /// Gives a lock back.
     pub async fn release(&self, credential: &str, lock: &str, token: u64) -> Called<Released> {
-        self.send(call(Method::POST, format!("/v1/locks/{lock}/release")).by(credential), Some(&Token { token })).await
+        let body = Release { token, ..Release::default() };
+        self.ask_within(Call::ReleaseLock { name: lock.to_owned(), body }, Some(credential), CALL_WITHIN).await
     }
 
     /// Whether a token still holds.
     pub async fn verify(&self, lock: &str, token: u64, within: Duration) -> Called<Verified> {
-        self.send(call(Method::POST, format!("/v1/locks/{lock}/verify")).within(within), Some(&Token { token })).await
+        self.ask_within(Call::VerifyLock { name: lock.to_owned(), body: Token { token } }, None, within).await
     }
 
     /// The holders and the waiters of a lock.
     pub async fn lock(&self, lock: &str) -> Called<Lock> {
-        self.send(call(Method::GET, format!("/v1/locks/{lock}")), NO_BODY).await
+        self.ask(Call::GetLock { name: lock.to_owned(), query: ReadQuery::default() }).await
     }
 
     /// Creates a node; `path` starts with a slash.
@@ -336,35 +310,38 @@ impl Api {
         credential: Option<&str>,
         within: Duration,
     ) -> Called<Changed> {
-        let call = call(Method::POST, format!("/v1/nodes{path}")).within(within);
-        self.send(HttpCall { session: credential, ..call }, Some(body)).await
+        self.ask_within(Call::CreateNode { path: below_root(path), body: body.clone() }, credential, within).await
     }
 
     /// Carries out a transaction.
     pub async fn transact(&self, credential: &str, body: &serde_json::Value) -> Called<serde_json::Value> {
-        self.send(call(Method::POST, "/v1/txn".into()).by(credential), Some(body)).await
+        let body: Txn = serde_json::from_value(body.clone()).map_err(|error| unsent(&error))?;
+        self.ask_within(Call::RunTransaction { body }, Some(credential), CALL_WITHIN).await
     }
 
     /// Reads a node, linearizable.
     pub async fn get(&self, path: &str, within: Duration) -> Called<Node> {
-        self.send(call(Method::GET, format!("/v1/nodes{path}")).within(within), NO_BODY).await
+        let call = Call::GetNode { path: below_root(path), query: NodeQuery::default() };
+        self.ask_within(call, None, within).await
     }
 
     /// Reads a node as this replica has it.
     pub async fn get_stale(&self, path: &str) -> Called<Node> {
-        self.send(call(Method::GET, format!("/v1/nodes{path}?consistency=stale")), NO_BODY).await
+        let query = NodeQuery { consistency: Some(Level::Stale), ..NodeQuery::default() };
+        self.ask(Call::GetNode { path: below_root(path), query }).await
     }
 
     /// The names of all children as this replica has them, and the zxid of the last page.
     pub async fn children_stale(&self, path: &str) -> Result<(Vec<String>, u64), Failure> {
+        let (children, consistency) = (Some(true), Some(Level::Stale));
+        let mut query = NodeQuery { children, consistency, ..NodeQuery::default() };
         let mut names = Vec::new();
-        let mut after = String::new();
         loop {
-            let query = format!("/v1/nodes{path}?children=true&consistency=stale{after}");
-            let page: Answer<Node> = self.send(call(Method::GET, query), NO_BODY).await?;
+            let call = Call::GetNode { path: below_root(path), query: query.clone() };
+            let page: Answer<Node> = self.ask(call).await?;
             names.extend(page.value.children.unwrap_or_default());
             match page.value.next_children {
-                Some(next) => after = format!("&children_after={next}"),
+                Some(next) => query.children_after = Some(next),
                 None => return Ok((names, page.value.zxid)),
             }
         }
@@ -385,6 +362,16 @@ impl Api {
     }
 }
 
+/// The path of a node as calls have it: without its first slash.
+pub(crate) fn below_root(path: &str) -> String {
+    path.strip_prefix('/').unwrap_or(path).to_owned()
+}
+
+/// The id in a credential, for calls; 0, which no session has, where there is none.
+fn number(credential: &str) -> u64 {
+    session_id(credential).parse().unwrap_or(0)
+}
+
 /// The id in a credential.
 pub fn session_id(credential: &str) -> &str {
     credential.split_once('.').map_or(credential, |(id, _)| id)
@@ -398,6 +385,10 @@ pub fn metric_sum(text: &str, name: &str) -> Option<f64> {
         rest.strip_prefix(' ')?.split_whitespace().next()?.parse::<f64>().ok()
     });
     samples.fold(None, |sum, sample| Some(sum.unwrap_or(0.0) + sample))
+}
+
+fn unsent(error: &dyn std::error::Error) -> Failure {
+    Failure::NotDone(format!("not to be sent: {}", chain(error)))
 }
 
 fn not_answered(error: &reqwest::Error) -> Failure {

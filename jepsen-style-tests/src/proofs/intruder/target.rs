@@ -1,12 +1,11 @@
 //! What is attacked: a lock that somebody holds, a gate under way, nodes, and the session that has them.
 
-use lockkeeper_api::Data;
 use lockkeeper_api::access::TokenInfo;
 use lockkeeper_api::gates::{Begin, Gate, GateView};
-use reqwest::Method;
+use lockkeeper_api::{Call, Data};
 
 use super::secrets::Secrets;
-use crate::http::RepeatableChange;
+use crate::http::HttpCall;
 use crate::proofs::prelude::*;
 
 /// Far longer than a run.
@@ -18,6 +17,7 @@ pub(super) const GATE: &str = "watched%2Fgate";
 /// The node with data.
 pub(super) const NODE: &str = "/watched/node";
 const LOCK_NAME: &str = "watched/held";
+const GATE_NAME: &str = "watched/gate";
 /// What changes all the time belongs to the honest client, or to ZooKeeper's own nodes.
 const NOT_WATCHED: [&str; 2] = ["/locks/honest", "/zookeeper"];
 
@@ -48,16 +48,11 @@ impl AttackTarget {
             let body = Create { data: Data::Text(text.into()), ..Create::default() };
             owner.create(path, &body, Some(&credential)).await.map_err(not_had)?;
         }
-        let held = owner.acquire(&credential, LOCK, &Acquire::default(), WITHIN).await.map_err(not_had)?.value;
-        let begin = RepeatableChange {
-            method: Method::POST,
-            target: format!("/v1/gates/{GATE}/begin"),
-            credential: Some(credential.clone()),
-            request_id: None,
-            within: WITHIN,
-            body: Some(Begin { fingerprint: "owner".into(), pending_ms: Some(TIMEOUT_MS.into()), ..Begin::default() }),
-        };
-        let gate: GateView = owner.change(&begin).await.map_err(not_had)?.value;
+        let held = owner.acquire(&credential, LOCK_NAME, &Acquire::default(), WITHIN).await.map_err(not_had)?.value;
+        let body = Begin { fingerprint: "owner".into(), pending_ms: Some(TIMEOUT_MS.into()), ..Begin::default() };
+        let call = Call::BeginGate { key: GATE_NAME.into(), body };
+        let begin = HttpCall { call, credential: Some(credential.clone()), request_id: None, within: WITHIN };
+        let gate: GateView = owner.send(&begin).await.map_err(not_had)?.value;
         let Gate::Proceed { token: gate_token, .. } = gate.gate else {
             return broken(format!("a new gate does not let its owner proceed: {gate:?}"));
         };
@@ -106,7 +101,7 @@ impl VisibleState {
             }
             Err(failure) => return Err(unseen(failure)),
         }
-        let held = match administrator.verify(LOCK, target.token, WITHIN).await {
+        let held = match administrator.verify(LOCK_NAME, target.token, WITHIN).await {
             Ok(verified) => verified.value.held,
             Err(Failure::Refused(_)) => false,
             Err(failure) => return Err(unseen(failure)),

@@ -4,14 +4,15 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use lockkeeper_api::nodes::{SetData, VersionQuery};
+use lockkeeper_api::{Call, Data};
 use lockkeeper_zookeeper::request::SetDataRequest;
 use lockkeeper_zookeeper::{ConnectRequest, Request};
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::attempt_log::AttemptLog;
 use super::{SESSION_TIMEOUT_MS, apis};
-use crate::http::{Called, RepeatableChange};
+use crate::http::{Called, HttpCall, below_root};
 use crate::net::Listener;
 use crate::proofs::access::TokenMade;
 use crate::proofs::prelude::*;
@@ -42,7 +43,7 @@ enum MustEnd {
 pub(super) struct Holder {
     /// Each gives whether its connection serves it at the end.
     tasks: Tasks<bool>,
-    /// The lock as one part of a URL, and the token of its grant.
+    /// The lock, and the token of its grant.
     lock: String,
     token: u64,
     sessions: Vec<u64>,
@@ -66,7 +67,7 @@ impl Holder {
         log: &AttemptLog,
         round: u32,
     ) -> Result<Self, Failed> {
-        let lock = format!("worker%2Fheld-{round}");
+        let lock = format!("worker/held-{round}");
         let (mut tasks, mut sessions, mut granted) = (Tasks::default(), Vec::new(), None);
         for (node, api) in apis(cluster, token)? {
             let working = api.open_session(SESSION_TIMEOUT_MS, "holder").await.map_err(cannot)?.value;
@@ -161,19 +162,13 @@ fn gone<T>(answer: Called<T>) -> bool {
 
 /// Writes, reads, keeps its session alive and takes a lock, over and over.
 async fn over_http(api: Api, node: u64, credential: String, log: AttemptLog, stop: CancellationToken) -> bool {
-    let path = format!("/worker/http-{node}");
-    let lock = format!("worker%2Fcycle-{node}");
-    let set = RepeatableChange {
-        method: Method::PUT,
-        target: format!("/v1/nodes{path}"),
-        credential: None,
-        request_id: None,
-        within: WITHIN,
-        body: Some(json!({ "data": { "text": "worked" } })),
-    };
+    let (path, lock) = (format!("/worker/http-{node}"), format!("worker/cycle-{node}"));
+    let (query, body) = (VersionQuery::default(), SetData { data: Data::Text("worked".into()) });
+    let call = Call::SetNode { path: below_root(&path), query, body };
+    let set = HttpCall { call, credential: None, request_id: None, within: WITHIN };
     let (acquire, told) = (Acquire::default(), |failure: Failure| failure.to_string());
     while !stop.is_cancelled() {
-        log.attempt("write", node, async { api.change::<Value, Value>(&set).await.map_err(told) }).await;
+        log.attempt("write", node, async { api.send::<Value>(&set).await.map_err(told) }).await;
         log.attempt("read", node, async { api.get(&path, WITHIN).await.map_err(told) }).await;
         log.attempt("stale read", node, async { api.get_stale(&path).await.map_err(told) }).await;
         log.attempt("keepalive", node, async { api.keepalive(&credential, WITHIN).await.map_err(told) }).await;

@@ -9,12 +9,12 @@
 mod check;
 
 use futures::future::join;
+use lockkeeper_client::api::Call;
 use lockkeeper_client::api::nodes::{Changed, Node, SetData};
 use lockkeeper_client::{Error, Reading};
-use reqwest::Method;
 
 use super::client_kit::{ATTEMPT, Certainty, end, sure_once, sure_read};
-use crate::http::{Called, RepeatableChange};
+use crate::http::{Called, HttpCall, below_root};
 use crate::workload::prelude::*;
 
 const LISTS: &str = "/appended";
@@ -177,23 +177,21 @@ async fn row(kit: &mut ClientKit, session: &Session, element: Element) {
         end(begun, made.map(|made| (Row { name: name_of(&made), again: None }, Some(made.zxid))), sure);
         return;
     }
-    let change = RepeatableChange {
-        method: Method::POST,
-        target: format!("/v1/nodes{path}"),
+    let change = HttpCall {
+        call: Call::CreateNode { path: below_root(&path), body: create },
         credential: Some(session.credential().to_string()),
         request_id: Some(Uuid::new_v4()),
         within: ATTEMPT,
-        body: Some(create),
     };
     let (one, other) = (kit.any(), kit.any());
     let (first, second): (Called<Changed>, Called<Changed>) = if kit.chance(50) {
-        join(one.change(&change), other.change(&change)).await
+        join(one.send(&change), other.send(&change)).await
     } else {
-        let first = one.change(&change).await;
+        let first = one.send(&change).await;
         // Now and then long enough for a node to have died and come back from a snapshot.
         let longest_ms = if kit.chance(10) { 4_000 } else { 300 };
         kit.think(0..longest_ms).await;
-        (first, other.change(&change).await)
+        (first, other.send(&change).await)
     };
     let again = second.as_ref().ok().filter(|_| first.is_ok()).map(|made| name_of(&made.value));
     let certain = match (&first, &second) {

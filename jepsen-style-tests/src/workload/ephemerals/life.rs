@@ -1,11 +1,11 @@
 //! One session, from its opening to its end of one of three kinds.
 
-use lockkeeper_client::api::nodes::{Changed, Deleted, Kind};
+use lockkeeper_client::api::Call;
+use lockkeeper_client::api::nodes::{Changed, Deleted, Kind, VersionQuery};
 use lockkeeper_client::recipes::Membership;
-use reqwest::Method;
 
 use super::{CLOSE, CREATE, DELETE, DIRECTORIES, GONE, GROUP, Owned, SessionGone, list};
-use crate::http::{Api, Failure, RepeatableChange};
+use crate::http::{Api, Failure, HttpCall, below_root};
 use crate::workload::client_kit::{ATTEMPT, end, sure_once, sure_recipe};
 use crate::workload::lock_client;
 use crate::workload::prelude::*;
@@ -95,16 +95,16 @@ impl SessionWithNodes {
                 end(begun, made.map(|made| ((), Some(made.zxid))), sure);
             }
             Keeper::Pinned { node, credential } => {
-                let change = self.change(credential, Method::POST, &path, Some(create));
-                let made = node.change::<_, Changed>(&change).await;
+                let call = self.call(credential, Call::CreateNode { path: below_root(&path), body: create });
+                let made = node.send::<Changed>(&call).await;
                 end(begun, made.map(|made| ((), Some(made.value.zxid))), sure_once);
             }
         }
     }
 
-    fn change<B>(&self, credential: &str, method: Method, path: &str, body: Option<B>) -> RepeatableChange<B> {
+    fn call(&self, credential: &str, call: Call) -> HttpCall {
         let (credential, request_id) = (Some(credential.to_owned()), Some(Uuid::new_v4()));
-        RepeatableChange { method, target: format!("/v1/nodes{path}"), credential, request_id, within: ATTEMPT, body }
+        HttpCall { call, credential, request_id, within: ATTEMPT }
     }
 
     /// The recipe's way into the group.
@@ -133,8 +133,8 @@ impl SessionWithNodes {
         let Keeper::Pinned { node, credential } = &self.keeper else { return };
         let begun = kit.context.recorder.begin(CREATE, &self.owned(&path));
         let create = Create { kind: Kind::Ephemeral, ..Create::default() };
-        let change = self.change(credential, Method::POST, &path, Some(create));
-        let made = node.change::<_, Changed>(&change).await;
+        let call = self.call(credential, Call::CreateNode { path: below_root(&path), body: create });
+        let made = node.send::<Changed>(&call).await;
         end(begun, made.map(|made| ((), Some(made.value.zxid))), sure_once);
         self.paths.push(path);
     }
@@ -154,7 +154,8 @@ impl SessionWithNodes {
                 end(begun, gone.map(|gone| ((), Some(gone.zxid))), sure);
             }
             Keeper::Pinned { node, credential } => {
-                let gone = node.change::<_, Deleted>(&self.change::<()>(credential, Method::DELETE, &path, None)).await;
+                let call = Call::DeleteNode { path: below_root(&path), query: VersionQuery::default() };
+                let gone = node.send::<Deleted>(&self.call(credential, call)).await;
                 end(begun, gone.map(|gone| ((), Some(gone.value.zxid))), sure_once);
             }
         }

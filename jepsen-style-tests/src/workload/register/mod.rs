@@ -8,12 +8,12 @@
 mod check;
 
 use futures::future::join;
-use lockkeeper_client::api::nodes::{Changed, Deleted, Node, SetData};
+use lockkeeper_client::api::Call;
+use lockkeeper_client::api::nodes::{Changed, Deleted, Node, SetData, VersionQuery};
 use lockkeeper_client::{Error, Reading};
-use reqwest::Method;
 
 use super::client_kit::{ATTEMPT, Certainty, sure_once, sure_read};
-use crate::http::{Called, RepeatableChange};
+use crate::http::{Called, HttpCall, below_root};
 use crate::workload::prelude::*;
 
 const ROOT: &str = "/registers";
@@ -292,35 +292,31 @@ async fn twice(kit: &mut ClientKit, session: &Session, asked: &RegisterRequest) 
 }
 
 /// The change as it is sent; none for what only reads.
-fn change(asked: &RegisterRequest, as_session: Option<(String, Uuid)>) -> Option<RepeatableChange<serde_json::Value>> {
-    let at = format!("/v1/nodes{}", path(&asked.key));
-    let (method, target, body) = match &asked.call {
+fn change(asked: &RegisterRequest, as_session: Option<(String, Uuid)>) -> Option<HttpCall> {
+    let path = below_root(&path(&asked.key));
+    let call = match &asked.call {
         RegisterCall::Read => return None,
-        RegisterCall::Write { value } => (Method::PUT, at, Some(set(value))),
-        RegisterCall::CompareAndSet { version, value } => {
-            (Method::PUT, format!("{at}?version={version}"), Some(set(value)))
-        }
+        RegisterCall::Write { value } => set(path, None, value),
+        RegisterCall::CompareAndSet { version, value } => set(path, Some(*version), value),
         RegisterCall::Create { value } => {
-            let create = Create { data: data(value), ..Create::default() };
-            (Method::POST, at, serde_json::to_value(create).ok())
+            Call::CreateNode { path, body: Create { data: data(value), ..Create::default() } }
         }
-        RegisterCall::Delete { version: None } => (Method::DELETE, at, None),
-        RegisterCall::Delete { version: Some(version) } => (Method::DELETE, format!("{at}?version={version}"), None),
+        RegisterCall::Delete { version } => Call::DeleteNode { path, query: VersionQuery { version: *version } },
     };
     let (credential, request_id) = as_session.unzip();
-    Some(RepeatableChange { method, target, credential, request_id, within: ATTEMPT, body })
+    Some(HttpCall { call, credential, request_id, within: ATTEMPT })
 }
 
-fn set(value: &str) -> serde_json::Value {
-    serde_json::json!({ "data": data(value) })
+fn set(path: String, version: Option<i32>, value: &str) -> Call {
+    Call::SetNode { path, query: VersionQuery { version }, body: SetData { data: data(value) } }
 }
 
-async fn attempt(node: &crate::http::Api, change: &RepeatableChange<serde_json::Value>) -> RegisterOutcome {
-    if change.method == Method::DELETE {
-        let came: Called<Deleted> = node.change(change).await;
+async fn attempt(node: &crate::http::Api, change: &HttpCall) -> RegisterOutcome {
+    if matches!(change.call, Call::DeleteNode { .. }) {
+        let came: Called<Deleted> = node.send(change).await;
         return RegisterOutcome::of_one(came, |gone| (RegisterReply::Done { version: None }, gone.zxid));
     }
-    let came: Called<Changed> = node.change(change).await;
+    let came: Called<Changed> = node.send(change).await;
     RegisterOutcome::of_one(came, |changed| (RegisterReply::Done { version: Some(changed.stat.version) }, changed.zxid))
 }
 
