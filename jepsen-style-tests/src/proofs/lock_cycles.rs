@@ -120,24 +120,21 @@ impl LockCycles {
 
     /// A few at a steady pace, each at one node, with locks of their own, whose names begin with `prefix`.
     pub(super) async fn steady(apis: &[Api], prefix: &str) -> Result<Self, Failed> {
-        let mut cycles = Self::default();
-        for (number, api) in apis.iter().cycle().take(STEADY_CLIENTS).enumerate() {
-            let credential = session(api, prefix).await?;
-            let nodes = Arc::new(RwLock::new(vec![api.clone()]));
-            cycles.client(nodes, credential, &format!("{prefix}/{number}"), STEADY);
-        }
-        Ok(cycles)
+        Self::apart(apis.iter().cycle().take(STEADY_CLIENTS), prefix, STEADY).await
     }
 
-    /// So many at each of these nodes, with locks of their own, whose names begin with `prefix`.
+    /// The same, so many at each of these nodes.
     pub(super) async fn at_each(nodes: &[(u64, Api)], count: usize, prefix: &str) -> Result<Self, Failed> {
+        let apis = nodes.iter().flat_map(|(_, api)| std::iter::repeat_n(api, count));
+        Self::apart(apis, prefix, AT_EACH).await
+    }
+
+    async fn apart<'a>(apis: impl Iterator<Item = &'a Api>, prefix: &str, cycling: Cycling) -> Result<Self, Failed> {
         let mut cycles = Self::default();
-        for (node, api) in nodes {
-            for number in 0..count {
-                let credential = session(api, prefix).await?;
-                let here = Arc::new(RwLock::new(vec![api.clone()]));
-                cycles.client(here, credential, &format!("{prefix}-{node}-{number}"), AT_EACH);
-            }
+        for (number, api) in apis.enumerate() {
+            let credential = session(api, prefix).await?;
+            let nodes = Arc::new(RwLock::new(vec![api.clone()]));
+            cycles.client(nodes, credential, &format!("{prefix}/{number}"), cycling);
         }
         Ok(cycles)
     }

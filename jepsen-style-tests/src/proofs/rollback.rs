@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use lockkeeper_api::cluster::Status;
 
+use crate::http::CALL_WITHIN;
 use crate::net::Listener;
 use crate::ports;
 use crate::process::Process;
@@ -339,13 +340,10 @@ async fn write(cluster: &Cluster, at: u64, name: &str) -> Result<(), Failed> {
 
 /// Whether a write of that name is there.
 async fn has(cluster: &Cluster, at: u64, name: &str) -> Result<bool, Failed> {
-    let api = cluster.api(at);
-    let asked = api.client().get(format!("{}/v1/nodes/rollback/{name}", api.base())).send().await;
-    let status = asked.or_broken("a read while all are ready")?.status();
-    match status.as_u16() {
-        200 => Ok(true),
-        404 => Ok(false),
-        _ => broken(format!("a read while all are ready is answered with {status}")),
+    match cluster.api(at).get(&format!("/rollback/{name}"), CALL_WITHIN).await {
+        Ok(_) => Ok(true),
+        Err(failure) if failure.code() == Some(Code::NoNode) => Ok(false),
+        Err(failure) => broken(format!("a read while all are ready: {failure}")),
     }
 }
 

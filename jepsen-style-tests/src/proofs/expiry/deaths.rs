@@ -78,17 +78,14 @@ async fn kill_the_leader(context: &Context, cluster: &mut Cluster) -> Result<Dur
     };
     cluster.ready(leader).await?;
     let all = cluster.ids().len() as f64;
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let wait = Polling::within(Duration::from_secs(20)).every(Duration::from_millis(20));
     loop {
         let (now, _) = cluster.leader().await?;
         let text = cluster.api(now).metrics().await.unwrap_or_default();
         if metric_sum(&text, "lockkeeper_whole_session_tables") == Some(all) {
             return Ok(led - killed);
         }
-        if Instant::now() > deadline {
-            return broken(format!("node {leader} was not told of the sessions within 20 s"));
-        }
-        sleep(Duration::from_millis(20)).await;
+        wait.or_broken(|| format!("node {leader} was not told of the sessions within 20 s")).await?;
     }
 }
 
