@@ -41,7 +41,7 @@ impl Worker {
         }
         let (history, complaints) = (dir.join(format!("{name}.jsonl")), dir.join(format!("{name}.log")));
         let mut argv = vec![program.display().to_string(), "--endpoints".into(), endpoints.join(",")];
-        argv.extend(arguments.into_iter().map(Into::into));
+        argv.extend(arguments.into_iter().map(Into::<String>::into));
         let process = Process::start_telling(&argv, &[], &history, &complaints)?;
         Ok(Self { name: name.to_owned(), process, history, complaints })
     }
