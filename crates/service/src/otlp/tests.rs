@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use lockkeeper_api::locks::Acquire;
@@ -150,7 +151,7 @@ fn a_long_name_is_cut_off() {
 /// Wherever a call has its fencing token.
 #[test]
 fn the_span_of_a_call_with_a_token_names_it() {
-    let otlp = otlp(1.0);
+    let (otlp, mut with_token) = (otlp(1.0), BTreeSet::new());
     for row in CallKind::rows() {
         let mut fields = json!({});
         for part in row.parts {
@@ -174,8 +175,11 @@ fn the_span_of_a_call_with_a_token_names_it() {
             let ended = otlp.ended().remove(0);
             let token = ended.attributes.iter().find(|attribute| attribute.key.as_str() == "lockkeeper.token");
             assert_eq!(token.map(|token| &token.value), Some(&number_of(7)), "{call:?}");
+            with_token.insert(row.name);
         }
     }
+    let all = "break_lock downgrade_lock fail_gate finish_gate release_lock reset_gate verify_lock";
+    assert_eq!(with_token.into_iter().collect::<Vec<_>>().join(" "), all);
 }
 
 #[test]
