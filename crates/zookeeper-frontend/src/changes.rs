@@ -267,7 +267,7 @@ fn result(form: &ReplyForm, part: CoreReply) -> Option<MultiResult> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_zookeeper::request::Grouped;
+    use lockkeeper_zookeeper::request::RequestGroup;
     use lockkeeper_zookeeper::{Acl, Request};
 
     use super::*;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn changed(request: &Request) -> Result<Change, ErrorCode> {
-        let Grouped::ChangeRequest(request) = request.grouped() else { panic!("it asks for a change") };
+        let RequestGroup::ChangeRequest(request) = request.group() else { panic!("it asks for a change") };
         change(request, &identity())
     }
 

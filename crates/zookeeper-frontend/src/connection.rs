@@ -19,7 +19,7 @@ use lockkeeper_service::bounds::Room;
 use lockkeeper_service::principals::prove_certificate;
 use lockkeeper_service::socket::{Socket, SocketReader, SocketWriter, bound_unsent};
 use lockkeeper_service::tls::{TLS_HANDSHAKE_BYTE, TLS_HANDSHAKE_TIMEOUT, TlsHandshake, TlsListener};
-use lockkeeper_zookeeper::request::{Grouped, OtherRequest};
+use lockkeeper_zookeeper::request::{OtherRequest, RequestGroup};
 use lockkeeper_zookeeper::{
     ErrorCode, FrameDecoder, FrameError, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid,
 };
@@ -288,11 +288,11 @@ impl SessionConnection {
         if let Err(code) = throttle::turn(&self.frontend, &self.identity, request).await {
             return self.reply_in_order(xid, Err(code)).await;
         }
-        let flow = match request.grouped() {
-            Grouped::ChangeRequest(change) => {
+        let flow = match request.group() {
+            RequestGroup::ChangeRequest(change) => {
                 return self.change(header, changes::change(change, &self.identity), began).await;
             }
-            Grouped::ReadRequest(read) => {
+            RequestGroup::ReadRequest(read) => {
                 self.read(xid, |state, context, frame| {
                     let (answered, watch) = context.answer(state, read, xid, frame);
                     if let Some(watch) = watch {
@@ -302,14 +302,14 @@ impl SessionConnection {
                 })
                 .await
             }
-            Grouped::WatchRequest(watch) => {
+            RequestGroup::WatchRequest(watch) => {
                 self.read(xid, |state, _, frame| {
                     set_watches::answer(&self.frontend, &self.handle, state, watch, xid, frame)
                 })
                 .await
             }
-            Grouped::OtherRequest(other) => return self.answer(reader, header, other, began).await,
-            Grouped::Unknown => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
+            RequestGroup::OtherRequest(other) => return self.answer(reader, header, other, began).await,
+            RequestGroup::Unknown => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
         };
         record_reply(&self.frontend, &self.handle, (header.opcode, xid), began);
         flow
@@ -350,10 +350,11 @@ impl SessionConnection {
             OtherRequest::Reconfig(_) => self.reply_in_order(xid, Err(ErrorCode::ReconfigDisabled)).await,
             OtherRequest::Sasl(_) => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
             OtherRequest::SetWatches(again) => {
-                self.set_watches(xid, again.relative_zxid, &set_watches::rewatch_requests(again)).await
+                self.set_watches(xid, again.relative_zxid, || set_watches::rewatch_requests(again)).await
             }
             OtherRequest::SetWatches2(again) => {
-                self.set_watches(xid, again.relative_zxid, &set_watches::rewatch_requests2(again)).await
+                self.set_watches(xid, again.relative_zxid, || set_watches::rewatch_requests_with_persistent(again))
+                    .await
             }
             OtherRequest::GetAllChildrenNumber(at) => self.count_below(xid, at.clone()).await,
         };
@@ -538,10 +539,16 @@ impl SessionConnection {
         if known { ControlFlow::Continue(()) } else { ControlFlow::Break("its session has ended") }
     }
 
-    /// Sets a reconnected client's watches again, in batches: each batch holds up the applying of log entries.
-    async fn set_watches(&self, xid: i32, seen: i64, requests: &[RewatchRequest<'_>]) -> ConnectionFlow {
+    /// Sets a reconnected client's watches again, in batches: each batch holds up the applying of log entries. The list
+    /// of `requests` is made after the wait for pending changes, so that it takes no memory meanwhile.
+    async fn set_watches<'a>(
+        &self,
+        xid: i32,
+        seen: i64,
+        requests: impl FnOnce() -> Vec<RewatchRequest<'a>>,
+    ) -> ConnectionFlow {
         self.pending_at_most(0).await?;
-        for some in requests.chunks(WATCH_BATCH) {
+        for some in requests().chunks(WATCH_BATCH) {
             let standing = self.frontend.node.look(|state| {
                 let standing = self.standing(state);
                 if standing == Standing::Here {

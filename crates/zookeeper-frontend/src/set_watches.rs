@@ -133,7 +133,7 @@ pub(super) fn rewatch_requests(asked: &SetWatchesRequest) -> Vec<RewatchRequest<
 }
 
 /// All watches of setWatches2, which adds persistent ones.
-pub(super) fn rewatch_requests2(asked: &SetWatches2Request) -> Vec<RewatchRequest<'_>> {
+pub(super) fn rewatch_requests_with_persistent(asked: &SetWatches2Request) -> Vec<RewatchRequest<'_>> {
     of_lists([
         (WatchKind::Data, Some(Rewatch::Data), &asked.data_watches),
         (WatchKind::Data, Some(Rewatch::Exists), &asked.exist_watches),

@@ -1,5 +1,6 @@
 //! The throttle of namespaces for requests of ZooKeeper's clients: a request above the rate holds up those behind it on
-//! its connection. The rows of the operations say which are charged.
+//! its connection. The rows of the operations say which are charged: one that gives back, or that is about the session
+//! alone, is exempt (promise P13).
 
 use lockkeeper_service::throttle::{Named, charges, node};
 use lockkeeper_zookeeper::{ErrorCode, Request};

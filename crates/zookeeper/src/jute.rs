@@ -105,7 +105,7 @@ macro_rules! numbered {
 macro_rules! tagged {
     (
         $(#[$meta:meta])*
-        $name:ident by $tag:ident $(else $place:literal)? {
+        $name:ident by $tag:ident $(else $place:path)? {
             $(
                 $(#[$variant_meta:meta])*
                 $variant:ident

@@ -24,6 +24,9 @@ record! {
 
 /// A part of a list.
 pub(crate) trait Part: Tagged<Tag = OpCode> {
+    /// What an error calls the place of a part with another operation.
+    const PLACE: &'static str;
+
     /// The error in its header.
     fn header_error(&self) -> i32 {
         -1
@@ -55,7 +58,7 @@ pub(crate) fn read_parts<P: Part>(reader: &mut Reader) -> Result<Vec<P>, DecodeE
         if done {
             return Ok(parts);
         }
-        let tag = OpCode::from_number(opcode).ok_or(DecodeError::Misplaced { field: "MultiHeader", opcode })?;
+        let tag = OpCode::from_number(opcode).ok_or(DecodeError::Misplaced { field: P::PLACE, opcode })?;
         parts.push(P::read(tag, reader)?);
     }
 }
@@ -70,7 +73,7 @@ pub(crate) fn write_parts<P: Part>(parts: &[P], writer: &mut Writer<'_>) {
 
 tagged! {
     /// The result of one part of a multi or multiRead.
-    MultiResult by OpCode else "Multi.result" {
+    MultiResult by OpCode else Self::PLACE {
         /// The path created.
         Create(path: String),
         /// The path created, and the node's stat.
@@ -103,6 +106,8 @@ tagged! {
 list_of_parts!(MultiResult);
 
 impl Part for MultiResult {
+    const PLACE: &'static str = "Multi.result";
+
     fn header_error(&self) -> i32 {
         if let Self::Error(number) = self { *number } else { 0 }
     }

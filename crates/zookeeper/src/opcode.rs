@@ -30,7 +30,7 @@ macro_rules! define {
             /// Its row.
             #[must_use]
             pub const fn row(self) -> &'static Row {
-                const fn own(name: &'static str, abbreviation: &'static str) -> Row {
+                const fn between_servers(name: &'static str, abbreviation: &'static str) -> Row {
                     Row { name, abbreviation, reply: None, rules: OF_SESSION }
                 }
                 match self {
@@ -42,10 +42,10 @@ macro_rules! define {
                             rules: Rules { $($rules)* },
                         }
                     },)*)*
-                    Self::Notification => const { &own("notification", "NA") },
-                    Self::DeleteContainer => const { &own("deleteContainer", "DELE") },
-                    Self::CreateSession => const { &own("createSession", "SESS") },
-                    Self::Error => const { &own("error", "NA") },
+                    Self::Notification => const { &between_servers("notification", "NA") },
+                    Self::DeleteContainer => const { &between_servers("deleteContainer", "DELE") },
+                    Self::CreateSession => const { &between_servers("createSession", "SESS") },
+                    Self::Error => const { &between_servers("error", "NA") },
                 }
             }
         }

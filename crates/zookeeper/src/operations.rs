@@ -10,12 +10,13 @@
 //! - the rules that differ from those of its base: [`Rules`](crate::row::Rules) explains them, and has the bases.
 //!
 //! Each group is an enumeration, whose variants a server matches one by one:
-//! [`Request::grouped`](crate::Request::grouped).
+//! [`Request::group`](crate::Request::group).
 //!
 //! From the rows come: [`OpCode`](crate::OpCode); [`Request`](crate::Request), both directions of its encoding, and its
 //! groups; how a [`Reply`](crate::Reply) is read; the requests and replies of the round trip (`tests/it`), and which
-//! golden bytes there must be; the labels of the metrics and the charge of the throttle (`zookeeper-frontend`); and the
-//! requests of the script that is compared with ZooKeeper (`interop`).
+//! golden bytes there must be; the labels of the metrics and the charge of the throttle (`zookeeper-frontend`); and how
+//! the words of a step are read in the script that is compared with ZooKeeper (`interop`). Its steps are written by
+//! hand.
 
 /// Hands the rows to a macro: `each_operation!(make)` is `make! { the rows }`.
 #[macro_export]

@@ -167,7 +167,7 @@ tagged! {
     ///
     /// For the four creates ZooKeeper goes by the flags and ignores the opcode: flags of a container or a TTL node give
     /// a [`crate::MultiResult::Create2`], all others a [`crate::MultiResult::Create`]. A decoded value has both.
-    MultiOp by OpCode else "Multi.op" {
+    MultiOp by OpCode else Self::PLACE {
         /// A node.
         Create(op: CreateRequest),
         /// A node; ZooKeeper's own clients never send this opcode in a multi.
@@ -187,7 +187,7 @@ tagged! {
 
 tagged! {
     /// One read of a multiRead. ZooKeeper ignores its wish for a watch.
-    MultiReadOp by OpCode else "MultiRead.op" {
+    MultiReadOp by OpCode else Self::PLACE {
         /// Answered by [`crate::MultiResult::GetChildren`].
         GetChildren(op: PathWatch),
         /// Answered by [`crate::MultiResult::GetData`].
@@ -195,8 +195,14 @@ tagged! {
     }
 }
 
-impl Part for MultiOp {}
-impl Part for MultiReadOp {}
+impl Part for MultiOp {
+    const PLACE: &'static str = "Multi.op";
+}
+
+impl Part for MultiReadOp {
+    const PLACE: &'static str = "MultiRead.op";
+}
+
 list_of_parts!(MultiOp);
 list_of_parts!(MultiReadOp);
 
@@ -225,7 +231,7 @@ macro_rules! define {
 
         /// A request by the group of its row: a server that matches the groups forgets no operation.
         #[derive(Debug, Clone, Copy)]
-        pub enum Grouped<'a> {
+        pub enum RequestGroup<'a> {
             $(
                 #[doc = concat!("A [`", stringify!($group), "`].")]
                 $group($group<'a>),
@@ -269,10 +275,10 @@ macro_rules! define {
 
             /// The request by its group.
             #[must_use]
-            pub fn grouped(&self) -> Grouped<'_> {
+            pub fn group(&self) -> RequestGroup<'_> {
                 match self {
-                    $($(Self::$operation $(($field))? => Grouped::$group($group::$operation $(($field))?),)*)*
-                    Self::Unknown { .. } => Grouped::Unknown,
+                    $($(Self::$operation $(($field))? => RequestGroup::$group($group::$operation $(($field))?),)*)*
+                    Self::Unknown { .. } => RequestGroup::Unknown,
                 }
             }
 
@@ -311,13 +317,15 @@ impl Request {
         self.rules()?.xid
     }
 
-    /// Whether it counts where requests are limited by the paths that they name.
+    /// Whether it counts where requests are limited by the paths that they name. A list does, though it counts nowhere
+    /// if none of its parts does: [`Self::charged_paths`].
     #[must_use]
     pub fn is_charged(&self) -> bool {
         self.rules().is_some_and(|rules| rules.charged)
     }
 
-    /// The paths in whose limits the request counts; of a list, those of its parts.
+    /// The paths in whose limits the request counts; of a list, those of its charged parts. A multi of deletions alone
+    /// has none: it gives back.
     #[must_use]
     pub fn charged_paths(&self) -> Vec<&str> {
         let mut paths = Vec::new();

@@ -7,7 +7,7 @@ pub struct Row {
     pub name: &'static str,
     /// ZooKeeper's abbreviation of it.
     pub abbreviation: &'static str,
-    /// The reply to it; none if clients do not ask for it.
+    /// The reply to it, though one to check may also have a stat (`reply.rs`); none if clients do not ask for it.
     pub reply: Option<ReplyKind>,
     /// The rules.
     pub rules: Rules,

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use bytes::{Bytes, BytesMut};
-use lockkeeper_zookeeper::request::CreateRequest;
+use lockkeeper_zookeeper::request::{ChangeRequest, CreateRequest, PathVersion, RequestGroup};
 use lockkeeper_zookeeper::{
-    ConnectRequest, ConnectResponse, DecodeError, ErrorCode, EventType, KeeperState, OpCode, Reply, ReplyHeader,
-    Request, RequestHeader, UnknownNumber, WatcherEvent, decode_reply, encode_reply_with,
+    ConnectRequest, ConnectResponse, DecodeError, ErrorCode, EventType, KeeperState, MultiOp, OpCode, Reply,
+    ReplyHeader, Request, RequestHeader, UnknownNumber, WatcherEvent, decode_reply, encode_reply_with,
 };
 
 use crate::golden::replies::HEADER;
@@ -47,19 +47,74 @@ fn every_operation_has_golden_bytes() {
     }
 }
 
-/// What gives back is not charged (promise P13), and what is charged names a path.
+/// The metrics publish the names in lower case.
+#[test]
+fn names_differ_from_the_variants_in_case_alone() {
+    for operation in OpCode::ALL {
+        assert_eq!(operation.row().name.to_lowercase(), format!("{operation:?}").to_lowercase());
+    }
+}
+
 #[test]
 fn requests_are_charged_for_the_paths_that_they_name() {
     for (name, _, request, _) in requests::cases() {
-        match &request {
-            // All but the deletion.
-            Request::Multi(ops) => assert_eq!(request.charged_paths().len(), ops.len().saturating_sub(1), "{name}"),
-            Request::MultiRead(ops) => assert_eq!(request.charged_paths(), vec!["/a"; ops.len()], "{name}"),
-            _ => assert_eq!(request.charged_paths(), vec!["/a"; usize::from(request.is_charged())], "{name}"),
-        }
+        let expected: Vec<&str> = match &request {
+            Request::Multi(ops) => ops.iter().filter_map(charged_path).collect(),
+            Request::MultiRead(ops) => vec!["/a"; ops.len()],
+            _ => vec!["/a"; usize::from(request.is_charged())],
+        };
+        assert_eq!(request.charged_paths(), expected, "{name}");
     }
-    for given_back in [OpCode::Delete, OpCode::RemoveWatches, OpCode::CloseSession, OpCode::Ping] {
-        assert!(!given_back.row().rules.charged, "{given_back:?}");
+    let deletion = MultiOp::Delete(PathVersion { path: "/a".into(), version: -1 });
+    assert_eq!(Request::Multi(vec![deletion]).charged_paths(), Vec::<&str>::new());
+}
+
+fn charged_path(op: &MultiOp) -> Option<&str> {
+    match op {
+        MultiOp::Create(op) | MultiOp::Create2(op) | MultiOp::CreateContainer(op) => Some(&op.path),
+        MultiOp::CreateTtl(op) => Some(&op.path),
+        MultiOp::SetData(op) => Some(&op.path),
+        MultiOp::Check(op) => Some(&op.path),
+        MultiOp::Delete(_) => None,
+    }
+}
+
+/// What gives back, or is about the session alone, must not be charged (promise P13); all else must be.
+#[test]
+fn these_operations_alone_are_not_charged() {
+    let free: BTreeSet<OpCode> =
+        OpCode::ALL.iter().copied().filter(|operation| !operation.row().rules.charged).collect();
+    let expected = BTreeSet::from([
+        OpCode::Delete,
+        OpCode::CloseSession,
+        OpCode::GetEphemerals,
+        OpCode::WhoAmI,
+        OpCode::CheckWatches,
+        OpCode::RemoveWatches,
+        OpCode::Ping,
+        OpCode::Auth,
+        OpCode::Sasl,
+        OpCode::SetWatches,
+        OpCode::SetWatches2,
+        OpCode::Sync,
+        OpCode::Reconfig,
+        OpCode::Notification,
+        OpCode::DeleteContainer,
+        OpCode::CreateSession,
+        OpCode::Error,
+    ]);
+    assert_eq!(free, expected);
+}
+
+#[test]
+fn transactions_are_the_changes_and_the_end_of_a_session() {
+    for (name, _, request, _) in requests::cases() {
+        let expected = match request.group() {
+            RequestGroup::ChangeRequest(change) => !matches!(change, ChangeRequest::Check(_)),
+            _ => request == Request::CloseSession,
+        };
+        let operation = OpCode::from_number(request.opcode());
+        assert_eq!(operation.is_some_and(|operation| operation.row().rules.transaction), expected, "{name}");
     }
 }
 
@@ -98,6 +153,8 @@ fn invalid_lengths_are_refused_with_the_field() {
     assert!(error.to_string().starts_with("CreateRequest.acl needs"), "{error}");
     let error = decode(14, "00000004 00 ffffffff 00000000 00");
     assert_eq!(error, DecodeError::Misplaced { field: "Multi.op", opcode: 4 });
+    let error = decode(14, "00000063 00 ffffffff 00000000 00");
+    assert_eq!(error, DecodeError::Misplaced { field: "Multi.op", opcode: 99 }, "no operation has this number");
     let error = decode(22, "00000002 00 ffffffff 00000000 00000000");
     assert_eq!(error, DecodeError::Misplaced { field: "MultiRead.op", opcode: 2 });
 }

@@ -1,4 +1,5 @@
-//! The protocol's numbers, written down a second time; those of the operations are in their golden bytes.
+//! The protocol's numbers, written down a second time; those of the operations that clients ask for are in their golden
+//! bytes.
 
 use lockkeeper_zookeeper::{
     AddWatchMode, CreateMode, ErrorCode, EventType, FourLetterWord, KeeperState, OpCode, Permissions, WatcherType,
@@ -10,6 +11,10 @@ fn operations() {
     assert_eq!(OpCode::try_from(10).unwrap_err().to_string(), "10 is not a known operation");
     assert_eq!(OpCode::from_number(-11), Some(OpCode::CloseSession));
     assert_eq!(i32::from(OpCode::Auth), 100);
+    assert_eq!(OpCode::Notification.number(), 0);
+    assert_eq!(OpCode::DeleteContainer.number(), 20);
+    assert_eq!(OpCode::CreateSession.number(), -10);
+    assert_eq!(OpCode::Error.number(), -1);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) fn flags(word: &str) -> Option<i32> {
     })
 }
 
-/// A mode of addWatch, or a type of checkWatches and removeWatches.
+/// A mode of addWatch.
 pub(super) fn watch(word: &str) -> Option<i32> {
     Some(match word {
         "persistent" => 0,
