@@ -134,7 +134,7 @@ impl Api {
 
     /// Makes a call once, at this node.
     pub async fn send<T: DeserializeOwned>(&self, of: &HttpCall) -> Called<T> {
-        let method = Method::from_bytes(of.call.route().0.as_bytes()).map_err(|error| unsent(&error))?;
+        let method = sendable(Method::from_bytes(of.call.route().0.as_bytes()));
         let url = format!("{}{}", self.base, of.call.target());
         let mut request = self.client.request(method, url).timeout(of.within);
         if let Some(session) = &of.credential {
@@ -143,7 +143,7 @@ impl Api {
         if let Some(id) = of.request_id {
             request = request.header(REQUEST_ID_HEADER, id.to_string());
         }
-        if let Some(body) = of.call.body().map_err(|error| unsent(&error))? {
+        if let Some(body) = sendable(of.call.body()) {
             request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
         let sent = Instant::now();
@@ -161,11 +161,11 @@ impl Api {
         Err(classify(status.as_u16(), &bytes))
     }
 
-    async fn ask<T: DeserializeOwned>(&self, call: Call) -> Called<T> {
-        self.ask_within(call, None, CALL_WITHIN).await
+    async fn call<T: DeserializeOwned>(&self, call: Call) -> Called<T> {
+        self.call_within(call, None, CALL_WITHIN).await
     }
 
-    async fn ask_within<T: DeserializeOwned>(
+    async fn call_within<T: DeserializeOwned>(
         &self,
         call: Call,
         credential: Option<&str>,
@@ -177,7 +177,7 @@ impl Api {
     /// `GET /v1/cluster`.
     pub async fn status(&self, checksum: bool) -> Called<Status> {
         let query = ClusterQuery { checksum: Some(checksum), ..ClusterQuery::default() };
-        self.ask_within(Call::GetCluster { query }, None, Duration::from_secs(5)).await
+        self.call_within(Call::GetCluster { query }, None, Duration::from_secs(5)).await
     }
 
     /// Whether `GET /readyz` says so.
@@ -195,7 +195,7 @@ impl Api {
 
     /// Has leadership handed to a node, or to the most advanced follower.
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Called<Transferred> {
-        self.ask(Call::TransferLeadership { body: Transfer { to } }).await
+        self.call(Call::TransferLeadership { body: Transfer { to } }).await
     }
 
     /// Adds a node as a learner.
@@ -208,60 +208,60 @@ impl Api {
             zookeeper_address: None,
             if_version: None,
         };
-        self.ask_within(Call::AddMember { body }, None, MEMBERS_WITHIN).await
+        self.call_within(Call::AddMember { body }, None, MEMBERS_WITHIN).await
     }
 
     /// Makes a learner a voter.
     pub async fn promote_member(&self, id: u64) -> Called<serde_json::Value> {
         let query = MemberQuery::default();
-        self.ask_within(Call::PromoteMember { id, query }, None, MEMBERS_WITHIN).await
+        self.call_within(Call::PromoteMember { id, query }, None, MEMBERS_WITHIN).await
     }
 
     /// Removes a member.
     pub async fn remove_member(&self, id: u64) -> Called<serde_json::Value> {
-        self.ask_within(Call::RemoveMember { id, query: MemberQuery::default() }, None, MEMBERS_WITHIN).await
+        self.call_within(Call::RemoveMember { id, query: MemberQuery::default() }, None, MEMBERS_WITHIN).await
     }
 
     /// All of access control.
     pub async fn access(&self) -> Called<Access> {
-        self.ask(Call::GetAccess { query: ReadQuery::default() }).await
+        self.call(Call::GetAccess { query: ReadQuery::default() }).await
     }
 
     /// Changes access control.
     pub async fn change_access(&self, change: &AccessChange) -> Called<AccessChanged> {
-        self.ask(Call::ChangeAccess { body: change.clone() }).await
+        self.call(Call::ChangeAccess { body: change.clone() }).await
     }
 
     /// The namespaces with limits.
     pub async fn namespaces(&self) -> Called<Namespaces> {
-        self.ask(Call::ListNamespaces { query: ReadQuery::default() }).await
+        self.call(Call::ListNamespaces { query: ReadQuery::default() }).await
     }
 
     /// Opens a session.
     pub async fn open_session(&self, timeout_ms: u32, label: &str) -> Called<SessionOpened> {
         let body = OpenSession { timeout_ms: Some(timeout_ms), label: Some(label.to_owned()) };
-        self.ask(Call::OpenSession { body }).await
+        self.call(Call::OpenSession { body }).await
     }
 
     /// Keeps a session alive.
     pub async fn keepalive(&self, credential: &str, within: Duration) -> Called<KeptAlive> {
-        self.ask_within(Call::KeepSessionAlive { id: number(credential) }, Some(credential), within).await
+        self.call_within(Call::KeepSessionAlive { id: session_number(credential) }, Some(credential), within).await
     }
 
     /// Closes a session.
     pub async fn close_session(&self, credential: &str) -> Called<serde_json::Value> {
-        self.ask_within(Call::CloseSession { id: number(credential) }, Some(credential), CALL_WITHIN).await
+        self.call_within(Call::CloseSession { id: session_number(credential) }, Some(credential), CALL_WITHIN).await
     }
 
     /// One session.
     pub async fn session(&self, id: u64) -> Called<Session> {
-        self.ask(Call::GetSession { id, query: ReadQuery::default() }).await
+        self.call(Call::GetSession { id, query: ReadQuery::default() }).await
     }
 
     /// A page of the open sessions.
     pub async fn sessions(&self, after: u64) -> Called<Sessions> {
         let query = SessionsQuery { after: Some(after), ..SessionsQuery::default() };
-        self.ask(Call::ListSessions { query }).await
+        self.call(Call::ListSessions { query }).await
     }
 
     /// Asks for a lock.
@@ -278,23 +278,23 @@ impl Api {
         within: Duration,
     ) -> Called<Acquired> {
         let call = Call::AcquireLock { name: lock.to_owned(), body: body.clone() };
-        self.ask_within(call, credential, within).await
+        self.call_within(call, credential, within).await
     }
 
     /// Gives a lock back.
     pub async fn release(&self, credential: &str, lock: &str, token: u64) -> Called<Released> {
         let body = Release { token, ..Release::default() };
-        self.ask_within(Call::ReleaseLock { name: lock.to_owned(), body }, Some(credential), CALL_WITHIN).await
+        self.call_within(Call::ReleaseLock { name: lock.to_owned(), body }, Some(credential), CALL_WITHIN).await
     }
 
     /// Whether a token still holds.
     pub async fn verify(&self, lock: &str, token: u64, within: Duration) -> Called<Verified> {
-        self.ask_within(Call::VerifyLock { name: lock.to_owned(), body: Token { token } }, None, within).await
+        self.call_within(Call::VerifyLock { name: lock.to_owned(), body: Token { token } }, None, within).await
     }
 
     /// The holders and the waiters of a lock.
     pub async fn lock(&self, lock: &str) -> Called<Lock> {
-        self.ask(Call::GetLock { name: lock.to_owned(), query: ReadQuery::default() }).await
+        self.call(Call::GetLock { name: lock.to_owned(), query: ReadQuery::default() }).await
     }
 
     /// Creates a node; `path` starts with a slash.
@@ -310,25 +310,25 @@ impl Api {
         credential: Option<&str>,
         within: Duration,
     ) -> Called<Changed> {
-        self.ask_within(Call::CreateNode { path: below_root(path), body: body.clone() }, credential, within).await
+        self.call_within(Call::CreateNode { path: below_root(path), body: body.clone() }, credential, within).await
     }
 
     /// Carries out a transaction.
     pub async fn transact(&self, credential: &str, body: &serde_json::Value) -> Called<serde_json::Value> {
-        let body: Txn = serde_json::from_value(body.clone()).map_err(|error| unsent(&error))?;
-        self.ask_within(Call::RunTransaction { body }, Some(credential), CALL_WITHIN).await
+        let body: Txn = sendable(serde_json::from_value(body.clone()));
+        self.call_within(Call::RunTransaction { body }, Some(credential), CALL_WITHIN).await
     }
 
     /// Reads a node, linearizable.
     pub async fn get(&self, path: &str, within: Duration) -> Called<Node> {
         let call = Call::GetNode { path: below_root(path), query: NodeQuery::default() };
-        self.ask_within(call, None, within).await
+        self.call_within(call, None, within).await
     }
 
     /// Reads a node as this replica has it.
     pub async fn get_stale(&self, path: &str) -> Called<Node> {
         let query = NodeQuery { consistency: Some(Level::Stale), ..NodeQuery::default() };
-        self.ask(Call::GetNode { path: below_root(path), query }).await
+        self.call(Call::GetNode { path: below_root(path), query }).await
     }
 
     /// The names of all children as this replica has them, and the zxid of the last page.
@@ -338,7 +338,7 @@ impl Api {
         let mut names = Vec::new();
         loop {
             let call = Call::GetNode { path: below_root(path), query: query.clone() };
-            let page: Answer<Node> = self.ask(call).await?;
+            let page: Answer<Node> = self.call(call).await?;
             names.extend(page.value.children.unwrap_or_default());
             match page.value.next_children {
                 Some(next) => query.children_after = Some(next),
@@ -368,7 +368,7 @@ pub(crate) fn below_root(path: &str) -> String {
 }
 
 /// The id in a credential, for calls; 0, which no session has, where there is none.
-fn number(credential: &str) -> u64 {
+fn session_number(credential: &str) -> u64 {
     session_id(credential).parse().unwrap_or(0)
 }
 
@@ -387,8 +387,10 @@ pub fn metric_sum(text: &str, name: &str) -> Option<f64> {
     samples.fold(None, |sum, sample| Some(sum.unwrap_or(0.0) + sample))
 }
 
-fn unsent(error: &dyn std::error::Error) -> Failure {
-    Failure::NotDone(format!("not to be sent: {}", chain(error)))
+/// A part of a call. One that cannot be sent is a fault of the harness and not a failed call, from which a check would
+/// conclude something about the cluster.
+fn sendable<T, E: std::error::Error>(part: Result<T, E>) -> T {
+    part.unwrap_or_else(|error| panic!("the harness makes a call that cannot be sent: {}", chain(&error)))
 }
 
 fn not_answered(error: &reqwest::Error) -> Failure {
