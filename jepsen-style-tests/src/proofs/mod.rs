@@ -1,4 +1,4 @@
-//! The proofs: one module each, and the tables of them, or a row of `scenario`. Each runs real processes, is bounded
+//! The proofs: one module each, and the table of them, or a row of `scenario`. Each runs real processes, is bounded
 //! in time, and ends in a [`ProofResult`]. [`command`] is the program.
 
 mod access;
@@ -178,10 +178,9 @@ impl Proof {
     }
 }
 
-/// All proofs, in the order in which the gate begins those that it runs.
+/// All proofs: the modules in the table below, then the rows of `scenario`.
 pub fn all() -> impl Iterator<Item = Proof> {
-    let rows = rows::LOCK_PROOFS.iter().map(Proof::of_row);
-    BEFORE_ROWS.iter().copied().chain(rows).chain(AFTER_ROWS.iter().copied())
+    MODULES.iter().copied().chain(rows::LOCK_PROOFS.iter().map(Proof::of_row))
 }
 
 /// The timeout of the sessions of holders that are killed.
@@ -218,11 +217,11 @@ async fn queues_empty<S: AsRef<str>>(cluster: &Cluster, locks: &[S], within: Dur
     Ok(wait.elapsed())
 }
 
-/// Builds a table of proofs that are modules.
+/// Builds the table of proofs that are modules.
 macro_rules! proofs {
-    ($table:ident of $context:ident => $($name:literal $(needs $build:ident)?, $in_gate:expr,
+    ($context:ident => $($name:literal $(needs $build:ident)?, $in_gate:expr,
         $about:literal $(; $n:ident = $count:expr)?, $limit:expr, $run:expr;)*) => {
-        const $table: &[Proof] = &[$(Proof {
+        const MODULES: &[Proof] = &[$(Proof {
             name: $name,
             about: $about,
             build: build!($($build)?),
@@ -252,7 +251,7 @@ macro_rules! build {
 }
 
 // The name of each, how the gate runs it, what it would falsify in a line, how long no run takes, and what tries it.
-proofs! { BEFORE_ROWS of context =>
+proofs! { context =>
     "kill-all", Released("--rounds 3"),
     "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, P4)";
     n = context.rounds_or(20), minutes(2 + n), kill_all::run(context, n);
@@ -303,10 +302,7 @@ proofs! { BEFORE_ROWS of context =>
     "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its ephemerals \
         (P5, P6)";
     n = context.seconds_or(60), minutes(6) + seconds(n), expiry::run(context, n);
-}
 
-// Between these tables come the rows of `scenario::rows`.
-proofs! { AFTER_ROWS of context =>
     "failover" needs Release, Alone("--rounds 3 --calm-seconds 20"),
     "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm";
     n = (context.rounds_or(20), seconds(context.options.calm_seconds.unwrap_or(300))), minutes(3 + n.0 * 2) + 2 * n.1,
