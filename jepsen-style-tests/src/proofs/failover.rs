@@ -6,7 +6,7 @@
 //! of the clients' requests may fail or end unknown, and exactly the acknowledged nodes exist, so each batch was
 //! applied once.
 
-use super::lock_cycles::LockCycles;
+use super::lock_cycles::{AT_EACH_PAUSE, LockCycles};
 use super::writers::{Writers, Writing};
 use crate::net::LinkFault;
 use crate::proofs::prelude::*;
@@ -14,8 +14,6 @@ use crate::stats::gaps;
 
 const LOCKERS_PER_NODE: usize = 4;
 const PAUSED_FOR: Duration = Duration::from_secs(5);
-/// A client's own pause between two cycles: the load must not be the bottleneck on a small machine.
-const THINK: Duration = Duration::from_millis(5);
 const ELECTIONS: &str = "lockkeeper_elections_total";
 
 /// What happens to the leader.
@@ -260,8 +258,9 @@ impl FailoverLoad {
     async fn start(cluster: &Cluster, nodes: &[u64], lockers: usize, parent: Option<&str>) -> Result<Self, Failed> {
         let nodes: Vec<(u64, Api)> = nodes.iter().map(|node| (*node, cluster.api(*node))).collect();
         let cycles = LockCycles::at_each(&nodes, lockers, "failover").await?;
-        let writers = parent
-            .map(|parent| Writers::start(&nodes, &Writing { every: THINK, ..Writing::of(&format!("{parent}/n-"), 1) }));
+        let writers = parent.map(|parent| {
+            Writers::start(&nodes, &Writing { every: AT_EACH_PAUSE, ..Writing::of(&format!("{parent}/n-"), 1) })
+        });
         let writers = writers.unwrap_or_default();
         Ok(Self { cycles, writers })
     }

@@ -45,11 +45,13 @@ const ALONE: Cycling = Cycling {
 };
 const CONTENDING: Cycling =
     Cycling { wait_ms: 10_000, within: Duration::from_secs(15), every: Duration::from_millis(5), ..ALONE };
-/// The load must not be the bottleneck on a small machine.
+/// The pause of the clients at each node, and of writers beside them: the load must not be the bottleneck on a small
+/// machine.
+pub(super) const AT_EACH_PAUSE: Duration = Duration::from_millis(5);
 const AT_EACH: Cycling = Cycling {
     wait_ms: 10_000,
     within: Duration::from_secs(20),
-    every: Duration::from_millis(5),
+    every: AT_EACH_PAUSE,
     keeps_alive: false,
     with_ids: true,
     first: 0,

@@ -26,9 +26,9 @@ pub(super) async fn run(context: &Context) -> ProofResult {
     let begun = Instant::now();
     growth.step("### From one node to three", &[2, 3]).await?;
     growth.step("### From three to five", &[4, 5]).await?;
-    growth.use_nodes(&[1, 2, 3]).await;
+    growth.use_nodes(&[1, 2, 3]).await?;
     growth.step("### From five to three", &[]).await?;
-    growth.use_nodes(&[1, 2]).await;
+    growth.use_nodes(&[1, 2]).await?;
     growth.lose_disk(3).await?;
     growth.step("### Replace a node", &[6]).await?;
     let took = begun.elapsed();
@@ -67,13 +67,14 @@ impl<'a> Growth<'a> {
         Ok(Self { context, page, directory, cluster, blocks: Vec::new(), nodes: vec![1], load })
     }
 
-    fn apis(&self, nodes: &[u64]) -> Vec<(u64, Api)> {
-        nodes.iter().filter_map(|node| Some((*node, self.api(*node).ok()?))).collect()
+    fn apis(&self, nodes: &[u64]) -> Result<Vec<(u64, Api)>, Failed> {
+        nodes.iter().map(|node| Ok((*node, self.api(*node)?))).collect()
     }
 
     /// Lets the load use these.
-    async fn use_nodes(&self, nodes: &[u64]) {
-        self.load.use_nodes(self.apis(nodes).into_iter().map(|(_, api)| api).collect()).await;
+    async fn use_nodes(&self, nodes: &[u64]) -> Result<(), Failed> {
+        self.load.use_nodes(self.apis(nodes)?.into_iter().map(|(_, api)| api).collect()).await;
+        Ok(())
     }
 
     fn api(&self, node: u64) -> Result<Api, Failed> {
@@ -93,7 +94,7 @@ impl<'a> Growth<'a> {
         let leader = self.status_of_leader().await?;
         let voters = voters(&leader);
         self.nodes.retain(|node| voters.contains(node));
-        self.use_nodes(&voters).await;
+        self.use_nodes(&voters).await?;
         self.context.log.say(format!("the voters are {voters:?}"));
         // Those that were removed are stopped, as the page says.
         self.blocks.iter_mut().for_each(|block| block.stop_all_but(&voters));
@@ -115,13 +116,13 @@ impl<'a> Growth<'a> {
     }
 
     async fn status_of_leader(&self) -> Result<Status, Failed> {
-        leading(&self.apis(&self.nodes), DONE_WITHIN).await
+        leading(&self.apis(&self.nodes)?, DONE_WITHIN).await
     }
 
     /// Ends the load, and waits until all voters have the same contents.
     async fn end(self) -> Result<(CycleWork, Vec<u64>), Failed> {
         let voters = voters(&self.status_of_leader().await?);
-        let nodes = self.apis(&voters);
+        let nodes = self.apis(&voters)?;
         let work = self.load.end().await;
         agree(&nodes, AGREE_WITHIN).await?;
         Ok((work, voters))
