@@ -2,11 +2,11 @@
 //!
 //! All waiting commands go into one batch, large ones apart from small ones. A few batches may be in flight, one of
 //! large commands among them; while they are, the next one fills. No timer delays a lone command; only a request that
-//! enters the queue of a lock behind many others may wait for another command (`locks/entry_delay.rs`). A batch names
-//! the batch that it follows, and the state applies it only right after that one. A batch whose outcome is unknown is
-//! sent again unchanged, with all that follow it, until this replica has applied it: the state applies each origin
-//! once. The task must never send a batch before the batches that it follows, nor give up a batch that may still be
-//! applied.
+//! enters the queue of a lock behind many others may wait for another command (`locks/entry_delay.rs`), and a large
+//! command beside those of others pauses after the one before it ([`LargePace`]). A batch names the batch that it
+//! follows, and the state applies it only right after that one. A batch whose outcome is unknown is sent again
+//! unchanged, with all that follow it, until this replica has applied it: the state applies each origin once. The task
+//! must never send a batch before the batches that it follows, nor give up a batch that may still be applied.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
+use crate::log::large_pace::LargePace;
 use crate::log::queue::{CommandQueue, is_large};
 use crate::replica::Replica;
 use crate::replica::inflight::{Pending, ProposalSpan};
@@ -48,6 +49,7 @@ pub(crate) struct BatchSender {
     returned: VecDeque<Vec<Pending>>,
     /// The answers to come, of every attempt.
     answers: FuturesUnordered<Attempt>,
+    large_pace: LargePace,
     max_open: usize,
     max_commands: usize,
     max_bytes: usize,
@@ -115,6 +117,7 @@ impl BatchSender {
             open: VecDeque::new(),
             returned: VecDeque::new(),
             answers: FuturesUnordered::new(),
+            large_pace: LargePace::default(),
             max_open: config.max_batches_in_flight,
             max_commands: config.max_batch_commands,
             max_bytes: config.max_batch_bytes,
@@ -135,7 +138,8 @@ impl BatchSender {
                 self.send(pending);
             }
             let has_room = self.has_room();
-            let large_may_go = self.open.iter().all(|batch| !batch.is_large);
+            let pause_until = self.large_pace.waits_until(self.replica.clock.now());
+            let large_may_go = pause_until.is_none() && self.open.iter().all(|batch| !batch.is_large);
             let next = tokio::select! {
                 biased;
                 () = self.replica.inflight.progress() => self.check_order(),
@@ -144,6 +148,8 @@ impl BatchSender {
                     self.send_again();
                     Next::GoOn
                 }
+                () = self.replica.clock.sleep_until(pause_until.unwrap_or_default()),
+                    if pause_until.is_some() => Next::GoOn,
                 taken = self.queue.take(self.max_commands, self.max_bytes, large_may_go), if has_room => {
                     let Some(pending) = taken else { return };
                     self.send(pending);
@@ -165,6 +171,10 @@ impl BatchSender {
     fn settle(&mut self) -> bool {
         let first = self.replica.inflight.first();
         let applied = self.open.iter().take_while(|batch| first.is_none_or(|first| batch.sequence < first)).count();
+        if let Some(large) = self.open.iter().take(applied).find(|batch| batch.is_large) {
+            let zxid = self.replica.state().zxid().0;
+            self.large_pace.applied(self.replica.clock.now(), zxid, large.commands as u64);
+        }
         let commands = self.open.drain(..applied).map(|batch| batch.commands).sum();
         let before = self.unanswered.fetch_sub(commands, Ordering::SeqCst);
         invariant!(before >= commands, "each command in flight counts as unanswered");
@@ -199,6 +209,9 @@ impl BatchSender {
         let payload = encode(origin, follows, self.rules, &pending, trace);
         let (commands, is_large) = (pending.len(), pending.iter().any(is_large));
         self.replica.inflight.begin(origin, pending);
+        if is_large {
+            self.large_pace.sent(self.replica.clock.now());
+        }
         let mut batch = OpenBatch {
             sequence: origin.sequence,
             follows,
