@@ -71,8 +71,8 @@ impl From<&Request> for Holder {
     }
 }
 
-/// `held by LABEL for TIME (token N)`, or `held by LABEL, queued TIME ago (token N)` where the grant was not seen, and how
-/// many more hold.
+/// `held by LABEL for TIME (token N)`, or `held by LABEL, queued TIME ago (token N)` where the grant was not seen, and
+/// how many more hold.
 pub(crate) fn held_by(holder: &Holder, more_holders: usize) -> String {
     let token = holder.token;
     let held = match holder.delayed_until_ms {
