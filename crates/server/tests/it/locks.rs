@@ -85,7 +85,7 @@ async fn a_wait_that_ends_tells_place_and_holder() {
     let [holder] = &busy.holders[..] else { panic!("{busy:?}") };
     assert_eq!((holder.label.as_str(), holder.token), ("pg_dump", held.token));
     assert!(holder.since_ms > 0);
-    for part in ["\"pg_dump\"", "place 2", " for ", &format!("(token {})", held.token)] {
+    for part in ["\"pg_dump\"", "place 2", ", queued ", &format!("(token {})", held.token)] {
         assert!(busy.detail.contains(part), "{part} in {}", busy.detail);
     }
 }
