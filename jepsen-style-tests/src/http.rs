@@ -310,7 +310,7 @@ impl Api {
         credential: Option<&str>,
         within: Duration,
     ) -> Called<Changed> {
-        self.call_within(Call::CreateNode { path: below_root(path), body: body.clone() }, credential, within).await
+        self.call_within(Call::CreateNode { path: path.to_owned(), body: body.clone() }, credential, within).await
     }
 
     /// Carries out a transaction.
@@ -321,14 +321,14 @@ impl Api {
 
     /// Reads a node, linearizable.
     pub async fn get(&self, path: &str, within: Duration) -> Called<Node> {
-        let call = Call::GetNode { path: below_root(path), query: NodeQuery::default() };
+        let call = Call::GetNode { path: path.to_owned(), query: NodeQuery::default() };
         self.call_within(call, None, within).await
     }
 
     /// Reads a node as this replica has it.
     pub async fn get_stale(&self, path: &str) -> Called<Node> {
         let query = NodeQuery { consistency: Some(Level::Stale), ..NodeQuery::default() };
-        self.call(Call::GetNode { path: below_root(path), query }).await
+        self.call(Call::GetNode { path: path.to_owned(), query }).await
     }
 
     /// The names of all children as this replica has them, and the zxid of the last page.
@@ -337,7 +337,7 @@ impl Api {
         let mut query = NodeQuery { children, consistency, ..NodeQuery::default() };
         let mut names = Vec::new();
         loop {
-            let call = Call::GetNode { path: below_root(path), query: query.clone() };
+            let call = Call::GetNode { path: path.to_owned(), query: query.clone() };
             let page: Answer<Node> = self.call(call).await?;
             names.extend(page.value.children.unwrap_or_default());
             match page.value.next_children {
@@ -360,11 +360,6 @@ impl Api {
         }
         Ok((all, zxid))
     }
-}
-
-/// The path of a node as calls have it: without its first slash.
-pub(crate) fn below_root(path: &str) -> String {
-    path.strip_prefix('/').unwrap_or(path).to_owned()
 }
 
 /// The id in a credential, for calls; 0, which no session has, where there is none.

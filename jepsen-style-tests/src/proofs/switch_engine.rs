@@ -182,13 +182,13 @@ async fn one(
     let mut workers = Vec::new();
     for (process, clients) in CLIENTS.into_iter().enumerate() {
         let name = format!("process-{number}-{process}");
-        workers.push(Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments(clients, &rule))?);
+        workers.push(Worker::start(&context.dir, &name, &cluster.endpoints(), arguments(clients, &rule))?);
     }
     let mut caller = None;
     if !trial.by_rule {
         let more = ["--switch-to", "lockkeeper", "--mode", trial.mode].map(str::to_owned);
         let name = format!("caller-{number}");
-        let mut worker = Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments(1, &more))?;
+        let mut worker = Worker::start(&context.dir, &name, &cluster.endpoints(), arguments(1, &more))?;
         worker.idle(PATIENCE).await?;
         caller = Some(worker);
     }

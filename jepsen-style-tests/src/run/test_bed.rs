@@ -71,7 +71,7 @@ impl Recruits {
     /// A process of so many clients.
     pub fn worker(&self, here: u32) -> Result<Worker, Failed> {
         let first = self.next.fetch_add(here, Ordering::Relaxed);
-        Worker::start(&self.places.clients, &format!("clients-{first}"), &self.endpoints, &self.arguments(first, here))
+        Worker::start(&self.places.clients, &format!("clients-{first}"), &self.endpoints, self.arguments(first, here))
     }
 
     /// The process that reads what is there at the end.

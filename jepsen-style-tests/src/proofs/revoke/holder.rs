@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::attempt_log::AttemptLog;
 use super::{SESSION_TIMEOUT_MS, apis};
-use crate::http::{Called, HttpCall, below_root};
+use crate::http::{Called, HttpCall};
 use crate::net::Listener;
 use crate::proofs::access::TokenMade;
 use crate::proofs::prelude::*;
@@ -164,7 +164,7 @@ fn gone<T>(answer: Called<T>) -> bool {
 async fn over_http(api: Api, node: u64, credential: String, log: AttemptLog, stop: CancellationToken) -> bool {
     let (path, lock) = (format!("/worker/http-{node}"), format!("worker/cycle-{node}"));
     let (query, body) = (VersionQuery::default(), SetData { data: Data::Text("worked".into()) });
-    let call = Call::SetNode { path: below_root(&path), query, body };
+    let call = Call::SetNode { path: path.clone(), query, body };
     let set = HttpCall { call, credential: None, request_id: None, within: WITHIN };
     let (acquire, told) = (Acquire::default(), |failure: Failure| failure.to_string());
     while !stop.is_cancelled() {

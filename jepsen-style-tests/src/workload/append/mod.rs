@@ -14,7 +14,7 @@ use lockkeeper_client::api::nodes::{Changed, Node, SetData};
 use lockkeeper_client::{Error, Reading};
 
 use super::client_kit::{ATTEMPT, Certainty, end, sure_once, sure_read};
-use crate::http::{Called, HttpCall, below_root};
+use crate::http::{Called, HttpCall};
 use crate::workload::prelude::*;
 
 const LISTS: &str = "/appended";
@@ -178,7 +178,7 @@ async fn row(kit: &mut ClientKit, session: &Session, element: Element) {
         return;
     }
     let change = HttpCall {
-        call: Call::CreateNode { path: below_root(&path), body: create },
+        call: Call::CreateNode { path: path.clone(), body: create },
         credential: Some(session.credential().to_string()),
         request_id: Some(Uuid::new_v4()),
         within: ATTEMPT,

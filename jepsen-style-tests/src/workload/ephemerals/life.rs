@@ -5,7 +5,7 @@ use lockkeeper_client::api::nodes::{Changed, Deleted, Kind, VersionQuery};
 use lockkeeper_client::recipes::Membership;
 
 use super::{CLOSE, CREATE, DELETE, DIRECTORIES, GONE, GROUP, Owned, SessionGone, list};
-use crate::http::{Api, Failure, HttpCall, below_root};
+use crate::http::{Api, Failure, HttpCall};
 use crate::workload::client_kit::{ATTEMPT, end, sure_once, sure_recipe};
 use crate::workload::lock_client;
 use crate::workload::prelude::*;
@@ -95,7 +95,7 @@ impl SessionWithNodes {
                 end(begun, made.map(|made| ((), Some(made.zxid))), sure);
             }
             Keeper::Pinned { node, credential } => {
-                let call = self.call(credential, Call::CreateNode { path: below_root(&path), body: create });
+                let call = self.call(credential, Call::CreateNode { path: path.clone(), body: create });
                 let made = node.send::<Changed>(&call).await;
                 end(begun, made.map(|made| ((), Some(made.value.zxid))), sure_once);
             }
@@ -133,7 +133,7 @@ impl SessionWithNodes {
         let Keeper::Pinned { node, credential } = &self.keeper else { return };
         let begun = kit.context.recorder.begin(CREATE, &self.owned(&path));
         let create = Create { kind: Kind::Ephemeral, ..Create::default() };
-        let call = self.call(credential, Call::CreateNode { path: below_root(&path), body: create });
+        let call = self.call(credential, Call::CreateNode { path: path.clone(), body: create });
         let made = node.send::<Changed>(&call).await;
         end(begun, made.map(|made| ((), Some(made.value.zxid))), sure_once);
         self.paths.push(path);
@@ -154,7 +154,7 @@ impl SessionWithNodes {
                 end(begun, gone.map(|gone| ((), Some(gone.zxid))), sure);
             }
             Keeper::Pinned { node, credential } => {
-                let call = Call::DeleteNode { path: below_root(&path), query: VersionQuery::default() };
+                let call = Call::DeleteNode { path: path.clone(), query: VersionQuery::default() };
                 let gone = node.send::<Deleted>(&self.call(credential, call)).await;
                 end(begun, gone.map(|gone| ((), Some(gone.value.zxid))), sure_once);
             }

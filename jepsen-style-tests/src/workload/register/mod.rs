@@ -13,7 +13,7 @@ use lockkeeper_client::api::nodes::{Changed, Deleted, Node, SetData, VersionQuer
 use lockkeeper_client::{Error, Reading};
 
 use super::client_kit::{ATTEMPT, Certainty, sure_once, sure_read};
-use crate::http::{Called, HttpCall, below_root};
+use crate::http::{Called, HttpCall};
 use crate::workload::prelude::*;
 
 const ROOT: &str = "/registers";
@@ -293,7 +293,7 @@ async fn twice(kit: &mut ClientKit, session: &Session, asked: &RegisterRequest) 
 
 /// The change as it is sent; none for what only reads.
 fn change(asked: &RegisterRequest, as_session: Option<(String, Uuid)>) -> Option<HttpCall> {
-    let path = below_root(&path(&asked.key));
+    let path = path(&asked.key);
     let call = match &asked.call {
         RegisterCall::Read => return None,
         RegisterCall::Write { value } => set(path, None, value),
