@@ -72,23 +72,6 @@ const MAX_TEXT_BYTES: usize = 1_024;
 /// Longest prefix of a principal, in bytes.
 const MAX_PREFIX_BYTES: usize = 64;
 
-impl JwtSection {
-    /// The defaults, for the tokens of an issuer.
-    pub fn new(issuer: impl Into<String>, audience: impl Into<String>) -> Self {
-        Self {
-            issuer: issuer.into(),
-            audience: audience.into(),
-            jwks_file: None,
-            jwks_url: None,
-            authority: None,
-            refresh_s: refresh_s(),
-            principal_claim: principal_claim(),
-            principal_prefix: principal_prefix(),
-            leeway_s: leeway_s(),
-        }
-    }
-}
-
 impl Config {
     /// Checks the section.
     pub(super) fn check_auth(&self) -> Result<(), ConfigError> {

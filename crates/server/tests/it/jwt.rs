@@ -79,7 +79,7 @@ fn publish(directory: &Path, keys: &str) {
 }
 
 fn section() -> JwtSection {
-    JwtSection { leeway_s: 0, ..JwtSection::new("https://issuer.example", "test") }
+    serde_json::from_value(json!({ "issuer": "https://issuer.example", "audience": "test", "leeway_s": 0 })).unwrap()
 }
 
 async fn start(keys: &Path) -> Cluster {

@@ -48,7 +48,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn rules() -> JwtSection {
-    JwtSection::new("https://issuer.example", "orders")
+    serde_json::from_value(json!({ "issuer": "https://issuer.example", "audience": "orders" })).unwrap()
 }
 
 /// An issuer with a P-256 key `ec`, an Ed25519 key `ed`, and an RSA key `rsa` whose private half nobody has.
