@@ -10,7 +10,8 @@
 //! | `SetAclRequest` | path, `acl=`, `v=N` |
 //! | a list | requests separated by `\|`; `times=N` repeats one |
 //! | `AuthRequest` | scheme, credentials |
-//! | `SetWatchesRequest`, `SetWatches2Request` | `since=MARK`, `data=`, `exist=`, `child=`, `persistent=`, `recursive=`: paths separated by commas |
+//! | `SetWatchesRequest` | `since=MARK`, then paths separated by commas: `data=`, `exist=`, `child=` |
+//! | `SetWatches2Request` | the same, and `persistent=`, `recursive=` |
 //! | `AddWatchRequest` | path, `persistent` or `recursive` or a number |
 //! | `WatchesRequest` | path, `children`, `data`, `any`, `persistent`, `recursive` or a number |
 //! | `ReconfigRequest` | `joining=`, `leaving=`, `members=`, `id=` |
