@@ -6,20 +6,24 @@
 //! strace -f -y -s 1048576 -e trace=pwrite64,fdatasync,fsync,write -o FILE COMMAND
 //! ```
 //! Calls that the check reads:
-//! - `pwrite64` to sled's file (`…/log/sled/db`): the record parts and votes in it are found by their headers;
-//! - `fdatasync` or `fsync` of that file: counts from when it began, and only if it returned 0;
+//! - `pwrite64` to sled's file (`…/log/sled/db`) or to a segment of the journal (`…/log/journal/…`): the records and
+//!   votes in it are found by their headers, records in frames of the journal and in blocks and parts of sled;
+//! - `fdatasync` or `fsync` of such a file: counts for what was written to the same file, from when it began, and only
+//!   if it returned 0;
 //! - `write` of a mark to /dev/null, made by the writer thread just before the callbacks: `ack append INDEX TERM COUNT`
 //!   (the last record, and how many end there) and `ack vote SEQUENCE`.
 //!
-//! For each mark: every part of every record it names must have been written before some sync began, and that sync must
-//! have ended before the mark. The *first* write of a part counts: sled may later write it again when it rewrites a
-//! page, which removes nothing.
+//! For each mark: every record it names must have been written to a file, whole or in all its parts, before some sync
+//! of that file began, and the sync must have ended before the mark. The *first* write to a file counts: sled may later
+//! write it again when it rewrites a page, which removes nothing. A record of an earlier term counts for nothing once
+//! there is one with a later term in its place.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
-/// Ends of the paths of the files looked at.
+/// The files looked at: the end of a path, a directory, and a whole path.
 const DATA_FILE: &str = "/log/sled/db";
+const JOURNAL: &str = "/log/journal/";
 const MARK_FILE: &str = "/dev/null";
 /// Violations listed; the rest are counted.
 const LISTED: usize = 20;
@@ -29,8 +33,24 @@ pub const PART_MAGIC: [u8; 4] = *b"LKr1";
 pub const META_MAGIC: [u8; 4] = *b"LKm1";
 /// See [`META_MAGIC`].
 pub const VOTE_KIND: u8 = 3;
+/// First bytes of a frame of the journal, and the length of its header and of those of its changes.
+pub const FRAME_MAGIC: [u8; 4] = *b"LKj1";
+/// See [`FRAME_MAGIC`].
+pub const FRAME_HEADER_BYTES: usize = 48;
+/// See [`FRAME_MAGIC`].
+pub const CHANGE_HEADER_BYTES: usize = 24;
+/// First byte of a change that is a record.
+pub const RECORD_CHANGE: u8 = 2;
+/// First byte of a change that is a vote.
+pub const VOTE_CHANGE: u8 = 3;
+/// First bytes of a block of records in sled, and the length of its header and of those of its records.
+pub const BLOCK_MAGIC: [u8; 4] = *b"LKb1";
+/// See [`BLOCK_MAGIC`].
+pub const BLOCK_HEADER_BYTES: usize = 24;
+/// See [`BLOCK_MAGIC`].
+pub const BLOCK_RECORD_HEADER_BYTES: usize = 12;
 /// sled's segments, as directories have them by default.
-const SEGMENT_BYTES: u64 = 512 * 1024;
+const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The result of a check.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -41,11 +61,12 @@ pub struct Report {
     pub records: u64,
     /// Acknowledged votes seen.
     pub votes: u64,
-    /// Completed syncs of the data file.
+    /// Completed syncs of the data files.
     pub syncs: u64,
-    /// Writes to the data file.
+    /// Writes to the data files.
     pub writes: u64,
-    /// The most segments of which something was not synced at one time. With more than two, sled may not recover.
+    /// The most segments of sled of which something was not synced at one time. With more than two, sled may not
+    /// recover.
     pub most_unsynced_segments: usize,
     /// Acknowledgements that were not covered.
     pub violations: u64,
@@ -83,24 +104,33 @@ pub fn check<'a>(lines: impl IntoIterator<Item = &'a str>) -> Report {
 
 /// A call that has begun. Its line number stands for the time.
 enum Call {
-    Write { data: Vec<u8>, at: u64 },
-    Sync,
+    Write { file: String, data: Vec<u8>, at: u64 },
+    Sync { file: String },
     Mark(String),
 }
 
 /// What makes a record or a vote recognisable in the bytes of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Item {
-    Part { index: u64, part: u16 },
-    Vote { sequence: u64 },
+    /// A record in a frame or a block.
+    Whole {
+        index: u64,
+    },
+    Part {
+        index: u64,
+        part: u16,
+    },
+    Vote {
+        sequence: u64,
+    },
 }
 
 /// The newest content seen for an item.
 struct Written {
     term: u64,
     parts: u16,
-    /// Line at which its first write had ended.
-    ended: u64,
+    /// Lines at which its first write to each file had ended.
+    ended: HashMap<String, u64>,
 }
 
 #[derive(Default)]
@@ -109,10 +139,10 @@ struct Checker {
     /// Calls begun and not yet ended, by thread.
     open: HashMap<String, (u64, Call)>,
     written: HashMap<Item, Written>,
-    /// The segments that were written, each with the line at which the write had ended, until they are synced.
+    /// The segments of sled that were written, each with the line at which the write had ended, until they are synced.
     unsynced: Vec<(u64, u64)>,
-    /// When the latest completed sync began.
-    synced: u64,
+    /// When the latest completed sync of each file began.
+    synced: HashMap<String, u64>,
 }
 
 impl Checker {
@@ -137,24 +167,33 @@ impl Checker {
 
     fn ended(&mut self, began: u64, now: u64, call: Call, succeeded: bool) {
         match call {
-            Call::Sync if succeeded => {
+            Call::Sync { file } if succeeded => {
                 self.report.syncs += 1;
-                self.synced = self.synced.max(began);
-                self.unsynced.retain(|(_, ended)| *ended >= began);
+                if file.ends_with(DATA_FILE) {
+                    self.unsynced.retain(|(_, ended)| *ended >= began);
+                }
+                let synced = self.synced.entry(file).or_default();
+                *synced = began.max(*synced);
             }
-            Call::Write { data, at } => {
+            Call::Write { file, data, at } => {
                 self.report.writes += 1;
-                self.unsynced.push((at / SEGMENT_BYTES, now));
-                let segments: BTreeSet<u64> = self.unsynced.iter().map(|(segment, _)| *segment).collect();
-                self.report.most_unsynced_segments = self.report.most_unsynced_segments.max(segments.len());
+                if file.ends_with(DATA_FILE) {
+                    self.unsynced.push((at / SEGMENT_BYTES, now));
+                    let segments: BTreeSet<u64> = self.unsynced.iter().map(|(segment, _)| *segment).collect();
+                    self.report.most_unsynced_segments = self.report.most_unsynced_segments.max(segments.len());
+                }
                 for (item, term, parts) in items(&data) {
-                    let newer = self.written.get(&item).is_none_or(|written| written.term < term);
-                    if newer {
-                        self.written.insert(item, Written { term, parts, ended: now });
+                    let fresh = || Written { term, parts, ended: HashMap::new() };
+                    let written = self.written.entry(item).or_insert_with(fresh);
+                    if written.term < term {
+                        *written = fresh();
+                    }
+                    if written.term == term {
+                        written.ended.entry(file.clone()).or_insert(now);
                     }
                 }
             }
-            Call::Sync | Call::Mark(_) => {}
+            Call::Sync { .. } | Call::Mark(_) => {}
         }
     }
 
@@ -182,22 +221,29 @@ impl Checker {
     }
 
     fn uncovered_record(&self, index: u64) -> Option<String> {
-        let parts = self.written.get(&Item::Part { index, part: 0 }).map_or(1, |first| first.parts);
+        let (whole, first) = (Item::Whole { index }, Item::Part { index, part: 0 });
+        let term = |item| self.written.get(&item).map(|written| written.term);
+        // What has an earlier term is another record.
+        if term(whole) >= term(first) && (self.uncovered(whole).is_none() || term(whole) > term(first)) {
+            return self.uncovered(whole);
+        }
+        let parts = self.written.get(&first).map_or(1, |first| first.parts);
         (0..parts).find_map(|part| self.uncovered(Item::Part { index, part }))
     }
 
     fn uncovered(&self, item: Item) -> Option<String> {
         let name = match item {
+            Item::Whole { index } => format!("record {index}"),
             Item::Part { index, part } => format!("record {index} part {part}"),
             Item::Vote { sequence } => format!("vote {sequence}"),
         };
-        match self.written.get(&item) {
-            None => Some(format!("{name} had not been written")),
-            Some(written) if written.ended >= self.synced => {
-                Some(format!("{name} was written by line {}, and no sync that began later had ended", written.ended))
-            }
-            Some(_) => None,
+        let Some(written) = self.written.get(&item) else { return Some(format!("{name} had not been written")) };
+        let synced = |file| self.synced.get(file).copied().unwrap_or(0);
+        if written.ended.iter().any(|(file, ended)| *ended < synced(file)) {
+            return None;
         }
+        let first = written.ended.values().min().copied().unwrap_or(0);
+        Some(format!("{name} was written by line {first}, and no sync of that file that began later had ended"))
     }
 }
 
@@ -209,9 +255,10 @@ fn succeeded(line: &str) -> bool {
 fn parse_call(line: &str) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let (path, rest) = arguments.split_once('<')?.1.split_once('>')?;
+    let is_data = path.ends_with(DATA_FILE) || path.contains(JOURNAL);
     match name {
-        "fdatasync" | "fsync" if path.ends_with(DATA_FILE) => Some(Call::Sync),
-        "pwrite64" if path.ends_with(DATA_FILE) => Some(Call::Write { data: unescape(rest), at: offset(rest)? }),
+        "fdatasync" | "fsync" if is_data => Some(Call::Sync { file: path.to_owned() }),
+        "pwrite64" if is_data => Some(Call::Write { file: path.to_owned(), data: unescape(rest), at: offset(rest)? }),
         "write" if path.starts_with(MARK_FILE) => {
             Some(Call::Mark(String::from_utf8_lossy(&unescape(rest)).into_owned()))
         }
@@ -261,21 +308,78 @@ fn digits(bytes: &[u8], radix: u32, most: usize) -> Option<(u8, usize)> {
     Some((u8::from_str_radix(text, radix).ok()?, length))
 }
 
-/// The parts and votes in the bytes of a write, each with its term (0 for votes) and number of parts.
+/// The records, parts and votes in the bytes of a write, each with its term (0 for votes) and number of parts.
 fn items(data: &[u8]) -> Vec<(Item, u64, u16)> {
     let mut found = Vec::new();
     for at in 0..data.len() {
-        let Some(head) = data.get(at..at + 24) else { break };
-        let number =
-            |from: usize| head[from..from + 8].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-        let short = |from: usize| u16::from_le_bytes([head[from], head[from + 1]]);
-        if head.starts_with(&PART_MAGIC) {
-            found.push((Item::Part { index: number(8), part: short(4) }, number(16), short(6)));
-        } else if head.starts_with(&META_MAGIC) && head[4] == VOTE_KIND {
-            found.push((Item::Vote { sequence: number(8) }, 0, 1));
+        let rest = &data[at..];
+        if rest.starts_with(&FRAME_MAGIC) {
+            changes(rest, &mut found);
+        } else if rest.starts_with(&BLOCK_MAGIC) {
+            block(rest, &mut found);
+        } else if rest.starts_with(&PART_MAGIC) && rest.len() >= 24 {
+            let item = Item::Part { index: number(rest, 8), part: short(rest, 4) };
+            found.push((item, number(rest, 16), short(rest, 6)));
+        } else if rest.starts_with(&META_MAGIC) && rest.len() >= 16 && rest[4] == VOTE_KIND {
+            found.push((Item::Vote { sequence: number(rest, 8) }, 0, 1));
         }
     }
     found
+}
+
+fn number(bytes: &[u8], from: usize) -> u64 {
+    bytes[from..from + 8].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+fn length(bytes: &[u8], from: usize) -> usize {
+    bytes[from..from + 4].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+}
+
+fn short(bytes: &[u8], from: usize) -> u16 {
+    u16::from_le_bytes([bytes[from], bytes[from + 1]])
+}
+
+/// The records and votes of a frame: each change has its kind, the length of its data at 4, its term at 8 and its index
+/// at 16.
+fn changes(frame: &[u8], found: &mut Vec<(Item, u64, u16)>) {
+    if frame.len() < FRAME_HEADER_BYTES {
+        return;
+    }
+    let mut body = frame[FRAME_HEADER_BYTES..].get(..length(frame, 4)).unwrap_or(&frame[FRAME_HEADER_BYTES..]);
+    while body.len() >= CHANGE_HEADER_BYTES {
+        let end = CHANGE_HEADER_BYTES + length(body, 4);
+        // The end of a frame that was written in pieces is in the next write.
+        if end > body.len() {
+            return;
+        }
+        let (term, index) = (number(body, 8), number(body, 16));
+        match body[0] {
+            RECORD_CHANGE => found.push((Item::Whole { index }, term, 1)),
+            VOTE_CHANGE => found.push((Item::Vote { sequence: index }, 0, 1)),
+            _ => {}
+        }
+        body = &body[end..];
+    }
+}
+
+/// The records of a block: it has their number at 4 and the first index at 8, and each of them its term and its length.
+fn block(block: &[u8], found: &mut Vec<(Item, u64, u16)>) {
+    if block.len() < BLOCK_HEADER_BYTES {
+        return;
+    }
+    let (records, first) = (length(block, 4) as u64, number(block, 8));
+    let mut body = &block[BLOCK_HEADER_BYTES..];
+    for index in (0..records).map_while(|at| first.checked_add(at)) {
+        if body.len() < BLOCK_RECORD_HEADER_BYTES {
+            return;
+        }
+        let (term, end) = (number(body, 0), BLOCK_RECORD_HEADER_BYTES + length(body, 8));
+        if end > body.len() {
+            return;
+        }
+        found.push((Item::Whole { index }, term, 1));
+        body = &body[end..];
+    }
 }
 
 #[cfg(test)]
@@ -313,13 +417,65 @@ mod tests {
         assert!(!holds(&[&write, SYNC]), "nothing was acknowledged");
     }
 
+    /// The bytes as strace shows them, in a write to this file.
+    fn shown(file: &str, bytes: &[u8]) -> String {
+        let text: String = bytes.iter().map(|byte| format!("\\{byte:03o}")).collect();
+        format!(r#"7  pwrite64(3</d/log/{file}>, "{text}", {}, 512) = {}"#, bytes.len(), bytes.len())
+    }
+
+    /// A frame with one record of two bytes.
+    fn frame(term: u64, index: u64) -> Vec<u8> {
+        let mut frame = FRAME_MAGIC.to_vec();
+        frame.extend((CHANGE_HEADER_BYTES as u32 + 2).to_le_bytes());
+        frame.resize(FRAME_HEADER_BYTES, 0);
+        frame.extend([RECORD_CHANGE, 0, 0, 0]);
+        frame.extend(2_u32.to_le_bytes());
+        frame.extend(term.to_le_bytes());
+        frame.extend(index.to_le_bytes());
+        frame.extend(b"xy");
+        frame.resize(512, 0);
+        frame
+    }
+
+    /// A block of one record of two bytes.
+    fn block(term: u64, index: u64) -> Vec<u8> {
+        let mut block = BLOCK_MAGIC.to_vec();
+        block.extend(1_u32.to_le_bytes());
+        block.extend(index.to_le_bytes());
+        block.resize(BLOCK_HEADER_BYTES, 0);
+        block.extend(term.to_le_bytes());
+        block.extend(2_u32.to_le_bytes());
+        block.extend(b"xy");
+        block
+    }
+
+    #[test]
+    fn the_journal_counts_if_the_journal_was_synced() {
+        let (in_journal, in_sled, mark) = (shown("journal/0", &frame(1, 5)), write(5) + ") = 40", mark(5));
+        let journal_sync = "8  fdatasync(9</d/log/journal/0>) = 0";
+        assert!(holds(&[&in_journal, journal_sync, &mark]));
+        assert!(holds(&[&in_journal, journal_sync, &in_sled, &mark]), "sled may follow");
+        assert!(holds(&[&in_journal, &in_sled, SYNC, &mark]), "sled has it");
+        assert!(holds(&[&shown("sled/db", &block(1, 5)), SYNC, &mark]), "in a block");
+        assert!(!holds(&[&in_journal, SYNC, &mark]), "another file was synced");
+        assert!(!holds(&[&in_journal, "8  fdatasync(9</d/log/journal/1>) = 0", &mark]), "another segment");
+        // The same record in a later term: what was synced is not what is acknowledged.
+        let later = shown("journal/0", &frame(2, 5));
+        assert!(!holds(&[&in_journal, journal_sync, &later, &mark]));
+        assert!(!holds(&[&in_sled, SYNC, &later, SYNC, &mark]), "sled has the earlier term");
+        assert!(holds(&[&in_sled, SYNC, &later, journal_sync, &mark]));
+        let cut_off = shown("journal/0", &frame(1, 5)[..FRAME_HEADER_BYTES + CHANGE_HEADER_BYTES + 1]);
+        assert!(!holds(&[&cut_off, journal_sync, &mark]), "written in part");
+    }
+
     fn most(lines: &[&str]) -> usize {
         check(lines.iter().copied()).most_unsynced_segments
     }
 
     #[test]
     fn segments_that_are_not_synced_are_counted() {
-        let write = |segment: u64| format!(r#"7  pwrite64(3</d/log/sled/db>, "x"..., 9, {}) = 9"#, segment << 19);
+        let write =
+            |segment: u64| format!(r#"7  pwrite64(3</d/log/sled/db>, "x"..., 9, {}) = 9"#, segment * SEGMENT_BYTES);
         assert_eq!(most(&[&write(0), &write(1), SYNC, &write(1), &write(2), SYNC]), 2);
         assert_eq!(most(&[&write(0), &write(1), &write(1), &write(2), SYNC]), 3);
         let (begun, ended) = ("8  fdatasync(9</d/log/sled/db> <unfinished ...>", "8  <... fdatasync resumed>) = 0");

@@ -378,7 +378,7 @@ pub struct ZooKeeper {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Testing {
-    /// Acknowledges after sled's flush alone, which does not survive power loss.
+    /// Acknowledges without a sync, which does not survive power loss.
     pub flush_only: bool,
     /// Marks acknowledgements for a system-call trace.
     pub trace_marks: bool,

@@ -27,9 +27,9 @@ macro_rules! mutants {
 }
 
 mutants! {
-    /// The store completes queued writes before the barrier has made them durable.
+    /// The store completes queued writes before they are durable.
     AckBeforeBarrier = "ack-before-barrier",
-    /// The barrier is sled's own `flush` alone, which does not sync the file on Linux.
+    /// The store syncs neither its journal nor sled's file: a write and sled's own `flush` are all there is.
     BareFlush = "bare-flush",
     /// A vote is kept in memory only.
     VoteNotPersisted = "vote-not-persisted",

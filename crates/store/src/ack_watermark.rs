@@ -1,19 +1,21 @@
-//! Acknowledgement watermark. sled silently truncates a damaged tail, taking it for a torn, unacknowledged write; this
-//! file beside it records how far the log had been acknowledged, so that opening can detect the loss.
+//! Acknowledgement watermark. The end of the journal and the end of sled's file look alike whether a write was torn
+//! before it was acknowledged or damaged afterwards; recovery cuts off both. This file beside them records how far the
+//! log had been acknowledged, so that opening can detect the loss.
 //!
 //! Two slots of 4 KiB are written in turn, so that a torn write spoils at most the newer one. A slot is written after
-//! each barrier and before the callbacks, *without* a sync of its own; it is synced at open, at a vote, at a
-//! truncation, every [`SYNC_RECORDS`] records and at close.
+//! the sync that makes a batch durable and before the callbacks, *without* a sync of its own; it is synced at open, at
+//! a vote, at a truncation, every [`SYNC_RECORDS`] records and at close.
 //!
-//! What it detects, exactly:
+//! What it detects, exactly, in sled and the journal together:
 //! - after a clean close, or after kill -9 (the page cache lives on): any loss of an acknowledged record, vote, purge
-//!   mark or start counter, down to the last acknowledged batch;
+//!   mark or start counter, down to the last acknowledged batch. The slot names the last frame of the journal, so the
+//!   loss of a frame shows whatever was in it;
 //! - after power loss: any loss of data acknowledged before the last synced slot, that is every vote, and all but at
-//!   most the last [`SYNC_RECORDS`] records. This file cannot tell damage to later records from a torn tail. (Losing
-//!   them takes a disk that loses data which it reported as synced.)
+//!   most the last [`SYNC_RECORDS`] records. Of later frames the journal itself shows the loss of each that another one
+//!   follows. Loss at its very end cannot be told from a torn write. (It takes a disk that loses data which it reported
+//!   as synced.)
 //!
-//! A slot never claims more than a barrier made durable. A truncation lowers both slots, synced, before it removes
-//! anything.
+//! A slot never claims more than is durable. A truncation lowers both slots, synced, before it removes anything.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -29,9 +31,16 @@ use crate::position::LogPosition;
 pub(crate) const SYNC_RECORDS: u64 = 4096;
 const SLOT_BYTES: u64 = 4096;
 /// The last byte is the version of the whole log directory: any change of its format raises it, and it is read first.
-const MAGIC: [u8; 8] = *b"LKfloor1";
-/// magic 8, sequence 8, incarnation 8, vote 8, directory 16, has position 8, position 16, crc 4.
+///
+/// 1: no journal. 2: a journal in front of sled.
+const MAGIC: [u8; 8] = *b"LKfloor2";
+/// The version before this one, which this build opens and turns into its own.
+const VERSION_WITHOUT_JOURNAL: u8 = b'1';
+/// magic 8, sequence 8, incarnation 8, vote 8, directory 16, frame 8, position 16, crc 4. Version 1 has in place of the
+/// frame whether there is a position. Every version has this length, so that an earlier build recognises a later one.
 const ENCODED_BYTES: usize = 76;
+/// Stands for a log without a position.
+const NO_POSITION: LogPosition = LogPosition { term: u64::MAX, index: u64::MAX };
 
 /// The content of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +51,8 @@ pub(crate) struct AckWatermark {
     pub(crate) vote_sequence: u64,
     /// The directory that the file belongs to.
     pub(crate) directory: u128,
+    /// The last frame of the journal.
+    pub(crate) frame: u64,
     /// The last record (or purge mark, when no record follows it).
     pub(crate) last: Option<LogPosition>,
 }
@@ -73,13 +84,23 @@ pub(crate) struct AckWatermarkFile {
     sequence: u64,
     watermark: AckWatermark,
     records_since_sync: u64,
+    has_journal: bool,
+}
+
+/// A slot as read back.
+#[derive(Debug, PartialEq, Eq)]
+struct Slot {
+    sequence: u64,
+    watermark: AckWatermark,
+    has_journal: bool,
 }
 
 impl AckWatermarkFile {
     /// Creates the file with both slots synced.
     pub(crate) fn create(path: &Path, watermark: AckWatermark) -> io::Result<()> {
         let file = create_private_file(path)?;
-        let mut this = Self { file, path: path.to_path_buf(), sequence: 0, watermark, records_since_sync: 0 };
+        let path = path.to_path_buf();
+        let mut this = Self { file, path, sequence: 0, watermark, records_since_sync: 0, has_journal: true };
         this.write_both(watermark)
     }
 
@@ -92,20 +113,38 @@ impl AckWatermarkFile {
             }
             Err(error) => return Err(error),
         };
-        let mut newest: Option<(u64, AckWatermark)> = None;
+        let mut newest: Option<Slot> = None;
         for slot in 0..2 {
             let mut bytes = [0; ENCODED_BYTES];
             let read = read_up_to(&file, &mut bytes, slot * SLOT_BYTES)?;
             match (read == ENCODED_BYTES).then(|| decode(&bytes)).flatten() {
-                Some(Ok(found)) => newest = newest.filter(|older| older.0 > found.0).or(Some(found)),
+                Some(Ok(found)) => newest = newest.filter(|older| older.sequence > found.sequence).or(Some(found)),
                 Some(Err(version)) => return Ok(Err(WatermarkProblem::Version(version))),
                 None => {}
             }
         }
-        let Some((sequence, watermark)) = newest else {
+        let Some(Slot { sequence, watermark, has_journal }) = newest else {
             return Ok(Err(WatermarkProblem::Damaged("neither of its two slots matches its checksum")));
         };
-        Ok(Ok(Self { file, path: path.to_path_buf(), sequence, watermark, records_since_sync: 0 }))
+        Ok(Ok(Self { file, path: path.to_path_buf(), sequence, watermark, records_since_sync: 0, has_journal }))
+    }
+
+    /// Whether the directory has a journal: the file has the present version.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.has_journal
+    }
+
+    /// Writes the present version, durably in both slots: an earlier build refuses the directory from the first on.
+    pub(crate) fn upgrade(&mut self, watermark: AckWatermark) -> io::Result<()> {
+        self.has_journal = true;
+        self.write_both(watermark)
+    }
+
+    /// Writes the version without a journal, durably in both slots: sled has everything. The next open makes a journal
+    /// anew, and an earlier build may come first.
+    pub(crate) fn step_back(&mut self) -> io::Result<()> {
+        self.has_journal = false;
+        self.write_both(self.watermark)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -116,7 +155,7 @@ impl AckWatermarkFile {
         self.watermark
     }
 
-    /// Raises the watermark, after the barrier that made the records durable. Synced when asked or when due.
+    /// Raises the watermark, after what it claims has become durable. Synced when asked or when due.
     pub(crate) fn raise(&mut self, watermark: AckWatermark, records: u64, sync: bool) -> io::Result<()> {
         self.records_since_sync += records;
         self.write_next(watermark)?;
@@ -144,7 +183,7 @@ impl AckWatermarkFile {
 
     fn write_next(&mut self, watermark: AckWatermark) -> io::Result<()> {
         let sequence = self.sequence + 1;
-        self.file.write_all_at(&encode(sequence, &watermark), sequence % 2 * SLOT_BYTES)?;
+        self.file.write_all_at(&encode(sequence, &watermark, self.has_journal), sequence % 2 * SLOT_BYTES)?;
         (self.sequence, self.watermark) = (sequence, watermark);
         Ok(())
     }
@@ -161,35 +200,48 @@ fn read_up_to(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn encode(sequence: u64, watermark: &AckWatermark) -> Vec<u8> {
+fn encode(sequence: u64, watermark: &AckWatermark, has_journal: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(ENCODED_BYTES);
-    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&MAGIC[..7]);
+    out.push(if has_journal { MAGIC[7] } else { VERSION_WITHOUT_JOURNAL });
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&watermark.incarnation.to_le_bytes());
     out.extend_from_slice(&watermark.vote_sequence.to_le_bytes());
     out.extend_from_slice(&watermark.directory.to_le_bytes());
-    out.extend_from_slice(&u64::from(watermark.last.is_some()).to_le_bytes());
-    out.extend_from_slice(&encode_position(watermark.last.unwrap_or(LogPosition { term: 0, index: 0 })));
+    let frame = if has_journal { watermark.frame } else { u64::from(watermark.last.is_some()) };
+    out.extend_from_slice(&frame.to_le_bytes());
+    out.extend_from_slice(&encode_position(watermark.last.unwrap_or(NO_POSITION)));
     let crc = crc32c::crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
 }
 
-/// A slot's sequence and content, or the version that this build does not read; nothing when damaged.
-fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<Result<(u64, AckWatermark), u8>> {
+/// A slot, or the version that this build does not read; nothing when damaged.
+fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<Result<Slot, u8>> {
     let (body, crc) = bytes.split_last_chunk::<4>()?;
     let (magic, fields) = body.split_first_chunk::<8>()?;
     if crc32c::crc32c(body) != u32::from_le_bytes(*crc) || magic[..7] != MAGIC[..7] {
         return None;
     }
-    if magic[7] != MAGIC[7] {
+    let has_journal = magic[7] == MAGIC[7];
+    if !has_journal && magic[7] != VERSION_WITHOUT_JOURNAL {
         return Some(Err(magic[7]));
     }
     let number = |at: usize| fields.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
     let directory = u128::from_le_bytes(fields.get(24..40)?.try_into().ok()?);
     let position = decode_position(fields.get(48..64)?).ok()?;
-    let last = (number(40)? != 0).then_some(position);
-    Some(Ok((number(0)?, AckWatermark { incarnation: number(8)?, vote_sequence: number(16)?, directory, last })))
+    let (frame, has_position) = match has_journal {
+        true => (number(40)?, position != NO_POSITION),
+        false => (0, number(40)? != 0),
+    };
+    let watermark = AckWatermark {
+        incarnation: number(8)?,
+        vote_sequence: number(16)?,
+        directory,
+        frame,
+        last: has_position.then_some(position),
+    };
+    Some(Ok(Slot { sequence: number(0)?, watermark, has_journal }))
 }
 
 #[cfg(test)]
@@ -197,7 +249,8 @@ mod tests {
     use super::*;
 
     fn watermark(index: u64) -> AckWatermark {
-        AckWatermark { incarnation: 1, vote_sequence: 2, directory: 3, last: Some(LogPosition { term: 4, index }) }
+        let last = Some(LogPosition { term: 4, index });
+        AckWatermark { incarnation: 1, vote_sequence: 2, directory: 3, frame: 5, last }
     }
 
     #[test]
@@ -234,6 +287,48 @@ mod tests {
             std::fs::write(&path, &damaged).unwrap();
             assert_eq!(AckWatermarkFile::open(&path).unwrap().unwrap().watermark().last, None);
         }
+    }
+
+    /// A slot with another last byte of its magic and the checksum that belongs to it.
+    fn of_version(version: u8, mut slot: Vec<u8>) -> Vec<u8> {
+        slot[7] = version;
+        let body = ENCODED_BYTES - 4;
+        let crc = crc32c::crc32c(&slot[..body]);
+        slot[body..].copy_from_slice(&crc.to_le_bytes());
+        slot
+    }
+
+    #[test]
+    fn the_format_without_a_journal_is_read_and_turned_into_the_present_one_and_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("floor");
+        let old = |watermark| encode(1, &watermark, false);
+        std::fs::write(&path, old(AckWatermark { last: None, ..watermark(7) })).unwrap();
+        assert_eq!(AckWatermarkFile::open(&path).unwrap().unwrap().watermark().last, None);
+        std::fs::write(&path, old(watermark(7))).unwrap();
+        let mut file = AckWatermarkFile::open(&path).unwrap().unwrap();
+        assert_eq!((file.watermark(), file.has_journal()), (AckWatermark { frame: 0, ..watermark(7) }, false));
+        file.upgrade(watermark(8)).unwrap();
+        let file = AckWatermarkFile::open(&path).unwrap().unwrap();
+        assert_eq!((file.watermark(), file.has_journal()), (watermark(8), true));
+        let written = std::fs::read(&path).unwrap();
+        assert!(written.chunks(SLOT_BYTES as usize).all(|slot| slot.starts_with(&MAGIC)), "both slots");
+        let mut file = file;
+        file.step_back().unwrap();
+        let file = AckWatermarkFile::open(&path).unwrap().unwrap();
+        assert_eq!((file.watermark(), file.has_journal()), (AckWatermark { frame: 0, ..watermark(8) }, false));
+        let written = std::fs::read(&path).unwrap();
+        assert!(written.chunks(SLOT_BYTES as usize).all(|slot| slot.starts_with(b"LKfloor1")), "both slots");
+    }
+
+    #[test]
+    fn a_later_format_is_refused_by_its_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("floor");
+        std::fs::write(&path, of_version(b'3', encode(1, &watermark(0), true))).unwrap();
+        let problem = AckWatermarkFile::open(&path).unwrap().err().unwrap();
+        let text = problem.refusal(&path).to_string();
+        assert!(text.contains("format version 3, this build reads 2"), "{text}");
     }
 
     #[test]

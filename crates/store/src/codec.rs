@@ -1,7 +1,8 @@
 //! The bytes of log parts, log keys and meta values. Pure: bytes in, values or a sentence about the damage out.
 //!
-//! A record is split into parts of at most 4 KiB, because sled puts larger values into blob files that it never syncs.
-//! Each part names its record, its place and the total length, and carries a CRC32C over everything in it.
+//! A record that is too large for a block (`block.rs`) is split into parts of at most 4 KiB, because sled puts larger
+//! values into blob files that it never syncs; directories from before there were blocks have parts alone. Each part
+//! names its record, its place and the total length, and carries a CRC32C over everything in it.
 
 use bytes::Bytes;
 
@@ -101,6 +102,8 @@ pub(crate) enum MetaKind {
     Committed = 5,
     /// First index of a log that was never purged and yet does not start at 0.
     Start = 6,
+    /// The last task that the journal's writer had sled do.
+    Task = 7,
 }
 
 impl MetaKind {
@@ -112,6 +115,7 @@ impl MetaKind {
             MetaKind::Purged => b"purged",
             MetaKind::Committed => b"committed",
             MetaKind::Start => b"start",
+            MetaKind::Task => b"task",
         }
     }
 }
@@ -236,11 +240,11 @@ fn unseal(value: &[u8], magic: [u8; 4], header_bytes: usize) -> Result<&[u8], St
     Ok(data)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-fn u64_at(bytes: &[u8], at: usize, convert: fn([u8; 8]) -> u64) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize, convert: fn([u8; 8]) -> u64) -> u64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[at..at + 8]);
     convert(eight)

@@ -3,6 +3,8 @@
 //! ```text
 //! <dir>/lock               held (flock) by the process that uses the directory
 //! <dir>/log/sled/db …      sled's files
+//! <dir>/log/journal/0 …    the journal in front of sled (see journal/mod.rs)
+//! <dir>/log/journal.new    a journal being made for a directory that had none; the next open makes it anew
 //! <dir>/log/floor          the acknowledgement watermark (see ack_watermark.rs)
 //! <dir>/log.new            a log directory being created; never acknowledged anything, so the next open deletes it
 //! <dir>/snapshots/*.snap   snapshot files
@@ -65,6 +67,16 @@ pub(crate) fn sled_dir(log: &Path) -> PathBuf {
 /// sled's data file inside a log directory.
 pub(crate) fn sled_file(log: &Path) -> PathBuf {
     sled_dir(log).join("db")
+}
+
+/// The journal inside a log directory.
+pub(crate) fn journal_dir(log: &Path) -> PathBuf {
+    log.join("journal")
+}
+
+/// A journal that is being made for a log directory without one.
+pub(crate) fn unfinished_journal_dir(log: &Path) -> PathBuf {
+    log.join("journal.new")
 }
 
 /// The acknowledgement watermark inside a log directory.

@@ -1,11 +1,10 @@
-//! The one place where the log and the vote become durable (fsync), and the marks that show each acknowledgement in a
-//! system-call trace.
+//! The one place where what sled has becomes durable (fsync), and the marks that show each acknowledgement in a
+//! system-call trace. The journal syncs its own files (`journal/segment.rs`).
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use lockkeeper_mutants::mutant;
 
@@ -47,32 +46,23 @@ impl DataBarrier {
     /// A value of this size was inserted or removed. Runs the barrier if one is due.
     pub(crate) fn changed(&self, bytes: usize) -> Result<(), FatalError> {
         self.unsynced.set(self.unsynced.get() + bytes.max(KEY_BYTES));
-        if self.unsynced.get() >= self.most_unsynced {
-            self.run()?;
-            (self.progress)();
-        }
+        if self.unsynced.get() >= self.most_unsynced { self.step() } else { Ok(()) }
+    }
+
+    /// Runs the barrier, which is not the last one of a write.
+    pub(crate) fn step(&self) -> Result<(), FatalError> {
+        self.run()?;
+        (self.progress)();
         Ok(())
-    }
-
-    /// Whether what is not durable leaves less than half of its bound for the next write, without a barrier in between.
-    pub(crate) fn is_half_due(&self) -> bool {
-        self.unsynced.get() >= self.most_unsynced / 2
-    }
-
-    /// Whether nothing was inserted or removed since the last barrier.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.unsynced.get() == 0
     }
 
     /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
-        let started = Instant::now();
         self.unsynced.set(0);
         self.db.flush().map_err(|error| io_failure("flush", &self.path, &error))?;
         if self.kind == Barrier::Full && !mutant!(BareFlush) {
             self.file.sync_data().map_err(|error| io_failure("sync", &self.path, &error))?;
         }
-        metrics::histogram!("lockkeeper_store_sync_seconds").record(started.elapsed().as_secs_f64());
         Ok(())
     }
 }

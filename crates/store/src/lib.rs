@@ -1,5 +1,5 @@
-//! Durable Raft log and vote on sled, and snapshot files (`ARCHITECTURE.md`, The way of a write; Raft, section 5:
-//! "persistent state on all servers").
+//! Durable Raft log and vote on sled with a journal in front of it, and snapshot files (`ARCHITECTURE.md`, The way of a
+//! write; Raft, section 5: "persistent state on all servers").
 //!
 //! The promise: what was acknowledged through a callback survives kill -9 at any instant and power loss, or the
 //! directory is refused at the next open. This crate must never acknowledge before the barrier, retry after a failed
@@ -11,10 +11,13 @@
 //! makes a directory from a backup.
 
 mod ack_watermark;
+mod archiver;
+mod block;
 mod codec;
 mod directory;
 mod error;
 mod fsync;
+mod journal;
 mod log_state;
 mod open;
 mod permissions;

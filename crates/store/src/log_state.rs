@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -10,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::directory::DirectoryLock;
 use crate::error::{FatalError, StoreError};
+use crate::fsync::io_failure;
 use crate::position::LogPosition;
 use crate::queue::{Command, Queue};
 use crate::sled_log::SledLog;
@@ -17,6 +19,18 @@ use crate::tail_cache::TailCache;
 use crate::term_starts::TermStarts;
 use crate::types::{Options, Record};
 use crate::watchdog::Failure;
+
+/// Room for sled's own bookkeeping when free space is reckoned.
+const SLACK_BYTES: u64 = 4 * 1024 * 1024;
+
+/// What the writer does next.
+pub(crate) enum Turn {
+    Batch(Vec<Command>),
+    /// Nothing is asked for.
+    Other,
+    /// The store is closed or has failed.
+    End,
+}
 
 /// What callers and the writer share.
 pub(crate) struct StoreShared {
@@ -42,7 +56,10 @@ pub(crate) struct VisibleState {
     pub(crate) first_index: Option<u64>,
     pub(crate) terms: TermStarts,
     pub(crate) queue: Queue,
-    pub(crate) commands: u64,
+    /// Truncations that wait for the writer or are with it.
+    pub(crate) cuts: u64,
+    /// Something beside the queue has changed for the writer.
+    pub(crate) woken: bool,
     /// Counts truncations and purges: a reader that saw it change looks again.
     pub(crate) reshaped: u64,
     pub(crate) closed: bool,
@@ -103,26 +120,49 @@ pub(crate) fn check_size(what: &'static str, bytes: usize, max_bytes: usize) -> 
 }
 
 impl StoreShared {
-    /// All that waits; empty when there is nothing and the writer has other work; `None` at the end.
-    pub(crate) fn next_batch(&self, other_work: bool) -> Option<Vec<Command>> {
+    /// All that waits, or else what the writer may do meanwhile. Waits for it, until then at most.
+    pub(crate) fn next_turn(&self, until: Option<Instant>) -> Turn {
         let mut state = self.state.lock();
-        while state.queue.is_empty() {
+        loop {
+            if !state.queue.is_empty() {
+                let batch = state.queue.drain();
+                self.room.notify_waiters();
+                return Turn::Batch(batch);
+            }
             if state.closed || self.failure.get().is_some() {
-                return None;
+                return Turn::End;
             }
-            if other_work {
-                return Some(Vec::new());
+            if std::mem::take(&mut state.woken) || until.is_some_and(|until| until <= Instant::now()) {
+                return Turn::Other;
             }
-            self.work.wait(&mut state);
+            match until {
+                Some(until) => drop(self.work.wait_until(&mut state, until)),
+                None => self.work.wait(&mut state),
+            }
         }
-        let batch = state.queue.drain();
-        self.room.notify_waiters();
-        Some(batch)
     }
 
-    /// Whether a command waits for the writer.
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.state.lock().queue.is_empty()
+    /// The writer is to look whether there is anything beside the queue.
+    pub(crate) fn wake(&self) {
+        self.state.lock().woken = true;
+        self.work.notify_all();
+    }
+
+    /// Refuses to write payloads of so many bytes if that would leave less than the floor on the disk.
+    pub(crate) fn check_free_space(&self, bytes: u64) -> Result<(), FatalError> {
+        if bytes == 0 {
+            // Cutting and purging free space; they are never refused for want of it.
+            return Ok(());
+        }
+        let (dir, floor_bytes) = (self.dir.clone(), self.options.free_floor_bytes);
+        let free = self.options.free_space.bytes(&dir);
+        let free_bytes = free.map_err(|error| io_failure("examine the disk of", &dir, &error))?;
+        metrics::gauge!("lockkeeper_store_free_bytes").set(free_bytes as f64);
+        let needed_bytes = bytes.saturating_mul(2) + SLACK_BYTES;
+        match free_bytes.saturating_sub(needed_bytes) < floor_bytes {
+            true => Err(FatalError::DiskFull { dir, free_bytes, needed_bytes, floor_bytes }),
+            false => Ok(()),
+        }
     }
 
     /// Records in the log.

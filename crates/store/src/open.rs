@@ -1,21 +1,28 @@
 //! Opens a data directory, or creates one, or refuses it and says why.
 //!
 //! A new log directory is made as `log.new` and renamed when it is complete and synced, so a crash in between leaves
-//! nothing named `log`. A directory named `log` may therefore hold acknowledged data, and must be complete.
+//! nothing named `log`. A directory named `log` may therefore hold acknowledged data, and must be complete. One from
+//! before there was a journal gets one here; at an orderly stop it becomes what it was, so that the older build can go
+//! on with it.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
-
 use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
+use crate::block;
 use crate::codec::{self, MetaKind};
 use crate::directory::{self, DirectoryLock, Layout};
 use crate::error::{FatalError, OpenError};
 use crate::fsync::DataBarrier;
+use crate::journal::Journal;
+use crate::journal::frame::SECTOR_BYTES;
+use crate::journal::recovery::{self, FoundFrames, Replayed};
+use crate::journal::segment::{self, DiskSegment, Geometry, OpenSegments};
+use crate::journal::unarchived::Unarchived;
 use crate::permissions;
 use crate::scan;
 use crate::sled_log::SledLog;
@@ -25,6 +32,9 @@ use crate::types::{Barrier, Identity, Opened, Options};
 
 /// sled unlocks its file a while after its last handle is dropped (sled issue 1234).
 const SLED_LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Bounds of a segment of the journal: it takes the largest vote, and an open reads it whole.
+const MIN_JOURNAL_SEGMENT_BYTES: usize = 2 * codec::MAX_VALUE_BYTES;
+const MAX_JOURNAL_SEGMENT_BYTES: usize = 256 * 1024 * 1024;
 /// Longest cluster name.
 const MAX_CLUSTER_BYTES: usize = 256;
 
@@ -33,6 +43,12 @@ pub(crate) struct Ready {
     pub(crate) lock: DirectoryLock,
     pub(crate) log: SledLog,
     pub(crate) barrier: DataBarrier,
+    pub(crate) journal: Journal<DiskSegment>,
+    pub(crate) unarchived: Unarchived,
+    /// The last task that sled has done.
+    pub(crate) task: u64,
+    /// Whether an older build made the directory, and can go on with it after an orderly stop.
+    pub(crate) is_old: bool,
     pub(crate) watermark: AckWatermarkFile,
     pub(crate) tail: TailCache,
     pub(crate) terms: TermStarts,
@@ -79,6 +95,14 @@ fn validate(identity: &Identity, options: &Options) -> Result<(), OpenError> {
     if options.flush_every_ms == 0 || options.queue_commands == 0 || options.sync_watchdog.is_zero() {
         return Err(OpenError::Invalid("flush_every_ms, queue_commands and sync_watchdog must be above 0".into()));
     }
+    let segment_bytes = options.journal_segment_bytes;
+    let is_possible = (MIN_JOURNAL_SEGMENT_BYTES..=MAX_JOURNAL_SEGMENT_BYTES).contains(&segment_bytes);
+    if options.journal_segments < 2 || !is_possible || !segment_bytes.is_multiple_of(SECTOR_BYTES) {
+        return Err(OpenError::Invalid(format!(
+            "the journal must have two segments or more, each of {MIN_JOURNAL_SEGMENT_BYTES} to \
+             {MAX_JOURNAL_SEGMENT_BYTES} bytes, a multiple of {SECTOR_BYTES}"
+        )));
+    }
     Ok(())
 }
 
@@ -111,7 +135,9 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     let barrier = data_barrier(&log, Barrier::Full, options)?;
     barrier.run().map_err(refusal)?;
     drop((barrier, log));
-    let watermark = AckWatermark { incarnation: 0, vote_sequence: 0, directory: identity.directory, last: None };
+    segment::create(&directory::journal_dir(&making), geometry(identity.directory, options))?;
+    let watermark =
+        AckWatermark { incarnation: 0, vote_sequence: 0, directory: identity.directory, frame: 0, last: None };
     let watermark_file = directory::watermark_file(&making);
     AckWatermarkFile::create(&watermark_file, watermark).map_err(OpenError::io("create", &watermark_file))?;
     for entry in fs::read_dir(&sled).map_err(OpenError::io("read", &sled))? {
@@ -125,18 +151,31 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     directory::sync_directory(&layout.root).map_err(OpenError::io("sync", &layout.root))
 }
 
+fn geometry(directory: u128, options: &Options) -> Geometry {
+    Geometry::new(options.journal_segments, options.journal_segment_bytes, directory)
+}
+
 fn data_barrier(log: &SledLog, kind: Barrier, options: &Options) -> Result<DataBarrier, OpenError> {
-    let barrier = DataBarrier::new(log.db().clone(), log.file(), kind, options.segment_bytes);
+    let segment_bytes = sled_segment_bytes(log.file().parent().unwrap_or(log.file()), options);
+    let barrier = DataBarrier::new(log.db().clone(), log.file(), kind, segment_bytes);
     barrier.map_err(OpenError::io("open", log.file()))
+}
+
+/// The size that sled's segments have in an older directory, or else are to have. sled refuses any other than it finds.
+fn sled_segment_bytes(sled: &Path, options: &Options) -> usize {
+    let found = block::sled_segment_bytes(sled).filter(|found| *found == block::OLD_SLED_SEGMENT_BYTES);
+    found.unwrap_or(options.segment_bytes)
 }
 
 fn open_log(log_dir: &Path, options: &Options) -> Result<SledLog, OpenError> {
     let file = directory::sled_file(log_dir);
+    let sled_dir = directory::sled_dir(log_dir);
+    let segment_bytes = sled_segment_bytes(&sled_dir, options);
     let config = sled::Config::new()
-        .path(directory::sled_dir(log_dir))
+        .path(sled_dir)
         .cache_capacity(options.cache_bytes)
         .flush_every_ms(Some(options.flush_every_ms))
-        .segment_size(options.segment_bytes);
+        .segment_size(segment_bytes);
     let deadline = Instant::now() + SLED_LOCK_PATIENCE;
     let db = loop {
         match config.open() {
@@ -150,7 +189,7 @@ fn open_log(log_dir: &Path, options: &Options) -> Result<SledLog, OpenError> {
             Err(error) => return Err(scan::sled_refusal(&file, &error)),
         }
     };
-    SledLog::new(db, &file).map_err(|error| scan::sled_refusal(&file, &error))
+    SledLog::new(db, &file, segment_bytes).map_err(|error| scan::sled_refusal(&file, &error))
 }
 
 fn open_existing(
@@ -165,10 +204,7 @@ fn open_existing(
     let watermark_path = directory::watermark_file(&log_dir);
     let watermark_file = AckWatermarkFile::open(&watermark_path).map_err(OpenError::io("open", &watermark_path))?;
     let mut watermark_file = watermark_file.map_err(|problem| problem.refusal(&watermark_path))?;
-    if !file.try_exists().map_err(OpenError::io("examine", &file))? {
-        return Err(OpenError::damaged(&file, "it is missing"));
-    }
-    directory::remove_unfinished_sled_snapshots(&sled).map_err(OpenError::io("tidy", &sled))?;
+    prepare_sled(&sled, &file)?;
 
     let log = open_log(&log_dir, options)?;
     let watermark = watermark_file.watermark();
@@ -182,10 +218,28 @@ fn open_existing(
             node: identity.node,
         });
     }
+    let directory = meta.identity.directory;
+    let journal_dir = directory::journal_dir(&log_dir);
+    let segments = match watermark_file.has_journal() {
+        true => Some(segment::open(&journal_dir, directory, options.barrier)?),
+        false => None,
+    };
+    let (replayed, found) = replay(&journal_dir, segments.as_ref(), &meta.marks, &watermark)?;
+    let relied_on = found.needed.last().map_or(0, |last| last.task);
+    if meta.task < relied_on {
+        let what = format!("it was given what the journal had {relied_on} times, and {} of them are there", meta.task);
+        return Err(OpenError::damaged(&file, what));
+    }
     let (mut tail, mut terms) = (TailCache::new(options.tail_cache_bytes), TermStarts::default());
-    let scanned = scan::log(&log, &meta, &watermark, |record| {
+    let mut unarchived = VecDeque::new();
+    let scanned = scan::log(&log, &meta.marks, &replayed, &watermark, |record, is_in_sled| {
         terms.push(record.position);
-        tail.push(record, 0);
+        if is_in_sled {
+            tail.archived_below(record.position.index + 1);
+        } else {
+            unarchived.push_back(record.clone());
+        }
+        tail.push(record);
     })?;
     let barrier = data_barrier(&log, options.barrier, options)?;
     if let Some(torn) = scanned.torn {
@@ -203,22 +257,85 @@ fn open_existing(
     log.put_meta(MetaKind::Incarnation, incarnation, &incarnation.to_le_bytes()).map_err(refusal)?;
     barrier.run().map_err(refusal)?;
     directory::sync_directory(&sled).map_err(OpenError::io("sync", &sled))?;
-    let vote_sequence = meta.vote.as_ref().map_or(0, |(sequence, _)| *sequence);
-    let raised = AckWatermark { incarnation, vote_sequence, directory: meta.identity.directory, last: scanned.last };
-    watermark_file.raise(raised, 0, true).map_err(OpenError::io("sync", &watermark_path))?;
+    let marks = replayed.marks;
+    let (geometry, files, _) = match segments {
+        Some(segments) => segments,
+        None => add_journal(&log_dir, directory, options)?,
+    };
+    let frame = found.needed.last().map_or(0, |last| last.number);
+    let vote_sequence = marks.vote.as_ref().map_or(0, |(sequence, _)| *sequence);
+    let raised = AckWatermark { incarnation, vote_sequence, directory, frame, last: scanned.last };
+    let written = match watermark_file.has_journal() {
+        true => watermark_file.raise(raised, 0, true),
+        false => watermark_file.upgrade(raised),
+    };
+    written.map_err(OpenError::io("sync", &watermark_path))?;
+    let journal = Journal::new(files, geometry.segment_bytes, geometry.stamp, &found);
+    let unarchived = Unarchived::new(unarchived, scanned.sled_next, marks.clone(), meta.marks);
 
     let opened = Opened {
         incarnation,
-        directory: meta.identity.directory,
+        directory,
         fresh,
-        vote: meta.vote.map(|(_, vote)| Bytes::from(vote)),
-        committed: meta.committed.map(|(_, committed)| Bytes::from(committed)),
-        purged: meta.purged,
+        vote: marks.vote.map(|(_, vote)| vote),
+        committed: marks.committed.map(|(_, committed)| committed),
+        purged: marks.purged,
         last: scanned.last,
         records: scanned.first.map_or(0, |first| scanned.last.map_or(0, |last| last.index + 1 - first)),
         torn_tail_cut: scanned.torn.is_some(),
     };
-    Ok(Ready { lock, log, barrier, watermark: watermark_file, tail, terms, first_index: scanned.first, opened })
+    let (watermark, first_index) = (watermark_file, scanned.first);
+    let (task, is_old) = (meta.task, sled_segment_bytes(&sled, options) == block::OLD_SLED_SEGMENT_BYTES);
+    Ok(Ready { lock, log, barrier, journal, unarchived, task, is_old, watermark, tail, terms, first_index, opened })
+}
+
+/// Makes sled's files such that it may open them.
+fn prepare_sled(sled: &Path, file: &Path) -> Result<(), OpenError> {
+    if !file.try_exists().map_err(OpenError::io("examine", file))? {
+        return Err(OpenError::damaged(file, "it is missing"));
+    }
+    directory::remove_unfinished_sled_snapshots(sled).map_err(OpenError::io("tidy", sled))?;
+    // What a killed process left in the page cache must be durable before sled builds on it: it writes at once over
+    // what it takes for garbage.
+    fs::File::open(file).and_then(|file| file.sync_all()).map_err(OpenError::io("sync", file))
+}
+
+/// Adds the journal, if there is one, to sled's votes and marks; gives the frames that it was made of.
+fn replay(
+    dir: &Path,
+    segments: Option<&OpenSegments>,
+    sled_marks: &recovery::Marks,
+    watermark: &AckWatermark,
+) -> Result<(Replayed, FoundFrames), OpenError> {
+    let damaged = |what: String| OpenError::damaged(dir, what);
+    let mut replayed = Replayed::of(sled_marks.clone());
+    let Some((geometry, _, contents)) = segments else { return Ok((replayed, FoundFrames::default())) };
+    let found = recovery::find(contents, geometry.stamp).map_err(damaged)?;
+    let last = found.needed.last().map_or(0, |last| last.number);
+    if last < watermark.frame {
+        let acknowledged = watermark.frame;
+        return Err(damaged(format!("it was acknowledged up to frame {acknowledged}, and ends at frame {last}")));
+    }
+    for found in &found.needed {
+        replayed.add(found.number, &found.changes);
+    }
+    replayed.finish();
+    Ok((replayed, found))
+}
+
+/// Gives a directory from before there was a journal one. Nothing in it counts before the watermark says so.
+fn add_journal(log_dir: &Path, directory: u128, options: &Options) -> Result<OpenSegments, OpenError> {
+    let (making, dir) = (directory::unfinished_journal_dir(log_dir), directory::journal_dir(log_dir));
+    for left_over in [&making, &dir] {
+        if left_over.try_exists().map_err(OpenError::io("examine", left_over))? {
+            fs::remove_dir_all(left_over).map_err(OpenError::io("remove the unfinished", left_over))?;
+        }
+    }
+    segment::create(&making, geometry(directory, options))?;
+    fs::rename(&making, &dir).map_err(OpenError::io("rename", &making))?;
+    directory::sync_directory(log_dir).map_err(OpenError::io("sync", log_dir))?;
+    tracing::info!(journal = %dir.display(), "made a journal: an older build refuses the directory until an orderly stop");
+    segment::open(&dir, directory, options.barrier)
 }
 
 /// Restricts the directory to this user, now that it is known to be this node's: locked, and with its log in it.

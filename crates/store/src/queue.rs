@@ -21,9 +21,8 @@ pub(crate) enum Work {
     Nothing,
 }
 
-/// Work, its number, and its callback.
+/// Work and its callback.
 pub(crate) struct Command {
-    pub(crate) number: u64,
     pub(crate) work: Work,
     pub(crate) done: Done,
 }

@@ -1,17 +1,21 @@
 //! The scan at open: is everything there that was acknowledged, and is it what was written?
 //!
 //! sled checks its own messages, but where a check fails it ends its log (at the tail) or skips the rest of a segment
-//! (elsewhere) without an error. So the log is read once from end to end: every part's checksum, every record complete,
-//! indexes contiguous from the purge mark on, terms never falling, and the acknowledgement watermark inside. The one
-//! damage accepted is an incomplete *last* record beyond the watermark: a crash can leave it, and it was never
-//! acknowledged.
+//! (elsewhere) without an error. So the log, sled's and then the journal's, is read once from end to end: every
+//! checksum, every record complete, indexes contiguous from the purge mark on, terms never falling, records that both
+//! have equal, and the acknowledgement watermark inside. The one damage accepted in sled is an incomplete *last* record
+//! that the journal has or that lies beyond the watermark: a crash can leave it.
 
 use std::io;
 use std::path::Path;
 
+use bytes::Bytes;
+
 use crate::ack_watermark::AckWatermark;
+use crate::block;
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::OpenError;
+use crate::journal::recovery::{Marks, Replayed, WholeLog};
 use crate::position::LogPosition;
 use crate::sled_log::SledLog;
 use crate::types::{Identity, Record};
@@ -20,10 +24,10 @@ use crate::types::{Identity, Record};
 pub(crate) struct Meta {
     pub(crate) identity: Identity,
     pub(crate) incarnation: u64,
-    pub(crate) vote: Option<(u64, Vec<u8>)>,
-    pub(crate) committed: Option<(u64, Vec<u8>)>,
-    pub(crate) purged: Option<LogPosition>,
-    pub(crate) start: Option<u64>,
+    /// Votes and marks, which the journal may have newer.
+    pub(crate) marks: Marks,
+    /// The last task that sled has done.
+    pub(crate) task: u64,
 }
 
 /// What the scan found.
@@ -32,8 +36,10 @@ pub(crate) struct Scanned {
     pub(crate) first: Option<u64>,
     /// Last record, or the purge mark.
     pub(crate) last: Option<LogPosition>,
-    /// Index of an incomplete last record, to be cut off.
+    /// Index of an incomplete last record in sled, to be cut off there.
     pub(crate) torn: Option<u64>,
+    /// The index that follows what sled has.
+    pub(crate) sled_next: Option<u64>,
 }
 
 /// Reads and checks the meta values.
@@ -47,11 +53,10 @@ pub(crate) fn meta(log: &SledLog, watermark: &AckWatermark) -> Result<Meta, Open
         let value = read(kind)?;
         value.map(|(_, data)| codec::decode_u64(&data)).transpose().map_err(|what| OpenError::damaged(file, what))
     };
-    let missing = |what: &str| OpenError::damaged(file, format!("the {what} that was written to it is missing"));
-    let (_, identity) = read(MetaKind::Identity)?.ok_or_else(|| missing("identity"))?;
+    let bytes = |kind| Ok(read(kind)?.map(|(sequence, data)| (sequence, Bytes::from(data))));
+    let (_, identity) = read(MetaKind::Identity)?.ok_or_else(|| missing(log, "identity"))?;
     let identity = codec::decode_identity(&identity).map_err(|what| OpenError::damaged(file, what))?;
-    let incarnation = number(MetaKind::Incarnation)?.ok_or_else(|| missing("start counter"))?;
-    let vote = read(MetaKind::Vote)?;
+    let incarnation = number(MetaKind::Incarnation)?.ok_or_else(|| missing(log, "start counter"))?;
     let purged = read(MetaKind::Purged)?.map(|(_, data)| codec::decode_position(&data)).transpose();
     let purged = purged.map_err(|what| OpenError::damaged(file, what))?;
     if identity.directory != watermark.directory {
@@ -61,72 +66,75 @@ pub(crate) fn meta(log: &SledLog, watermark: &AckWatermark) -> Result<Meta, Open
         ));
     }
     if incarnation < watermark.incarnation {
-        return Err(missing("latest start counter"));
+        return Err(missing(log, "latest start counter"));
     }
-    if vote.as_ref().map_or(0, |(sequence, _)| *sequence) < watermark.vote_sequence {
-        return Err(missing("latest vote"));
-    }
-    let (committed, start) = (read(MetaKind::Committed)?, number(MetaKind::Start)?);
-    Ok(Meta { identity, incarnation, vote, committed, purged, start })
+    let (vote, committed) = (bytes(MetaKind::Vote)?, bytes(MetaKind::Committed)?);
+    let marks = Marks { vote, committed, purged, start: number(MetaKind::Start)? };
+    let task = read(MetaKind::Task)?.map_or(0, |(task, _)| task);
+    Ok(Meta { identity, incarnation, marks, task })
 }
 
-/// Reads the whole log and hands each record to `keep`.
+fn missing(log: &SledLog, what: &str) -> OpenError {
+    OpenError::damaged(log.file(), format!("the {what} that was written to it is missing"))
+}
+
+/// Reads the whole log and hands each record to `keep`, with whether sled has it. `sled_marks` are sled's own.
 pub(crate) fn log(
     log: &SledLog,
-    meta: &Meta,
+    sled_marks: &Marks,
+    replayed: &Replayed,
     watermark: &AckWatermark,
-    mut keep: impl FnMut(Record),
+    mut keep: impl FnMut(Record, bool),
 ) -> Result<Scanned, OpenError> {
     let file = log.file();
     let damaged = |what: String| OpenError::damaged(file, what);
-    let start = match (meta.purged, meta.start) {
-        (Some(purged), _) => purged.index + 1,
-        (None, start) => start.unwrap_or(0),
-    };
-    if meta.purged.is_none() && log.has_parts_below(start).map_err(|error| sled_refusal(file, &error))? {
+    let marks = &replayed.marks;
+    if marks.vote.as_ref().map_or(0, |(sequence, _)| *sequence) < watermark.vote_sequence {
+        return Err(missing(log, "latest vote"));
+    }
+    let mut whole = WholeLog::new(replayed, sled_marks.purged);
+    let start = whole.expected();
+    if marks.purged.is_none() && log.has_records_below(start).map_err(|error| sled_refusal(file, &error))? {
         return Err(damaged(format!("there are records before {start}, where the log starts")));
     }
-    let mut found = Scanned { first: None, last: meta.purged, torn: None };
     let mut at_watermark = None;
+    let mut keep = |record: Record, is_in_sled: bool| {
+        at_watermark = at_watermark
+            .or(Some(record.position).filter(|at| watermark.last.is_some_and(|last| last.index == at.index)));
+        keep(record, is_in_sled);
+    };
     let mut assembly = Assembly::default();
-    let mut expected = start;
-    for item in log.parts_from(start) {
+    for item in log.values_from(start).map_err(|error| sled_refusal(file, &error))? {
         let (key, value) = item.map_err(|error| sled_refusal(file, &error))?;
-        let part = codec::decode_part(&key, &value).map_err(damaged)?;
-        let Some(record) = assembly.push(&part).map_err(damaged)? else { continue };
-        let position = record.position;
-        if position.index != expected {
-            return Err(damaged(format!("record {expected} is missing, yet record {} is there", position.index)));
-        }
-        if found.last.is_some_and(|last| position.term < last.term) {
-            return Err(damaged(format!("the term falls at record {expected}")));
-        }
-        if watermark.last.is_some_and(|watermark| watermark.index == position.index) {
-            at_watermark = Some(position);
-        }
-        found.first = found.first.or(Some(position.index));
-        found.last = Some(position);
-        expected += 1;
-        keep(record);
+        let read = block::read(&mut assembly, &key, &value, |record| {
+            if whole.add_of_sled(&record)? {
+                keep(record, true);
+            }
+            Ok(())
+        });
+        read.map_err(damaged)?;
     }
-    found.torn = assembly.open_index();
-    if let Some(torn) = found.torn.filter(|torn| *torn != expected) {
-        return Err(damaged(format!("record {expected} is missing, yet a part of record {torn} is there")));
+    let torn = assembly.open_index();
+    if let Some(torn) = torn.filter(|torn| *torn != whole.expected()) {
+        return Err(damaged(format!("record {} is missing, yet a part of record {torn} is there", whole.expected())));
     }
-    check_watermark(file, meta, watermark, at_watermark, found.last)?;
-    Ok(found)
+    for record in whole.add_of_journal().map_err(damaged)? {
+        keep(record, false);
+    }
+    check_watermark(file, marks, watermark, at_watermark, whole.last())?;
+    Ok(Scanned { first: whole.first(), last: whole.last(), torn, sled_next: whole.sled_next() })
 }
 
 /// Every acknowledged record must be in the log, or purged from it.
 fn check_watermark(
     file: &Path,
-    meta: &Meta,
+    marks: &Marks,
     watermark: &AckWatermark,
     at_watermark: Option<LogPosition>,
     last: Option<LogPosition>,
 ) -> Result<(), OpenError> {
     let Some(acknowledged) = watermark.last else { return Ok(()) };
-    if at_watermark == Some(acknowledged) || meta.purged.is_some_and(|purged| purged.index >= acknowledged.index) {
+    if at_watermark == Some(acknowledged) || marks.purged.is_some_and(|purged| purged.index >= acknowledged.index) {
         return Ok(());
     }
     let found = match at_watermark.or(last) {

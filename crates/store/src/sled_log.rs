@@ -1,11 +1,14 @@
-//! The log and the meta values as sled holds them. No thread, no policy: the writer decides when to write. What changes
-//! many keys takes the barrier, which bounds how much of it is not durable at a time.
+//! The log and the meta values as sled holds them. No thread, no policy: the writer decides what sled is given. What
+//! changes many keys takes the barrier, which bounds how much of it is not durable at a time.
 
 use std::path::{Path, PathBuf};
 
+use crate::block;
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::FatalError;
 use crate::fsync::DataBarrier;
+use crate::journal::durable_log::{SledWork, Task};
+use crate::journal::unarchived::Archive;
 use crate::position::LogPosition;
 use crate::types::Record;
 
@@ -22,16 +25,18 @@ pub(crate) struct SledLog {
     meta: sled::Tree,
     /// sled's data file, for error texts.
     file: PathBuf,
+    /// Largest block; 0 if there are to be none.
+    block_bytes: usize,
 }
 
 impl SledLog {
-    pub(crate) fn new(db: sled::Db, file: &Path) -> sled::Result<Self> {
+    pub(crate) fn new(db: sled::Db, file: &Path, segment_bytes: usize) -> sled::Result<Self> {
         let log = db.open_tree("log")?;
         let meta = db.open_tree("meta")?;
         // sled's default tree has nothing of ours, but sled moves its page when it collects garbage: damage there would
         // end the store at some later write.
         db.first()?;
-        Ok(Self { db, log, meta, file: file.to_path_buf() })
+        Ok(Self { db, log, meta, file: file.to_path_buf(), block_bytes: block::limit(segment_bytes) })
     }
 
     pub(crate) fn db(&self) -> &sled::Db {
@@ -42,37 +47,109 @@ impl SledLog {
         &self.file
     }
 
-    /// Inserts the parts in order, so that a crash leaves a prefix; returns their number.
-    pub(crate) fn insert(
-        &self,
-        record: &Record,
-        buffer: &mut Vec<u8>,
-        barrier: &DataBarrier,
-    ) -> Result<u64, FatalError> {
+    /// Does a task, durably, and stores its number; returns how many values it put into the log.
+    pub(crate) fn perform(&self, task: &Task, barrier: &DataBarrier) -> Result<u64, FatalError> {
+        let values = match &task.work {
+            SledWork::Archive(archive) => self.archive(archive, barrier)?,
+            SledWork::Cut(index) => {
+                self.remove_from(*index, barrier)?;
+                0
+            }
+        };
+        self.put_meta(MetaKind::Task, task.number, &[])?;
+        barrier.run()?;
+        Ok(values)
+    }
+
+    /// Inserts what the journal no longer keeps: records in blocks, in order and each durable before the next, so that
+    /// a crash leaves a prefix and sled never has much that is not durable. What fits into no block goes in parts.
+    fn archive(&self, archive: &Archive, barrier: &DataBarrier) -> Result<u64, FatalError> {
+        if let Some(start) = archive.start {
+            self.put_start(start)?;
+        }
+        let (mut rest, mut buffer, mut values) = (archive.records.as_slice(), Vec::new(), 0);
+        while let Some(record) = rest.first() {
+            let count = block::fitting(rest, self.block_bytes);
+            if count == 0 {
+                values += self.insert_parts(record, &mut buffer, barrier)?;
+            } else {
+                block::encode(&rest[..count], &mut buffer);
+                self.put(record.position.index, 0, &buffer)?;
+                values += 1;
+            }
+            // Without blocks, records share a barrier, which parts run when it is due.
+            if self.block_bytes > 0 {
+                barrier.step()?;
+            }
+            rest = &rest[count.max(1)..];
+        }
+        if let Some((sequence, vote)) = &archive.vote {
+            self.put_meta(MetaKind::Vote, *sequence, vote)?;
+        }
+        if let Some(purged) = archive.purged {
+            self.put_purged(purged)?;
+        }
+        if let Some((sequence, committed)) = &archive.committed {
+            self.put_meta(MetaKind::Committed, *sequence, committed)?;
+        }
+        Ok(values)
+    }
+
+    /// Inserts the parts of a large record in order, so that a crash leaves a prefix; returns their number.
+    fn insert_parts(&self, record: &Record, buffer: &mut Vec<u8>, barrier: &DataBarrier) -> Result<u64, FatalError> {
         let parts = codec::part_count(record.payload.len()) as u16;
         for part in 0..parts {
             codec::encode_part(record, part, buffer);
-            let key = codec::part_key(record.position.index, part);
-            self.log.insert(key, buffer.as_slice()).map_err(|error| self.failure("write", &error))?;
+            self.put(record.position.index, part, buffer)?;
             barrier.changed(buffer.len())?;
         }
         Ok(u64::from(parts))
     }
 
-    /// Removes every part at or above `start`, from the top down, so that a crash leaves a prefix.
+    fn put(&self, index: u64, part: u16, value: &[u8]) -> Result<(), FatalError> {
+        self.log.insert(codec::part_key(index, part), value).map_err(|error| self.failure("write", &error))?;
+        Ok(())
+    }
+
+    /// A log that was never purged starts at 0 unless said otherwise; written only when it has to be.
+    fn put_start(&self, index: u64) -> Result<(), FatalError> {
+        let stored = self.meta(MetaKind::Start).map_err(|error| self.failure("read", &error))?;
+        if index == 0 && matches!(stored, Ok(None)) {
+            return Ok(());
+        }
+        self.put_meta(MetaKind::Start, 0, &index.to_le_bytes())
+    }
+
+    /// Removes every record at or above `start`, from the top down, so that a crash leaves a prefix.
     pub(crate) fn remove_from(&self, start: u64, barrier: &DataBarrier) -> Result<(), FatalError> {
         loop {
             let range = self.log.range(codec::part_key(start, 0)..).keys().rev().take(REMOVE_CHUNK);
             let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
             self.remove(&keys, barrier)?;
             if keys.len() < REMOVE_CHUNK {
-                return Ok(());
+                break;
             }
         }
+        self.shorten_block(start, barrier)
     }
 
-    /// Removes at most `limit` parts between `from` and the index `upto`, upward; returns the key to go on from while
-    /// there may be more.
+    /// Removes the records at or above `start` from the last block.
+    fn shorten_block(&self, start: u64, barrier: &DataBarrier) -> Result<(), FatalError> {
+        let Some((key, value)) = self.log.last().map_err(|error| self.failure("read", &error))? else { return Ok(()) };
+        if block::last_index(&value).is_none_or(|last| last < start) {
+            return Ok(());
+        }
+        let mut records = block::decode(&key, &value).map_err(|what| self.damaged(what))?;
+        records.retain(|record| record.position.index < start);
+        let Some(first) = records.first().map(|record| record.position.index) else { return Ok(()) };
+        let mut shorter = Vec::new();
+        block::encode(&records, &mut shorter);
+        self.put(first, 0, &shorter)?;
+        barrier.changed(shorter.len())
+    }
+
+    /// Removes at most `limit` values between `from` and the index `upto`, upward; returns the key to go on from while
+    /// there may be more. A block stays until all of it is to go.
     pub(crate) fn purge_some(
         &self,
         from: &[u8],
@@ -84,8 +161,10 @@ impl SledLog {
         if from > end.as_slice() {
             return Ok(None);
         }
-        let range = self.log.range(from..=end.as_slice()).keys().take(limit);
-        let keys = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
+        let range = self.log.range(from..=end.as_slice()).take(limit);
+        let values = range.collect::<sled::Result<Vec<_>>>().map_err(|error| self.failure("read", &error))?;
+        let goes = |value: &sled::IVec| block::last_index(value).is_none_or(|last| last <= upto);
+        let keys: Vec<_> = values.iter().take_while(|(_, value)| goes(value)).map(|(key, _)| key.clone()).collect();
         self.remove(&keys, barrier)?;
         Ok(if keys.len() < limit { None } else { keys.last().cloned() })
     }
@@ -101,32 +180,47 @@ impl SledLog {
     /// Records of `start..end` up to `max_bytes` of payload, at least one if there is one. They are contiguous, or it
     /// is an error.
     pub(crate) fn read(&self, start: u64, end: u64, max_bytes: usize) -> Result<Vec<Record>, FatalError> {
-        let mut records = Vec::new();
+        let mut records: Vec<Record> = Vec::new();
         let mut assembly = Assembly::default();
-        let (mut bytes, mut expected) = (0, start);
-        for item in self.log.range(codec::part_key(start, 0)..codec::part_key(end, 0)) {
+        let (mut bytes, mut expected, mut is_full) = (0, start, false);
+        for item in self.values_from(start).map_err(|error| self.failure("read", &error))? {
             let (key, value) = item.map_err(|error| self.failure("read", &error))?;
-            let part = codec::decode_part(&key, &value).map_err(|what| self.damaged(what))?;
-            let Some(record) = assembly.push(&part).map_err(|what| self.damaged(what))? else { continue };
-            if record.position.index != expected {
-                return Err(self.damaged(format!("record {expected} is missing")));
-            }
-            if !records.is_empty() && bytes + record.payload.len() > max_bytes {
+            let read = block::read(&mut assembly, &key, &value, |record| {
+                let index = record.position.index;
+                if is_full || index < start || index >= end {
+                    return Ok(());
+                }
+                if index != expected {
+                    return Err(format!("record {expected} is missing"));
+                }
+                if !records.is_empty() && bytes + record.payload.len() > max_bytes {
+                    is_full = true;
+                    return Ok(());
+                }
+                (bytes, expected) = (bytes + record.payload.len(), expected + 1);
+                records.push(record);
+                Ok(())
+            });
+            read.map_err(|what| self.damaged(what))?;
+            if is_full || expected >= end {
                 return Ok(records);
             }
-            (bytes, expected) = (bytes + record.payload.len(), expected + 1);
-            records.push(record);
         }
         if expected == end { Ok(records) } else { Err(self.damaged(format!("record {expected} is missing"))) }
     }
 
-    /// Every part at or above the index, in order.
-    pub(crate) fn parts_from(&self, index: u64) -> sled::Iter {
-        self.log.range(codec::part_key(index, 0)..)
+    /// Every value from the one that holds the index on, in order.
+    pub(crate) fn values_from(&self, index: u64) -> sled::Result<sled::Iter> {
+        let key = codec::part_key(index, 0);
+        let before = self.log.range(..key).next_back().transpose()?;
+        Ok(match before.filter(|(_, value)| block::last_index(value).is_some_and(|last| last >= index)) {
+            Some((before, _)) => self.log.range(before..),
+            None => self.log.range(key..),
+        })
     }
 
     /// Whether anything is stored below the index.
-    pub(crate) fn has_parts_below(&self, index: u64) -> sled::Result<bool> {
+    pub(crate) fn has_records_below(&self, index: u64) -> sled::Result<bool> {
         self.log.range(..codec::part_key(index, 0)).next().transpose().map(|found| found.is_some())
     }
 

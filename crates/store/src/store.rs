@@ -1,4 +1,5 @@
-//! The handle: what callers see of the log at once, while the writer makes it durable behind them.
+//! The handle: what callers see of the log at once, while the writer makes it durable behind them and the archiver has
+//! sled follow.
 //!
 //! What readers see (ends of the log, recent records) and what the writer is given (the queue) change together under
 //! one lock, so the order of calls is the order on the disk. No lock is held while sled or a callback runs.
@@ -16,10 +17,12 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::codec::{MAX_META_BYTES, part_key};
-use crate::directory::Layout;
+use crate::archiver::Archiver;
+use crate::codec::MAX_META_BYTES;
+use crate::directory::{self, Layout};
 use crate::error::{FatalError, OpenError, StoreError};
 use crate::fsync::Marks;
+use crate::journal::durable_log::DurableLog;
 use crate::log_state::{StoreShared, VisibleState, check_size};
 use crate::open::Ready;
 use crate::position::LogPosition;
@@ -69,7 +72,20 @@ impl Store {
     }
 
     fn start(dir: &Path, ready: Ready, options: Options, marks: Marks) -> std::io::Result<Store> {
-        let Ready { lock, log, mut barrier, watermark, tail, terms, first_index, opened } = ready;
+        let Ready {
+            lock,
+            log,
+            barrier,
+            journal,
+            unarchived,
+            task,
+            is_old,
+            watermark,
+            tail,
+            terms,
+            first_index,
+            opened,
+        } = ready;
         let log = Arc::new(log);
         let failure = Arc::new(Failure::new(options.fatal.clone()));
         let state = VisibleState {
@@ -83,7 +99,8 @@ impl Store {
             first_index,
             terms,
             queue: Queue::new(options.queue_commands, options.queue_bytes),
-            commands: 0,
+            cuts: 0,
+            woken: false,
             reshaped: 0,
             closed: false,
             files: Some((log.clone(), lock)),
@@ -92,23 +109,25 @@ impl Store {
         let shared =
             Arc::new(StoreShared { dir: dir.to_path_buf(), options, failure, state: Mutex::new(state), work, room });
         let limit = shared.options.sync_watchdog;
-        let stuck = FatalError::Stuck { file: log.file().to_path_buf(), limit };
+        let journal_dir = directory::journal_dir(&Layout::new(dir).log());
+        let stuck = FatalError::Stuck { file: journal_dir.clone(), limit };
         let watched = shared.clone();
-        let watchdog = Watchdog::start(limit, move || watched.fail(&stuck))?;
-        barrier.progress = watchdog.progress();
+        let watchdog = Arc::new(Watchdog::start(limit, move || watched.fail(&stuck))?);
+        // A purge that a crash interrupted goes on.
+        let purge = opened.purged.map(|purged| purged.index);
+        let archiver = Archiver::start(shared.clone(), log, barrier, purge, watchdog.clone())?;
         let writer = Writer {
             shared: shared.clone(),
-            log,
-            barrier,
+            log: DurableLog::new(journal, unarchived, archiver, task),
             watermark,
             marks,
             watchdog,
-            // A purge that a crash interrupted goes on.
-            purging: opened.purged.map(|purged| (purged.index, sled::IVec::from(&part_key(0, 0)))),
-            purge_backlog: 0,
             committed_at: Instant::now(),
             committed: opened.committed,
-            buffer: Vec::new(),
+            left_to_sled: None,
+            is_old,
+            asked_at: Instant::now(),
+            dir: journal_dir,
         };
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run())?;
         Ok(Store(Arc::new(Handle { shared, writer: Mutex::new(Some(thread)) })))
@@ -120,10 +139,9 @@ impl Store {
     pub async fn append(&self, records: Vec<Record>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), records.iter().map(|record| record.payload.len()).sum(), |state| {
             state.accept(&records)?;
-            let command = state.commands + 1;
             for record in &records {
                 state.terms.push(record.position);
-                state.tail.push(record.clone(), command);
+                state.tail.push(record.clone());
             }
             Ok(Work::Append(records))
         })
@@ -159,6 +177,7 @@ impl Store {
             }
             state.last = end;
             state.reshaped += 1;
+            state.cuts += 1;
             let removed_from = end.map_or(0, |end| end.index + 1);
             state.terms.truncate(removed_from);
             state.tail.truncate(removed_from);
@@ -317,9 +336,7 @@ impl Store {
                 if state.queue.has_room(bytes) {
                     match change(&mut state) {
                         Ok(work) => {
-                            state.commands += 1;
-                            let number = state.commands;
-                            state.queue.push(Command { number, work, done });
+                            state.queue.push(Command { work, done });
                             shared.work.notify_one();
                             return;
                         }

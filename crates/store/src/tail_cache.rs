@@ -1,5 +1,5 @@
-//! The newest records, in memory: all that the writer has not inserted into sled yet, so that an append is readable
-//! when it returns, and as many more as the budget allows, so that replication seldom reads sled.
+//! The newest records, in memory: all that sled does not have yet, so that an append is readable when it returns and
+//! nobody reads the journal, and as many more as the budget allows, so that replication seldom reads sled.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,34 +8,28 @@ use lockkeeper_mutants::invariant;
 
 use crate::types::Record;
 
-struct Slot {
-    record: Record,
-    /// Number of the command that brought it.
-    command: u64,
-}
-
 /// A contiguous run that ends with the log.
 pub(crate) struct TailCache {
-    slots: VecDeque<Slot>,
+    records: VecDeque<Record>,
     bytes: usize,
     budget_bytes: usize,
-    /// Commands up to this number are in sled.
-    inserted: u64,
+    /// Records below this index are in sled.
+    archived: u64,
 }
 
 impl TailCache {
     pub(crate) fn new(budget_bytes: usize) -> Self {
-        Self { slots: VecDeque::new(), bytes: 0, budget_bytes, inserted: 0 }
+        Self { records: VecDeque::new(), bytes: 0, budget_bytes, archived: 0 }
     }
 
     /// Index of the oldest record held.
     pub(crate) fn first_index(&self) -> Option<u64> {
-        self.slots.front().map(|slot| slot.record.position.index)
+        self.records.front().map(|record| record.position.index)
     }
 
     fn get(&self, index: u64) -> Option<&Record> {
         let at = index.checked_sub(self.first_index()?)?;
-        self.slots.get(usize::try_from(at).ok()?).map(|slot| &slot.record)
+        self.records.get(usize::try_from(at).ok()?)
     }
 
     /// The records of a range that are held, consecutive from its start; no more than `max_bytes`, but at least one.
@@ -52,26 +46,26 @@ impl TailCache {
     }
 
     /// The record must follow the last one held.
-    pub(crate) fn push(&mut self, record: Record, command: u64) {
-        let is_next = self.slots.back().is_none_or(|slot| slot.record.position.index + 1 == record.position.index);
+    pub(crate) fn push(&mut self, record: Record) {
+        let is_next = self.records.back().is_none_or(|last| last.position.index + 1 == record.position.index);
         invariant!(is_next, "the records in memory are consecutive");
         self.bytes += cost(&record);
-        self.slots.push_back(Slot { record, command });
+        self.records.push_back(record);
         self.evict();
     }
 
-    /// Commands up to `command` are in sled: their records may go when the budget is exceeded.
-    pub(crate) fn mark_inserted(&mut self, command: u64) {
-        invariant!(self.inserted <= command, "commands are carried out in their order");
-        self.inserted = command;
+    /// Records below this index are in sled, as they are here: they may go when the budget is exceeded.
+    pub(crate) fn archived_below(&mut self, index: u64) {
+        self.archived = index;
         self.evict();
     }
 
-    /// Keeps what lies below `end`.
+    /// Keeps what lies below `end`. Nothing from there on counts as being in sled any more.
     pub(crate) fn truncate(&mut self, end: u64) {
-        while self.slots.back().is_some_and(|slot| slot.record.position.index >= end) {
-            let slot = self.slots.pop_back();
-            self.forget(slot);
+        self.archived = self.archived.min(end);
+        while self.records.back().is_some_and(|record| record.position.index >= end) {
+            let record = self.records.pop_back();
+            self.forget(record);
         }
     }
 
@@ -83,18 +77,18 @@ impl TailCache {
     }
 
     fn evict(&mut self) {
-        while self.bytes > self.budget_bytes && self.slots.front().is_some_and(|slot| slot.command <= self.inserted) {
+        while self.bytes > self.budget_bytes && self.first_index().is_some_and(|first| first < self.archived) {
             self.drop_first();
         }
     }
 
     fn drop_first(&mut self) {
-        let slot = self.slots.pop_front();
-        self.forget(slot);
+        let record = self.records.pop_front();
+        self.forget(record);
     }
 
-    fn forget(&mut self, slot: Option<Slot>) {
-        let bytes = slot.map_or(0, |slot| cost(&slot.record));
+    fn forget(&mut self, record: Option<Record>) {
+        let bytes = record.map_or(0, |record| cost(&record));
         invariant!(bytes <= self.bytes, "the bytes in memory include those of each record");
         self.bytes -= bytes;
     }
@@ -102,7 +96,7 @@ impl TailCache {
 
 /// Payload and bookkeeping, so that many empty records count too.
 fn cost(record: &Record) -> usize {
-    record.payload.len() + size_of::<Slot>()
+    record.payload.len() + size_of::<Record>()
 }
 
 #[cfg(test)]
@@ -115,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn only_inserted_records_are_evicted() {
+    fn only_records_that_sled_has_are_evicted() {
         let mut tail = TailCache::new(0);
         for index in 5..10 {
-            tail.push(record(index), index);
+            tail.push(record(index));
         }
         assert_eq!(tail.first_index(), Some(5));
-        tail.mark_inserted(7);
+        tail.archived_below(8);
         assert_eq!(tail.first_index(), Some(8));
         assert!(tail.get(7).is_none());
         assert_eq!(tail.get(9), Some(&record(9)));
@@ -129,5 +123,15 @@ mod tests {
         assert!(tail.get(9).is_none());
         tail.purge(9);
         assert_eq!((tail.first_index(), tail.bytes), (None, 0));
+    }
+
+    #[test]
+    fn a_record_in_place_of_one_that_was_cut_is_not_in_sled() {
+        let mut tail = TailCache::new(0);
+        (5..8).for_each(|index| tail.push(record(index)));
+        tail.archived_below(8);
+        tail.truncate(6);
+        tail.push(record(6));
+        assert_eq!(tail.first_index(), Some(6));
     }
 }

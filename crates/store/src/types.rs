@@ -39,11 +39,12 @@ pub struct Identity {
 /// What makes a batch durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Barrier {
-    /// sled's flush, then `fdatasync` of its file through our own descriptor. The only one that holds promise P4.
+    /// `fdatasync` of the journal after each write to it, and of sled's file after sled's flush. The only one that
+    /// holds promise P4.
     #[default]
     Full,
-    /// sled's flush alone, which does not survive power loss. Only for the test that shows that the trace check can
-    /// fail.
+    /// The write to the journal and sled's flush without `fdatasync`, which do not survive power loss. Only for the
+    /// tests that show that the trace check and the simulated power loss can fail.
     FlushOnly,
 }
 
@@ -82,7 +83,8 @@ pub type FatalHook = Arc<dyn Fn(FatalError) + Send + Sync>;
 pub struct Options {
     /// sled's page cache; its real use may be several times this.
     pub cache_bytes: u64,
-    /// Payload bytes of the newest records kept in memory for replication. Records not yet written are always kept.
+    /// Payload bytes of the newest records kept in memory for replication. Records that sled does not have yet are
+    /// always kept; the journal's size bounds them.
     pub tail_cache_bytes: usize,
     /// A write that would leave less than this free on the disk is refused: the store fails before it writes anything.
     pub free_floor_bytes: u64,
@@ -99,8 +101,16 @@ pub struct Options {
     pub queue_bytes: usize,
     /// sled's background flush, beside the barrier: its garbage collection depends on it. 100 to 500 ms.
     pub flush_every_ms: u64,
-    /// sled's segment size, a power of two; fixed when the directory is created. Small only in tests.
+    /// sled's segment size, a power of two; fixed when the directory is created. It bounds the blocks that sled is
+    /// given, and what of sled is not durable. Small only in tests.
     pub segment_bytes: usize,
+    /// Segments of the journal, two at least, and the size of each, a multiple of 512; fixed when the directory gets
+    /// its journal. A command that exceeds a segment waits for sled. Small only in tests.
+    pub journal_segments: u32,
+    /// See [`Options::journal_segments`].
+    pub journal_segment_bytes: usize,
+    /// When nothing has been asked for in so long, sled is given all that the journal keeps.
+    pub archive_after: Duration,
     /// Write `ack …` marks to /dev/null just before the callbacks, for a system-call trace (see
     /// `lockkeeper_checkers::sync_trace`).
     pub trace_marks: bool,
@@ -121,7 +131,10 @@ impl Options {
             queue_commands: 4096,
             queue_bytes: 64 * 1024 * 1024,
             flush_every_ms: 200,
-            segment_bytes: 512 * 1024,
+            segment_bytes: 4 * 1024 * 1024,
+            journal_segments: 4,
+            journal_segment_bytes: 4 * 1024 * 1024,
+            archive_after: Duration::from_secs(1),
             trace_marks: false,
             free_space: FreeSpace::Disk,
         }

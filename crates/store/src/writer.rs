@@ -1,11 +1,12 @@
-//! The one thread that writes: drain the queue, insert all, one barrier, complete all callbacks in order
-//! (`ARCHITECTURE.md`, The way of a write).
+//! The one thread that writes the journal: drain the queue, one write, one sync, complete all callbacks in order
+//! (`ARCHITECTURE.md`, The way of a write). sled follows on a thread of its own (`archiver.rs`), when this one says so:
+//! as the journal fills, when nothing was asked for in a while, and at the end.
 //!
-//! It must never call back before the barrier, and never write again after a failure. Purging is background work:
-//! the mark is written at once, the keys go in small chunks between the batches. A purge stops when a command waits and
-//! would have to wait for a barrier of the purge; it goes on after that command, which syncs what was removed before.
+//! It must never call back before what is asked for is durable, and never write again after a failure.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,50 +14,58 @@ use bytes::Bytes;
 use lockkeeper_mutants::{invariant, mutant};
 
 use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
-use crate::codec::{self, MetaKind};
+use crate::archiver::Archiver;
+use crate::codec::MAX_META_BYTES;
 use crate::error::{FatalError, StoreError};
-use crate::fsync::{DataBarrier, Marks, io_failure};
-use crate::log_state::StoreShared;
+use crate::fsync::{Marks, io_failure};
+use crate::journal::durable_log::DurableLog;
+use crate::journal::frame::{CHANGE_HEADER_BYTES, Change};
+use crate::journal::segment::DiskSegment;
+use crate::log_state::{StoreShared, Turn};
 use crate::open::panic_text;
 use crate::position::LogPosition;
 use crate::queue::{Command, Work};
 use crate::watchdog::Watchdog;
 
-/// Keys that the lazy purge removes before it looks at the queue again, at most a quarter of what is removed without a
-/// barrier. After a batch it removes twice the keys that the batch wrote, if that is more, as far as no command waits.
-const PURGE_STEP: u64 = 4;
-/// Keys, of at most 4 KiB, by which a purge may be behind for the commands that waited. A larger backlog is removed
-/// before the next command, or a steady load would fill the disk.
-const PURGE_BEHIND: u64 = 4096;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
-/// Room for sled's own bookkeeping when free space is reckoned.
-const SLACK_BYTES: u64 = 4 * 1024 * 1024;
+/// Commands share a frame up to so many bytes.
+const SHARED_FRAME_BYTES: usize = 1024 * 1024;
 
 /// Everything that only the writer touches.
 pub(crate) struct Writer {
     pub(crate) shared: Arc<StoreShared>,
-    pub(crate) log: Arc<crate::sled_log::SledLog>,
-    pub(crate) barrier: DataBarrier,
+    pub(crate) log: DurableLog<DiskSegment, Archiver>,
     pub(crate) watermark: AckWatermarkFile,
     pub(crate) marks: Marks,
-    pub(crate) watchdog: Watchdog,
-    /// Upper index and next key of a purge under way.
-    pub(crate) purging: Option<(u64, sled::IVec)>,
-    /// Keys that the purge should have removed after the batches so far.
-    pub(crate) purge_backlog: u64,
+    pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) committed_at: Instant,
     pub(crate) committed: Option<Bytes>,
-    pub(crate) buffer: Vec<u8>,
+    /// What of the log readers leave to sled.
+    pub(crate) left_to_sled: Option<u64>,
+    /// Whether an older build made the directory, and can go on with it after an orderly stop.
+    pub(crate) is_old: bool,
+    /// When something was last asked for.
+    pub(crate) asked_at: Instant,
+    /// For error texts.
+    pub(crate) dir: PathBuf,
 }
 
-/// What a batch did, for the barrier and the watermark.
+/// How a command is made durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// In a frame with others, by these bytes of changes.
+    Shared(usize),
+    /// By itself: it cuts what was acknowledged, or exceeds a frame.
+    Alone,
+}
+
+/// What a group of commands did, for the watermark.
 struct Applied {
     last: Option<LogPosition>,
     vote_sequence: u64,
     voted: bool,
     records: u64,
-    parts: u64,
 }
 
 impl Writer {
@@ -64,230 +73,217 @@ impl Writer {
     pub(crate) fn run(mut self) {
         let result = catch_unwind(AssertUnwindSafe(|| self.work()));
         self.watchdog.end();
-        let failure = match result {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(panic) => Some(FatalError::Panicked { file: self.log.file().to_path_buf(), what: panic_text(&*panic) }),
-        };
-        if let Some(error) = failure {
+        if let Err(error) = result.unwrap_or_else(|panic| Err(self.panicked(&*panic))) {
             self.shared.fail(&error);
         }
     }
 
+    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> FatalError {
+        FatalError::Panicked { file: self.dir.clone(), what: panic_text(panic) }
+    }
+
     fn work(&mut self) -> Result<(), FatalError> {
         loop {
-            let batch = self.shared.next_batch(self.purging.is_some());
-            match batch {
-                Some(batch) if batch.is_empty() => self.purge_idle()?,
-                Some(batch) => self.write(batch)?,
-                None if self.shared.failure.get().is_some() => return Ok(()),
-                None => return self.finish(),
+            match self.shared.next_turn(self.rests_at()) {
+                Turn::Batch(batch) => {
+                    self.asked_at = Instant::now();
+                    self.write(batch)?;
+                    self.log.archive_if_full()?;
+                    self.leave_to_sled();
+                }
+                Turn::Other => self.rest()?,
+                Turn::End if self.shared.failure.get().is_some() => return Ok(()),
+                Turn::End => return self.finish(),
             }
         }
     }
 
-    /// One batch; all of its callbacks are called in every case.
-    fn write(&mut self, mut batch: Vec<Command>) -> Result<(), FatalError> {
-        if mutant!(AckBeforeBarrier) {
-            self.mark(&batch);
-            batch.iter_mut().for_each(|command| std::mem::replace(&mut command.done, Box::new(|_| {}))(Ok(())));
-        }
-        self.watchdog.begin();
-        let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(&batch)));
-        self.watchdog.end();
-        let result = result.unwrap_or_else(|panic| {
-            Err(FatalError::Panicked { file: self.log.file().to_path_buf(), what: panic_text(&*panic) })
-        });
-        // If the watchdog fired meanwhile, the store has failed: too late to acknowledge.
-        let result = result.and_then(|parts| self.shared.failure.get().map_or(Ok(parts), Err));
-        let told = match &result {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                self.shared.fail(error);
-                Err(StoreError::Failed(error.clone()))
+    /// Makes a batch durable, group by group, and calls all of its callbacks in every case.
+    fn write(&mut self, batch: Vec<Command>) -> Result<(), FatalError> {
+        let mut left = VecDeque::from(batch);
+        while !left.is_empty() {
+            let mut group = self.next_group(&mut left);
+            if mutant!(AckBeforeBarrier) {
+                self.mark(&group);
+                group.iter_mut().for_each(|command| std::mem::replace(&mut command.done, Box::new(|_| {}))(Ok(())));
             }
+            self.watchdog.begin();
+            let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(&group)));
+            self.watchdog.end();
+            let result = result.unwrap_or_else(|panic| Err(self.panicked(&*panic)));
+            // If the watchdog fired meanwhile, the store has failed: too late to acknowledge.
+            let result = result.and_then(|()| self.shared.failure.get().map_or(Ok(()), Err));
+            if let Err(error) = result {
+                self.shared.fail(&error);
+                let told = StoreError::Failed(error.clone());
+                group.into_iter().chain(left).for_each(|command| (command.done)(Err(told.clone())));
+                return Err(error);
+            }
+            self.mark(&group);
+            group.into_iter().for_each(|command| (command.done)(Ok(())));
+        }
+        Ok(())
+    }
+
+    /// The commands that become durable together.
+    fn next_group(&self, left: &mut VecDeque<Command>) -> Vec<Command> {
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        while let Some(command) = left.front() {
+            let way = self.way(&command.work);
+            if let Way::Shared(more) = way {
+                bytes += more;
+            }
+            let shares = way != Way::Alone && bytes <= SHARED_FRAME_BYTES && self.log.takes(bytes);
+            if !group.is_empty() && !shares {
+                break;
+            }
+            group.extend(left.pop_front());
+            if way == Way::Alone {
+                break;
+            }
+        }
+        group
+    }
+
+    fn way(&self, work: &Work) -> Way {
+        let bytes = match work {
+            // One more for the start of the log.
+            Work::Append(records) => work.bytes() + (records.len() + 1) * CHANGE_HEADER_BYTES,
+            Work::Vote { vote, .. } => vote.len() + CHANGE_HEADER_BYTES,
+            Work::Truncate(_) if self.lowers_watermark(work) => return Way::Alone,
+            Work::Truncate(_) | Work::Purge(_) => CHANGE_HEADER_BYTES,
+            Work::Nothing => 0,
         };
-        if told.is_ok() {
-            self.mark(&batch);
-        }
-        for command in batch {
-            (command.done)(told.clone());
-        }
-        self.watchdog.begin();
-        self.purge_backlog += PURGE_STEP.max(2 * result?);
-        let purged = self.purge_some(self.purge_backlog);
-        self.watchdog.end();
-        purged
+        if self.log.takes(bytes) { Way::Shared(bytes) } else { Way::Alone }
     }
 
-    /// Gives the number of keys written to the log.
-    fn make_durable(&mut self, batch: &[Command]) -> Result<u64, FatalError> {
-        self.check_free_space(batch)?;
+    fn lowers_watermark(&self, work: &Work) -> bool {
+        let acknowledged = self.watermark.watermark().last;
+        match work {
+            Work::Truncate(last) => {
+                acknowledged.is_some_and(|acknowledged| last.is_none_or(|last| last.index < acknowledged.index))
+            }
+            _ => false,
+        }
+    }
+
+    fn make_durable(&mut self, group: &[Command]) -> Result<(), FatalError> {
+        self.shared.check_free_space(group.iter().map(|command| command.work.bytes() as u64).sum())?;
         let watermark = self.watermark.watermark();
-        let (last, vote_sequence) = (watermark.last, watermark.vote_sequence);
-        let mut applied = Applied { last, vote_sequence, voted: false, records: 0, parts: 0 };
-        for command in batch {
-            self.apply(&command.work, &mut applied)?;
+        let mut applied =
+            Applied { last: watermark.last, vote_sequence: watermark.vote_sequence, voted: false, records: 0 };
+        group.iter().for_each(|command| applied.add(&command.work));
+        let (began, frame) = (Instant::now(), self.log.number());
+        match group {
+            [command] if self.way(&command.work) == Way::Alone => self.write_alone(command)?,
+            _ => self.write_frame(group)?,
         }
-        self.put_committed_if_due()?;
-        if let Some(command) = batch.last() {
-            self.shared.state.lock().tail.mark_inserted(command.number);
+        // An empty group, which has only callbacks, writes none.
+        if self.log.number() > frame {
+            metrics::histogram!("lockkeeper_store_sync_seconds").record(began.elapsed().as_secs_f64());
         }
-        self.barrier.run()?;
-        invariant!(self.barrier.is_clean(), "nothing is acknowledged before the barrier");
-        self.raise_watermark(&applied, applied.voted)?;
+        self.raise_watermark(&applied)?;
+        for command in group {
+            match command.work {
+                Work::Purge(upto) => self.log.sled().purge(upto.index),
+                Work::Truncate(_) => self.shared.state.lock().cuts -= 1,
+                _ => {}
+            }
+        }
         if applied.records > 0 {
             metrics::histogram!("lockkeeper_store_batch_records").record(applied.records as f64);
         }
         metrics::gauge!("lockkeeper_store_log_entries").set(self.shared.records() as f64);
-        Ok(applied.parts)
+        Ok(())
     }
 
-    /// Inserts, in order, what one command asks for.
-    fn apply(&mut self, work: &Work, applied: &mut Applied) -> Result<(), FatalError> {
-        match work {
-            Work::Append(records) => {
-                if let Some(first) = records.first().filter(|_| applied.last.is_none()) {
-                    self.put_start(first.position.index)?;
-                }
-                let are_consecutive = records.windows(2).all(|two| two[0].position.index + 1 == two[1].position.index);
-                invariant!(are_consecutive, "the records of an append are consecutive");
-                for record in records {
-                    applied.parts += self.log.insert(record, &mut self.buffer, &self.barrier)?;
-                    applied.last = Some(record.position);
-                }
-                applied.records += records.len() as u64;
-            }
-            Work::Vote { vote, sequence } => {
-                invariant!(
-                    applied.vote_sequence < *sequence,
-                    "votes are written in the order in which they were given"
-                );
-                self.log.put_meta(MetaKind::Vote, *sequence, vote)?;
-                (applied.vote_sequence, applied.voted) = (*sequence, true);
-            }
+    /// One frame for all of them.
+    fn write_frame(&mut self, group: &[Command]) -> Result<(), FatalError> {
+        let mut changes = changes(group, self.log.begins());
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if self.committed_at.elapsed() >= COMMITTED_EVERY && self.leaves_room_for_a_mark(group) {
+            changes.extend(self.newer_committed().map(Change::Committed));
+        }
+        self.log.write(&changes)
+    }
+
+    fn leaves_room_for_a_mark(&self, group: &[Command]) -> bool {
+        let bytes = |command: &Command| match self.way(&command.work) {
+            Way::Shared(bytes) => bytes,
+            Way::Alone => 0,
+        };
+        self.log.takes(group.iter().map(bytes).sum::<usize>() + CHANGE_HEADER_BYTES + MAX_META_BYTES)
+    }
+
+    /// The committed mark if it has changed.
+    fn newer_committed(&mut self) -> Option<Bytes> {
+        let committed = self.shared.state.lock().committed.clone();
+        if committed == self.committed {
+            return None;
+        }
+        (self.committed, self.committed_at) = (committed.clone(), Instant::now());
+        committed
+    }
+
+    fn write_alone(&mut self, command: &Command) -> Result<(), FatalError> {
+        match &command.work {
+            Work::Append(records) => self.log.append_to_sled(records.clone()),
             Work::Truncate(last) => {
                 // The watermark first: after a crash between the two, the log must not be shorter than the watermark.
-                // Never raised here: this batch is not durable yet.
-                if self
-                    .watermark
-                    .watermark()
-                    .last
-                    .is_some_and(|watermark| last.is_none_or(|last| last.index < watermark.index))
-                {
-                    self.watermark.lower(*last).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
-                }
-                self.log.remove_from(last.map_or(0, |last| last.index + 1), &self.barrier)?;
-                applied.last = *last;
+                self.watermark.lower(*last).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
+                self.log.truncate(last.map(|last| last.index + 1))
             }
-            Work::Purge(upto) => {
-                self.log.put_purged(*upto)?;
-                if applied.last.is_none_or(|last| last.index <= upto.index) {
-                    applied.last = Some(*upto);
-                }
-                let from = self.purging.take().map_or_else(|| sled::IVec::from(&codec::part_key(0, 0)), |(_, key)| key);
-                self.purging = Some((upto.index, from));
-            }
-            Work::Nothing => {}
+            // A segment takes each of them.
+            Work::Vote { .. } | Work::Purge(_) | Work::Nothing => self.write_frame(std::slice::from_ref(command)),
         }
+    }
+
+    /// What sled has need not be in memory. While a cut waits, some of that may be about to go: the records that
+    /// readers see in its place are not in sled.
+    fn leave_to_sled(&mut self) {
+        let next = self.log.sled_next();
+        if next == self.left_to_sled {
+            return;
+        }
+        let mut state = self.shared.state.lock();
+        if state.cuts == 0 {
+            state.tail.archived_below(next.unwrap_or(0));
+            self.left_to_sled = next;
+        }
+    }
+
+    /// When the journal is to be emptied if nothing is asked for.
+    fn rests_at(&self) -> Option<Instant> {
+        self.log.may_be_emptied().then(|| self.asked_at + self.shared.options.archive_after)
+    }
+
+    /// Nothing was asked for in a while, or the archiver is done with something.
+    fn rest(&mut self) -> Result<(), FatalError> {
+        self.watchdog.begin();
+        self.log.take_notice()?;
+        if self.rests_at().is_some_and(|at| at <= Instant::now()) {
+            self.log.empty_some()?;
+        }
+        self.watchdog.end();
+        self.leave_to_sled();
         Ok(())
     }
 
-    /// A log that was never purged starts at 0 unless said otherwise; written only when it has to be.
-    fn put_start(&mut self, index: u64) -> Result<(), FatalError> {
-        let stored = self.log.meta(MetaKind::Start).map_err(|error| io_failure("read", self.log.file(), &error))?;
-        if index == 0 && matches!(stored, Ok(None)) {
-            return Ok(());
-        }
-        self.log.put_meta(MetaKind::Start, 0, &index.to_le_bytes())
-    }
-
-    fn check_free_space(&self, batch: &[Command]) -> Result<(), FatalError> {
-        let bytes: u64 = batch.iter().map(|command| command.work.bytes() as u64).sum();
-        if bytes == 0 {
-            // Cutting and purging free space; they are never refused for want of it.
-            return Ok(());
-        }
-        let options = &self.shared.options;
-        let free = options.free_space.bytes(&self.shared.dir);
-        let free_bytes = free.map_err(|error| io_failure("examine the disk of", &self.shared.dir, &error))?;
-        metrics::gauge!("lockkeeper_store_free_bytes").set(free_bytes as f64);
-        let needed_bytes = bytes.saturating_mul(2) + SLACK_BYTES;
-        if free_bytes.saturating_sub(needed_bytes) < options.free_floor_bytes {
-            return Err(FatalError::DiskFull {
-                dir: self.shared.dir.clone(),
-                free_bytes,
-                needed_bytes,
-                floor_bytes: options.free_floor_bytes,
-            });
-        }
-        Ok(())
-    }
-
-    fn raise_watermark(&mut self, applied: &Applied, sync: bool) -> Result<(), FatalError> {
-        let watermark =
-            AckWatermark { last: applied.last, vote_sequence: applied.vote_sequence, ..self.watermark.watermark() };
-        let raised = self.watermark.raise(watermark, applied.records, sync);
+    fn raise_watermark(&mut self, applied: &Applied) -> Result<(), FatalError> {
+        let (last, vote_sequence, frame) = (applied.last, applied.vote_sequence, self.log.number());
+        let watermark = AckWatermark { last, vote_sequence, frame, ..self.watermark.watermark() };
+        let raised = self.watermark.raise(watermark, applied.records, applied.voted);
         raised.map_err(|error| io_failure("write", self.watermark.path(), &error))
     }
 
-    fn put_committed_if_due(&mut self) -> Result<(), FatalError> {
-        if self.committed_at.elapsed() < COMMITTED_EVERY {
-            return Ok(());
-        }
-        self.put_committed()
-    }
-
-    fn put_committed(&mut self) -> Result<(), FatalError> {
-        let committed = self.shared.state.lock().committed.clone();
-        if committed != self.committed {
-            if let Some(committed) = &committed {
-                self.log.put_meta(MetaKind::Committed, 0, committed)?;
-            }
-            (self.committed, self.committed_at) = (committed, Instant::now());
-        }
-        Ok(())
-    }
-
-    /// Steps of a purge under way, of so many keys together, until a command waits and more steps would delay it.
-    fn purge_some(&mut self, limit: u64) -> Result<(), FatalError> {
-        for _ in 0..limit.div_ceil(PURGE_STEP) {
-            let Some((upto, from)) = self.purging.take() else { break };
-            let next = self.log.purge_some(&from, upto, PURGE_STEP as usize, &self.barrier)?;
-            self.purge_backlog = self.purge_backlog.saturating_sub(PURGE_STEP);
-            if next.is_none() {
-                let mut state = self.shared.state.lock();
-                // Unless more is to be purged by now.
-                state.purging = state.purging.filter(|wanted| *wanted != upto);
-            }
-            self.purging = next.map(|key| (upto, key));
-            if self.purge_backlog <= PURGE_BEHIND && self.barrier.is_half_due() && self.shared.has_waiting() {
-                break;
-            }
-        }
-        if self.purging.is_none() {
-            self.purge_backlog = 0;
-        }
-        Ok(())
-    }
-
-    /// A step while nothing else waits.
-    fn purge_idle(&mut self) -> Result<(), FatalError> {
-        self.watchdog.begin();
-        self.purge_some(PURGE_STEP)?;
-        if self.purging.is_none() {
-            self.barrier.run()?;
-        }
-        self.watchdog.end();
-        Ok(())
-    }
-
     /// One line per acknowledgement, for a system-call trace.
-    fn mark(&mut self, batch: &[Command]) {
+    fn mark(&mut self, group: &[Command]) {
         if !self.marks.on() {
             return;
         }
-        for command in batch {
+        for command in group {
             let mark = match &command.work {
                 Work::Append(records) => records.last().map(|record| {
                     format!("ack append {} {} {}\n", record.position.index, record.position.term, records.len())
@@ -301,15 +297,76 @@ impl Writer {
         }
     }
 
-    /// The last barrier, with the committed mark, and a synced watermark.
+    /// Gives sled everything, with the committed mark, so that the next open finds the journal empty, unless the disk
+    /// is too full; and syncs the watermark. An older build can go on with a directory that it made.
     fn finish(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
-        self.put_committed()?;
-        self.barrier.run()?;
-        let watermark = self.watermark.watermark();
+        let is_emptied = self.shared.check_free_space(self.log.unarchived_bytes()).is_ok();
+        if is_emptied {
+            self.log.empty()?;
+            if let Some(committed) = self.newer_committed() {
+                self.log.put_committed(committed)?;
+            }
+        }
+        self.log.sled().stop()?;
+        let watermark = AckWatermark { frame: self.log.number(), ..self.watermark.watermark() };
         let raised = self.watermark.raise(watermark, 0, true);
-        raised.map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
+        let left = raised.and_then(|()| if self.is_old && is_emptied { self.watermark.step_back() } else { Ok(()) });
+        left.map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
         self.watchdog.end();
         Ok(())
+    }
+}
+
+/// The changes that the commands make, in order. `begins`: the log is empty and was never purged.
+fn changes(group: &[Command], mut begins: bool) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for command in group {
+        match &command.work {
+            Work::Append(records) => {
+                if let Some(first) = records.first().filter(|_| begins) {
+                    changes.push(Change::Begin(first.position.index));
+                    begins = false;
+                }
+                changes.extend(records.iter().cloned().map(Change::Append));
+            }
+            Work::Vote { vote, sequence } => changes.push(Change::Vote { sequence: *sequence, vote: vote.clone() }),
+            Work::Truncate(last) => {
+                changes.push(Change::Truncate(first_removed(*last)));
+                // A log that was purged ends at its mark.
+                begins |= last.is_none();
+            }
+            Work::Purge(upto) => {
+                changes.push(Change::Purge(*upto));
+                begins = false;
+            }
+            Work::Nothing => {}
+        }
+    }
+    changes
+}
+
+/// The index of the first record that a cut removes.
+fn first_removed(last: Option<LogPosition>) -> u64 {
+    last.map_or(0, |last| last.index + 1)
+}
+
+impl Applied {
+    fn add(&mut self, work: &Work) {
+        match work {
+            Work::Append(records) => {
+                let are_consecutive = records.windows(2).all(|two| two[0].position.index + 1 == two[1].position.index);
+                invariant!(are_consecutive, "the records of an append are consecutive");
+                self.records += records.len() as u64;
+                self.last = records.last().map(|record| record.position).or(self.last);
+            }
+            Work::Vote { sequence, .. } => {
+                invariant!(self.vote_sequence < *sequence, "votes are written in the order in which they were given");
+                (self.vote_sequence, self.voted) = (*sequence, true);
+            }
+            Work::Truncate(last) => self.last = *last,
+            Work::Purge(upto) if self.last.is_none_or(|last| last.index <= upto.index) => self.last = Some(*upto),
+            Work::Purge(_) | Work::Nothing => {}
+        }
     }
 }

@@ -36,11 +36,11 @@ fn traced() -> Options {
     options
 }
 
-/// The same with sled's bare `flush`. A disk that is a little late leaves a log that is whole and too short. Without a
-/// sync other things go wrong too: a node misses what it wrote at its start and refuses to run, or a session is gone.
+/// The same with no sync but sled's own. A disk that is a little late leaves a log that is whole and too short. Without
+/// a sync other things go wrong too: a node misses what it wrote at its start and refuses to run, or a session is gone.
 /// Those are not what the control looks for; it then tries a fresh cluster.
 async fn control(context: &Context) -> Result<String, Failed> {
-    context.log.say("the same with sled's bare flush (test-only switch): acknowledged writes must be lost");
+    context.log.say("the same without syncs (test-only switch): acknowledged writes must be lost");
     for number in 1..=CONTROL_TRIES {
         let mut options = traced();
         options.environment.push(("LOCKKEEPER_TESTING__FLUSH_ONLY".into(), "true".into()));

@@ -1,8 +1,9 @@
 //! P4 against power loss: three nodes run under `strace`, and the order of their system calls is checked.
 //!
-//! For each acknowledged append and vote, on each node, a data sync of the log's file began after its last byte was
-//! written, and ended before anyone was told (`lockkeeper_checkers::sync_trace` has the rules). Then the same with the
-//! test-only switch that leaves the sync out, which the check must catch: a check that cannot fail shows nothing.
+//! For each acknowledged append and vote, on each node, a data sync of the file that has it, the journal's or sled's,
+//! began after its last byte was written, and ended before anyone was told (`lockkeeper_checkers::sync_trace` has the
+//! rules). Then the same with the test-only switch that leaves the sync out, which the check must catch: a check that
+//! cannot fail shows nothing.
 
 use lockkeeper_api::Data;
 use lockkeeper_api::cluster::{Member, Role};
@@ -37,7 +38,7 @@ pub(super) async fn run(context: &Context, seconds: u64) -> ProofResult {
     if total.votes == 0 {
         return cannot_run("no vote was saved although leadership was handed over");
     }
-    say("the same with sled's bare flush (test-only switch): the check must catch it".into());
+    say("the same without syncs (test-only switch): the check must catch it".into());
     let control = traced_run(context, "flush-only", seconds.min(5), true).await?;
     let mut caught = 0;
     for (node, report) in &control.reports {

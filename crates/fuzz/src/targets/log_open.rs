@@ -2,7 +2,7 @@
 //!
 //! The input is a list of edits to one file: the first byte selects the directory and the file, and each five bytes
 //! after it are one edit. Only one file is edited, because the acknowledgement watermark detects a damaged log while at
-//! most one of the two is damaged (see the store's `ack_watermark.rs`).
+//! most one of them is damaged (see the store's `ack_watermark.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn edited(content: &[u8], edits: &[u8]) -> Vec<u8> {
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     // One edit of each kind for each file of both directories.
-    let files = (0..8).flat_map(|file| [file, file | 0x80]);
+    let files = (0..10).flat_map(|file| [file, file | 0x80]);
     files.flat_map(|file| (0..6).map(move |kind| vec![file, kind, 0, kind * 40, 7, 3])).collect()
 }
 
@@ -71,11 +71,13 @@ fn identity() -> Identity {
     Identity { cluster: "fuzz".into(), node: 1, directory: 0xD1 }
 }
 
-/// Small segments, because sled pads its file to whole ones.
+/// Small segments, because sled and the journal have files of whole ones.
 fn options() -> Options {
     let fatal = Arc::new(|error| panic!("the store failed: {error}"));
     Options {
         segment_bytes: 4096,
+        journal_segments: 2,
+        journal_segment_bytes: 8192,
         cache_bytes: 1 << 20,
         flush_every_ms: 500,
         free_floor_bytes: 0,

@@ -40,7 +40,16 @@ fn killed_process() {
     let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(SEED)) else { return };
     let mut random = StdRng::seed_from_u64(seed.parse().unwrap());
     say("opening".into());
-    let small = Options { segment_bytes: 64 * 1024, queue_commands: 24, ..options() };
+    // The journal's segments are used again hundreds of times, now and then a command does not fit into one, and a
+    // pause between two commands is at times long enough for a rest.
+    let small = Options {
+        segment_bytes: 64 * 1024,
+        journal_segments: 3,
+        journal_segment_bytes: 32 * 1024,
+        archive_after: Duration::from_millis(2),
+        queue_commands: 24,
+        ..options()
+    };
     let (store, opened) = match Store::open(Path::new(&dir), &identity(), small) {
         Ok(opened) => opened,
         Err(error) => return say(format!("refused {error}")),
@@ -96,7 +105,7 @@ fn killed_process() {
                     say(format!("purged {index}"));
                 }));
             }
-            _ => {}
+            _ => std::thread::sleep(Duration::from_millis(random.random_range(0..6))),
         }
     }
 }

@@ -4,11 +4,11 @@
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
-use lockkeeper_store::{LogPosition, Options, Record, Store, StoreError};
+use lockkeeper_store::{LogPosition, Options, Record, Store};
 
 use crate::common::{all, append, identity, open, options, record, records, sized_record, wait};
 
@@ -25,13 +25,23 @@ fn spread(mut times: Vec<Duration>) -> String {
     format!("{} appends: p50 {:?}, p99 {:?}, max {:?}", times.len(), at(0.5), at(0.99), at(1.0))
 }
 
+/// A sled that keeps each record by itself, as directories from before there was a journal have it.
+fn old_form() -> Options {
+    Options { segment_bytes: 512 * 1024, ..options() }
+}
+
+/// Everything is in sled, as after a rest.
+fn archived(dir: &Path, records: impl Iterator<Item = Vec<Record>>) -> Store {
+    let (store, _) = Store::open(dir, &identity(), old_form()).unwrap();
+    records.for_each(|records| append(&store, records));
+    store.close().unwrap();
+    Store::open(dir, &identity(), old_form()).unwrap().0
+}
+
 #[test]
 fn purging_50_000_records_stalls_no_append() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path());
-    for start in (0..50_000).step_by(500) {
-        append(&store, records(1, start..start + 500));
-    }
+    let store = archived(dir.path(), (0..50_000).step_by(500).map(|start| records(1, start..start + 500)));
     let quiet: Vec<_> = (50_000..50_300).map(|index| timed(&store, index)).collect();
     println!("before the purge: {}", spread(quiet));
     let began = Instant::now();
@@ -47,77 +57,45 @@ fn purging_50_000_records_stalls_no_append() {
     assert!(times.iter().max() < Some(&Duration::from_millis(300)), "an append waited for the purge");
     assert_eq!(all(&store), records(1, 50_000..next));
     store.close().unwrap();
-    let (store, opened) = open(dir.path());
+    let (store, opened) = Store::open(dir.path(), &identity(), old_form()).unwrap();
     assert_eq!(opened.records, next - 50_000);
     assert_eq!(all(&store), records(1, 50_000..next));
 }
 
-/// Records that need a barrier for every sixteen.
+/// Records that need a barrier for every sixteen in a sled of small segments.
 fn large_records(indexes: Range<u64>) -> Vec<Record> {
     indexes.map(|index| sized_record(1, index, 4_000)).collect()
 }
 
-/// A callback that holds the writer's thread, which calls it, until it is told to go on.
-fn holding() -> (Sender<()>, impl FnOnce(Result<(), StoreError>) + Send + 'static) {
-    let (go_on, held) = channel();
-    let hold = move |result: Result<(), StoreError>| {
-        result.unwrap();
-        held.recv().unwrap();
-    };
-    (go_on, hold)
-}
-
-/// Appends 2,000 large records and purges most of them; the writer is held when their mark is durable.
-fn purging(store: &Store, upto: u64) -> Sender<()> {
-    (0..2_000).step_by(100).for_each(|start| append(store, large_records(start..start + 100)));
-    let (go_on, hold) = holding();
-    block_on(store.purge_to(LogPosition { term: 1, index: upto }, hold));
-    go_on
-}
-
 #[test]
-fn a_purge_stops_when_a_command_waits_and_goes_on_afterwards() {
+fn a_purge_ends_under_a_load_that_never_pauses() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path());
-    let purge = purging(&store, 1_499);
-    // After this batch the purge may remove all that is left.
-    let (batch, hold) = holding();
-    block_on(store.append(large_records(2_000..3_000), hold));
-    purge.send(()).unwrap();
-    let (send, was_purging) = channel();
-    let observer = store.clone();
-    block_on(store.append(large_records(3_000..3_001), move |result| {
-        result.unwrap();
-        send.send(observer.is_purging()).unwrap();
-    }));
-    batch.send(()).unwrap();
-    assert!(was_purging.recv().unwrap(), "an append waited for the end of the purge");
+    let batches = (0..2_000).step_by(100).map(|start| large_records(start..start + 100));
+    let store = archived(dir.path(), batches);
+    wait(|done| store.purge_to(LogPosition { term: 1, index: 1_999 }, done)).unwrap();
+    assert!(store.is_purging(), "it is over before it can be looked at");
+    // More than the journal holds: the purge has its turn although sled is given records meanwhile.
+    let (send, durable) = channel();
+    for batch in 0..40 {
+        if batch >= 2 {
+            durable.recv().unwrap();
+        }
+        let (send, first) = (send.clone(), 2_000 + batch * 200);
+        block_on(store.append(large_records(first..first + 200), move |result| {
+            result.unwrap();
+            send.send(()).unwrap();
+        }));
+    }
+    (0..2).for_each(|_| durable.recv().unwrap());
+    let began = Instant::now();
     while store.is_purging() {
+        assert!(began.elapsed() < Duration::from_secs(5), "the disk would fill up");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(all(&store), large_records(1_500..3_001));
-}
-
-#[test]
-fn a_purge_has_its_turn_under_a_load_that_never_pauses() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _) = open(dir.path());
-    let mut go_on = purging(&store, 1_999);
-    // The writer goes on when the next batch waits. With what the batches leave room for, 250 of them end the purge.
-    let ended = (0..40).any(|batch| {
-        let ((next, hold), (durable, is_durable)) = (holding(), channel());
-        let records = large_records(2_000 + batch * 200..2_200 + batch * 200);
-        block_on(store.append(records, move |result| {
-            durable.send(()).unwrap();
-            hold(result);
-        }));
-        std::mem::replace(&mut go_on, next).send(()).unwrap();
-        // By then the purge had its turn after the batch before.
-        is_durable.recv().unwrap();
-        !store.is_purging()
-    });
-    go_on.send(()).unwrap();
-    assert!(ended, "the disk would fill up");
+    assert_eq!(all(&store), large_records(2_000..10_000));
+    store.close().unwrap();
+    let (store, _) = Store::open(dir.path(), &identity(), old_form()).unwrap();
+    assert_eq!(all(&store), large_records(2_000..10_000));
 }
 
 fn disk_bytes(dir: &Path) -> u64 {
@@ -186,7 +164,14 @@ fn limited_process() {
         println!("fatal: {error}");
         std::process::exit(3);
     });
-    let options = Options { fatal, sync_watchdog: Duration::from_secs(2), ..options() };
+    // Files that may grow at all; sled's is what does.
+    let options = Options {
+        fatal,
+        sync_watchdog: Duration::from_secs(2),
+        segment_bytes: 512 * 1024,
+        journal_segment_bytes: 128 * 1024,
+        ..options()
+    };
     let (store, _) = Store::open(Path::new(&dir), &identity(), options).unwrap();
     for index in 0.. {
         append(&store, vec![record(1, index)]);
@@ -209,7 +194,7 @@ fn a_write_that_the_system_refuses_ends_the_store_and_loses_nothing_acknowledged
     assert_eq!(fatal.len(), 1);
     let acknowledged = printed.lines().filter_map(|line| line.strip_prefix("acknowledged ")?.parse::<u64>().ok()).max();
     let acknowledged = acknowledged.expect("some appends went through");
-    let (store, opened) = open(dir.path());
+    let (store, opened) = Store::open(dir.path(), &identity(), old_form()).unwrap();
     assert!(opened.last.is_some_and(|last| last.index >= acknowledged), "{:?} after {acknowledged}", opened.last);
     assert_eq!(store.read(0..acknowledged + 1, usize::MAX).unwrap(), records(1, 0..acknowledged + 1));
 }

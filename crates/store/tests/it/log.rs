@@ -34,8 +34,9 @@ fn a_new_directory_is_fresh_once_and_counts_its_starts() {
 #[test]
 fn records_of_all_sizes_are_readable_at_once_and_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
-    // Nothing stays in memory beyond what must: reads come from sled as soon as they can.
-    let small = Options { tail_cache_bytes: 0, ..options() };
+    // Nothing stays in memory beyond what must, and the journal has little room: reads come from sled as soon as they
+    // can.
+    let small = Options { tail_cache_bytes: 0, journal_segment_bytes: 64 * 1024, ..options() };
     let (store, _) = Store::open(dir.path(), &identity(), small.clone()).unwrap();
     let sizes = [0, 1, 200, 4064, 4065, 20_000, 1024 * 1024];
     let written: Vec<_> = (0..50).map(|i| sized_record(1 + i / 10, i, sizes[i as usize % sizes.len()])).collect();
@@ -123,9 +124,14 @@ fn an_append_that_waits_for_room_lets_other_tasks_go_on() {
 #[test]
 fn what_memory_does_not_hold_is_left_to_a_read_that_may_block() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, _) = Store::open(dir.path(), &identity(), Options { tail_cache_bytes: 2000, ..options() }).unwrap();
+    let archive_after = Duration::from_millis(1);
+    let small = Options { tail_cache_bytes: 2000, archive_after, ..options() };
+    let (store, _) = Store::open(dir.path(), &identity(), small).unwrap();
     append(&store, records(1, 0..40));
     append(&store, records(2, 40..60));
+    while store.read_cached(0..1, 0).is_some() {
+        std::thread::sleep(archive_after);
+    }
     assert_eq!(store.read_cached(58..99, usize::MAX).unwrap(), records(2, 58..60));
     assert_eq!(store.read_cached(60..99, usize::MAX).unwrap(), [], "there is nothing to be read");
     assert_eq!(store.read_cached(58..60, 0).unwrap(), records(2, 58..59), "at least one");
@@ -274,9 +280,24 @@ fn a_full_disk_ends_the_store_before_the_write() {
 }
 
 #[test]
+fn a_store_on_a_full_disk_is_closed_and_keeps_its_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let options = Options { free_floor_bytes: 1 << 20, free_space: FreeSpace::Given(free.clone()), ..options() };
+    let (store, _) = Store::open(dir.path(), &identity(), options.clone()).unwrap();
+    append(&store, records(1, 0..10));
+    free.store(1 << 20, Ordering::SeqCst);
+    store.close().unwrap();
+    let (store, _) = Store::open(dir.path(), &identity(), options).unwrap();
+    assert_eq!(all(&store), records(1, 0..10));
+}
+
+#[test]
 fn readers_see_a_consistent_log_while_it_is_cut_and_purged() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, _) = Store::open(dir.path(), &identity(), Options { tail_cache_bytes: 2000, ..options() }).unwrap();
+    // sled is given records all the time, and at times those that are cut next.
+    let small = Options { tail_cache_bytes: 2000, journal_segment_bytes: 16 * 1024, ..options() };
+    let (store, _) = Store::open(dir.path(), &identity(), small).unwrap();
     let reader = store.clone();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = stop.clone();

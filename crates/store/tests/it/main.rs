@@ -4,6 +4,7 @@
 
 mod common;
 mod damage;
+mod journal;
 mod kill;
 mod load;
 mod log;

@@ -1,0 +1,225 @@
+//! The one thread that writes to sled while the store is open. It does what the writer asks for, one task at a time,
+//! and in between it removes what was purged, in small steps. No append waits for it, unless the journal is full.
+//!
+//! It decides nothing: what a task holds is durable in the journal, or is a change that the writer makes in sled alone
+//! (`journal/mod.rs`). It must never go on after a failure.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::codec::part_key;
+use crate::error::FatalError;
+use crate::fsync::DataBarrier;
+use crate::journal::durable_log::{SledTasks, Task};
+use crate::log_state::StoreShared;
+use crate::open::panic_text;
+use crate::sled_log::SledLog;
+use crate::watchdog::Watchdog;
+
+/// Values that a purge removes before the thread looks for a task again. After a task it removes twice the values that
+/// the task wrote, if that is more, or a load that never pauses would fill the disk.
+const PURGE_STEP: usize = 16;
+
+#[derive(Default)]
+struct State {
+    /// Handed over and not begun.
+    task: Option<Arc<Task>>,
+    /// A task was handed over and is not done.
+    busy: bool,
+    /// To be purged up to here.
+    purge: Option<u64>,
+    ended: bool,
+    failed: Option<FatalError>,
+}
+
+struct Progress {
+    state: Mutex<State>,
+    /// There is something to do, or the end has come.
+    work: Condvar,
+    /// A task is done, or has failed.
+    done: Condvar,
+}
+
+/// The thread, as the writer sees it. Dropping it ends the thread, after the task that it may be at.
+pub(crate) struct Archiver {
+    progress: Arc<Progress>,
+    /// Watches the writer.
+    of_writer: Arc<Watchdog>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Archiver {
+    /// Starts the thread. A purge that was interrupted goes on up to `purge`. The watchdog watches the writer.
+    pub(crate) fn start(
+        shared: Arc<StoreShared>,
+        log: Arc<SledLog>,
+        mut barrier: DataBarrier,
+        purge: Option<u64>,
+        of_writer: Arc<Watchdog>,
+    ) -> std::io::Result<Self> {
+        let state = Mutex::new(State { purge, ..State::default() });
+        let progress = Arc::new(Progress { state, work: Condvar::new(), done: Condvar::new() });
+        let limit = shared.options.sync_watchdog;
+        let stuck = FatalError::Stuck { file: log.file().to_path_buf(), limit };
+        let watched = shared.clone();
+        let watchdog = Watchdog::start(limit, move || watched.fail(&stuck))?;
+        barrier.progress = watchdog.progress();
+        let worker = Worker { shared, log, barrier, progress: progress.clone(), watchdog, purging: None, backlog: 0 };
+        let thread = std::thread::Builder::new().name("store-archiver".into()).spawn(move || worker.run())?;
+        Ok(Self { progress, of_writer, thread: Some(thread) })
+    }
+
+    /// Removes everything up to this index, when there is time. That nobody needs it must be durable.
+    pub(crate) fn purge(&self, upto: u64) {
+        self.progress.state.lock().purge = Some(upto);
+        self.progress.work.notify_one();
+    }
+
+    /// Ends the thread, after the task that it may be at.
+    pub(crate) fn stop(&mut self) -> Result<(), FatalError> {
+        let failed = {
+            let mut state = self.progress.state.lock();
+            state.ended = true;
+            state.failed.is_some()
+        };
+        self.progress.work.notify_one();
+        // After a failure the thread runs callbacks, one of which may be what stops it.
+        if let Some(thread) = self.thread.take().filter(|_| !failed) {
+            // It catches its panics.
+            let _ = thread.join();
+        }
+        self.progress.state.lock().failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl SledTasks for Archiver {
+    fn begin(&mut self, task: Arc<Task>) {
+        let mut state = self.progress.state.lock();
+        (state.task, state.busy) = (Some(task), true);
+        self.progress.work.notify_one();
+    }
+
+    fn is_done(&mut self) -> Result<bool, FatalError> {
+        let state = self.progress.state.lock();
+        state.failed.clone().map_or(Ok(!state.busy), Err)
+    }
+
+    fn wait(&mut self) -> Result<(), FatalError> {
+        // The time is the archiver's, which has a watchdog of its own.
+        self.of_writer.end();
+        let mut state = self.progress.state.lock();
+        while state.busy && state.failed.is_none() {
+            self.progress.done.wait(&mut state);
+        }
+        self.of_writer.begin();
+        state.failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Archiver {
+    fn drop(&mut self) {
+        let _ = self.stop();
+    }
+}
+
+/// What the thread has.
+struct Worker {
+    shared: Arc<StoreShared>,
+    log: Arc<SledLog>,
+    barrier: DataBarrier,
+    progress: Arc<Progress>,
+    watchdog: Watchdog,
+    /// Upper index and next key of the purge under way.
+    purging: Option<(u64, sled::IVec)>,
+    /// Values that a purge may still remove before the next task.
+    backlog: usize,
+}
+
+enum Next {
+    Task(Arc<Task>),
+    PurgeStep,
+    End,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let result = catch_unwind(AssertUnwindSafe(|| self.work()));
+        self.watchdog.end();
+        let file = || self.log.file().to_path_buf();
+        let result =
+            result.unwrap_or_else(|panic| Err(FatalError::Panicked { file: file(), what: panic_text(&*panic) }));
+        if let Err(error) = result {
+            self.progress.state.lock().failed = Some(error.clone());
+            self.progress.done.notify_all();
+            self.shared.fail(&error);
+        }
+    }
+
+    fn work(&mut self) -> Result<(), FatalError> {
+        loop {
+            match self.next() {
+                Next::Task(task) => {
+                    self.shared.check_free_space(task.bytes())?;
+                    self.watchdog.begin();
+                    let values = self.log.perform(&task, &self.barrier)?;
+                    self.backlog = PURGE_STEP.max(2 * values as usize);
+                    self.watchdog.end();
+                    self.progress.state.lock().busy = false;
+                    self.progress.done.notify_all();
+                    self.shared.wake();
+                }
+                Next::PurgeStep => {
+                    self.watchdog.begin();
+                    self.purge_step()?;
+                    self.watchdog.end();
+                }
+                Next::End => return Ok(()),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Next {
+        let mut state = self.progress.state.lock();
+        loop {
+            // A store that has failed elsewhere writes no more.
+            if let Some(error) = self.shared.failure.get() {
+                state.failed = Some(error);
+                self.progress.done.notify_all();
+                return Next::End;
+            }
+            if let Some(upto) = state.purge.take() {
+                let from = self.purging.take().map_or_else(|| sled::IVec::from(&part_key(0, 0)), |(_, key)| key);
+                self.purging = Some((upto, from));
+            }
+            let is_turn_of_purge = self.purging.is_some() && self.backlog > 0;
+            if let Some(task) = state.task.take_if(|_| !is_turn_of_purge) {
+                return Next::Task(task);
+            }
+            if state.ended {
+                return Next::End;
+            }
+            if self.purging.is_some() {
+                return Next::PurgeStep;
+            }
+            self.progress.work.wait(&mut state);
+        }
+    }
+
+    fn purge_step(&mut self) -> Result<(), FatalError> {
+        let Some((upto, from)) = self.purging.take() else { return Ok(()) };
+        let next = self.log.purge_some(&from, upto, PURGE_STEP, &self.barrier)?;
+        self.purging = next.map(|key| (upto, key));
+        self.backlog = self.backlog.saturating_sub(PURGE_STEP);
+        if self.purging.is_none() {
+            self.backlog = 0;
+            self.barrier.run()?;
+            let mut state = self.shared.state.lock();
+            // Unless more is to be purged by now.
+            state.purging = state.purging.filter(|wanted| *wanted != upto);
+        }
+        Ok(())
+    }
+}
