@@ -10,6 +10,8 @@
 mod calls;
 mod image;
 #[cfg(test)]
+mod power_tests;
+#[cfg(test)]
 mod purge_tests;
 mod replay;
 
