@@ -114,13 +114,17 @@ impl Write for SnapshotWriter {
         self.buffer.extend_from_slice(&bytes[..taken]);
         self.payload_bytes += taken as u64;
         if self.buffer.len() >= BUFFER_BYTES {
-            self.write_out()?;
+            self.flush()?;
         }
         Ok(taken)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.write_out()
+        // The caller knows no file.
+        self.write_out().map_err(|error| {
+            let path = self.temporary.as_deref().unwrap_or(Path::new("?"));
+            io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
+        })
     }
 }
 
