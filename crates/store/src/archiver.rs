@@ -31,7 +31,9 @@ struct State {
     busy: bool,
     /// To be purged up to here.
     purge: Option<u64>,
+    /// The thread is to end, and has.
     ended: bool,
+    is_gone: bool,
     failed: Option<FatalError>,
 }
 
@@ -39,8 +41,15 @@ struct Progress {
     state: Mutex<State>,
     /// There is something to do, or the end has come.
     work: Condvar,
-    /// A task is done, or has failed.
+    /// A task is done, or has failed, or the thread is gone.
     done: Condvar,
+}
+
+impl Progress {
+    fn fail(&self, error: &FatalError) {
+        self.state.lock().failed.get_or_insert_with(|| error.clone());
+        self.done.notify_all();
+    }
 }
 
 /// The thread, as the writer sees it. Dropping it ends the thread, after the task that it may be at.
@@ -64,8 +73,12 @@ impl Archiver {
         let progress = Arc::new(Progress { state, work: Condvar::new(), done: Condvar::new() });
         let limit = shared.options.sync_watchdog;
         let stuck = FatalError::Stuck { file: log.file().to_path_buf(), limit };
-        let watched = shared.clone();
-        let watchdog = Watchdog::start(limit, move || watched.fail(&stuck))?;
+        let (watched, waited_for) = (shared.clone(), progress.clone());
+        let watchdog = Watchdog::start(limit, move || {
+            // Whoever waits for the thread would wait for ever.
+            waited_for.fail(&stuck);
+            watched.fail(&stuck);
+        })?;
         barrier.progress = watchdog.progress();
         let worker = Worker { shared, log, barrier, progress: progress.clone(), watchdog, purging: None, backlog: 0 };
         let thread = std::thread::Builder::new().name("store-archiver".into()).spawn(move || worker.run())?;
@@ -78,20 +91,23 @@ impl Archiver {
         self.progress.work.notify_one();
     }
 
-    /// Ends the thread, after the task that it may be at.
+    /// Ends the thread, after the task that it may be at, unless that is stuck.
     pub(crate) fn stop(&mut self) -> Result<(), FatalError> {
         let failed = {
             let mut state = self.progress.state.lock();
             state.ended = true;
-            state.failed.is_some()
+            self.progress.work.notify_one();
+            while !state.is_gone && state.failed.is_none() {
+                self.progress.done.wait(&mut state);
+            }
+            state.failed.clone()
         };
-        self.progress.work.notify_one();
         // After a failure the thread runs callbacks, one of which may be what stops it.
-        if let Some(thread) = self.thread.take().filter(|_| !failed) {
+        if let Some(thread) = self.thread.take().filter(|_| failed.is_none()) {
             // It catches its panics.
             let _ = thread.join();
         }
-        self.progress.state.lock().failed.clone().map_or(Ok(()), Err)
+        failed.map_or(Ok(()), Err)
     }
 }
 
@@ -151,9 +167,14 @@ impl Worker {
         let file = || self.log.file().to_path_buf();
         let result =
             result.unwrap_or_else(|panic| Err(FatalError::Panicked { file: file(), what: panic_text(&*panic) }));
-        if let Err(error) = result {
-            self.progress.state.lock().failed = Some(error.clone());
-            self.progress.done.notify_all();
+        let failed = result.err();
+        {
+            let mut state = self.progress.state.lock();
+            state.is_gone = true;
+            state.failed = state.failed.take().or_else(|| failed.clone());
+        }
+        self.progress.done.notify_all();
+        if let Some(error) = failed {
             self.shared.fail(&error);
         }
     }
@@ -187,7 +208,6 @@ impl Worker {
             // A store that has failed elsewhere writes no more.
             if let Some(error) = self.shared.failure.get() {
                 state.failed = Some(error);
-                self.progress.done.notify_all();
                 return Next::End;
             }
             if let Some(upto) = state.purge.take() {
@@ -221,5 +241,74 @@ impl Worker {
             state.purging = state.purging.filter(|wanted| *wanted != upto);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::journal::durable_log::SledWork;
+    use crate::log_state::VisibleState;
+    use crate::queue::Queue;
+    use crate::tail_cache::TailCache;
+    use crate::term_starts::TermStarts;
+    use crate::types::{Identity, Options};
+    use crate::watchdog::Failure;
+
+    const NEVER: Duration = Duration::from_secs(3_600);
+
+    /// A new directory, as the thread sees it.
+    fn open(dir: &Path, sync_watchdog: Duration) -> (Arc<StoreShared>, Arc<SledLog>, DataBarrier) {
+        let options = Options { free_floor_bytes: 0, sync_watchdog, ..Options::new(Arc::new(|_| {})) };
+        let identity = Identity { cluster: "c".into(), node: 1, directory: 7 };
+        let ready = crate::open::open(dir, &identity, &options).unwrap();
+        let state = VisibleState {
+            tail: TailCache::new(0),
+            committed: None,
+            purging: None,
+            vote: None,
+            vote_sequence: 0,
+            purged: None,
+            last: None,
+            first_index: None,
+            terms: TermStarts::default(),
+            queue: Queue::new(1, 1),
+            cuts: 0,
+            woken: false,
+            reshaped: 0,
+            closed: false,
+            files: None,
+        };
+        let shared = StoreShared {
+            dir: dir.to_path_buf(),
+            failure: Arc::new(Failure::new(options.fatal.clone())),
+            options,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            room: Notify::new(),
+        };
+        (Arc::new(shared), Arc::new(ready.log), ready.barrier)
+    }
+
+    #[test]
+    fn whoever_waits_for_a_stuck_thread_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (shared, log, barrier) = open(dir.path(), Duration::from_millis(50));
+        let of_writer = Arc::new(Watchdog::start(NEVER, || ()).unwrap());
+        // The end of a purge waits for this lock.
+        let held = shared.state.lock();
+        let mut archiver = Archiver::start(shared.clone(), log, barrier, Some(5), of_writer).unwrap();
+        while archiver.progress.state.lock().purge.is_some() {
+            std::thread::yield_now();
+        }
+        archiver.begin(Arc::new(Task { number: 1, work: SledWork::Cut(0) }));
+        assert!(matches!(archiver.wait(), Err(FatalError::Stuck { .. })));
+        assert!(matches!(archiver.stop(), Err(FatalError::Stuck { .. })));
+        drop(held);
     }
 }
