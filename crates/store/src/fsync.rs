@@ -32,7 +32,7 @@ pub(crate) struct DataBarrier {
     /// Bytes inserted or removed since the last barrier, and the most of them.
     unsynced: Cell<usize>,
     most_unsynced: usize,
-    /// Called after each barrier that is not the last one of a write: many of them may take long.
+    /// Called after each barrier that is not the last one of a task: each has its own time.
     pub(crate) progress: Box<dyn Fn() + Send>,
 }
 

@@ -88,8 +88,8 @@ pub struct Options {
     pub tail_cache_bytes: usize,
     /// A write that would leave less than this free on the disk is refused: the store fails before it writes anything.
     pub free_floor_bytes: u64,
-    /// A batch that takes longer than this to reach the disk counts as a storage failure. Each part of it that is
-    /// synced, 64 KiB, adds an eighth of this, up to the whole of it again.
+    /// A batch that takes longer than this to reach the disk counts as a storage failure, and so does each barrier of
+    /// sled, behind the batches.
     pub sync_watchdog: Duration,
     /// What makes a batch durable.
     pub barrier: Barrier,

@@ -106,13 +106,12 @@ impl Watchdog {
         self.shared.state.lock().work = Some(WorkUnderWay::new(self.shared.base.elapsed()));
     }
 
-    /// To call when a part of the work is done: there is more time for the rest.
+    /// To call when a part of the work is done: each part has the whole limit.
     pub(crate) fn progress(&self) -> Box<dyn Fn() + Send> {
         let shared = self.shared.clone();
         Box::new(move || {
-            let now = shared.base.elapsed();
             if let Some(work) = &mut shared.state.lock().work {
-                work.part_done(now, shared.every);
+                *work = WorkUnderWay::new(shared.base.elapsed());
             }
         })
     }
@@ -138,13 +137,6 @@ impl WorkUnderWay {
 
     fn extend(&mut self, now: Duration, by: Duration) {
         self.since = (self.since + by).min(now);
-    }
-
-    /// The rest gets as much time as there is between two looks, and never more than the limit from now on. So a disk
-    /// is stuck that takes the limit for one part, or more than an eighth of it for each of many, however large the
-    /// batch.
-    fn part_done(&mut self, now: Duration, every: Duration) {
-        self.extend(now, every);
     }
 }
 
@@ -224,7 +216,7 @@ mod tests {
     const FROZEN: Duration = Duration::from_secs(12);
 
     /// Looks each 100 ms, from 1 s on, at work that began then: at which look it counts as stuck. Before some of them
-    /// the process does not run for a while. Parts of the work are done each so often, if at all.
+    /// the process does not run for a while. A part of the work is done each so often, if at all.
     fn stuck_at_look_with_parts(pauses: &[(u32, Duration)], part_every: Option<Duration>) -> Option<u32> {
         let began = Duration::from_secs(1);
         let (mut looks, mut work) = (Looks::new(LIMIT, began), WorkUnderWay::new(began));
@@ -233,7 +225,7 @@ mod tests {
         (1..100).find(|look| {
             now += EVERY + pauses.iter().filter(|(at, _)| at == look).map(|(_, pause)| *pause).sum::<Duration>();
             while let Some(done) = next_part.filter(|done| *done <= now) {
-                work.part_done(done, EVERY);
+                work = WorkUnderWay::new(done);
                 next_part = part_every.map(|every| done + every);
             }
             looks.look(now, Some(&mut work)) == Look::Stuck
@@ -268,26 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_slow_at_each_part_of_a_batch_is_stuck_and_one_that_goes_on_is_not() {
+    fn each_part_of_the_work_has_the_whole_limit() {
         let parts_each = |ms| stuck_at_look_with_parts(&[], Some(Duration::from_millis(ms)));
-        assert_eq!(parts_each(720), Some(10), "nine tenths of the limit for each");
-        assert_eq!(parts_each(100), None, "an eighth of it");
-        let late: Vec<_> = (1..=20).map(|look| (look, Duration::from_millis(250))).collect();
-        let stuck_at = stuck_at_look_with_parts(&late, Some(Duration::from_millis(720)));
-        assert_eq!(stuck_at, Some(11), "and every look is late");
-        // What was done in no time saves no time for the rest.
-        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WorkUnderWay::new(Duration::ZERO));
-        (0..80).for_each(|_| work.part_done(EVERY, EVERY));
-        assert!((1..=9_u32).all(|look| looks.look(look * EVERY, Some(&mut work)) == Look::Fine));
-        assert_eq!(looks.look(10 * EVERY, Some(&mut work)), Look::Stuck);
-    }
-
-    #[test]
-    fn a_part_that_ends_right_after_a_pause_keeps_what_the_pause_excuses() {
-        let (mut looks, mut work) = (Looks::new(LIMIT, Duration::ZERO), WorkUnderWay::new(Duration::ZERO));
-        work.part_done(FROZEN, EVERY);
-        assert_eq!(looks.look(FROZEN, Some(&mut work)), Look::Excused { gap: FROZEN });
-        assert_eq!(looks.look(FROZEN + EVERY, Some(&mut work)), Look::Fine);
+        assert_eq!(parts_each(720), None, "nine tenths of it");
+        assert_eq!(parts_each(950), Some(9), "more than all of it");
     }
 
     #[test]
