@@ -129,10 +129,10 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
         fs::remove_dir_all(&making).map_err(OpenError::io("remove the unfinished", &making))?;
     }
     permissions::create_directories(&sled).map_err(OpenError::io("create", &sled))?;
-    let log = open_log(&making, options)?;
+    let log = open_log(&making, options.segment_bytes, options)?;
     log.put_meta(MetaKind::Identity, 0, &codec::encode_identity(identity)).map_err(refusal)?;
     log.put_meta(MetaKind::Incarnation, 0, &0_u64.to_le_bytes()).map_err(refusal)?;
-    let barrier = data_barrier(&log, Barrier::Full, options)?;
+    let barrier = data_barrier(&log, Barrier::Full, options.segment_bytes)?;
     barrier.run().map_err(refusal)?;
     drop((barrier, log));
     segment::create(&directory::journal_dir(&making), geometry(identity.directory, options))?;
@@ -155,22 +155,14 @@ fn geometry(directory: u128, options: &Options) -> Geometry {
     Geometry::new(options.journal_segments, options.journal_segment_bytes, directory)
 }
 
-fn data_barrier(log: &SledLog, kind: Barrier, options: &Options) -> Result<DataBarrier, OpenError> {
-    let segment_bytes = sled_segment_bytes(log.file().parent().unwrap_or(log.file()), options);
+fn data_barrier(log: &SledLog, kind: Barrier, segment_bytes: usize) -> Result<DataBarrier, OpenError> {
     let barrier = DataBarrier::new(log.db().clone(), log.file(), kind, segment_bytes);
     barrier.map_err(OpenError::io("open", log.file()))
 }
 
-/// The size that sled's segments have in an older directory, or else are to have. sled refuses any other than it finds.
-fn sled_segment_bytes(sled: &Path, options: &Options) -> usize {
-    let found = block::sled_segment_bytes(sled).filter(|found| *found == block::OLD_SLED_SEGMENT_BYTES);
-    found.unwrap_or(options.segment_bytes)
-}
-
-fn open_log(log_dir: &Path, options: &Options) -> Result<SledLog, OpenError> {
+fn open_log(log_dir: &Path, segment_bytes: usize, options: &Options) -> Result<SledLog, OpenError> {
     let file = directory::sled_file(log_dir);
     let sled_dir = directory::sled_dir(log_dir);
-    let segment_bytes = sled_segment_bytes(&sled_dir, options);
     let config = sled::Config::new()
         .path(sled_dir)
         .cache_capacity(options.cache_bytes)
@@ -204,9 +196,9 @@ fn open_existing(
     let watermark_path = directory::watermark_file(&log_dir);
     let watermark_file = AckWatermarkFile::open(&watermark_path).map_err(OpenError::io("open", &watermark_path))?;
     let mut watermark_file = watermark_file.map_err(|problem| problem.refusal(&watermark_path))?;
-    prepare_sled(&sled, &file)?;
+    let sled_segment_bytes = prepare_sled(&sled, &file)?;
 
-    let log = open_log(&log_dir, options)?;
+    let log = open_log(&log_dir, sled_segment_bytes, options)?;
     let watermark = watermark_file.watermark();
     let meta = scan::meta(&log, &watermark)?;
     if meta.identity.cluster != identity.cluster || meta.identity.node != identity.node {
@@ -241,7 +233,7 @@ fn open_existing(
         }
         tail.push(record);
     })?;
-    let barrier = data_barrier(&log, options.barrier, options)?;
+    let barrier = data_barrier(&log, options.barrier, sled_segment_bytes)?;
     if let Some(torn) = scanned.torn {
         tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
         log.remove_from(torn, &barrier).map_err(refusal)?;
@@ -285,19 +277,22 @@ fn open_existing(
         torn_tail_cut: scanned.torn.is_some(),
     };
     let (watermark, first_index) = (watermark_file, scanned.first);
-    let (task, is_old) = (meta.task, sled_segment_bytes(&sled, options) == block::OLD_SLED_SEGMENT_BYTES);
+    let (task, is_old) = (meta.task, sled_segment_bytes == block::OLD_SLED_SEGMENT_BYTES);
     Ok(Ready { lock, log, barrier, journal, unarchived, task, is_old, watermark, tail, terms, first_index, opened })
 }
 
-/// Makes sled's files such that it may open them.
-fn prepare_sled(sled: &Path, file: &Path) -> Result<(), OpenError> {
+/// Makes sled's files such that it may open them; gives the size of its segments. Without its settings sled would take
+/// any size, and cut off what does not fit it.
+fn prepare_sled(sled: &Path, file: &Path) -> Result<usize, OpenError> {
     if !file.try_exists().map_err(OpenError::io("examine", file))? {
         return Err(OpenError::damaged(file, "it is missing"));
     }
     directory::remove_unfinished_sled_snapshots(sled).map_err(OpenError::io("tidy", sled))?;
     // What a killed process left in the page cache must be durable before sled builds on it: it writes at once over
     // what it takes for garbage.
-    fs::File::open(file).and_then(|file| file.sync_all()).map_err(OpenError::io("sync", file))
+    fs::File::open(file).and_then(|file| file.sync_all()).map_err(OpenError::io("sync", file))?;
+    let segment_bytes = block::sled_segment_bytes(sled);
+    segment_bytes.ok_or_else(|| OpenError::damaged(&sled.join("conf"), "it does not say how large sled's segments are"))
 }
 
 /// Adds the journal, if there is one, to sled's votes and marks; gives the frames that it was made of.

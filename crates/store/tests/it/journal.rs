@@ -341,6 +341,20 @@ fn a_directory_of_a_build_without_a_journal_gets_one_and_can_go_back() {
 }
 
 #[test]
+fn sled_keeps_the_size_of_its_segments_and_is_refused_without_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = reopened(dir.path(), &Options { segment_bytes: 1 << 20, ..options() });
+    append(&store, records(1, 0..30));
+    store.close().unwrap();
+    let (store, _) = reopened(dir.path(), &options());
+    assert_eq!(all(&store), records(1, 0..30));
+    store.close().unwrap();
+    std::fs::remove_file(dir.path().join("log/sled/conf")).unwrap();
+    let refused = Store::open(dir.path(), &identity(), options()).err().expect("it was opened").to_string();
+    assert!(refused.contains("sled/conf is damaged: it does not say how large sled's segments are"), "{refused}");
+}
+
+#[test]
 fn a_directory_that_this_build_made_has_blocks_and_stays_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = reopened(dir.path(), &options());
