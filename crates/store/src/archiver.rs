@@ -154,6 +154,10 @@ struct Worker {
     backlog: usize,
 }
 
+fn first_key() -> sled::IVec {
+    sled::IVec::from(&part_key(0, 0))
+}
+
 enum Next {
     Task(Arc<Task>),
     PurgeStep,
@@ -180,26 +184,31 @@ impl Worker {
     }
 
     fn work(&mut self) -> Result<(), FatalError> {
-        loop {
-            match self.next() {
-                Next::Task(task) => {
-                    self.shared.check_free_space(task.bytes())?;
-                    self.watchdog.begin();
-                    let values = self.log.perform(&task, &self.barrier)?;
-                    self.backlog = PURGE_STEP.max(2 * values as usize);
-                    self.watchdog.end();
-                    self.progress.state.lock().busy = false;
-                    self.progress.done.notify_all();
-                    self.shared.wake();
-                }
-                Next::PurgeStep => {
-                    self.watchdog.begin();
-                    self.purge_step()?;
-                    self.watchdog.end();
-                }
-                Next::End => return Ok(()),
+        while self.turn()? {}
+        Ok(())
+    }
+
+    /// Does one thing; says whether there may be another.
+    fn turn(&mut self) -> Result<bool, FatalError> {
+        match self.next() {
+            Next::Task(task) => {
+                self.shared.check_free_space(task.bytes())?;
+                self.watchdog.begin();
+                let values = self.log.perform(&task, &self.barrier)?;
+                self.backlog = PURGE_STEP.max(2 * values as usize);
+                self.watchdog.end();
+                self.progress.state.lock().busy = false;
+                self.progress.done.notify_all();
+                self.shared.wake();
             }
+            Next::PurgeStep => {
+                self.watchdog.begin();
+                self.purge_step()?;
+                self.watchdog.end();
+            }
+            Next::End => return Ok(false),
         }
+        Ok(true)
     }
 
     fn next(&mut self) -> Next {
@@ -211,7 +220,7 @@ impl Worker {
                 return Next::End;
             }
             if let Some(upto) = state.purge.take() {
-                let from = self.purging.take().map_or_else(|| sled::IVec::from(&part_key(0, 0)), |(_, key)| key);
+                let from = self.purging.take().map_or_else(first_key, |(_, key)| key);
                 self.purging = Some((upto, from));
             }
             let is_turn_of_purge = self.purging.is_some() && self.backlog > 0;
@@ -233,13 +242,20 @@ impl Worker {
         let next = self.log.purge_some(&from, upto, PURGE_STEP, &self.barrier)?;
         self.purging = next.map(|key| (upto, key));
         self.backlog = self.backlog.saturating_sub(PURGE_STEP);
-        if self.purging.is_none() {
-            self.backlog = 0;
-            self.barrier.run()?;
-            let mut state = self.shared.state.lock();
-            // Unless more is to be purged by now.
-            state.purging = state.purging.filter(|wanted| *wanted != upto);
+        if self.purging.is_some() {
+            return Ok(());
         }
+        self.backlog = 0;
+        // Handed over before it was known that its records go.
+        let brings_more = |task: &Arc<Task>| task.first().is_some_and(|first| first <= upto);
+        if self.progress.state.lock().task.as_ref().is_some_and(brings_more) {
+            self.purging = Some((upto, first_key()));
+            return Ok(());
+        }
+        self.barrier.run()?;
+        let mut state = self.shared.state.lock();
+        // Unless more is to be purged by now.
+        state.purging = state.purging.filter(|wanted| *wanted != upto);
         Ok(())
     }
 }
@@ -253,11 +269,13 @@ mod tests {
 
     use super::*;
     use crate::journal::durable_log::SledWork;
+    use crate::journal::unarchived::Archive;
     use crate::log_state::VisibleState;
+    use crate::position::LogPosition;
     use crate::queue::Queue;
     use crate::tail_cache::TailCache;
     use crate::term_starts::TermStarts;
-    use crate::types::{Identity, Options};
+    use crate::types::{Identity, Options, Record};
     use crate::watchdog::Failure;
 
     const NEVER: Duration = Duration::from_secs(3_600);
@@ -310,5 +328,35 @@ mod tests {
         assert!(matches!(archiver.wait(), Err(FatalError::Stuck { .. })));
         assert!(matches!(archiver.stop(), Err(FatalError::Stuck { .. })));
         drop(held);
+    }
+
+    #[test]
+    fn a_task_that_was_handed_over_before_a_purge_leaves_nothing_behind_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (shared, log, barrier) = open(dir.path(), NEVER);
+        let record =
+            |index| Record { position: LogPosition { term: 1, index }, payload: vec![index as u8; 20_000].into() };
+        let records = (1..=9).map(record).collect();
+        let task = Task { number: 1, work: SledWork::Archive(Archive { records, ..Archive::default() }) };
+        let state = State { task: Some(Arc::new(task)), busy: true, purge: Some(7), ..State::default() };
+        shared.state.lock().purging = Some(7);
+        let mut worker = Worker {
+            shared,
+            log,
+            barrier,
+            progress: Arc::new(Progress { state: Mutex::new(state), work: Condvar::new(), done: Condvar::new() }),
+            watchdog: Watchdog::start(NEVER, || ()).unwrap(),
+            purging: None,
+            // The purge goes first.
+            backlog: 1,
+        };
+        for _ in 0..10 {
+            worker.turn().unwrap();
+            if worker.shared.state.lock().purging.is_none() {
+                break;
+            }
+        }
+        assert!(!worker.progress.state.lock().busy && !worker.log.has_records_below(8).unwrap());
+        assert_eq!(worker.log.read(8, 10, usize::MAX).unwrap(), [record(8), record(9)]);
     }
 }

@@ -21,6 +21,14 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    /// The index of the first record that sled is given.
+    pub(crate) fn first(&self) -> Option<u64> {
+        match &self.work {
+            SledWork::Archive(archive) => archive.records.first().map(|record| record.position.index),
+            SledWork::Cut(_) => None,
+        }
+    }
+
     /// Payload bytes that sled is given.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.work {
