@@ -192,7 +192,6 @@ impl Worker {
     fn turn(&mut self) -> Result<bool, FatalError> {
         match self.next() {
             Next::Task(task) => {
-                self.shared.check_free_space(task.bytes())?;
                 self.watchdog.begin();
                 let values = self.log.perform(&task, &self.barrier)?;
                 self.backlog = PURGE_STEP.max(2 * values as usize);

@@ -150,10 +150,6 @@ impl StoreShared {
 
     /// Refuses to write payloads of so many bytes if that would leave less than the floor on the disk.
     pub(crate) fn check_free_space(&self, bytes: u64) -> Result<(), FatalError> {
-        if bytes == 0 {
-            // Cutting and purging free space; they are never refused for want of it.
-            return Ok(());
-        }
         let (dir, floor_bytes) = (self.dir.clone(), self.options.free_floor_bytes);
         let free = self.options.free_space.bytes(&dir);
         let free_bytes = free.map_err(|error| io_failure("examine the disk of", &dir, &error))?;

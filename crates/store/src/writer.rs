@@ -168,7 +168,12 @@ impl Writer {
     }
 
     fn make_durable(&mut self, group: &[Command]) -> Result<(), FatalError> {
-        self.shared.check_free_space(group.iter().map(|command| command.work.bytes() as u64).sum())?;
+        let bytes: u64 = group.iter().map(|command| command.work.bytes() as u64).sum();
+        if bytes > 0 {
+            // The journal has its place, and whatever it takes has a place in sled: cutting and purging, which may wait
+            // for sled, are never refused for want of it.
+            self.shared.check_free_space(bytes + self.log.unarchived_bytes())?;
+        }
         let watermark = self.watermark.watermark();
         let mut applied =
             Applied { last: watermark.last, vote_sequence: watermark.vote_sequence, voted: false, records: 0 };
@@ -301,7 +306,8 @@ impl Writer {
     /// is too full; and syncs the watermark. An older build can go on with a directory that it made.
     fn finish(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
-        let is_emptied = self.shared.check_free_space(self.log.unarchived_bytes()).is_ok();
+        let left = self.log.unarchived_bytes();
+        let is_emptied = left == 0 || self.shared.check_free_space(left).is_ok();
         if is_emptied {
             self.log.empty()?;
             if let Some(committed) = self.newer_committed() {
@@ -311,8 +317,8 @@ impl Writer {
         self.log.sled().stop()?;
         let watermark = AckWatermark { frame: self.log.number(), ..self.watermark.watermark() };
         let raised = self.watermark.raise(watermark, 0, true);
-        let left = raised.and_then(|()| if self.is_old && is_emptied { self.watermark.step_back() } else { Ok(()) });
-        left.map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
+        let stepped = raised.and_then(|()| if self.is_old && is_emptied { self.watermark.step_back() } else { Ok(()) });
+        stepped.map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
         self.watchdog.end();
         Ok(())
     }

@@ -28,14 +28,6 @@ impl Task {
             SledWork::Cut(_) => None,
         }
     }
-
-    /// Payload bytes that sled is given.
-    pub(crate) fn bytes(&self) -> u64 {
-        match &self.work {
-            SledWork::Archive(archive) => archive.records.iter().map(|record| record.payload.len() as u64).sum(),
-            SledWork::Cut(_) => 0,
-        }
-    }
 }
 
 /// The work of a task.

@@ -41,6 +41,8 @@ impl Archive {
 pub(crate) struct Unarchived {
     /// Consecutive, up to the end of the durable log.
     records: VecDeque<Record>,
+    /// Of their payloads.
+    bytes: u64,
     /// The index that follows what sled has; nothing while it has neither a record nor a purge mark.
     sled_next: Option<u64>,
     marks: Marks,
@@ -51,7 +53,8 @@ pub(crate) struct Unarchived {
 impl Unarchived {
     /// `records` follow what sled has; `archived` is durable in sled, and `marks` in sled and the journal together.
     pub(crate) fn new(records: VecDeque<Record>, sled_next: Option<u64>, marks: Marks, archived: Marks) -> Self {
-        Self { records, sled_next, marks, archived }
+        let bytes = records.iter().map(payload_bytes).sum();
+        Self { records, bytes, sled_next, marks, archived }
     }
 
     /// The index that follows what sled has.
@@ -66,7 +69,7 @@ impl Unarchived {
 
     /// Payload bytes that sled does not have.
     pub(crate) fn bytes(&self) -> u64 {
-        self.records.iter().map(|record| record.payload.len() as u64).sum()
+        self.bytes
     }
 
     /// A change has become durable in the journal, in frame `number`.
@@ -76,13 +79,15 @@ impl Unarchived {
             Change::Append(record) => {
                 let follows = self.records.back().is_none_or(|last| last.position.index + 1 == record.position.index);
                 invariant!(follows, "what sled is to be given is consecutive");
+                self.bytes += payload_bytes(record);
                 self.records.push_back(record.clone());
             }
             Change::Vote { sequence, vote } => self.marks.vote = Some((*sequence, vote.clone())),
             Change::Truncate(index) => {
                 let spares_sled = self.sled_next.is_none_or(|next| next <= *index);
                 invariant!(spares_sled, "the journal cuts no record that sled has");
-                while self.records.back().is_some_and(|record| record.position.index >= *index) {
+                while let Some(record) = self.records.back().filter(|record| record.position.index >= *index) {
+                    self.bytes -= payload_bytes(record);
                     self.records.pop_back();
                 }
             }
@@ -133,8 +138,13 @@ impl Unarchived {
     }
 
     fn drop_to(&mut self, index: u64) {
-        while self.records.front().is_some_and(|record| record.position.index <= index) {
+        while let Some(record) = self.records.front().filter(|record| record.position.index <= index) {
+            self.bytes -= payload_bytes(record);
             self.records.pop_front();
         }
     }
+}
+
+fn payload_bytes(record: &Record) -> u64 {
+    record.payload.len() as u64
 }

@@ -293,6 +293,38 @@ fn a_store_on_a_full_disk_is_closed_and_keeps_its_journal() {
 }
 
 #[test]
+fn whatever_is_accepted_has_a_place_in_sled_so_that_a_full_disk_refuses_no_purge_and_no_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let (options, failures) = options_with_failures();
+    // sled follows when the journal is full.
+    let options = Options {
+        free_floor_bytes: 1 << 20,
+        free_space: FreeSpace::Given(free.clone()),
+        journal_segments: 2,
+        journal_segment_bytes: 2 * 4096,
+        archive_after: Duration::from_secs(3_600),
+        ..options
+    };
+    let (store, _) = Store::open(dir.path(), &identity(), options.clone()).unwrap();
+    append(&store, (0..40).map(|index| sized_record(1, index, 20)).collect());
+    free.store(1 << 20, Ordering::SeqCst);
+    for index in 0..30 {
+        wait(|done| store.purge_to(LogPosition { term: 1, index }, done)).unwrap();
+    }
+    wait(|done| store.truncate_after(Some(34), done)).unwrap();
+    assert_eq!(all(&store), (30..35).map(|index| sized_record(1, index, 20)).collect::<Vec<_>>());
+    // So much is left for an append itself, and not for what sled lacks.
+    let large = sized_record(2, 35, 5_000);
+    free.store(1 << 30, Ordering::SeqCst);
+    append(&store, vec![large]);
+    free.store((1 << 20) + (4 << 20) + 2_000, Ordering::SeqCst);
+    let refused = wait(|done| store.append(vec![sized_record(2, 36, 10)], done));
+    assert!(matches!(refused, Err(StoreError::Failed(FatalError::DiskFull { .. }))), "{refused:?}");
+    assert!(matches!(failures.recv().unwrap(), FatalError::DiskFull { .. }));
+}
+
+#[test]
 fn readers_see_a_consistent_log_while_it_is_cut_and_purged() {
     let dir = tempfile::tempdir().unwrap();
     // sled is given records all the time, and at times those that are cut next.
