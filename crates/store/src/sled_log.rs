@@ -69,6 +69,10 @@ impl SledLog {
         }
         let (mut rest, mut buffer, mut values) = (archive.records.as_slice(), Vec::new(), 0);
         while let Some(record) = rest.first() {
+            // The last one shares the barrier at the end. Without blocks all do, but for those of parts that are due.
+            if values > 0 && self.block_bytes > 0 {
+                barrier.step()?;
+            }
             let count = block::fitting(rest, self.block_bytes);
             if count == 0 {
                 values += self.insert_parts(record, &mut buffer, barrier)?;
@@ -76,10 +80,6 @@ impl SledLog {
                 block::encode(&rest[..count], &mut buffer);
                 self.put(record.position.index, 0, &buffer)?;
                 values += 1;
-            }
-            // Without blocks, records share a barrier, which parts run when it is due.
-            if self.block_bytes > 0 {
-                barrier.step()?;
             }
             rest = &rest[count.max(1)..];
         }
@@ -246,5 +246,49 @@ impl SledLog {
 
     fn damaged(&self, what: String) -> FatalError {
         FatalError::Damaged { file: self.file.clone(), what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::types::Barrier;
+
+    const SEGMENT_BYTES: usize = 4 << 20;
+
+    /// A new sled, and how often its barrier runs beside the last of a task.
+    fn open(dir: &Path) -> (SledLog, DataBarrier, Arc<AtomicU32>) {
+        let db = sled::Config::new().path(dir).segment_size(SEGMENT_BYTES).open().unwrap();
+        let (file, steps) = (dir.join("db"), Arc::new(AtomicU32::new(0)));
+        let mut barrier = DataBarrier::new(db.clone(), &file, Barrier::Full, SEGMENT_BYTES).unwrap();
+        let counted = steps.clone();
+        barrier.progress = Box::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        (SledLog::new(db, &file, SEGMENT_BYTES).unwrap(), barrier, steps)
+    }
+
+    /// Records each of which fills a block.
+    fn large(indexes: std::ops::RangeInclusive<u64>) -> Vec<Record> {
+        let record = |index| Record { position: LogPosition { term: 1, index }, payload: vec![7; 20_000].into() };
+        indexes.map(record).collect()
+    }
+
+    fn archive(number: u64, records: Vec<Record>) -> Task {
+        Task { number, work: SledWork::Archive(Archive { records, ..Archive::default() }) }
+    }
+
+    #[test]
+    fn there_is_one_barrier_for_each_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, barrier, steps) = open(dir.path());
+        assert_eq!(log.perform(&archive(1, large(1..=3)), &barrier).unwrap(), 3);
+        assert_eq!(steps.load(Ordering::Relaxed), 2, "and one at the end");
+        log.perform(&archive(2, large(4..=4)), &barrier).unwrap();
+        assert_eq!(steps.load(Ordering::Relaxed), 2);
+        assert_eq!(log.read(1, 5, usize::MAX).unwrap(), large(1..=4));
     }
 }
