@@ -49,15 +49,16 @@ impl TailCache {
     pub(crate) fn push(&mut self, record: Record) {
         let is_next = self.records.back().is_none_or(|last| last.position.index + 1 == record.position.index);
         invariant!(is_next, "the records in memory are consecutive");
-        self.bytes += cost(&record);
+        let bytes = cost(&record);
+        self.bytes += bytes;
         self.records.push_back(record);
-        self.evict();
+        // Twice as much, to make up for what stayed too long.
+        self.evict(2 * bytes, drop);
     }
 
-    /// Records below this index are in sled, as they are here: they may go when the budget is exceeded.
+    /// Records below this index are in sled, as they are here: they may be [evicted](Self::evict).
     pub(crate) fn archived_below(&mut self, index: u64) {
         self.archived = index;
-        self.evict();
     }
 
     /// Keeps what lies below `end`. Nothing from there on counts as being in sled any more.
@@ -72,25 +73,25 @@ impl TailCache {
     /// Keeps what lies at or above `start`.
     pub(crate) fn purge(&mut self, start: u64) {
         while self.first_index().is_some_and(|first| first < start) {
-            self.drop_first();
+            let record = self.records.pop_front();
+            self.forget(record);
         }
     }
 
-    fn evict(&mut self) {
-        while self.bytes > self.budget_bytes && self.first_index().is_some_and(|first| first < self.archived) {
-            self.drop_first();
+    /// Hands on the oldest records that may go while the budget is exceeded, until they cost so much.
+    pub(crate) fn evict(&mut self, most_bytes: usize, mut each: impl FnMut(Record)) {
+        let kept_bytes = self.budget_bytes.max(self.bytes.saturating_sub(most_bytes));
+        while self.bytes > kept_bytes && self.first_index().is_some_and(|first| first < self.archived) {
+            let record = self.records.pop_front();
+            self.forget(record).into_iter().for_each(&mut each);
         }
     }
 
-    fn drop_first(&mut self) {
-        let record = self.records.pop_front();
-        self.forget(record);
-    }
-
-    fn forget(&mut self, record: Option<Record>) {
-        let bytes = record.map_or(0, |record| cost(&record));
+    fn forget(&mut self, record: Option<Record>) -> Option<Record> {
+        let bytes = record.as_ref().map_or(0, cost);
         invariant!(bytes <= self.bytes, "the bytes in memory include those of each record");
         self.bytes -= bytes;
+        record
     }
 }
 
@@ -116,6 +117,7 @@ mod tests {
         }
         assert_eq!(tail.first_index(), Some(5));
         tail.archived_below(8);
+        tail.evict(usize::MAX, drop);
         assert_eq!(tail.first_index(), Some(8));
         assert!(tail.get(7).is_none());
         assert_eq!(tail.get(9), Some(&record(9)));
@@ -123,6 +125,18 @@ mod tests {
         assert!(tail.get(9).is_none());
         tail.purge(9);
         assert_eq!((tail.first_index(), tail.bytes), (None, 0));
+    }
+
+    #[test]
+    fn many_records_go_a_few_at_a_time() {
+        let mut tail = TailCache::new(0);
+        (0..10).for_each(|index| tail.push(record(index)));
+        tail.archived_below(10);
+        let mut evicted = Vec::new();
+        tail.evict(3 * cost(&record(0)), |record| evicted.push(record.position.index));
+        assert_eq!((evicted, tail.first_index()), (vec![0, 1, 2], Some(3)));
+        tail.push(record(10));
+        assert_eq!(tail.first_index(), Some(5), "each append makes up for some");
     }
 
     #[test]

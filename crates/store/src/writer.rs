@@ -31,6 +31,8 @@ use crate::watchdog::Watchdog;
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
 /// Commands share a frame up to so many bytes.
 const SHARED_FRAME_BYTES: usize = 1024 * 1024;
+/// What of the log in memory goes at a time, when sled has it.
+const EVICTED_BYTES: usize = 16 * 1024;
 
 /// Everything that only the writer touches.
 pub(crate) struct Writer {
@@ -252,10 +254,22 @@ impl Writer {
         if next == self.left_to_sled {
             return;
         }
-        let mut state = self.shared.state.lock();
-        if state.cuts == 0 {
+        {
+            let mut state = self.shared.state.lock();
+            if state.cuts > 0 {
+                return;
+            }
             state.tail.archived_below(next.unwrap_or(0));
-            self.left_to_sled = next;
+        }
+        self.left_to_sled = next;
+        let mut evicted = Vec::new();
+        loop {
+            // There may be many of them, and callers wait for this lock.
+            self.shared.state.lock().tail.evict(EVICTED_BYTES, |record| evicted.push(record));
+            if evicted.is_empty() {
+                return;
+            }
+            evicted.clear();
         }
     }
 
