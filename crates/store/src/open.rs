@@ -262,7 +262,7 @@ fn open_existing(
         false => watermark_file.upgrade(raised),
     };
     written.map_err(OpenError::io("sync", &watermark_path))?;
-    let journal = Journal::new(files, geometry.segment_bytes, geometry.stamp, &found);
+    let journal = Journal::new(files, geometry.segment_bytes, geometry.stamp, &found, meta.task);
     let unarchived = Unarchived::new(unarchived, scanned.sled_next, marks.clone(), meta.marks);
 
     let opened = Opened {

@@ -102,8 +102,8 @@ pub(crate) struct Journal<F> {
 }
 
 impl<F: SegmentFile> Journal<F> {
-    /// Goes on after the frames found. They are durable.
-    pub(crate) fn new(files: Vec<F>, segment_bytes: usize, stamp: u64, found: &FoundFrames) -> Self {
+    /// Goes on after the frames found. They are durable, and so is what sled has done: the tasks up to `task`.
+    pub(crate) fn new(files: Vec<F>, segment_bytes: usize, stamp: u64, found: &FoundFrames, task: u64) -> Self {
         // A new journal has none.
         let last_in = found.last_in.iter().copied().chain(std::iter::repeat(0));
         let mut segments: Vec<Segment<F>> =
@@ -130,7 +130,7 @@ impl<F: SegmentFile> Journal<F> {
             at: last.map_or(FIRST_FRAME_AT, |last| last.end),
             oldest,
             durable_oldest: oldest,
-            task: last.map_or(0, |last| last.task),
+            task,
             last_change,
             buffer: vec![0; frame::HEADER_BYTES],
             highest: None,

@@ -405,7 +405,7 @@ impl Node {
             life: life.clone(),
         };
         let files: Vec<_> = self.segments.iter().map(segment).collect();
-        let journal = Journal::new(files.clone(), SEGMENT_BYTES, STAMP, &found);
+        let journal = Journal::new(files.clone(), SEGMENT_BYTES, STAMP, &found, self.sled.task);
         let unarchived =
             Unarchived::new(of_journal.into(), whole.sled_next(), replayed.marks.clone(), self.sled.marks.clone());
         let sled = FakeSled {
@@ -545,7 +545,7 @@ fn a_full_segment_has_room_to_say_that_another_is_not_needed() {
         Rc::new(RefCell::new(SegmentContent { durable, unsynced: Vec::new() }))
     };
     let files: Vec<_> = (0..2).map(|_| FakeSegment { content: content(), life: life.clone() }).collect();
-    let mut journal = Journal::new(files.clone(), SEGMENT_BYTES, STAMP, &recovery::FoundFrames::default());
+    let mut journal = Journal::new(files.clone(), SEGMENT_BYTES, STAMP, &recovery::FoundFrames::default(), 0);
     let fill = |journal: &mut Journal<FakeSegment>| {
         let mut frames = 0;
         loop {
@@ -581,6 +581,16 @@ fn a_full_segment_has_room_to_say_that_another_is_not_needed() {
     assert!(journal.body_bytes() > 0 && journal.has_room());
     journal.append().unwrap();
     assert_eq!(found(&files), (Some(7), Some(14)));
+}
+
+#[test]
+fn the_first_frame_after_an_open_relies_on_what_sled_had_done() {
+    let mut node = Node::new(3);
+    node.sled.task = 4;
+    let Running { mut log, files, .. } = node.open(u64::MAX, 0).unwrap();
+    ask(&mut log, &mut Model::default(), &Op::Vote).unwrap();
+    let contents: Vec<_> = files.iter().map(|file| file.content.borrow().durable.clone()).collect();
+    assert_eq!(recovery::find(&contents, STAMP).unwrap().needed.last().map(|last| last.task), Some(4));
 }
 
 #[test]
