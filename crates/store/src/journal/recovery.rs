@@ -89,8 +89,8 @@ fn scan(segments: &[Vec<u8>], stamp: u64) -> Result<(BTreeMap<u64, Placed<'_>>, 
     Ok((whole, last_in))
 }
 
-/// Votes and marks as sled has them, before the journal is added; each with its sequence. Of two, the one with the
-/// higher sequence is newer.
+/// Votes and marks as sled has them, before the journal is added; each with its sequence. Of two votes, the one with
+/// the higher sequence is newer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     pub(crate) vote: Option<(u64, Bytes)>,
@@ -139,11 +139,9 @@ impl Replayed {
                         self.marks.purged = Some(*upto);
                     }
                 }
-                Change::Committed(mark) => {
-                    if self.marks.committed.as_ref().is_none_or(|(known, _)| *known < number) {
-                        self.marks.committed = Some((number, mark.clone()));
-                    }
-                }
+                // sled has none that is newer than all frames that are needed: whatever it was given was in one of them
+                // or before them. Its number may be that of a frame of an earlier journal.
+                Change::Committed(mark) => self.marks.committed = Some((number, mark.clone())),
             }
         }
     }
@@ -347,6 +345,14 @@ mod tests {
         assert_eq!(replayed.records.into_values().collect::<Vec<_>>(), [record(2, 6), record(2, 7)]);
         let ahead = Marks { vote: Some((5, "w".into())), ..Marks::default() };
         assert_eq!(replay(ahead.clone(), history).marks, ahead);
+    }
+
+    #[test]
+    fn the_committed_mark_of_a_frame_is_newer_than_that_of_an_earlier_journal() {
+        let marks = Marks { committed: Some((900, "old".into())), ..Marks::default() };
+        assert_eq!(replay(marks.clone(), vec![vec![]]).marks, marks);
+        let replayed = replay(marks, vec![vec![], vec![Change::Committed("new".into())]]);
+        assert_eq!(replayed.marks.committed, Some((2, "new".into())));
     }
 
     #[test]
