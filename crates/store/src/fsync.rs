@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use lockkeeper_mutants::mutant;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::error::FatalError;
 use crate::types::Barrier;
@@ -65,6 +66,15 @@ impl DataBarrier {
         }
         Ok(())
     }
+}
+
+/// Makes what a process before this one left in the page cache durable, and drops it from there: after a failed sync,
+/// Linux takes pages for clean that are not on the disk. What is read next is what the disk has.
+pub(crate) fn sync_and_forget(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    // A file system in memory has nothing else, and need not take the advice.
+    let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    Ok(())
 }
 
 pub(crate) fn io_failure(what: &'static str, file: &Path, error: &dyn std::fmt::Display) -> FatalError {

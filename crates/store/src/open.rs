@@ -17,7 +17,7 @@ use crate::block;
 use crate::codec::{self, MetaKind};
 use crate::directory::{self, DirectoryLock, Layout};
 use crate::error::{FatalError, OpenError};
-use crate::fsync::DataBarrier;
+use crate::fsync::{DataBarrier, sync_and_forget};
 use crate::journal::Journal;
 use crate::journal::frame::SECTOR_BYTES;
 use crate::journal::recovery::{self, FoundFrames, Replayed};
@@ -290,7 +290,7 @@ fn prepare_sled(sled: &Path, file: &Path) -> Result<usize, OpenError> {
     directory::remove_unfinished_sled_snapshots(sled).map_err(OpenError::io("tidy", sled))?;
     // What a killed process left in the page cache must be durable before sled builds on it: it writes at once over
     // what it takes for garbage.
-    fs::File::open(file).and_then(|file| file.sync_all()).map_err(OpenError::io("sync", file))?;
+    fs::File::open(file).and_then(|file| sync_and_forget(&file)).map_err(OpenError::io("sync", file))?;
     let segment_bytes = block::sled_segment_bytes(sled);
     segment_bytes.ok_or_else(|| OpenError::damaged(&sled.join("conf"), "it does not say how large sled's segments are"))
 }

@@ -14,6 +14,7 @@ use lockkeeper_mutants::mutant;
 use super::frame::SECTOR_BYTES;
 use crate::codec::{u32_at, u64_at};
 use crate::error::OpenError;
+use crate::fsync::sync_and_forget;
 use crate::types::Barrier;
 use crate::{directory, permissions};
 
@@ -137,7 +138,7 @@ fn open_one(path: PathBuf, barrier: Barrier) -> Result<(DiskSegment, Vec<u8>), O
         }
         opened => opened.map_err(OpenError::io("open", &path))?,
     };
-    file.sync_all().map_err(OpenError::io("sync", &path))?;
+    sync_and_forget(&file).map_err(OpenError::io("sync", &path))?;
     let mut content = Vec::new();
     file.read_to_end(&mut content).map_err(OpenError::io("read", &path))?;
     Ok((DiskSegment { file, path, barrier }, content))
