@@ -214,7 +214,10 @@ fn open_existing(
     let journal_dir = directory::journal_dir(&log_dir);
     let segments = match watermark_file.has_journal() {
         true => Some(segment::open(&journal_dir, directory, options.barrier)?),
-        false => None,
+        false => {
+            refuse_changes(&journal_dir, directory, options)?;
+            None
+        }
     };
     let (replayed, found) = replay(&journal_dir, segments.as_ref(), &meta.marks, &watermark)?;
     let relied_on = found.needed.last().map_or(0, |last| last.task);
@@ -316,6 +319,17 @@ fn replay(
     }
     replayed.finish();
     Ok((replayed, found))
+}
+
+/// A journal that the watermark does not know was never used, or has been emptied.
+fn refuse_changes(dir: &Path, directory: u128, options: &Options) -> Result<(), OpenError> {
+    // One that cannot be read was never finished.
+    let Ok((geometry, _, contents)) = segment::open(dir, directory, options.barrier) else { return Ok(()) };
+    let found = recovery::find(&contents, geometry.stamp);
+    match found.is_ok_and(|found| found.needed.iter().any(|frame| !frame.changes.is_empty())) {
+        true => Err(OpenError::damaged(dir, "it is not empty, yet the file \"floor\" beside it knows of no journal")),
+        false => Ok(()),
+    }
 }
 
 /// Gives a directory from before there was a journal one. Nothing in it counts before the watermark says so.

@@ -314,6 +314,16 @@ fn a_directory_of_a_build_without_a_journal_gets_one_and_can_go_back() {
     vote(&store, 5);
     store.close().unwrap();
     assert_eq!((version(dir.path()), has_block(dir.path())), (b'1', false));
+    // A watermark from before a journal that is in use.
+    let floor = std::fs::read(dir.path().join("log/floor")).unwrap();
+    let used = killed(dir.path());
+    let (store, _) = reopened(used.path(), &journal_of(64 * 1024));
+    append(&store, vec![record(1, 30)]);
+    let used = killed(used.path());
+    drop(store);
+    std::fs::write(used.path().join("log/floor"), floor).unwrap();
+    let refused = Store::open(used.path(), &identity(), options()).err().expect("it was opened").to_string();
+    assert!(refused.contains("journal is damaged: it is not empty, yet the file \"floor\""), "{refused}");
     // As that build left it: without a journal. And as a crash leaves the making of one.
     let (none, making, unused) = (killed(dir.path()), killed(dir.path()), killed(dir.path()));
     for (copy, torn) in [(&none, None), (&making, Some("log/journal.new")), (&unused, Some("log/journal"))] {
