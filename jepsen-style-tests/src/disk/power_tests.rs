@@ -27,6 +27,8 @@ fn open(dir: &Path) -> Result<(Store, Opened), OpenError> {
     let fatal = Arc::new(|error: FatalError| panic!("the store failed: {error}"));
     let options = Options {
         free_floor_bytes: 0,
+        // The smallest with blocks: sled begins one many times.
+        segment_bytes: 1 << 20,
         journal_segments: 3,
         journal_segment_bytes: 32 * 1024,
         archive_after: Duration::from_millis(30),
