@@ -5,6 +5,9 @@
 //! that recovery needs, the last of sled's tasks that it relies on, and the checksum of the frame before it. No client
 //! knows the stamp, so no payload passes for a frame.
 //!
+//! The system writes whole pages, and with a frame those beside it again, unchanged. That a disk writes each sector
+//! whole or not at all is an assumption, which PostgreSQL makes of its control file as well.
+//!
 //! Frames of an earlier use of a segment need no other mark: numbers only rise, and a segment is used again only when
 //! all of its frames are older than the oldest one that is needed.
 
@@ -14,7 +17,7 @@ use crate::codec::{u32_at, u64_at};
 use crate::position::LogPosition;
 use crate::types::Record;
 
-/// Where a frame may begin: what every disk writes whole or not at all.
+/// Where a frame may begin: what a disk is taken to write whole or not at all.
 pub(crate) const SECTOR_BYTES: usize = 512;
 /// First bytes of a frame; the last one is the version.
 pub(crate) const MAGIC: [u8; 4] = *b"LKj1";
