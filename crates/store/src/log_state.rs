@@ -64,7 +64,7 @@ pub(crate) struct VisibleState {
     pub(crate) reshaped: u64,
     pub(crate) closed: bool,
     /// Gone when closed.
-    pub(crate) files: Option<(Arc<SledLog>, DirectoryLock)>,
+    pub(crate) files: Option<(Arc<SledLog>, Arc<DirectoryLock>)>,
 }
 
 impl VisibleState {

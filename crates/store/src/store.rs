@@ -86,7 +86,7 @@ impl Store {
             first_index,
             opened,
         } = ready;
-        let log = Arc::new(log);
+        let (log, lock) = (Arc::new(log), Arc::new(lock));
         let failure = Arc::new(Failure::new(options.fatal.clone()));
         let state = VisibleState {
             tail,
@@ -103,7 +103,7 @@ impl Store {
             woken: false,
             reshaped: 0,
             closed: false,
-            files: Some((log.clone(), lock)),
+            files: Some((log.clone(), lock.clone())),
         };
         let (work, room) = (Condvar::new(), Notify::new());
         let shared =
@@ -129,7 +129,11 @@ impl Store {
             asked_at: Instant::now(),
             dir: journal_dir,
         };
-        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run())?;
+        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || {
+            writer.run();
+            // A callback may have closed the store on this thread, which went on.
+            drop(lock);
+        })?;
         Ok(Store(Arc::new(Handle { shared, writer: Mutex::new(Some(thread)) })))
     }
 
