@@ -84,7 +84,8 @@ pub struct Options {
     /// sled's page cache; its real use may be several times this.
     pub cache_bytes: u64,
     /// Payload bytes of the newest records kept in memory for replication. Records that sled does not have yet are
-    /// always kept; the journal's size bounds them.
+    /// always kept. They take no more than about the journal's size, with 100 bytes for each beside its payload; by the
+    /// allocator's account it may be twice that where payloads are small.
     pub tail_cache_bytes: usize,
     /// A write that would leave less than this free on the disk is refused: the store fails before it writes anything.
     pub free_floor_bytes: u64,

@@ -204,10 +204,12 @@ impl<F: SegmentFile, S: SledTasks> DurableLog<F, S> {
         Ok(())
     }
 
-    /// Has sled given the oldest segment when few are left.
+    /// Has sled given the oldest segment when few are left, or when small records take more memory than the journal has
+    /// bytes.
     pub(crate) fn archive_if_full(&mut self) -> Result<(), FatalError> {
         self.take_notice()?;
-        if self.journal.released_segments() <= (self.journal.segments() - 1) / 2 {
+        let are_few_left = self.journal.released_segments() <= (self.journal.segments() - 1) / 2;
+        if are_few_left || self.unarchived.memory_bytes() > self.journal.bytes() {
             self.archive_next();
         }
         Ok(())

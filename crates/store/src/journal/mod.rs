@@ -203,6 +203,11 @@ impl<F: SegmentFile> Journal<F> {
         self.segments.len()
     }
 
+    /// The size of all segments.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.segments.len() * self.segment_bytes) as u64
+    }
+
     /// Writes the frame and returns when it is durable. There must be room for it. An error is final.
     pub(crate) fn append(&mut self) -> Result<(), FatalError> {
         invariant!(self.has_room(), "a frame leaves a sector of its segment free");
@@ -277,8 +282,8 @@ impl<F: SegmentFile> Journal<F> {
     }
 }
 
-/// Memory for a frame that is kept from one to the next.
-const KEPT_BYTES: usize = 256 * 1024;
+/// Memory for a frame that is kept from one to the next: what one takes that commands share.
+const KEPT_BYTES: usize = 1088 * 1024;
 
 #[cfg(test)]
 mod tests;

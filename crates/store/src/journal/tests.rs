@@ -584,6 +584,18 @@ fn a_full_segment_has_room_to_say_that_another_is_not_needed() {
 }
 
 #[test]
+fn many_small_records_go_to_sled_although_there_is_room_for_them() {
+    let Running { mut log, .. } = Node::new(4).open(u64::MAX, 0).unwrap();
+    for (first, is_under_way) in [(1, false), (121, true)] {
+        let begins = log.begins().then_some(Change::Begin(first));
+        let records = (first..first + 120).map(|index| Change::Append(record(1, index, 0)));
+        log.write(&begins.into_iter().chain(records).collect::<Vec<_>>()).unwrap();
+        log.archive_if_full().unwrap();
+        assert_eq!(log.may_be_emptied(), !is_under_way);
+    }
+}
+
+#[test]
 fn the_first_frame_after_an_open_relies_on_what_sled_had_done() {
     let mut node = Node::new(3);
     node.sled.task = 4;

@@ -14,6 +14,9 @@ use super::recovery::Marks;
 use crate::position::LogPosition;
 use crate::types::Record;
 
+/// What a record takes in memory beside its payload, here and in the log that readers see.
+const RECORD_BYTES: u64 = 100;
+
 /// What sled is given in one turn, in this order: where the log starts, records, votes and marks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Archive {
@@ -70,6 +73,11 @@ impl Unarchived {
     /// Payload bytes that sled does not have.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What the records that sled does not have take in memory, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.bytes + RECORD_BYTES * self.records.len() as u64
     }
 
     /// A change has become durable in the journal, in frame `number`.
