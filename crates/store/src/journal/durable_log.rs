@@ -102,14 +102,14 @@ impl<F: SegmentFile, S: SledTasks> DurableLog<F, S> {
         self.unarchived.sled_next()
     }
 
-    /// Whether sled has records from this index on, or will have when its task is done. Then the journal may not cut
-    /// the log there.
-    fn sled_has(&self, index: u64) -> bool {
+    /// The index that follows what sled has, or will have when its task is done, if it is above this one. Then the
+    /// journal may not cut the log at this one.
+    fn sled_end_above(&self, index: u64) -> Option<u64> {
         let coming = self.under_way.as_ref().and_then(|under_way| match &under_way.task.work {
             SledWork::Archive(archive) => archive.records.last().map(|record| record.position.index + 1),
             SledWork::Cut(_) => None,
         });
-        self.unarchived.sled_next().max(coming).is_some_and(|next| next > index)
+        self.unarchived.sled_next().max(coming).filter(|end| *end > index)
     }
 
     /// Makes changes durable in one frame, which must take them. Waits for sled if the journal is full. They cut
@@ -131,7 +131,14 @@ impl<F: SegmentFile, S: SledTasks> DurableLog<F, S> {
         self.journal.push(&Change::Truncate(index));
         // Only now is it known what sled has: it may be given records that go while the frame waits for room.
         self.make_room()?;
-        if self.sled_has(index) { self.cut_sled(next) } else { self.write(&[Change::Truncate(index)]) }
+        match self.sled_end_above(index) {
+            None => self.write(&[Change::Truncate(index)]),
+            Some(end) => {
+                // What only the journal has goes there, so that sled is not given it first.
+                self.write(&[Change::Truncate(end)])?;
+                self.cut_sled(next)
+            }
+        }
     }
 
     /// Sees to it that the frame fits into the present segment.

@@ -584,6 +584,17 @@ fn a_full_segment_has_room_to_say_that_another_is_not_needed() {
 }
 
 #[test]
+fn sled_is_not_given_what_a_cut_of_it_removes() {
+    let Running { mut log, .. } = Node::new(3).open(u64::MAX, 0).unwrap();
+    let mut model = Model::default();
+    for op in [Op::Append(4, 20), Op::Empty, Op::Append(4, 20), Op::Truncate(7)] {
+        ask(&mut log, &mut model, &op).unwrap();
+    }
+    let sled = log.sled().remains();
+    assert_eq!((sled.records.into_values().collect::<Vec<_>>(), sled.task), (model.records, 2));
+}
+
+#[test]
 fn many_small_records_go_to_sled_although_there_is_room_for_them() {
     let Running { mut log, .. } = Node::new(4).open(u64::MAX, 0).unwrap();
     for (first, is_under_way) in [(1, false), (121, true)] {
