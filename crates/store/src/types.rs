@@ -108,7 +108,7 @@ pub struct Options {
     /// given, and what of sled is not durable. Small only in tests.
     pub segment_bytes: usize,
     /// Segments of the journal, two at least, and the size of each, a multiple of 512; fixed when the directory gets
-    /// its journal. A command that exceeds a segment waits for sled. Small only in tests.
+    /// its journal. A record that exceeds a segment waits for sled. Small only in tests.
     pub journal_segments: u32,
     /// See [`Options::journal_segments`].
     pub journal_segment_bytes: usize,

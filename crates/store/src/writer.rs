@@ -236,7 +236,7 @@ impl Writer {
 
     fn write_alone(&mut self, command: &Command) -> Result<(), FatalError> {
         match &command.work {
-            Work::Append(records) => self.log.append_to_sled(records.clone()),
+            Work::Append(records) => self.log.append_many(records.clone()),
             Work::Truncate(last) => {
                 // The watermark first: after a crash between the two, the log must not be shorter than the watermark.
                 self.watermark.lower(*last).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockkeeper_mutants::invariant;
 
-use super::frame::Change;
+use super::frame::{CHANGE_HEADER_BYTES, Change};
 use super::segment::SegmentFile;
 use super::unarchived::{Archive, Unarchived};
 use super::{Journal, Release};
@@ -157,8 +157,32 @@ impl<F: SegmentFile, S: SledTasks> DurableLog<F, S> {
         Ok(())
     }
 
+    /// Makes records durable that no frame takes together: in as many frames as they need, or in sled if one of them
+    /// exceeds a frame.
+    pub(crate) fn append_many(&mut self, records: Vec<Record>) -> Result<(), FatalError> {
+        // One more for the start of the log.
+        let begin_bytes = CHANGE_HEADER_BYTES;
+        let bytes = |record: &Record| CHANGE_HEADER_BYTES + record.payload.len();
+        if !records.iter().all(|record| self.takes(begin_bytes + bytes(record))) {
+            return self.append_to_sled(records);
+        }
+        let mut rest = records.as_slice();
+        while let Some(first) = rest.first() {
+            let mut together = begin_bytes;
+            let fits = |record: &&Record| {
+                together += bytes(record);
+                self.takes(together)
+            };
+            let (now, later) = rest.split_at(rest.iter().take_while(fits).count());
+            let begins = self.begins().then_some(Change::Begin(first.position.index));
+            self.write(&begins.into_iter().chain(now.iter().cloned().map(Change::Append)).collect::<Vec<_>>())?;
+            rest = later;
+        }
+        Ok(())
+    }
+
     /// Makes records durable in sled, which has everything then, and with it the journal is not needed.
-    pub(crate) fn append_to_sled(&mut self, records: Vec<Record>) -> Result<(), FatalError> {
+    fn append_to_sled(&mut self, records: Vec<Record>) -> Result<(), FatalError> {
         self.empty()?;
         let start = records.first().map(|first| first.position.index).filter(|_| self.begins());
         self.begin_alone(SledWork::Archive(Archive { start, records, ..Archive::default() }));

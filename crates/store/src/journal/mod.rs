@@ -16,10 +16,10 @@
 //!   a segment is full, each keeps one sector free for a frame without changes.
 //! - A frame is given up before sled durably has what the log still has of it: its records, and the latest vote and
 //!   marks. Records that were purged or cut before their turn never go to sled.
-//! - The journal cuts a record that sled has. Such a truncation, and an append that no segment takes, is made in sled
-//!   alone: first sled is given everything, but what a truncation removes of it, which the journal cuts; then a frame
-//!   says that no other is needed, then sled is changed. So sled's records are always records of the log, in order and
-//!   without a gap.
+//! - The journal cuts a record that sled has. Such a truncation, and an append of a record that no segment takes, is
+//!   made in sled alone: first sled is given everything, but what a truncation removes of it, which the journal cuts;
+//!   then a frame says that no other is needed, then sled is changed. So sled's records are always records of the log,
+//!   in order and without a gap.
 //! - Anything is written after a failed write or sync.
 //!
 //! # Recovery

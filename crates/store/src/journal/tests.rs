@@ -300,7 +300,7 @@ fn ask(log: &mut Log, model: &mut Model, op: &Op) -> Result<(), FatalError> {
             model.records.extend(new.clone());
             let begins = log.begins().then_some(Change::Begin(first));
             let changes: Vec<_> = begins.into_iter().chain(new.iter().cloned().map(Change::Append)).collect();
-            if log.takes(bytes_of(&changes)) { log.write(&changes) } else { log.append_to_sled(new) }
+            if log.takes(bytes_of(&changes)) { log.write(&changes) } else { log.append_many(new) }
         }
         Op::Vote => {
             model.vote += 1;
@@ -581,6 +581,14 @@ fn a_full_segment_has_room_to_say_that_another_is_not_needed() {
     assert!(journal.body_bytes() > 0 && journal.has_room());
     journal.append().unwrap();
     assert_eq!(found(&files), (Some(7), Some(14)));
+}
+
+#[test]
+fn records_that_no_frame_takes_together_go_to_several() {
+    let Running { mut log, .. } = Node::new(3).open(u64::MAX, 0).unwrap();
+    let mut model = Model::default();
+    ask(&mut log, &mut model, &Op::Append(4, 1400)).unwrap();
+    assert_eq!((log.number(), log.sled().now()), (3, SledContent::default()));
 }
 
 #[test]
