@@ -9,7 +9,7 @@
 //! Beside it stands [`invariant!`], which is for ordinary builds.
 //!
 //! A mutant build has its own target directory, and its programs report themselves on stderr and in `--version`:
-//! `cargo build --config 'build.rustflags=["--cfg","mutants"]' --target-dir target/mutants`.
+//! `cargo build --config .cargo/mutants.toml --target-dir target/mutants`.
 
 use std::any::Any;
 

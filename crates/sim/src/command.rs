@@ -304,8 +304,8 @@ fn same_twice(args: &Args, seed: u64) -> std::io::Result<bool> {
 }
 
 /// What runs the simulation of a mutant build.
-const MUTANT_BUILD: &str = "cargo run --release -p lockkeeper-sim --config 'build.rustflags=[\"--cfg\",\"mutants\"]' \
-                            --target-dir target/mutants --";
+const MUTANT_BUILD: &str =
+    "cargo run --release -p lockkeeper-sim --config .cargo/mutants.toml --target-dir target/mutants --";
 
 #[cfg(not(mutants))]
 fn not_built() -> String {

@@ -15,8 +15,8 @@ const MUTANT_SERVER: &str = "lockkeeper-mutant";
 /// Which programs of a mutant build get a name of their own, so that they are not taken for the ordinary ones.
 const MUTANTS: [(&str, &str); 3] =
     [("lockkeeper", MUTANT_SERVER), ("lockkeeper-sim", "lockkeeper-sim-mutant"), ("worker", "worker-mutant")];
-/// Turns a build into a mutant build. Cargo appends this to the flags of `.cargo/config.toml`.
-const MUTANT_FLAGS: &str = r#"build.rustflags=["--cfg","mutants"]"#;
+/// Turns a build into a mutant build.
+const MUTANT_SETTINGS: &str = ".cargo/mutants.toml";
 
 /// Where the programs are.
 #[derive(Clone, Debug)]
@@ -75,10 +75,11 @@ impl Programs {
     /// The programs of a mutant build, brought up to date. Where the server is given, programs that lie there were put
     /// there on purpose.
     pub fn mutants(&self) -> Result<Mutants, Failed> {
-        let settings = BuildSettings::of(&self.directory).mutants();
+        let ordinary = BuildSettings::of(&self.directory);
+        let settings = ordinary.mutants();
         let directory = settings.directory();
         if !(self.given && MUTANTS.iter().all(|(_, mutant)| directory.join(mutant).is_file())) {
-            build_mutants(&settings)?;
+            build_mutants(&ordinary, &settings)?;
         }
         let [server, simulation, worker] = MUTANTS.map(|(_, mutant)| directory.join(mutant));
         Ok(Mutants { server, simulation, worker })
@@ -142,11 +143,9 @@ fn build(directory: &Path) -> Result<(), Failed> {
 }
 
 /// Builds all with the mutants, into a target directory of their own, and gives the programs names of their own.
-fn build_mutants(settings: &BuildSettings) -> Result<(), Failed> {
+fn build_mutants(ordinary: &BuildSettings, settings: &BuildSettings) -> Result<(), Failed> {
     let mut command = settings.cargo();
-    command.args(["--config", MUTANT_FLAGS]);
-    // Flags in the environment would replace those.
-    command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command.args(["--config", MUTANT_SETTINGS]).env("CARGO_BUILD_BUILD_DIR", &ordinary.target);
     run(&mut command, "the mutants' programs")?;
     let directory = settings.directory();
     for (ordinary, mutant) in MUTANTS {
