@@ -31,6 +31,16 @@ mutants! {
     AckBeforeBarrier = "ack-before-barrier",
     /// The store syncs neither its journal nor sled's file: a write and sled's own `flush` are all there is.
     BareFlush = "bare-flush",
+    /// The journal syncs a frame with the one after it, and says before that it is durable.
+    AckBeforeJournalSync = "ack-before-journal-sync",
+    /// A segment of the journal is used again before a durable frame says that none of its frames is needed.
+    ReuseSegmentEarly = "reuse-segment-early",
+    /// A vote is not put into the journal: only sled gets it, later.
+    VoteOnlyInSled = "vote-only-in-sled",
+    /// Recovery takes the log from sled alone and leaves out what the frames of the journal change.
+    RecoverFromSledAlone = "recover-from-sled-alone",
+    /// sled is given one block after the other without a barrier between them.
+    BlockWithoutBarrier = "block-without-barrier",
     /// A vote is kept in memory only.
     VoteNotPersisted = "vote-not-persisted",
     /// A node whose data directory was restored from an older copy takes part as if nothing were missing.

@@ -25,12 +25,17 @@ pub struct Hunt {
     pub wall: Duration,
 }
 
-/// Whether the simulation can notice this mutant. It has no client library, and of two that need a course of events
-/// which chance does not bring, tests tell (`its_mutant_is_noticed`).
+/// Whether the simulation can notice this mutant. It has no client library and a disk of its own in place of journal
+/// and sled, and of two that need a course of events which chance does not bring, tests tell (`its_mutant_is_noticed`).
 pub fn is_simulated(mutant: Mutant) -> bool {
     !matches!(
         mutant,
         Mutant::DropWatchAtReconnect
+            | Mutant::AckBeforeJournalSync
+            | Mutant::ReuseSegmentEarly
+            | Mutant::VoteOnlyInSled
+            | Mutant::RecoverFromSledAlone
+            | Mutant::BlockWithoutBarrier
             | Mutant::LeaseFromAnswer
             | Mutant::SwapReturnedBatches
             | Mutant::CreditAppendEarly
@@ -106,6 +111,11 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         Mutant::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),
         Mutant::ForgetWatchesAtInstall => (&[F::Snapshot, F::PartitionOne, F::PauseOne], &[Work::Data]),
         Mutant::DropWatchAtReconnect
+        | Mutant::AckBeforeJournalSync
+        | Mutant::ReuseSegmentEarly
+        | Mutant::VoteOnlyInSled
+        | Mutant::RecoverFromSledAlone
+        | Mutant::BlockWithoutBarrier
         | Mutant::LeaseFromAnswer
         | Mutant::SwapReturnedBatches
         | Mutant::CreditAppendEarly

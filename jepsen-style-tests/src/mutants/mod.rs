@@ -1,5 +1,5 @@
-//! Shows that both tiers find defects: activates each mutant (`crates/mutants`) in turn, in the simulation and in the
-//! run that should catch it here.
+//! Shows that the tiers find defects: activates each mutant (`crates/mutants`) in turn, in the simulation, in the run
+//! that should catch it here, and in the test that there is for it.
 //!
 //! A run under a mutant is a process of its own, this program or `prove`, with the server and the workers of a mutant
 //! build, so it is the very run that users make. It catches the mutant if its verdict is *invalid* or *broken*; a run
@@ -9,6 +9,7 @@
 mod simulation;
 mod table;
 mod trials;
+mod unit_tests;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -65,6 +66,9 @@ pub async fn run(plan: &MutantPlan, programs: &Programs, dir: &Path) -> Result<T
     }
     for mutant in mutants {
         table.take(setup.hunt(mutant).await?);
+        if let Some(row) = unit_tests::hunt(mutant, programs).await? {
+            table.take(row);
+        }
     }
     std::fs::write(dir.join("mutants.md"), table.markdown())?;
     Ok(table)

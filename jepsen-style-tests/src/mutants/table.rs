@@ -15,6 +15,8 @@ pub enum Tier {
     Simulation,
     /// Here.
     Processes,
+    /// Tests of single crates.
+    Tests,
 }
 
 /// What came of one hunt.
@@ -135,8 +137,9 @@ impl Table {
     /// As Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
-        let mut text =
-            String::from("| mutant | what it does wrong | simulation | real processes |\n|---|---|---|---|\n");
+        let mut text = String::from(
+            "| mutant | what it does wrong | simulation | real processes | tests |\n|---|---|---|---|---|\n",
+        );
         let cell = |text: &str| text.replace('|', "\\|");
         for mutant in self.mutants() {
             let of = |tier| {
@@ -148,10 +151,11 @@ impl Table {
             // Writing to a String does not fail.
             let _ = writeln!(
                 text,
-                "| `{mutant}` | {} | {} | {} |",
+                "| `{mutant}` | {} | {} | {} | {} |",
                 cell(mutant.about().trim()),
                 of(Tier::Simulation),
-                of(Tier::Processes)
+                of(Tier::Processes),
+                of(Tier::Tests)
             );
         }
         text.push_str("\nWithout a mutant:\n\n| run | came to |\n|---|---|\n");

@@ -133,7 +133,7 @@ fn hunt(mutant: Mutant) -> Hunt {
         Mutant::AllowEverything => Hunt(const { &[prove("intruder")] }, &["carried out"]),
         Mutant::RevokedSessionLives => Hunt(const { &[prove("revoke")] }, &["is open"]),
         Mutant::LeaseFromAnswer => Hunt(const { &[prove("late-answers --rounds 2")] }, &["the holder was told"]),
-        // Not looked for here: the simulation catches them.
+        // Not looked for here: the simulation catches them, or tests (`unit_tests.rs`).
         Mutant::BusyWithoutWithdrawal
         | Mutant::ReleaseAllHolds
         | Mutant::ForgetHoldsAtSnapshot
@@ -149,6 +149,11 @@ fn hunt(mutant: Mutant) -> Hunt {
         | Mutant::ForeignNamesAllowed
         | Mutant::CopyWithoutQuorum
         | Mutant::ApplyOutOfSequence
+        | Mutant::AckBeforeJournalSync
+        | Mutant::ReuseSegmentEarly
+        | Mutant::VoteOnlyInSled
+        | Mutant::RecoverFromSledAlone
+        | Mutant::BlockWithoutBarrier
         | Mutant::SwapReturnedBatches
         | Mutant::CreditAppendEarly
         | Mutant::RegisterWaiterLate

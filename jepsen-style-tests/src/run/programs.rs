@@ -85,6 +85,15 @@ impl Programs {
         Ok(Mutants { server, simulation, worker })
     }
 
+    /// The command that runs tests of a mutant build, those that the arguments of `cargo test` name.
+    pub fn mutant_tests(&self, arguments: &[&str]) -> Command {
+        let ordinary = BuildSettings::of(&self.directory);
+        let mut command = ordinary.mutants().cargo("test");
+        command.args(arguments);
+        ordinary.with_mutants(&mut command);
+        command
+    }
+
     /// The program of proofs.
     pub fn prove(&self) -> Result<PathBuf, Failed> {
         let program = self.directory.join("prove");
@@ -130,22 +139,33 @@ impl BuildSettings {
     }
 
     /// The one command that builds the programs.
-    fn cargo(&self) -> Command {
+    fn build(&self) -> Command {
+        let mut command = self.cargo("build");
+        command.args(["--workspace", "--bins"]);
+        command
+    }
+
+    /// Makes a command one of a mutant build, which shares the dependencies of this one.
+    fn with_mutants(&self, command: &mut Command) {
+        command.args(["--config", MUTANT_SETTINGS]).env("CARGO_BUILD_BUILD_DIR", &self.target);
+    }
+
+    fn cargo(&self, what: &str) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(["build", "--workspace", "--bins", "--quiet", "--locked"]).current_dir(checkout());
+        command.args([what, "--quiet", "--locked"]).current_dir(checkout());
         command.arg(if self.release { "--release" } else { "--profile=dev" }).env("CARGO_TARGET_DIR", &self.target);
         command
     }
 }
 
 fn build(directory: &Path) -> Result<(), Failed> {
-    run(&mut BuildSettings::of(directory).cargo(), "the workspace's programs")
+    run(&mut BuildSettings::of(directory).build(), "the workspace's programs")
 }
 
 /// Builds all with the mutants, into a target directory of their own, and gives the programs names of their own.
 fn build_mutants(ordinary: &BuildSettings, settings: &BuildSettings) -> Result<(), Failed> {
-    let mut command = settings.cargo();
-    command.args(["--config", MUTANT_SETTINGS]).env("CARGO_BUILD_BUILD_DIR", &ordinary.target);
+    let mut command = settings.build();
+    ordinary.with_mutants(&mut command);
     run(&mut command, "the mutants' programs")?;
     let directory = settings.directory();
     for (ordinary, mutant) in MUTANTS {

@@ -56,7 +56,7 @@ pub(crate) mod recovery;
 pub(crate) mod segment;
 pub(crate) mod unarchived;
 
-use lockkeeper_mutants::invariant;
+use lockkeeper_mutants::{invariant, mutant};
 
 use self::frame::{Change, Header, SECTOR_BYTES};
 use self::recovery::FoundFrames;
@@ -178,7 +178,8 @@ impl<F: SegmentFile> Journal<F> {
 
     /// Whether a durable frame says that no frame of the next segment is needed.
     pub(crate) fn next_is_free(&self) -> bool {
-        self.segments[self.next_segment()].last < self.durable_oldest
+        let oldest = if mutant!(ReuseSegmentEarly) { self.oldest } else { self.durable_oldest };
+        self.segments[self.next_segment()].last < oldest
     }
 
     /// Whether it is known that no frame of the next segment is needed, durably or not.
@@ -239,8 +240,14 @@ impl<F: SegmentFile> Journal<F> {
         let crc = frame::seal(&mut self.buffer, Header { stamp, number, oldest, task, previous });
         let segment = &mut self.segments[self.current];
         let file = &segment.file;
+        let sync = || file.sync().map_err(|error| io_failure("sync", file.path(), &error));
+        if mutant!(AckBeforeJournalSync) {
+            sync()?;
+        }
         file.write(&self.buffer, self.at).map_err(|error| io_failure("write", file.path(), &error))?;
-        file.sync().map_err(|error| io_failure("sync", file.path(), &error))?;
+        if !mutant!(AckBeforeJournalSync) {
+            sync()?;
+        }
         segment.last = number;
         segment.highest = segment.highest.max(self.highest);
         (self.number, self.crc, self.durable_oldest) = (number, crc, self.oldest);

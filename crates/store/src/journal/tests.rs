@@ -672,3 +672,40 @@ proptest! {
         }
     }
 }
+
+/// Each defect is noticed by the test of what it breaks, and by the sentence that says so.
+#[cfg(mutants)]
+mod of_mutants {
+    use lockkeeper_mutants::{Mutant, activate};
+
+    use super::whenever_it_ends_what_was_acknowledged_is_found;
+
+    fn live_with(mutant: Mutant) {
+        activate(Some(mutant));
+        whenever_it_ends_what_was_acknowledged_is_found();
+    }
+
+    #[test]
+    #[should_panic(expected = "an acknowledged frame is lost")]
+    fn ack_before_journal_sync() {
+        live_with(Mutant::AckBeforeJournalSync);
+    }
+
+    #[test]
+    #[should_panic(expected = "is damaged or missing, yet frame")]
+    fn reuse_segment_early() {
+        live_with(Mutant::ReuseSegmentEarly);
+    }
+
+    #[test]
+    #[should_panic(expected = "found Model")]
+    fn vote_only_in_sled() {
+        live_with(Mutant::VoteOnlyInSled);
+    }
+
+    #[test]
+    #[should_panic(expected = "found Model")]
+    fn recover_from_sled_alone() {
+        live_with(Mutant::RecoverFromSledAlone);
+    }
+}

@@ -57,6 +57,8 @@ fn traced_process() {
 #[test]
 fn purging_process() {
     let Ok(dir) = std::env::var(DIR) else { return };
+    #[cfg(mutants)]
+    lockkeeper_mutants::from_env().unwrap();
     let (store, _) = Store::open(Path::new(&dir), &identity(), options()).unwrap();
     for start in (0..2_000).step_by(100) {
         append(&store, (start..start + 100).map(|index| sized_record(1, index, 4_000)).collect());
@@ -150,11 +152,28 @@ fn at_most_one_segment_is_begun_between_two_syncs() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    assert_eq!(most_unsynced_segments(dir.path(), &[]), 2);
+}
+
+/// `purging_process` under strace.
+fn most_unsynced_segments(dir: &Path, extra: &[&str]) -> usize {
     // Only where it writes counts here.
-    let (code, trace, printed) = traced(dir.path(), "trace::purging_process", false, &["-s", "32"]);
+    let (code, trace, printed) = traced(dir, "trace::purging_process", false, &[&["-s", "32"], extra].concat());
     assert_eq!(code, Some(0), "{printed}");
     let report = sync_trace::check(trace.lines());
     println!("{report}; at most {} segments not synced", report.most_unsynced_segments);
     assert!(report.writes > 100, "{report}");
-    assert_eq!(report.most_unsynced_segments, 2);
+    report.most_unsynced_segments
+}
+
+#[cfg(mutants)]
+#[test]
+fn block_without_barrier_is_noticed() {
+    if !has("strace, and leave to trace", strace_works) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mutant = lockkeeper_mutants::Mutant::BlockWithoutBarrier;
+    let environment = format!("{}={mutant}", lockkeeper_mutants::ENV);
+    assert!(most_unsynced_segments(dir.path(), &["-E", &environment]) > 2);
 }
