@@ -25,7 +25,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub fn all() -> [Target; 7] {
+pub fn all() -> [Target; 9] {
     [
         Target {
             name: "peer-message",
@@ -56,6 +56,18 @@ pub fn all() -> [Target; 7] {
             about: "a log directory with one changed file: refused, or opened with every acknowledged record",
             examine: log_open::examine,
             seeds: log_open::seeds,
+        },
+        Target {
+            name: "journal",
+            about: "the segments of a journal: refused, or frames without a gap, each of which encodes to itself",
+            examine: lockkeeper_store::fuzzing::journal,
+            seeds: lockkeeper_store::fuzzing::journals,
+        },
+        Target {
+            name: "block",
+            about: "a value of sled's log: refused, or records that encode to the same bytes",
+            examine: lockkeeper_store::fuzzing::block,
+            seeds: lockkeeper_store::fuzzing::blocks,
         },
         Target {
             name: "snapshot-open",

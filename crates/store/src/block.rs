@@ -62,8 +62,13 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
     }
     let body_bytes = (out.len() - HEADER_BYTES) as u32;
     out[16..20].copy_from_slice(&body_bytes.to_le_bytes());
-    let crc = checksum(out);
-    out[20..24].copy_from_slice(&crc.to_le_bytes());
+    seal(out);
+}
+
+/// Writes the checksum of a block into it.
+pub(crate) fn seal(block: &mut [u8]) {
+    let crc = checksum(block);
+    block[20..24].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn checksum(block: &[u8]) -> u32 {

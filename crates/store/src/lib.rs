@@ -17,6 +17,8 @@ mod codec;
 mod directory;
 mod error;
 mod fsync;
+#[doc(hidden)]
+pub mod fuzzing;
 mod journal;
 mod log_state;
 mod open;

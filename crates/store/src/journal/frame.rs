@@ -159,6 +159,10 @@ pub(crate) fn changes(mut body: &[u8]) -> Result<Vec<Change>, String> {
         let (header, rest) = body.split_at_checked(CHANGE_HEADER_BYTES).ok_or("a change is cut off")?;
         let (data, rest) = rest.split_at_checked(u32_at(header, 4) as usize).ok_or("a change is cut off")?;
         let (term, index) = (u64_at(header, 8, u64::from_le_bytes), u64_at(header, 16, u64::from_le_bytes));
+        // One follows every index.
+        if index == u64::MAX {
+            return Err("a change has an impossible index".into());
+        }
         let (position, data) = (LogPosition { term, index }, || Bytes::copy_from_slice(data));
         found.push(match header[0] {
             kind::BEGIN => Change::Begin(index),
@@ -233,6 +237,7 @@ mod tests {
         push_raw(77, 0, 0, b"x", &mut body);
         assert!(changes(&body).unwrap_err().contains("kind 77"));
         assert!(changes(&body[..10]).is_err());
+        assert!(changes(&frame(&[Change::Begin(u64::MAX)])[HEADER_BYTES..][..CHANGE_HEADER_BYTES]).is_err());
         push(&Change::Committed("abc".into()), &mut body);
         assert!(changes(&body[CHANGE_HEADER_BYTES + 1..body.len() - 3]).is_err());
     }

@@ -144,7 +144,7 @@ fn open_one(path: PathBuf, barrier: Barrier) -> Result<(DiskSegment, Vec<u8>), O
     Ok((DiskSegment { file, path, barrier }, content))
 }
 
-fn encode_header(geometry: Geometry, number: u32) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode_header(geometry: Geometry, number: u32) -> [u8; HEADER_BYTES] {
     let mut out = [0; HEADER_BYTES];
     out[..4].copy_from_slice(&MAGIC);
     out[4..8].copy_from_slice(&number.to_le_bytes());
@@ -158,7 +158,7 @@ fn encode_header(geometry: Geometry, number: u32) -> [u8; HEADER_BYTES] {
     out
 }
 
-fn decode_header(content: &[u8], number: u32) -> Result<Geometry, String> {
+pub(crate) fn decode_header(content: &[u8], number: u32) -> Result<Geometry, String> {
     let Some((header, _)) = content.split_first_chunk::<HEADER_BYTES>() else {
         return Err(format!("it has {} bytes", content.len()));
     };
