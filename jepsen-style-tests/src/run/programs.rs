@@ -147,7 +147,8 @@ impl BuildSettings {
 
     /// Makes a command one of a mutant build, which shares the dependencies of this one.
     fn with_mutants(&self, command: &mut Command) {
-        command.args(["--config", MUTANT_SETTINGS]).env("CARGO_BUILD_BUILD_DIR", &self.target);
+        let shared = format!("build.build-dir={:?}", self.target);
+        command.args(["--config", MUTANT_SETTINGS, "--config", &shared]);
     }
 
     fn cargo(&self, what: &str) -> Command {
