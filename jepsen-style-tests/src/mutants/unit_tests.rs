@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn only_the_one_test_that_passes_has_caught_something() {
-        let read = |success, said| read(success, said, &["--lib", "a_test"]);
+        let read = |success, said: &str| read(success, said, &["--lib", "a_test"]);
         let ran =
             |passed, failed| format!("running 1 test\ntest result: x. {passed} passed; {failed} failed; 0 ignored");
         assert_eq!(read(true, &ran(1, 0)), Came::Caught("a_test".into()));
