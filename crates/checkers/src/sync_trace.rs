@@ -65,6 +65,8 @@ pub struct Report {
     pub syncs: u64,
     /// Writes to the data files.
     pub writes: u64,
+    /// Segments of sled that were written.
+    pub segments: usize,
     /// The most segments of sled of which something was not synced at one time. With more than two, sled may not
     /// recover.
     pub most_unsynced_segments: usize,
@@ -139,7 +141,9 @@ struct Checker {
     /// Calls begun and not yet ended, by thread.
     open: HashMap<String, (u64, Call)>,
     written: HashMap<Item, Written>,
-    /// The segments of sled that were written, each with the line at which the write had ended, until they are synced.
+    /// The segments of sled that were written.
+    segments: BTreeSet<u64>,
+    /// Each write to them, with the line at which it had ended, until it is synced.
     unsynced: Vec<(u64, u64)>,
     /// When the latest completed sync of each file began.
     synced: HashMap<String, u64>,
@@ -179,6 +183,8 @@ impl Checker {
                 self.report.writes += 1;
                 if file.ends_with(DATA_FILE) {
                     self.unsynced.push((at / SEGMENT_BYTES, now));
+                    self.segments.insert(at / SEGMENT_BYTES);
+                    self.report.segments = self.segments.len();
                     let segments: BTreeSet<u64> = self.unsynced.iter().map(|(segment, _)| *segment).collect();
                     self.report.most_unsynced_segments = self.report.most_unsynced_segments.max(segments.len());
                 }
@@ -204,7 +210,8 @@ impl Checker {
             Some(["ack", "append"]) => {
                 let (last, count) = (number(2), number(4));
                 (self.report.appends, self.report.records) = (self.report.appends + 1, self.report.records + count);
-                (last + 1 - count.min(last + 1)..=last).find_map(|index| self.uncovered_record(index))
+                let uncovered = (last + 1 - count.min(last + 1)..=last).find_map(|index| self.uncovered_record(index));
+                uncovered.or_else(|| self.of_earlier_term(last, number(3)))
             }
             Some(["ack", "vote"]) => {
                 self.report.votes += 1;
@@ -218,6 +225,13 @@ impl Checker {
                 self.report.examples.push(format!("line {now}, \"{}\": {problem}", mark.trim_end()));
             }
         }
+    }
+
+    /// A later term is possible: the record was cut and replaced before it was acknowledged.
+    fn of_earlier_term(&self, index: u64, term: u64) -> Option<String> {
+        let items = [Item::Whole { index }, Item::Part { index, part: 0 }];
+        let found = items.iter().filter_map(|item| self.written.get(item)).map(|written| written.term).max();
+        (found < Some(term)).then(|| format!("record {index} was last written with term {found:?}"))
     }
 
     fn uncovered_record(&self, index: u64) -> Option<String> {
@@ -415,6 +429,7 @@ mod tests {
         );
         assert!(!holds(&[&write, "8  fdatasync(9</d/other>) = 0", &mark]), "another file");
         assert!(!holds(&[&write, SYNC]), "nothing was acknowledged");
+        assert!(!holds(&[&write, SYNC, &mark.replace("5 1 1", "5 2 1")]), "a later term was acknowledged");
     }
 
     /// The bytes as strace shows them, in a write to this file.

@@ -1,5 +1,5 @@
-//! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare
-//! flush the same check says that it was not; and after a sync that fails nothing is acknowledged or tried again.
+//! A system-call trace of a process at work: every acknowledged append and vote was synced first; without the sync of
+//! the journal the same check says that it was not; and after a sync that fails nothing is acknowledged or tried again.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -53,23 +53,30 @@ fn traced_process() {
     store.close().unwrap();
 }
 
-/// Not a test by itself: large appends, a purge of nearly all of them, rest, in which sled collects, and a cut.
+/// Not a test by itself: large appends, which sled is given, a purge of nearly all of them, rest, in which sled
+/// collects, and a cut of what sled has.
 #[test]
 fn purging_process() {
     let Ok(dir) = std::env::var(DIR) else { return };
     #[cfg(mutants)]
     lockkeeper_mutants::from_env().unwrap();
-    let (store, _) = Store::open(Path::new(&dir), &identity(), options()).unwrap();
-    for start in (0..2_000).step_by(100) {
+    let options = Options { journal_segment_bytes: 512 * 1024, ..options() };
+    let open = || Store::open(Path::new(&dir), &identity(), options.clone()).unwrap().0;
+    let store = open();
+    for start in (0..10_000).step_by(100) {
         append(&store, (start..start + 100).map(|index| sized_record(1, index, 4_000)).collect());
     }
-    append(&store, (2_000..6_000).map(|index| record(1, index)).collect());
-    wait(|done| store.purge_to(LogPosition { term: 1, index: 5_000 }, done)).unwrap();
+    for start in (10_000..14_000).step_by(1_000) {
+        append(&store, (start..start + 1_000).map(|index| record(1, index)).collect());
+    }
+    store.close().unwrap();
+    let store = open();
+    wait(|done| store.purge_to(LogPosition { term: 1, index: 13_000 }, done)).unwrap();
     while store.is_purging() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    std::thread::sleep(4 * Duration::from_millis(options().flush_every_ms));
-    wait(|done| store.truncate_after(Some(5_050), done)).unwrap();
+    std::thread::sleep(2 * options.archive_after);
+    wait(|done| store.truncate_after(Some(13_050), done)).unwrap();
     store.close().unwrap();
 }
 
@@ -123,7 +130,7 @@ fn the_check_reports_the_bare_flush_as_broken() {
     println!("flush only: {} of {} acknowledged without a sync", report.violations, report.appends + report.votes);
     assert!(!report.holds());
     assert_eq!((report.appends, report.votes), (200, 20));
-    // sled's periodic flusher does sync, a few times a second: it covers an acknowledgement only by chance.
+    // sled's periodic flusher does sync sled's file, a few times a second, and nobody the journal.
     assert!(report.violations > 200, "{report}");
 }
 
@@ -163,6 +170,7 @@ fn most_unsynced_segments(dir: &Path, extra: &[&str]) -> usize {
     let report = sync_trace::check(trace.lines());
     println!("{report}; at most {} segments not synced", report.most_unsynced_segments);
     assert!(report.writes > 100, "{report}");
+    assert!(report.segments >= 10, "sled wrote {} segments: too little is shown", report.segments);
     report.most_unsynced_segments
 }
 
