@@ -189,6 +189,7 @@ impl Writer {
         if self.log.number() > frame {
             metrics::histogram!("lockkeeper_store_sync_seconds").record(began.elapsed().as_secs_f64());
         }
+        invariant!(self.log.is_synced(), "nothing is acknowledged before its frame is durable");
         self.raise_watermark(&applied)?;
         for command in group {
             match command.work {

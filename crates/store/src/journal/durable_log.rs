@@ -82,6 +82,11 @@ impl<F: SegmentFile, S: SledTasks> DurableLog<F, S> {
         self.journal.number()
     }
 
+    /// Whether the last frame is durable.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.journal.is_synced()
+    }
+
     /// Whether a frame takes changes of so many bytes.
     pub(crate) fn takes(&self, bytes: usize) -> bool {
         self.journal.takes(bytes)

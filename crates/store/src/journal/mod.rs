@@ -97,6 +97,8 @@ pub(crate) struct Journal<F> {
     task: u64,
     /// The last frame that has changes.
     last_change: u64,
+    /// Whether the last frame is durable.
+    is_synced: bool,
     /// The frame being made, and the highest index of a record in it.
     buffer: Vec<u8>,
     highest: Option<u64>,
@@ -133,6 +135,7 @@ impl<F: SegmentFile> Journal<F> {
             durable_oldest: oldest,
             task,
             last_change,
+            is_synced: true,
             buffer: vec![0; frame::HEADER_BYTES],
             highest: None,
         }
@@ -141,6 +144,11 @@ impl<F: SegmentFile> Journal<F> {
     /// Number of the last frame.
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether the last frame is durable.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.is_synced
     }
 
     /// Whether a frame with changes of so many bytes fits into a segment at all.
@@ -240,6 +248,7 @@ impl<F: SegmentFile> Journal<F> {
         let crc = frame::seal(&mut self.buffer, Header { stamp, number, oldest, task, previous });
         let segment = &mut self.segments[self.current];
         let file = &segment.file;
+        self.is_synced = false;
         let sync = || file.sync().map_err(|error| io_failure("sync", file.path(), &error));
         if mutant!(AckBeforeJournalSync) {
             sync()?;
@@ -248,6 +257,7 @@ impl<F: SegmentFile> Journal<F> {
         if !mutant!(AckBeforeJournalSync) {
             sync()?;
         }
+        self.is_synced = true;
         segment.last = number;
         segment.highest = segment.highest.max(self.highest);
         (self.number, self.crc, self.durable_oldest) = (number, crc, self.oldest);
