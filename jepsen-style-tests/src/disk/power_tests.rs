@@ -82,6 +82,7 @@ fn work(store: &Store, opened: &Opened, random: &mut StdRng) {
                 let count = random.random_range(1..6);
                 let records: Vec<_> = (next..next + count).map(|index| record(term, index)).collect();
                 let line = format!("appended {next} {count} {term}");
+                say("appending");
                 block_on(store.append(records, move |result| {
                     result.unwrap();
                     say(&line);
@@ -101,7 +102,10 @@ fn work(store: &Store, opened: &Opened, random: &mut StdRng) {
                 let keep = next - 1 - random.random_range(1..15);
                 term += 1;
                 say(&format!("cut {keep} {term}"));
-                block_on(store.truncate_after(Some(keep), |result| result.unwrap()));
+                block_on(store.truncate_after(Some(keep), move |result| {
+                    result.unwrap();
+                    say(&format!("was-cut {keep}"));
+                }));
                 next = keep + 1;
             }
             86..89 if next > purged + 100 => {
@@ -130,6 +134,10 @@ struct Known {
     /// Cuts announced: what stays, and the term of what follows. An append called before a cut is acknowledged after
     /// the announcement; its records beyond the cut are gone all the same.
     cuts: Vec<(u64, u64)>,
+    /// Whether an append was begun after the last cut was announced.
+    grows: bool,
+    /// Where the log ends at the latest, after a cut that is done.
+    end: Option<u64>,
     voted: u64,
     voting: u64,
     purged: u64,
@@ -141,6 +149,7 @@ impl Known {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
         match words[0] {
+            "appending" => (self.grows, self.end) = (true, None),
             "appended" => {
                 let (from, count, term) = (number(1), number(2), number(3));
                 let end = self.cuts.iter().filter(|cut| cut.1 > term).map(|cut| cut.0 + 1).min().unwrap_or(u64::MAX);
@@ -151,7 +160,10 @@ impl Known {
             "cut" => {
                 self.terms.retain(|index, _| *index <= number(1));
                 self.cuts.push((number(1), number(2)));
+                self.grows = false;
             }
+            "was-cut" if !self.grows => self.end = Some(number(1)),
+            "was-cut" => {}
             "purging" => self.purging.push(number(1)),
             "purged" => self.purged = number(1),
             "closed" => {}
@@ -167,6 +179,7 @@ impl Known {
         assert!(is_possible, "{what}: purged {purged}, acknowledged {}", self.purged);
         let found = store.read(0..u64::MAX, usize::MAX).unwrap();
         let last = opened.last.map_or(0, |last| last.index);
+        assert!(self.end.is_none_or(|end| last <= end), "{what}: the log ends at {last}, cut at {:?}", self.end);
         assert!(found.iter().map(|record| record.position.index).eq(purged + 1..=last), "{what}: the log has a hole");
         let terms: BTreeMap<u64, u64> = found.iter().map(|at| (at.position.index, at.position.term)).collect();
         assert!(terms.values().is_sorted(), "{what}: terms fall");
@@ -190,6 +203,23 @@ fn said(line: &[u8]) -> Option<String> {
     }
     let said = text.split_once("\"@")?.1.split_once("\\n\"")?.0;
     Some(said.to_owned())
+}
+
+fn contains(line: &[u8], text: &str) -> bool {
+    line.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+/// Writes to sled's file that hold a block.
+fn blocks_written(lines: &[&[u8]]) -> usize {
+    lines.iter().filter(|line| contains(line, "/log/sled/db>") && contains(line, "LKb1")).count()
+}
+
+/// How often the journal came to its first segment with a frame.
+fn uses_of_the_first_segment(lines: &[&[u8]]) -> usize {
+    let frames = lines.iter().filter(|line| contains(line, "/log/journal/") && contains(line, "\"LKj1"));
+    let mut in_first: Vec<bool> = frames.map(|line| contains(line, "/log/journal/0>")).collect();
+    in_first.dedup();
+    in_first.into_iter().filter(|is_first| *is_first).count()
 }
 
 fn examine(seed: u64) {
@@ -229,8 +259,10 @@ fn examine(seed: u64) {
         }
         disk.replay_line(&mut reader, line).unwrap();
     }
-    println!("seed {seed}: {} lines, {lost} sectors lost, {torn} writes torn", lines.len());
-    assert!(lost > 0 && torn > 0, "nothing is shown");
+    let (blocks, uses) = (blocks_written(&lines), uses_of_the_first_segment(&lines));
+    println!("seed {seed}: {} lines, {lost} sectors lost, {torn} writes torn, {blocks} writes of blocks", lines.len());
+    assert!(lost > 0 && torn > 0 && blocks > 0, "nothing is shown");
+    assert!(uses > 1, "no segment of the journal was used again");
 }
 
 #[test]
