@@ -131,7 +131,7 @@ static TABLE: [(&str, &[Metric]); 7] = [
         counter("lockkeeper_zookeeper_ahead_total", Count, "clients sent away: they had seen more than this member"),
     ]),
     ("Disk", &[
-        histogram("lockkeeper_store_sync_seconds", Seconds, "flush and data sync that acknowledgements wait for"),
+        histogram("lockkeeper_store_sync_seconds", Seconds, "write and sync of the journal, and waits for sled"),
         histogram("lockkeeper_store_batch_records", Count, "log entries per sync"),
         gauge("lockkeeper_store_free_bytes", Bytes, "free on the data disk at the last write"),
         gauge("lockkeeper_store_log_entries", Count, "entries in the log"),

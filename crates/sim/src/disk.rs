@@ -277,7 +277,7 @@ impl Disk {
         let mut state = self.state.lock();
         let count = std::mem::take(&mut state.syncing);
         let acknowledged = state.synced + count;
-        // sled's own flush leaves what it wrote to the system's cache, which writes it out at some other time.
+        // A write without a sync is left in the system's cache, which writes it out at some other time.
         let count = if mutant!(BareFlush) { count.saturating_sub(UNFLUSHED) } else { count };
         for _ in 0..count {
             if let Some(change) = state.unsynced.pop_front() {

@@ -276,7 +276,7 @@ proofs! { context =>
     minutes(6), herd::run(context);
 
     "synced", Beside(""),
-    "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, power loss)";
+    "system-call trace: every acknowledged append and vote was synced first; a missing sync is caught (P4, power loss)";
     n = context.seconds_or(10), minutes(6) + seconds(4 * n), synced::run(context, n);
 
     "rollback", Beside(""),
@@ -365,7 +365,7 @@ proofs! { context =>
     n = context.rounds_or(2), minutes(2 + n), stop_under_waiters::run(context, n);
 
     "lost-writes", Never,
-    "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; with flush() alone some \
+    "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; without syncs some \
         is (P4)";
     n = context.rounds_or(50), minutes(6 + 2 * n), lost_writes::run(context, n);
 
