@@ -25,7 +25,7 @@ const PURGE_STEP: usize = 16;
 
 #[derive(Default)]
 struct State {
-    /// Handed over and not begun.
+    /// The task that was handed over, until it is begun.
     task: Option<Arc<Task>>,
     /// A task was handed over and is not done.
     busy: bool,

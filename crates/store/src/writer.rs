@@ -248,8 +248,8 @@ impl Writer {
         }
     }
 
-    /// What sled has need not be in memory. While a cut waits, some of that may be about to go: the records that
-    /// readers see in its place are not in sled.
+    /// Readers find in sled what it has: memory need not keep it. While a cut waits, some of that may be about to go:
+    /// the records that readers see in its place are not in sled.
     fn leave_to_sled(&mut self) {
         let next = self.log.sled_next();
         if next == self.left_to_sled {

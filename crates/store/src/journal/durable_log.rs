@@ -1,5 +1,5 @@
-//! The durable log: the journal, what of it sled has not, and whoever writes to sled. The rules of the module's text
-//! are kept here. No clock, no queue, no thread of its own; the writer says when.
+//! The durable log: the journal, what of it sled has not, and the tasks of sled. The rules of the module's text are
+//! kept here. No clock, no queue, no thread of its own; the writer says when.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) enum SledWork {
     Cut(u64),
 }
 
-/// Who writes to sled, one task at a time.
+/// Does the tasks of sled, one at a time.
 pub(crate) trait SledTasks {
     /// Begins a task. There must be none under way.
     fn begin(&mut self, task: Arc<Task>);

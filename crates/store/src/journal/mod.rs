@@ -10,17 +10,17 @@
 //! ring. [`durable_log`] keeps the rules below, [`unarchived`] knows what sled lacks, [`recovery`] reads it all back.
 //!
 //! # What must never happen
-//! - A frame is written before the one before it is durable, or a caller is told before its frame is. So of all frames
+//! - Never write a frame before the one before it is durable, nor tell a caller before its frame is. So of all frames
 //!   only the last can be torn, and nobody was told of it.
-//! - A segment is used again before a *durable* frame says that none of its frames is needed. To be able to say so when
-//!   a segment is full, each keeps one sector free for a frame without changes.
-//! - A frame is given up before sled durably has what the log still has of it: its records, and the latest vote and
+//! - Never use a segment again before a *durable* frame says that none of its frames is needed. To be able to say so
+//!   when a segment is full, each keeps one sector free for a frame without changes.
+//! - Never give a frame up before sled durably has what the log still has of it: its records, and the latest vote and
 //!   marks. Records that were purged or cut before their turn never go to sled.
-//! - The journal cuts a record that sled has. Such a truncation, and an append of a record that no segment takes, is
-//!   made in sled alone: first sled is given everything, but what a truncation removes of it, which the journal cuts;
-//!   then a frame says that no other is needed, then sled is changed. So sled's records are always records of the log,
-//!   in order and without a gap.
-//! - Anything is written after a failed write or sync.
+//! - Never let the journal cut a record that sled has. Such a truncation, and an append of a record that no segment
+//!   takes, is made in sled alone: first sled is given everything, but what a truncation removes of it, which the
+//!   journal cuts; then a frame says that no other is needed, then sled is changed. So sled's records are always records
+//!   of the log, in order and without a gap.
+//! - Never write anything after a failed write or sync.
 //!
 //! # Recovery
 //! The log is sled's, changed by the needed frames in order. sled may be ahead of a frame; therefore a change says what
