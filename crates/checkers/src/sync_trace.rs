@@ -332,25 +332,18 @@ fn items(data: &[u8]) -> Vec<(Item, u64, u16)> {
         } else if rest.starts_with(&BLOCK_MAGIC) {
             block(rest, &mut found);
         } else if rest.starts_with(&PART_MAGIC) && rest.len() >= 24 {
-            let item = Item::Part { index: number(rest, 8), part: short(rest, 4) };
-            found.push((item, number(rest, 16), short(rest, 6)));
+            let item = Item::Part { index: le(rest, 8, 8), part: le(rest, 4, 2) as u16 };
+            found.push((item, le(rest, 16, 8), le(rest, 6, 2) as u16));
         } else if rest.starts_with(&META_MAGIC) && rest.len() >= 16 && rest[4] == VOTE_KIND {
-            found.push((Item::Vote { sequence: number(rest, 8) }, 0, 1));
+            found.push((Item::Vote { sequence: le(rest, 8, 8) }, 0, 1));
         }
     }
     found
 }
 
-fn number(bytes: &[u8], from: usize) -> u64 {
-    bytes[from..from + 8].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
-}
-
-fn length(bytes: &[u8], from: usize) -> usize {
-    bytes[from..from + 4].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
-}
-
-fn short(bytes: &[u8], from: usize) -> u16 {
-    u16::from_le_bytes([bytes[from], bytes[from + 1]])
+/// A number of so many bytes, the least first.
+fn le(bytes: &[u8], from: usize, width: usize) -> u64 {
+    bytes[from..from + width].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 /// The records and votes of a frame: each change has its kind, the length of its data at 4, its term at 8 and its index
@@ -359,14 +352,14 @@ fn changes(frame: &[u8], found: &mut Vec<(Item, u64, u16)>) {
     if frame.len() < FRAME_HEADER_BYTES {
         return;
     }
-    let mut body = frame[FRAME_HEADER_BYTES..].get(..length(frame, 4)).unwrap_or(&frame[FRAME_HEADER_BYTES..]);
+    let mut body = frame[FRAME_HEADER_BYTES..].get(..le(frame, 4, 4) as usize).unwrap_or(&frame[FRAME_HEADER_BYTES..]);
     while body.len() >= CHANGE_HEADER_BYTES {
-        let end = CHANGE_HEADER_BYTES + length(body, 4);
+        let end = CHANGE_HEADER_BYTES + le(body, 4, 4) as usize;
         // The end of a frame that was written in pieces is in the next write.
         if end > body.len() {
             return;
         }
-        let (term, index) = (number(body, 8), number(body, 16));
+        let (term, index) = (le(body, 8, 8), le(body, 16, 8));
         match body[0] {
             RECORD_CHANGE => found.push((Item::Whole { index }, term, 1)),
             VOTE_CHANGE => found.push((Item::Vote { sequence: index }, 0, 1)),
@@ -381,13 +374,13 @@ fn block(block: &[u8], found: &mut Vec<(Item, u64, u16)>) {
     if block.len() < BLOCK_HEADER_BYTES {
         return;
     }
-    let (records, first) = (length(block, 4) as u64, number(block, 8));
+    let (records, first) = (le(block, 4, 4), le(block, 8, 8));
     let mut body = &block[BLOCK_HEADER_BYTES..];
     for index in (0..records).map_while(|at| first.checked_add(at)) {
         if body.len() < BLOCK_RECORD_HEADER_BYTES {
             return;
         }
-        let (term, end) = (number(body, 0), BLOCK_RECORD_HEADER_BYTES + length(body, 8));
+        let (term, end) = (le(body, 0, 8), BLOCK_RECORD_HEADER_BYTES + le(body, 8, 4) as usize);
         if end > body.len() {
             return;
         }
