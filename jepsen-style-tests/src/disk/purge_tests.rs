@@ -53,6 +53,9 @@ fn purging_process() {
     for start in (0..RECORDS).step_by(100) {
         wait(|done| store.append((start..start + 100).map(record).collect(), done));
     }
+    // An orderly stop gives sled everything: there is much to remove and to collect.
+    store.close().unwrap();
+    let (store, _) = open(Path::new(&dir));
     println!("purging");
     wait(|done| store.purge_to(PURGED, done));
     println!("purged");
