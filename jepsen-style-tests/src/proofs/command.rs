@@ -124,7 +124,7 @@ pub fn main() -> ExitCode {
 fn prove(proof: &Proof, arguments: &ProveArguments) -> std::io::Result<ExitCode> {
     let binary = arguments.binary.clone().map_or_else(binary_beside_us, Ok)?;
     if !binary.is_file() {
-        let hint = "build it with `cargo build --release`, or give --binary";
+        let hint = "build it with `scripts/build`, or give --binary";
         return Err(std::io::Error::other(format!("no server binary at {}: {hint}", binary.display())));
     }
     let evidence =
