@@ -60,8 +60,7 @@ fn purging_process() {
     let Ok(dir) = std::env::var(DIR) else { return };
     #[cfg(mutants)]
     lockkeeper_mutants::from_env().unwrap();
-    let options = Options { journal_segment_bytes: 512 * 1024, ..options() };
-    let open = || Store::open(Path::new(&dir), &identity(), options.clone()).unwrap().0;
+    let open = || Store::open(Path::new(&dir), &identity(), options()).unwrap().0;
     let store = open();
     for start in (0..10_000).step_by(100) {
         append(&store, (start..start + 100).map(|index| sized_record(1, index, 4_000)).collect());
@@ -75,7 +74,7 @@ fn purging_process() {
     while store.is_purging() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    std::thread::sleep(2 * options.archive_after);
+    std::thread::sleep(2 * options().archive_after);
     wait(|done| store.truncate_after(Some(13_050), done)).unwrap();
     store.close().unwrap();
 }
@@ -159,19 +158,20 @@ fn at_most_one_segment_is_begun_between_two_syncs() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(most_unsynced_segments(dir.path(), &[]), 2);
+    let report = purged(dir.path(), &[]);
+    assert!(report.writes > 100, "{report}");
+    assert!(report.segments >= 10, "sled wrote {} segments: too little is shown", report.segments);
+    assert_eq!(report.most_unsynced_segments, 2);
 }
 
 /// `purging_process` under strace.
-fn most_unsynced_segments(dir: &Path, extra: &[&str]) -> usize {
+fn purged(dir: &Path, extra: &[&str]) -> sync_trace::Report {
     // Only where it writes counts here.
     let (code, trace, printed) = traced(dir, "trace::purging_process", false, &[&["-s", "32"], extra].concat());
     assert_eq!(code, Some(0), "{printed}");
     let report = sync_trace::check(trace.lines());
     println!("{report}; at most {} segments not synced", report.most_unsynced_segments);
-    assert!(report.writes > 100, "{report}");
-    assert!(report.segments >= 10, "sled wrote {} segments: too little is shown", report.segments);
-    report.most_unsynced_segments
+    report
 }
 
 #[cfg(mutants)]
@@ -183,5 +183,5 @@ fn block_without_barrier_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let mutant = lockkeeper_mutants::Mutant::BlockWithoutBarrier;
     let environment = format!("{}={mutant}", lockkeeper_mutants::ENV);
-    assert!(most_unsynced_segments(dir.path(), &["-E", &environment]) > 2);
+    assert!(purged(dir.path(), &["-E", &environment]).most_unsynced_segments > 2);
 }
