@@ -62,6 +62,8 @@ const LOCK: MutantTrial = run("--workload lock --nemesis none --time 15");
 const GONE: &[&str] = &[
     "was acknowledged and is not on",
     "acknowledged was",
+    "acknowledged up to frame",
+    "is damaged or missing, yet frame",
     "votes were forgotten",
     "token",
     "replicas",
