@@ -18,8 +18,8 @@
 //!   marks. Records that were purged or cut before their turn never go to sled.
 //! - Never let the journal cut a record that sled has. Such a truncation, and an append of a record that no segment
 //!   takes, is made in sled alone: first sled is given everything, but what a truncation removes of it, which the
-//!   journal cuts; then a frame says that no other is needed, then sled is changed. So sled's records are always records
-//!   of the log, in order and without a gap.
+//!   journal cuts; then a frame says that no other is needed, then sled is changed. So sled's records are always
+//!   records of the log, in order and without a gap.
 //! - Never write anything after a failed write or sync.
 //!
 //! # Recovery
