@@ -88,7 +88,7 @@ fn correct_frames(segments: &mut [Vec<u8>]) {
     }
 }
 
-/// Valid inputs of [`journal`]: with every kind of change, and a journal whose first segment is in use again.
+/// Valid inputs of `journal`: with every kind of change, and a journal whose first segment is in use again.
 pub fn journals() -> Vec<Vec<u8>> {
     let record = |term, index, bytes| Record { position: LogPosition { term, index }, payload: vec![7; bytes].into() };
     let frames = [
@@ -148,7 +148,7 @@ pub fn block(input: &[u8]) {
     assert_eq!(block::last_index(&value), records.last().map(|record| record.position.index));
 }
 
-/// Valid inputs of [`block`].
+/// Valid inputs of `block`.
 pub fn blocks() -> Vec<Vec<u8>> {
     let records = |sizes: &[usize]| -> Vec<Record> {
         let record = |(index, bytes): (u64, &usize)| Record {
