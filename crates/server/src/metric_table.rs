@@ -132,6 +132,8 @@ static TABLE: [(&str, &[Metric]); 7] = [
     ]),
     ("Disk", &[
         histogram("lockkeeper_store_sync_seconds", Seconds, "write and sync of the journal, and waits for sled"),
+        histogram("lockkeeper_store_sled_sync_seconds", Seconds, "flush and data sync of sled, which follows the journal"),
+        gauge("lockkeeper_store_unarchived_bytes", Bytes, "of log entries in the journal that sled does not have"),
         histogram("lockkeeper_store_batch_records", Count, "log entries per sync"),
         gauge("lockkeeper_store_free_bytes", Bytes, "free on the data disk at the last write"),
         gauge("lockkeeper_store_log_entries", Count, "entries in the log"),

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use lockkeeper_mutants::mutant;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -60,10 +61,12 @@ impl DataBarrier {
     /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
         self.unsynced.set(0);
+        let began = Instant::now();
         self.db.flush().map_err(|error| io_failure("flush", &self.path, &error))?;
         if self.kind == Barrier::Full && !mutant!(BareFlush) {
             self.file.sync_data().map_err(|error| io_failure("sync", &self.path, &error))?;
         }
+        metrics::histogram!("lockkeeper_store_sled_sync_seconds").record(began.elapsed().as_secs_f64());
         Ok(())
     }
 }

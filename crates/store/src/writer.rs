@@ -202,6 +202,7 @@ impl Writer {
             metrics::histogram!("lockkeeper_store_batch_records").record(applied.records as f64);
         }
         metrics::gauge!("lockkeeper_store_log_entries").set(self.shared.records() as f64);
+        self.show_unarchived();
         Ok(())
     }
 
@@ -288,7 +289,12 @@ impl Writer {
         }
         self.watchdog.end();
         self.leave_to_sled();
+        self.show_unarchived();
         Ok(())
+    }
+
+    fn show_unarchived(&self) {
+        metrics::gauge!("lockkeeper_store_unarchived_bytes").set(self.log.unarchived_bytes() as f64);
     }
 
     fn raise_watermark(&mut self, applied: &Applied) -> Result<(), FatalError> {
