@@ -41,6 +41,8 @@ mutants! {
     RecoverFromSledAlone = "recover-from-sled-alone",
     /// sled is given one block after the other without a barrier between them.
     BlockWithoutBarrier = "block-without-barrier",
+    /// sled relies on a new index of its log before the name of that file is durable.
+    UnsyncedSledIndex = "unsynced-sled-index",
     /// A vote is kept in memory only.
     VoteNotPersisted = "vote-not-persisted",
     /// A node whose data directory was restored from an older copy takes part as if nothing were missing.

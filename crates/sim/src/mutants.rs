@@ -36,6 +36,7 @@ pub fn is_simulated(mutant: Mutant) -> bool {
             | Mutant::VoteOnlyInSled
             | Mutant::RecoverFromSledAlone
             | Mutant::BlockWithoutBarrier
+            | Mutant::UnsyncedSledIndex
             | Mutant::LeaseFromAnswer
             | Mutant::SwapReturnedBatches
             | Mutant::CreditAppendEarly
@@ -116,6 +117,7 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         | Mutant::VoteOnlyInSled
         | Mutant::RecoverFromSledAlone
         | Mutant::BlockWithoutBarrier
+        | Mutant::UnsyncedSledIndex
         | Mutant::LeaseFromAnswer
         | Mutant::SwapReturnedBatches
         | Mutant::CreditAppendEarly

@@ -12,6 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use lockkeeper_mutants::mutant;
+use tracing::subscriber::NoSubscriber;
+
 use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
 use crate::block;
 use crate::codec::{self, MetaKind};
@@ -162,26 +165,50 @@ fn data_barrier(log: &SledLog, kind: Barrier, segment_bytes: usize) -> Result<Da
 
 fn open_log(log_dir: &Path, segment_bytes: usize, options: &Options) -> Result<SledLog, OpenError> {
     let file = directory::sled_file(log_dir);
-    let sled_dir = directory::sled_dir(log_dir);
+    let db = open_sled(log_dir, segment_bytes, options)?.map_err(|error| scan::sled_refusal(&file, &error))?;
+    SledLog::new(db, &file, segment_bytes).map_err(|error| scan::sled_refusal(&file, &error))
+}
+
+fn open_sled(log_dir: &Path, segment_bytes: usize, options: &Options) -> Result<sled::Result<sled::Db>, OpenError> {
     let config = sled::Config::new()
-        .path(sled_dir)
+        .path(directory::sled_dir(log_dir))
         .cache_capacity(options.cache_bytes)
         .flush_every_ms(Some(options.flush_every_ms))
         .segment_size(segment_bytes);
     let deadline = Instant::now() + SLED_LOCK_PATIENCE;
-    let db = loop {
+    loop {
         match config.open() {
-            Ok(db) => break db,
             Err(sled::Error::Io(error)) if error.to_string().contains("could not acquire lock") => {
                 if Instant::now() >= deadline {
                     return Err(OpenError::InUse { dir: log_dir.to_path_buf() });
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            Err(error) => return Err(scan::sled_refusal(&file, &error)),
+            opened => return Ok(opened),
         }
-    };
-    SledLog::new(db, &file, segment_bytes).map_err(|error| scan::sled_refusal(&file, &error))
+    }
+}
+
+/// Brings sled's index of its log (`snap.*`) up to date and makes it durable before sled relies on it.
+///
+/// An open of sled writes a new index, removes the one before, syncs their directory never, and writes zeros over the
+/// segments that the new index does not need. A power cut may bring back the older index, which needs some of them to
+/// find the end of the log. Between the index and the zeros sled removes each large value that is newer than its log. A
+/// directory is none that it could remove, so that open fails just there, and the next one finds its index.
+fn renew_sled_index(log_dir: &Path, segment_bytes: usize, options: &Options) -> Result<(), OpenError> {
+    let (sled, file) = (directory::sled_dir(log_dir), directory::sled_file(log_dir));
+    let obstacle = sled.join("blobs").join(i64::MAX.to_string());
+    permissions::create_directories(&obstacle).map_err(OpenError::io("create", &obstacle))?;
+    // sled warns that it removes the obstacle.
+    let opened = tracing::subscriber::with_default(NoSubscriber::new(), || open_sled(log_dir, segment_bytes, options))?;
+    directory::sync_directory(&sled).map_err(OpenError::io("sync", &sled))?;
+    fs::remove_dir(&obstacle).map_err(OpenError::io("remove", &obstacle))?;
+    match opened {
+        Err(sled::Error::Io(error)) if error.kind() == std::io::ErrorKind::IsADirectory => Ok(()),
+        Err(error) => Err(scan::sled_refusal(&file, &error)),
+        // It has no records, and needs no index.
+        Ok(_) => Ok(()),
+    }
 }
 
 fn open_existing(
@@ -197,6 +224,9 @@ fn open_existing(
     let watermark_file = AckWatermarkFile::open(&watermark_path).map_err(OpenError::io("open", &watermark_path))?;
     let mut watermark_file = watermark_file.map_err(|problem| problem.refusal(&watermark_path))?;
     let sled_segment_bytes = prepare_sled(&sled, &file)?;
+    if !mutant!(UnsyncedSledIndex) {
+        renew_sled_index(&log_dir, sled_segment_bytes, options)?;
+    }
 
     let log = open_log(&log_dir, sled_segment_bytes, options)?;
     let watermark = watermark_file.watermark();

@@ -20,7 +20,7 @@ use super::{Loss, StdRng, TRACER, image};
 const DIR: &str = "LOCKKEEPER_POWER_DIR";
 const WORK_SEED: &str = "LOCKKEEPER_POWER_WORK_SEED";
 const STEPS: u32 = 500;
-/// Moments at which the power goes.
+/// Moments at which the power goes, beside those before a sync of the names of sled's files.
 const MOMENTS: usize = 40;
 
 fn open(dir: &Path) -> Result<(Store, Opened), OpenError> {
@@ -60,6 +60,8 @@ fn say(line: &str) {
 #[test]
 fn working_process() {
     let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(WORK_SEED)) else { return };
+    #[cfg(mutants)]
+    lockkeeper_mutants::from_env().unwrap();
     let mut random = StdRng::seed_from_u64(seed.parse().unwrap());
     for _ in 0..2 {
         let (store, opened) = open(Path::new(&dir)).unwrap();
@@ -225,7 +227,8 @@ fn uses_of_the_first_segment(lines: &[&[u8]]) -> usize {
     in_first.into_iter().filter(|is_first| *is_first).count()
 }
 
-fn examine(seed: u64) {
+/// `environment` is for the traced process alone.
+fn examine(seed: u64, environment: &[(&str, &str)]) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().canonicalize().unwrap();
     let (data, trace) = (root.join("data"), root.join("trace"));
@@ -233,12 +236,14 @@ fn examine(seed: u64) {
     // The tracer is waited for.
     traced.args(TRACER[1..].iter().filter(|argument| **argument != "-D")).arg("-o").arg(&trace);
     traced.arg(std::env::current_exe().unwrap()).args(["disk::power_tests::working_process", "--exact", "--nocapture"]);
-    let output = traced.env(DIR, &data).env(WORK_SEED, seed.to_string()).output().unwrap();
+    traced.env(DIR, &data).env(WORK_SEED, seed.to_string()).envs(environment.iter().copied());
+    let output = traced.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let trace = std::fs::read(&trace).unwrap();
     let lines: Vec<&[u8]> = trace.split(|byte| *byte == b'\n').collect();
     let mut random = StdRng::seed_from_u64(seed);
     let mut moments: Vec<usize> = (0..MOMENTS).map(|_| random.random_range(0..lines.len())).collect();
+    moments.extend((0..lines.len()).filter(|at| contains(lines[*at], "/log/sled>") && contains(lines[*at], " fsync(")));
     moments.sort_unstable();
     let (mut disk, mut known) = (Disk::at(&data, None), Known::default());
     let mut reader = TraceReader::new(&data.display().to_string());
@@ -275,5 +280,17 @@ fn a_power_cut_at_any_moment_loses_nothing_acknowledged() {
     }
     let from_environment = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let first = from_environment("LOCKKEEPER_POWER_SEED").unwrap_or(1);
-    (first..first + from_environment("LOCKKEEPER_POWER_SEEDS").unwrap_or(2)).for_each(examine);
+    (first..first + from_environment("LOCKKEEPER_POWER_SEEDS").unwrap_or(2)).for_each(|seed| examine(seed, &[]));
+}
+
+#[cfg(mutants)]
+#[test]
+fn unsynced_sled_index_is_noticed() {
+    if !has("strace, and leave to trace", super::possible) {
+        return;
+    }
+    let mutant = lockkeeper_mutants::Mutant::UnsyncedSledIndex.to_string();
+    // Whether sled needs the segments that it took for garbage depends on its work.
+    let is_noticed = |seed| std::panic::catch_unwind(|| examine(seed, &[(lockkeeper_mutants::ENV, &mutant)])).is_err();
+    assert!((1..=10).any(is_noticed));
 }

@@ -156,6 +156,7 @@ fn hunt(mutant: Mutant) -> Hunt {
         | Mutant::VoteOnlyInSled
         | Mutant::RecoverFromSledAlone
         | Mutant::BlockWithoutBarrier
+        | Mutant::UnsyncedSledIndex
         | Mutant::SwapReturnedBatches
         | Mutant::CreditAppendEarly
         | Mutant::RegisterWaiterLate

@@ -22,6 +22,7 @@ fn of(mutant: Mutant) -> &'static [&'static str] {
         Mutant::VoteOnlyInSled => &["-p", "lockkeeper-store", "--lib", "of_mutants::vote_only_in_sled"],
         Mutant::RecoverFromSledAlone => &["-p", "lockkeeper-store", "--lib", "of_mutants::recover_from_sled_alone"],
         Mutant::BlockWithoutBarrier => &["-p", "lockkeeper-store", "--test", "it", "block_without_barrier_is_noticed"],
+        Mutant::UnsyncedSledIndex => &["-p", "jepsen-style-tests", "--lib", "unsynced_sled_index_is_noticed"],
         Mutant::SwapReturnedBatches => &["-p", "lockkeeper-node", "--lib", "its_mutant_is_noticed"],
         Mutant::CreditAppendEarly => &["-p", "lockkeeper-consensus", "--lib", "its_mutant_is_noticed"],
         _ => &[],
