@@ -153,7 +153,7 @@ impl<'a> Upgrade<'a> {
             let all_synced = |status: &Status| status.members.iter().all(|member| member.synced == Some(true));
             let leads =
                 statuses.iter().any(|status| status.node_id == upgraded && status.leading && all_synced(status));
-            in_step += u32::from(leads && levels.iter().flatten().count() == 2);
+            in_step += u32::from(leads && levels.len() == 3 && levels.iter().all(Option::is_some));
             tokio::time::sleep(POLL).await;
         }
         match in_step {
