@@ -96,6 +96,9 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Vec<Record>, String> {
     if value.len() < HEADER_BYTES {
         return Err(damaged("is cut off"));
     }
+    if !is_block(value) {
+        return Err(damaged("does not begin as a block does"));
+    }
     if checksum(value) != codec::u32_at(value, 20) {
         return Err(damaged("does not match its checksum"));
     }
@@ -163,6 +166,9 @@ mod tests {
         assert_eq!(decode(&part_key(77, 0), &block).unwrap(), records);
         assert_eq!((is_block(&block), last_index(&block)), (true, Some(80)));
         assert!(decode(&part_key(78, 0), &block).is_err() && decode(&part_key(77, 1), &block).is_err());
+        block[0] = b'l';
+        seal(&mut block);
+        assert!(decode(&part_key(77, 0), &block).unwrap_err().contains("does not begin as a block does"));
     }
 
     #[test]
