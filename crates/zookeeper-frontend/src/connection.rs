@@ -43,6 +43,8 @@ use super::{admin_commands, throttle};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Watches that setWatches sets under one hold of the state's lock.
 const WATCH_BATCH: usize = 1_000;
+/// Before the next request of a client whose watch was refused: a client that goes on asking must cost little (P13).
+const PAUSE_AFTER_REFUSED_WATCH: Duration = Duration::from_millis(20);
 /// Requests served before yielding to other tasks.
 const REQUESTS_PER_YIELD: u64 = 32;
 /// How often overdue replies are looked for.
@@ -312,7 +314,17 @@ impl SessionConnection {
             RequestGroup::Unknown => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
         };
         record_reply(&self.frontend, &self.handle, (header.opcode, xid), began);
-        flow
+        match self.handle.take_refused_watch() {
+            true if flow.is_continue() => self.pause_after_refused_watch().await,
+            _ => flow,
+        }
+    }
+
+    async fn pause_after_refused_watch(&self) -> ConnectionFlow {
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE_AFTER_REFUSED_WATCH) => ControlFlow::Continue(()),
+            why = self.should_close() => ControlFlow::Break(why),
+        }
     }
 
     /// Answers a request about the session, its connection or the whole tree.

@@ -40,6 +40,8 @@ pub(super) struct ConnectionHandle {
     /// What the client has authenticated as.
     principals: Mutex<Principals>,
     closing: AtomicBool,
+    /// A watch was refused since the last look.
+    refused_watch: AtomicBool,
     pending: Pending,
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
@@ -78,6 +80,7 @@ impl ConnectionHandle {
             session: OnceLock::new(),
             principals: Mutex::new(from_address(address)),
             closing: AtomicBool::new(false),
+            refused_watch: AtomicBool::new(false),
             pending: Pending {
                 count: AtomicUsize::new(0),
                 since: Mutex::new(Instant::now()),
@@ -123,6 +126,16 @@ impl ConnectionHandle {
 
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a watch was refused for a limit.
+    pub(super) fn note_refused_watch(&self) {
+        self.refused_watch.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a watch was refused since the last call.
+    pub(super) fn take_refused_watch(&self) -> bool {
+        self.refused_watch.swap(false, Ordering::Relaxed)
     }
 
     /// Counts a submitted change.

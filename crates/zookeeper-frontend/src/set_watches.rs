@@ -45,6 +45,7 @@ fn watch(frontend: &Frontend, handle: &ConnectionHandle, path: NodePath, kind: W
 }
 
 fn record_refusal(handle: &ConnectionHandle, limit: WatchLimitReached) {
+    handle.note_refused_watch();
     tracing::debug!(address = %handle.address, %limit, "refused a watch of a ZooKeeper client");
     let share = limit.share();
     metrics::counter!("lockkeeper_budget_refusals_total", "budget" => "zookeeper_watches", "share" => share)

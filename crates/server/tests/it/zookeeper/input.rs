@@ -1,6 +1,6 @@
 //! Malformed input, and valid input in excess of limits.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use lockkeeper_zookeeper::request::{CreateRequest, PathWatch, SetWatchesRequest};
@@ -128,6 +128,11 @@ async fn too_many_watches_are_refused_and_in_set_watches_close_the_connection() 
     for one_more in [PathWatch { path: "/one-more".into(), watch: true }, PathWatch { path: "/".into(), watch: true }] {
         assert_eq!(client.ask(Request::Exists(one_more)).await, Err(ErrorCode::OperationTimeout));
     }
+    let began = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(client.exists("/one-more", true).await, Err(ErrorCode::OperationTimeout));
+    }
+    assert!(began.elapsed() >= Duration::from_millis(180), "each next request waits, so that repeating costs little");
     let read = client.exists("/", false).await;
     assert!(read.is_ok(), "the connection stays open");
     client.create("/w3", 0).await.unwrap();
