@@ -16,6 +16,7 @@ use crate::observers::records::LeaderRecord;
 use crate::observers::records::tracker::SessionTracker;
 use crate::replica::inflight::Done;
 use crate::sessions::leader_tasks::LeaderTasks;
+use crate::time::clock::next_tick;
 
 /// For how long a new leader expires nobody if a member's process is gone: its clients turn to other nodes.
 const MISSING_GRACE_MS: u64 = 300;
@@ -30,9 +31,16 @@ impl LeaderTasks {
         let mut leadership = self.leadership.clone();
         let mut checked = None;
         loop {
-            let due = clock.now() + tick;
+            let leads = leadership.borrow().leading || mutant!(ExpireByDeposedLeader);
+            let due = next_tick(clock.now(), tick);
+            let ticked = async {
+                match leads {
+                    true => clock.sleep_until(due).await,
+                    false => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                () = clock.sleep_until(due) => {}
+                () = ticked => {}
                 // A new leader starts its record at once: until then it acknowledges no keepalive.
                 Ok(()) = leadership.changed() => {}
             }

@@ -24,6 +24,7 @@ use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::sessions::leader_tasks::LeaderTasks;
 use crate::sessions::messages::{KeepaliveAnswer, KeepaliveGroup, MAX_GROUP, SessionMessage, Verdict};
+use crate::time::clock::next_tick;
 
 /// The outcome of one keepalive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,11 +132,11 @@ struct KeepaliveSender {
 impl KeepaliveSender {
     async fn run(mut self) {
         let mut backoff = Backoff::endless(self.replica.clock.clone(), self.leadership.clone());
-        let mut next_tick = self.replica.clock.now() + self.tick;
+        let mut tick_at = next_tick(self.replica.clock.now(), self.tick);
         loop {
             let now = self.replica.clock.now();
-            if now >= next_tick {
-                next_tick = now + self.tick;
+            if now >= tick_at {
+                tick_at = next_tick(now, self.tick);
                 let room = MAX_GROUP.saturating_sub(self.due.len());
                 let now_ms = self.replica.now_ms();
                 self.due.extend(self.replica.sessions.with(|records| records.delegated.take_due(now_ms, room)));
@@ -145,7 +146,7 @@ impl KeepaliveSender {
             if self.due.is_empty() && send_by.is_none_or(|at| at > now) {
                 tokio::select! {
                     () = self.keepalives.arrived.notified() => {}
-                    () = self.replica.clock.sleep_until(send_by.unwrap_or(next_tick).min(next_tick)) => {}
+                    () = self.replica.clock.sleep_until(send_by.unwrap_or(tick_at).min(tick_at)) => {}
                 }
                 continue;
             }

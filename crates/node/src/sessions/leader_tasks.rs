@@ -25,6 +25,7 @@ use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::sessions::liveness_replication::LivenessReplication;
 use crate::sessions::messages::{KeepaliveAnswer, KeepaliveGroup, MAX_GROUP, SessionMessage, Verdict};
+use crate::time::clock::next_tick;
 
 /// Longest time that a sign of life takes from the node that heard it to the leader, beside waiting for a tick.
 const ON_THE_WAY_MS: u64 = 150;
@@ -125,8 +126,12 @@ impl LeaderTasks {
     /// Gives every voter the whole table, while this node leads and there are sessions.
     async fn run_table_sync(&self, tick: Duration) {
         let clock = self.replica.clock.clone();
+        let mut leadership = self.leadership.clone();
         loop {
-            clock.sleep_until(clock.now() + tick).await;
+            if leadership.wait_for(|now| now.leading).await.is_err() {
+                return;
+            }
+            clock.sleep_until(next_tick(clock.now(), tick)).await;
             let has_sessions = |leader: &LeaderRecord| leader.tracker.len() > 0;
             let term = self.replica.sessions.with(|records| {
                 records.leader.as_ref().filter(|leader| has_sessions(leader)).map(|leader| leader.term)

@@ -57,6 +57,13 @@ pub(crate) fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The next multiple of `every` on the monotonic clock. Loops with the same interval wait for the same moments, so that
+/// an idle node wakes once for all of them.
+pub(crate) fn next_tick(now: Duration, every: Duration) -> Duration {
+    let passed = now.as_nanos().checked_rem(every.as_nanos()).unwrap_or(0);
+    now + every.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
+}
+
 /// A clock for tests, which stands still until it is advanced.
 #[cfg(test)]
 pub(crate) struct ManualClock {
@@ -96,5 +103,18 @@ impl Clock for ManualClock {
 
     async fn sleep_until(&self, at: Duration) {
         let _ = self.now.subscribe().wait_for(|now| *now + self.ahead >= at).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_with_the_same_interval_tick_at_the_same_moments() {
+        let ms = Duration::from_millis;
+        let ticks = [200, 201, 299].map(|now| next_tick(ms(now), ms(100)));
+        assert_eq!(ticks, [ms(300); 3], "each later than now");
+        assert_eq!(next_tick(ms(7), Duration::ZERO), ms(7), "an interval of nothing is no division by zero");
     }
 }
