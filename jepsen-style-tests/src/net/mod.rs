@@ -2,6 +2,7 @@
 
 pub mod direct;
 mod direction;
+mod ip;
 pub mod netns;
 mod proxy;
 pub mod proxy_net;

@@ -13,10 +13,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
-use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
@@ -24,6 +22,7 @@ use lockkeeper_checkers::skip::has_programs;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::Mutex;
 
+use super::ip::{await_up, batch, ip, namespaces};
 use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::small_disk::is_root;
 use crate::verdict::{Failed, broken, cannot_run};
@@ -64,41 +63,6 @@ pub struct NetnsNet {
     name: String,
     network: u8,
     book: Mutex<Namespaces>,
-}
-
-/// Runs `ip`.
-fn ip(arguments: &[&str]) -> Result<String, Failed> {
-    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    cannot_run(format!("`ip {}`: {why}", arguments.join(" ")))
-}
-
-/// Runs many commands of `ip` in a namespace, or here.
-fn batch(namespace: Option<&str>, lines: &[String]) -> Result<(), Failed> {
-    let mut command = Command::new("ip");
-    if let Some(namespace) = namespace {
-        command.args(["-netns", namespace]);
-    }
-    let mut child =
-        command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(lines.join("\n").as_bytes())?;
-        input.write_all(b"\n")?;
-    }
-    let output = child.wait_with_output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    cannot_run(format!("`ip -batch` in {}: {why}", namespace.unwrap_or("our own namespace")))
-}
-
-fn namespaces() -> Result<Vec<String>, Failed> {
-    let listed = ip(&["netns", "list"])?;
-    Ok(listed.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 
 /// Removes what processes left behind that are no more.
@@ -198,7 +162,12 @@ impl NetnsNet {
                 format!("route add 10.{network}.0.0/16 via {hubs} dev {uplink}"),
             ],
         )?;
-        batch(Some(&hub), &["link set lo up".into(), format!("addr add {hubs}/24 dev ours"), "link set ours up".into()])
+        batch(
+            Some(&hub),
+            &["link set lo up".into(), format!("addr add {hubs}/24 dev ours"), "link set ours up".into()],
+        )?;
+        await_up(None, &uplink)?;
+        await_up(Some(&hub), "ours")
     }
 
     fn lay_place(&self, node: u64) -> Result<(), Failed> {
@@ -226,8 +195,10 @@ impl NetnsNet {
                 format!("route add default via {}", self.at(place, HUB)),
             ],
         )?;
+        // In the book first, or nobody would remove it.
         self.book.lock().places.insert(node, place);
-        Ok(())
+        await_up(Some(&hub), &device)?;
+        await_up(Some(&namespace), "eth0")
     }
 
     fn place(&self, node: u64) -> Result<u8, Failed> {
@@ -294,7 +265,8 @@ fn lay_sink(hub: &str, number: u32) -> Result<(), Failed> {
         format!("link set z{number} arp off up"),
         format!("route add default dev s{number} table {number}"),
     ];
-    batch(Some(hub), &lines)
+    batch(Some(hub), &lines)?;
+    ["s", "z"].into_iter().try_for_each(|end| await_up(Some(hub), &format!("{end}{number}")))
 }
 
 impl Drop for NetnsNet {

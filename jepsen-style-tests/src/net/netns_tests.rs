@@ -1,8 +1,9 @@
+use super::super::ip::is_up;
 use super::*;
 use lockkeeper_checkers::skip::skip;
-use std::io::{self, BufReader, Read as _};
+use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, ChildStderr, ChildStdin};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -82,6 +83,29 @@ impl Drop for NamespacePeer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[tokio::test]
+async fn every_interface_is_up_once_it_is_laid() {
+    if let Some(lacks) = NetnsNet::lacks() {
+        return skip(&lacks);
+    }
+    let net = NetnsNet::start(2).unwrap();
+    // All of a namespace, which unlike a look at one interface brings none up.
+    let are_up = |place: &str, interfaces: usize| {
+        let shown = ip(&["-netns", place, "-o", "link", "show", "type", "veth"]).unwrap();
+        assert_eq!(shown.lines().count(), interfaces, "{shown}");
+        assert!(shown.lines().all(is_up), "{shown}");
+    };
+    are_up(&net.hub(), 3);
+    (1..=2).for_each(|place| are_up(&net.namespace(place), 1));
+    let uplinks = ip(&["-o", "link", "show", "type", "veth"]).unwrap();
+    assert!(uplinks.lines().any(|line| line.contains(&format!(" {}@", net.uplink())) && is_up(line)), "{uplinks}");
+    net.add_node(3, None).await.unwrap();
+    are_up(&net.namespace(3), 1);
+    net.set(Endpoint::Clients, 3, LinkFault::Cut).await.unwrap();
+    // The end of the third node's, and both of the sink.
+    are_up(&net.hub(), 6);
 }
 
 #[tokio::test]
