@@ -19,7 +19,7 @@ mod mutant;
 
 #[cfg(mutants)]
 pub use active::{ENV, UnknownMutant, activate, active, announce, from_env, is_active, start};
-pub use mutant::Mutant;
+pub use mutant::{CaughtBy, Mutant};
 
 /// Whether this mutant is active in this process: the constant `false`, because this is an ordinary build.
 #[cfg(not(mutants))]

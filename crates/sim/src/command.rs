@@ -340,7 +340,7 @@ fn mutants(_: &Args) -> ExitCode {
 fn mutants(args: &Args) -> ExitCode {
     use lockkeeper_mutants::Mutant;
 
-    use crate::mutants::{hunt, is_simulated};
+    use crate::mutants::hunt;
     use crate::report::table;
 
     let only = args.mutant.as_ref().and_then(|name| name.parse::<Mutant>().ok());
@@ -359,13 +359,15 @@ fn mutants(args: &Args) -> ExitCode {
                 (check, format!("caught by {check} (seed {seed}: {broken})"))
             }
             (None, None) => ("nothing, as it should be", "passes".to_owned()),
-            (None, Some(mutant)) if !is_simulated(mutant) => ("not simulated: second tier", "not simulated".to_owned()),
+            (None, Some(mutant)) if !mutant.caught_by().is_simulated() => {
+                ("not simulated: second tier", "not simulated".to_owned())
+            }
             (None, Some(_)) => ("MISSED", "MISSED".to_owned()),
         };
         println!("{name}: {words}");
         good &= match mutant {
             None => hunted.caught.is_none(),
-            Some(mutant) => hunted.caught.is_some() || !is_simulated(mutant),
+            Some(mutant) => hunted.caught.is_some() || !mutant.caught_by().is_simulated(),
         };
         let wall = format!("{:.1} s", hunted.wall.as_secs_f64());
         shown.add_row([name.to_owned(), by.to_owned(), seed, hunted.tried.to_string(), wall]);

@@ -25,32 +25,15 @@ pub struct Hunt {
     pub wall: Duration,
 }
 
-/// Whether the simulation can notice this mutant. It has no client library and a disk of its own in place of journal
-/// and sled, and of two that need a course of events which chance does not bring, tests tell (`its_mutant_is_noticed`).
-pub fn is_simulated(mutant: Mutant) -> bool {
-    !matches!(
-        mutant,
-        Mutant::DropWatchAtReconnect
-            | Mutant::AckBeforeJournalSync
-            | Mutant::ReuseSegmentEarly
-            | Mutant::VoteOnlyInSled
-            | Mutant::RecoverFromSledAlone
-            | Mutant::BlockWithoutBarrier
-            | Mutant::UnsyncedSledIndex
-            | Mutant::LeaseFromAnswer
-            | Mutant::SwapReturnedBatches
-            | Mutant::CreditAppendEarly
-            | Mutant::NoGapInNewCluster
-    )
-}
-
 /// Tries seeds from `first` on until the mutant is caught, `most` at most. `adapt` has the last word on each plan.
 pub fn hunt(mutant: Option<Mutant>, first: u64, most: u64, adapt: impl Fn(&mut Plan)) -> Hunt {
     activate(mutant);
     let started = Instant::now();
     let mut caught = None;
     let mut tried = 0;
-    for seed in (0..most).map_while(|number| first.checked_add(number)).take_while(|_| mutant.is_none_or(is_simulated))
+    for seed in (0..most)
+        .map_while(|number| first.checked_add(number))
+        .take_while(|_| mutant.is_none_or(|mutant| mutant.caught_by().is_simulated()))
     {
         tried += 1;
         let mut plan = plan(mutant, seed);
@@ -65,12 +48,10 @@ pub fn hunt(mutant: Option<Mutant>, first: u64, most: u64, adapt: impl Fn(&mut P
     Hunt { mutant, caught, tried, wall: started.elapsed() }
 }
 
-/// The swarm's plan for a seed, with what this mutant needs to show itself among its faults and work.
-pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
-    let mut plan = Plan::draw(seed);
-    let Some(mutant) = mutant else { return plan };
+/// The faults and the work that a mutant needs to show itself; nothing for one that another tier must catch.
+const fn needs(mutant: Mutant) -> Option<(&'static [FaultKind], &'static [Work])> {
     use FaultKind as F;
-    let (faults, work): (&[FaultKind], &[Work]) = match mutant {
+    Some(match mutant {
         Mutant::AckBeforeBarrier | Mutant::BareFlush | Mutant::VoteNotPersisted => {
             (&[F::PowerAll, F::PowerMajority, F::PowerLeader, F::PartitionHalves], &[Work::Data])
         }
@@ -111,20 +92,26 @@ pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
         Mutant::TrustWallClock => (&[F::ClockYears], &[Work::Data]),
         Mutant::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),
         Mutant::ForgetWatchesAtInstall => (&[F::Snapshot, F::PartitionOne, F::PauseOne], &[Work::Data]),
-        Mutant::DropWatchAtReconnect
-        | Mutant::AckBeforeJournalSync
-        | Mutant::ReuseSegmentEarly
-        | Mutant::VoteOnlyInSled
-        | Mutant::RecoverFromSledAlone
-        | Mutant::BlockWithoutBarrier
-        | Mutant::UnsyncedSledIndex
-        | Mutant::LeaseFromAnswer
-        | Mutant::SwapReturnedBatches
-        | Mutant::CreditAppendEarly
-        | Mutant::NoGapInNewCluster => (&[], &[]),
         Mutant::NoNamespaceBound => (&[], &[Work::Namespace]),
         Mutant::AllowEverything | Mutant::RevokedSessionLives => (&[], &[Work::Guest]),
-    };
+        _ => return None,
+    })
+}
+
+/// This does not compile if the table of the mutants and [`needs`] disagree about one.
+const _: () = {
+    let mut mutants = Mutant::ALL;
+    while let [mutant, others @ ..] = mutants {
+        assert!(needs(*mutant).is_some() == mutant.caught_by().is_simulated(), "{}", mutant.name());
+        mutants = others;
+    }
+};
+
+/// The swarm's plan for a seed, with what this mutant needs to show itself among its faults and work.
+pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed);
+    let Some(mutant) = mutant else { return plan };
+    let (faults, work) = needs(mutant).unwrap_or_default();
     for fault in faults {
         plan.faults.insert(*fault, 4);
     }

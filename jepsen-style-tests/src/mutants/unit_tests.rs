@@ -4,7 +4,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use lockkeeper_mutants::Mutant;
+use lockkeeper_mutants::{CaughtBy, Mutant};
 use tokio::process::Command;
 
 use super::table::{Came, MutantRow, Tier};
@@ -14,29 +14,11 @@ use crate::verdict::Failed;
 /// It may have to be built first.
 const LIMIT: Duration = Duration::from_secs(3_600);
 
-/// The arguments of `cargo test` that name the test of a mutant; nothing where there is none.
-fn of(mutant: Mutant) -> &'static [&'static str] {
-    match mutant {
-        Mutant::AckBeforeJournalSync => &["-p", "lockkeeper-store", "--lib", "of_mutants::ack_before_journal_sync"],
-        Mutant::ReuseSegmentEarly => &["-p", "lockkeeper-store", "--lib", "of_mutants::reuse_segment_early"],
-        Mutant::VoteOnlyInSled => &["-p", "lockkeeper-store", "--lib", "of_mutants::vote_only_in_sled"],
-        Mutant::RecoverFromSledAlone => &["-p", "lockkeeper-store", "--lib", "of_mutants::recover_from_sled_alone"],
-        Mutant::BlockWithoutBarrier => &["-p", "lockkeeper-store", "--test", "it", "block_without_barrier_is_noticed"],
-        Mutant::UnsyncedSledIndex => &["-p", "jepsen-style-tests", "--lib", "unsynced_sled_index_is_noticed"],
-        Mutant::SwapReturnedBatches => &["-p", "lockkeeper-node", "--lib", "its_mutant_is_noticed"],
-        Mutant::CreditAppendEarly => &["-p", "lockkeeper-consensus", "--lib", "its_mutant_is_noticed"],
-        _ => &[],
-    }
-}
-
 /// Runs the test of this mutant, if it has one.
 pub(super) async fn hunt(mutant: Mutant, programs: &Programs) -> Result<Option<MutantRow>, Failed> {
-    let arguments = of(mutant);
-    if arguments.is_empty() {
-        return Ok(None);
-    }
+    let CaughtBy::Test(arguments) = mutant.caught_by() else { return Ok(None) };
     let begun = Instant::now();
-    let mut command = Command::from(programs.mutant_tests(arguments));
+    let mut command = Command::from(programs.mutant_tests(&arguments.split(' ').collect::<Vec<_>>()));
     command.env_remove(super::MUTANT).env("LOCKKEEPER_TEST_SERVERS", "1").stdin(Stdio::null()).kill_on_drop(true);
     let came = match tokio::time::timeout(LIMIT, command.output()).await {
         Ok(output) => {
@@ -45,20 +27,14 @@ pub(super) async fn hunt(mutant: Mutant, programs: &Programs) -> Result<Option<M
         }
         Err(_) => Came::NotRun(format!("not at an end after {LIMIT:?}")),
     };
-    Ok(Some(MutantRow::tell(
-        Tier::Tests,
-        Some(mutant),
-        format!("cargo test {}", arguments.join(" ")),
-        came,
-        begun.elapsed(),
-    )))
+    Ok(Some(MutantRow::tell(Tier::Tests, Some(mutant), format!("cargo test {arguments}"), came, begun.elapsed())))
 }
 
-fn read(success: bool, said: &str, arguments: &[&str]) -> Came {
+fn read(success: bool, said: &str, arguments: &str) -> Came {
     let result = said.lines().find(|line| line.starts_with("test result: "));
     match result {
         Some(line) if success && line.contains(" 1 passed") => {
-            Came::Caught((*arguments.last().unwrap_or(&"")).to_owned())
+            Came::Caught(arguments.rsplit(' ').next().unwrap_or_default().to_owned())
         }
         Some(line) if line.contains(" 1 failed") => Came::Missed,
         Some(line) => Came::NotRun(line.to_owned()),
@@ -72,7 +48,7 @@ mod tests {
 
     #[test]
     fn only_the_one_test_that_passes_has_caught_something() {
-        let read = |success, said: &str| read(success, said, &["--lib", "a_test"]);
+        let read = |success, said: &str| read(success, said, "--lib a_test");
         let ran =
             |passed, failed| format!("running 1 test\ntest result: x. {passed} passed; {failed} failed; 0 ignored");
         assert_eq!(read(true, &ran(1, 0)), Came::Caught("a_test".into()));
