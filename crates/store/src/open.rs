@@ -205,9 +205,8 @@ fn renew_sled_index(log_dir: &Path, segment_bytes: usize, options: &Options) -> 
     fs::remove_dir(&obstacle).map_err(OpenError::io("remove", &obstacle))?;
     match opened {
         Err(sled::Error::Io(error)) if error.kind() == std::io::ErrorKind::IsADirectory => Ok(()),
-        Err(error) => Err(scan::sled_refusal(&file, &error)),
-        // It has no records, and needs no index.
-        Ok(_) => Ok(()),
+        // One without records opens: it needs no index.
+        opened => opened.map(drop).map_err(|error| scan::sled_refusal(&file, &error)),
     }
 }
 
@@ -277,11 +276,11 @@ fn open_existing(
     tighten(layout, fresh);
 
     // Data that a killed process left in the page cache becomes durable here, before it is reported; so does this
-    // start.
+    // start. sled's directory is durable: nothing has changed in it since `renew_sled_index` synced it, for the open
+    // after that found the index up to date and wrote none.
     let incarnation = meta.incarnation + 1;
     log.put_meta(MetaKind::Incarnation, incarnation, &incarnation.to_le_bytes()).map_err(refusal)?;
     barrier.run().map_err(refusal)?;
-    directory::sync_directory(&sled).map_err(OpenError::io("sync", &sled))?;
     let marks = replayed.marks;
     let (geometry, files, _) = match segments {
         Some(segments) => segments,
