@@ -53,10 +53,10 @@ pub(crate) struct Writer {
     pub(crate) dir: PathBuf,
 }
 
-/// How a command is made durable.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// How commands are made durable.
+#[derive(Clone, Copy)]
 enum Way {
-    /// In a frame with others, by these bytes of changes.
+    /// In one frame, by these bytes of changes.
     Shared(usize),
     /// By itself: it cuts what was acknowledged, or exceeds a frame.
     Alone,
@@ -104,13 +104,13 @@ impl Writer {
     fn write(&mut self, batch: Vec<Command>) -> Result<(), FatalError> {
         let mut left = VecDeque::from(batch);
         while !left.is_empty() {
-            let mut group = self.next_group(&mut left);
+            let (mut group, way) = self.next_group(&mut left);
             if mutant!(AckBeforeBarrier) {
                 self.mark(&group);
                 group.iter_mut().for_each(|command| std::mem::replace(&mut command.done, Box::new(|_| {}))(Ok(())));
             }
             self.watchdog.begin();
-            let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(&group)));
+            let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(&group, way)));
             self.watchdog.end();
             let result = result.unwrap_or_else(|panic| Err(self.panicked(&*panic)));
             // If the watchdog fired meanwhile, the store has failed: too late to acknowledge.
@@ -127,24 +127,22 @@ impl Writer {
         Ok(())
     }
 
-    /// The commands that become durable together.
-    fn next_group(&self, left: &mut VecDeque<Command>) -> Vec<Command> {
+    /// The commands that become durable together, and how.
+    fn next_group(&self, left: &mut VecDeque<Command>) -> (Vec<Command>, Way) {
         let (mut group, mut bytes) = (Vec::new(), 0);
         while let Some(command) = left.front() {
-            let way = self.way(&command.work);
-            if let Way::Shared(more) = way {
-                bytes += more;
-            }
-            let shares = way != Way::Alone && bytes <= SHARED_FRAME_BYTES && self.log.takes(bytes);
-            if !group.is_empty() && !shares {
-                break;
+            match self.way(&command.work) {
+                Way::Alone if group.is_empty() => return (left.pop_front().into_iter().collect(), Way::Alone),
+                Way::Shared(more) if group.is_empty() || self.may_share(bytes + more) => bytes += more,
+                _ => break,
             }
             group.extend(left.pop_front());
-            if way == Way::Alone {
-                break;
-            }
         }
-        group
+        (group, Way::Shared(bytes))
+    }
+
+    fn may_share(&self, bytes: usize) -> bool {
+        bytes <= SHARED_FRAME_BYTES && self.log.takes(bytes)
     }
 
     fn way(&self, work: &Work) -> Way {
@@ -169,7 +167,7 @@ impl Writer {
         }
     }
 
-    fn make_durable(&mut self, group: &[Command]) -> Result<(), FatalError> {
+    fn make_durable(&mut self, group: &[Command], way: Way) -> Result<(), FatalError> {
         let bytes: u64 = group.iter().map(|command| command.work.bytes() as u64).sum();
         if bytes > 0 {
             // The journal has its place, and whatever it takes has a place in sled: cutting and purging, which may wait
@@ -181,9 +179,9 @@ impl Writer {
             Applied { last: watermark.last, vote_sequence: watermark.vote_sequence, voted: false, records: 0 };
         group.iter().for_each(|command| applied.add(&command.work));
         let (began, frame) = (Instant::now(), self.log.number());
-        match group {
-            [command] if self.way(&command.work) == Way::Alone => self.write_alone(command)?,
-            _ => self.write_frame(group)?,
+        match way {
+            Way::Alone => group.iter().try_for_each(|command| self.write_alone(command))?,
+            Way::Shared(bytes) => self.write_frame(group, bytes)?,
         }
         // An empty group, which has only callbacks, writes none.
         if self.log.number() > frame {
@@ -206,24 +204,17 @@ impl Writer {
         Ok(())
     }
 
-    /// One frame for all of them.
-    fn write_frame(&mut self, group: &[Command]) -> Result<(), FatalError> {
+    /// One frame for all of them, by so many bytes of changes.
+    fn write_frame(&mut self, group: &[Command], bytes: usize) -> Result<(), FatalError> {
         let mut changes = changes(group, self.log.begins());
         if changes.is_empty() {
             return Ok(());
         }
-        if self.committed_at.elapsed() >= COMMITTED_EVERY && self.leaves_room_for_a_mark(group) {
+        let takes_a_mark = self.log.takes(bytes + CHANGE_HEADER_BYTES + MAX_META_BYTES);
+        if takes_a_mark && self.committed_at.elapsed() >= COMMITTED_EVERY {
             changes.extend(self.newer_committed().map(Change::Committed));
         }
         self.log.write(&changes)
-    }
-
-    fn leaves_room_for_a_mark(&self, group: &[Command]) -> bool {
-        let bytes = |command: &Command| match self.way(&command.work) {
-            Way::Shared(bytes) => bytes,
-            Way::Alone => 0,
-        };
-        self.log.takes(group.iter().map(bytes).sum::<usize>() + CHANGE_HEADER_BYTES + MAX_META_BYTES)
     }
 
     /// The committed mark if it has changed.
@@ -245,7 +236,9 @@ impl Writer {
                 self.log.truncate(last.map(|last| last.index + 1))
             }
             // A segment takes each of them.
-            Work::Vote { .. } | Work::Purge(_) | Work::Nothing => self.write_frame(std::slice::from_ref(command)),
+            Work::Vote { .. } | Work::Purge(_) | Work::Nothing => {
+                self.write_frame(std::slice::from_ref(command), command.work.bytes() + CHANGE_HEADER_BYTES)
+            }
         }
     }
 
