@@ -83,6 +83,12 @@ pub trait StateMachine: Send + Sync + 'static {
         None
     }
 
+    /// Whether somebody at this node observes what is applied, and is notified of it: the leader then sends commits to
+    /// this node at once, else with the next entries or a few ms late. Called with each answer to an append.
+    fn is_observed(&self) -> bool {
+        true
+    }
+
     /// Reads a snapshot that covers the log up to `position`, at start and when one has been received, without changing
     /// anything. Calling the result replaces the state. This may block.
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String>;

@@ -218,6 +218,11 @@ impl Observer for Frontend {
             handle.outbox.close(Close::AfterFlush);
         }
     }
+
+    /// Other deliveries end connections.
+    fn is_awaited(&self) -> bool {
+        !self.watches.lock().is_empty()
+    }
 }
 
 /// Unregisters its connection when it is dropped.

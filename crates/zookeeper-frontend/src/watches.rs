@@ -164,6 +164,11 @@ impl WatchTable {
         Self { bounds, ..Self::default() }
     }
 
+    /// Whether there is no watch.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Whether the connection has such a watch.
     pub(super) fn has(&self, connection: ConnectionId, path: &NodePath, wanted: WatcherType) -> bool {
         let kinds = self.by_path.get(path).and_then(|there| there.get(&connection));

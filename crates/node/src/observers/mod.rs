@@ -22,6 +22,12 @@ pub trait Observer: Send + Sync {
 
     /// The replica skipped ahead to `state` by a snapshot: what happened on the way is not delivered.
     fn skipped(&self, state: &State);
+
+    /// Whether somebody waits for a delivery. If no observer of a node is awaited, its leader may let it apply entries
+    /// a few ms later. Called without the state's lock.
+    fn is_awaited(&self) -> bool {
+        true
+    }
 }
 
 /// Removes one value under a key, and the key with its last value.

@@ -196,6 +196,12 @@ impl Observer for SessionEventRegistry {
     fn skipped(&self, state: &State) {
         self.0.lock().recheck_all(state);
     }
+
+    /// Every session stream subscribes, for long. It may learn a few ms later that its session has expired or its lock
+    /// was taken by force; its client's own clock has told it of the expiry before (promise P11).
+    fn is_awaited(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

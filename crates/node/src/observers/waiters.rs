@@ -245,6 +245,10 @@ impl Observer for Waiters {
     fn skipped(&self, state: &State) {
         self.0.lock().recheck_all(|path| state.standing(path));
     }
+
+    fn is_awaited(&self) -> bool {
+        self.len() > 0
+    }
 }
 
 /// A registered waiter. Dropping it removes the waiter.

@@ -16,6 +16,7 @@ mod state_size;
 pub(crate) mod validation;
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -429,6 +430,12 @@ impl StateMachine for Replica {
         Some(Box::new(self.begin_step("lockkeeper.replicate", Batch::trace_in(payload))?))
     }
 
+    fn is_observed(&self) -> bool {
+        let is_awaited = Cell::new(false);
+        self.for_each_observer(|observer| is_awaited.set(is_awaited.get() || observer.is_awaited()));
+        is_awaited.get()
+    }
+
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
         let restored = State::read_snapshot_at(self.supported_level, &mut *from)
             .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
@@ -522,6 +529,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::observers::watches::WatchSpec;
     use crate::time::clock::SystemClock;
     use crate::traces::tests::{Recorder, trace};
 
@@ -551,6 +559,21 @@ mod tests {
         let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
         let batch = Batch::consecutive(origin, 1, commands);
         Batch { trace: Some(BatchTrace { span: trace(1), requests }), ..batch }.encode().into()
+    }
+
+    #[tokio::test]
+    async fn a_replica_is_observed_while_a_request_waits_or_a_watch_is_open() {
+        let (replica, _reported) = replica();
+        assert!(!replica.is_observed());
+        let path = NodePath::parse("/a").unwrap();
+        let waiting = replica.waiters.register(Arc::from([path.clone()]), 0, path.clone());
+        assert!(replica.is_observed());
+        drop(waiting);
+        assert!(!replica.is_observed());
+        let watch = replica.watches.add(WatchSpec { path, recursive: false, from: None }, Zxid(0)).unwrap();
+        assert!(replica.is_observed());
+        drop(watch);
+        assert!(!replica.is_observed());
     }
 
     #[tokio::test]

@@ -128,6 +128,11 @@ impl Observer for SessionRecords {
             records.leader = None;
         });
     }
+
+    /// The records notify nobody.
+    fn is_awaited(&self) -> bool {
+        false
+    }
 }
 
 /// The session that asked for this, if that is a sign of life: a node withdraws requests of callers that are gone.

@@ -160,6 +160,10 @@ impl Observer for Watches {
             self.0.lock().start_over(state.zxid());
         }
     }
+
+    fn is_awaited(&self) -> bool {
+        self.len() > 0
+    }
 }
 
 impl WatchTable {
