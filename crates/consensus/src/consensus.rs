@@ -108,7 +108,8 @@ impl Consensus {
         let busy = LogLimits { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);
         let tasks = Tasks::default();
-        let network = Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), log.durable());
+        let network = Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), &log);
+        let commit_waits = network.commit_waits();
         let raft = Raft::new(config.node, raft_config, network, log.clone(), adapter).await;
         let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
 
@@ -170,6 +171,7 @@ impl Consensus {
             proposer,
             snapshots: SnapshotReceiver::new(node, machine, snapshots, place),
             order: CallOrder::default(),
+            commit_waits,
             serving: RwLock::default(),
         };
         Ok(Consensus { running: Arc::new(Running { handler, read_rounds }) })

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::admission::auth::PeerCaller;
 use crate::admission::claim::Acknowledged;
 use crate::application::{PeerService, StateMachine, Timekeeper};
+use crate::calls::commit_notices::CommitWaits;
 use crate::calls::peers::Peers;
 use crate::calls::snapshot_receive::SnapshotReceiver;
 use crate::calls::validation::{Validator, check_clock};
@@ -84,6 +85,7 @@ pub(crate) struct RpcHandler {
     pub(crate) snapshots: SnapshotReceiver,
     pub(crate) transfer: Arc<LeaderTransfer>,
     pub(crate) order: CallOrder,
+    pub(crate) commit_waits: CommitWaits,
     /// Held by each message while it is acted on: openraft logs an error for a message that comes after its stop.
     pub(crate) serving: RwLock<()>,
 }
@@ -152,17 +154,18 @@ impl RpcHandler {
                 }
                 answer(&self.node.raft.handle_transfer_leader(request).await.map_err(|fatal| stopped(fatal.into()))?)
             }
-            PeerKind::ReadIndex => answer(&self.read_index().await),
+            PeerKind::ReadIndex => answer(&self.read_index(from).await),
             PeerKind::LivenessCheck => {
                 let check: LivenessCheck = wire::decode(&body).map_err(ServeError::malformed)?;
                 answer(&hold(&self.node, check).await.ok_or_else(going_down)?)
             }
             PeerKind::Propose => self.command(caller, wire::decode(&body).map_err(ServeError::malformed)?).await,
-            PeerKind::Service => self
-                .service
-                .serve(from, body)
-                .await
-                .map_err(|error| ServeError { code: error.code, detail: error.detail }),
+            PeerKind::Service => {
+                let served = self.service.serve(from, body).await;
+                // The answer may speak of anything that is applied here.
+                self.commit_waits.await_index(from, *self.node.applied.borrow());
+                served.map_err(|error| ServeError { code: error.code, detail: error.detail })
+            }
         }
     }
 
@@ -197,7 +200,8 @@ impl RpcHandler {
         if matches!(response, AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_)) {
             self.time.follow(clock_ms, arrived.elapsed());
         }
-        answer(&AppendReply { clocks: self.time.report(), answer: response })
+        let (clocks, observes) = (self.time.report(), self.machine.is_observed());
+        wire::encode_append_reply(&AppendReply { clocks, answer: response, observes }).map_err(ServeError::malformed)
     }
 
     fn vote_request(&self, from: u64, body: &[u8]) -> Result<VoteRequest<TypeConfig>, ServeError> {
@@ -207,11 +211,13 @@ impl RpcHandler {
         Ok(request)
     }
 
-    async fn read_index(&self) -> ReadIndexReply {
+    async fn read_index(&self, from: u64) -> ReadIndexReply {
         if !self.node.leads().leading {
             return Err(BarrierError::NoLeader);
         }
-        self.leader_rounds.read_index().await.map(|read| (read.term, read.index))
+        let read = self.leader_rounds.read_index().await?;
+        self.commit_waits.await_index(from, read.index);
+        Ok((read.term, read.index))
     }
 
     /// A command of a peer that takes this node for the leader. It is never forwarded again.
@@ -225,9 +231,13 @@ impl RpcHandler {
                 } else if payload.len() > self.node.config.max_proposal_bytes {
                     Err(ProposeError::TooLarge { bytes: payload.len(), max_bytes: self.node.config.max_proposal_bytes })
                 } else {
+                    let _under_way = self.commit_waits.begin_proposal(caller.node);
                     let turn = self.order.turn(caller, PeerKind::Propose, ticket).await;
                     let outcome = in_turn(Some(turn), self.proposer.propose_here(caller.node, payload)).await;
-                    outcome.map(|position| (position.term, position.index))
+                    outcome.map(|position| {
+                        self.commit_waits.await_index(caller.node, position.index);
+                        (position.term, position.index)
+                    })
                 };
                 answer(&reply)
             }

@@ -121,6 +121,9 @@ mutants! {
     /// An answer to an append is passed on although it confirms a later append that is unanswered.
     CreditAppendEarly = "credit-append-early"
         by Test("-p lockkeeper-consensus --lib its_mutant_is_noticed"),
+    /// The leader tells followers that all entries it sends are committed.
+    PromiseUncommitted = "promise-uncommitted"
+        by Test("-p lockkeeper-consensus --lib promise_uncommitted_is_noticed"),
     /// A waiter is registered a moment after its request was checked, and misses a grant between.
     RegisterWaiterLate = "register-waiter-late" by Simulation,
     /// The ephemerals of an ended session are deleted one by one instead of in its transaction.

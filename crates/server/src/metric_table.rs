@@ -115,6 +115,7 @@ static TABLE: [(&str, &[Metric]); 7] = [
         counter("lockkeeper_http_requests_abandoned_total", Count, "client left before the reply"),
         counter("lockkeeper_proposals_total", Count, "batches by `result`: `committed`, `not_taken` (no leader), `refused`, `unknown`"),
         histogram("lockkeeper_proposal_seconds", Seconds, "a batch, until the leader applied it"),
+        counter("lockkeeper_commit_notices_total", Count, "at the leader: commits that followers learn, by how they are `sent`: `alone`, or held back until `with_entries`"),
         histogram("lockkeeper_batch_commands", Count, "commands in a batch"),
         histogram("lockkeeper_batches_in_flight", Count, "when one more is sent"),
         histogram("lockkeeper_read_round_seconds", Seconds, "round for linearizable reads"),

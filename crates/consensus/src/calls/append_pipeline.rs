@@ -8,6 +8,8 @@
 //! - An answer is held back while a later append that it would credit is unanswered. If that one fails, so do both.
 //! - The next append is taken from openraft only in a poll for answers, so that none is taken between an answer and its
 //!   crediting.
+//!
+//! A commit notice that can wait ([`super::commit_notices`]) is not taken either: what is taken is sent at once.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,6 +23,7 @@ use openraft::entry::RaftEntry;
 use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult};
 
+use crate::calls::commit_notices::FollowerNotices;
 use crate::raft::types::{Entry, LogId, TypeConfig};
 
 /// Most appends to one peer in flight. More of them make batches smaller, and a follower's disk takes them in turn.
@@ -42,7 +45,9 @@ pub(crate) struct AppendPipeline<S, F> {
     /// The appends to send, until there are no more.
     input: Option<S>,
     in_flight: VecDeque<PipelinedAppend>,
-    is_first: bool,
+    notices: FollowerNotices,
+    /// The last index of the appends that were sent; `None` before the first.
+    sent: Option<u64>,
 }
 
 struct PipelinedAppend {
@@ -84,22 +89,37 @@ fn bytes_of(entry: &Entry) -> usize {
     }
 }
 
+fn index_of(id: Option<&LogId>) -> u64 {
+    id.map_or(0, LogId::index)
+}
+
 impl<S, F> AppendPipeline<S, F>
 where
     F: FnMut(AppendEntriesRequest<TypeConfig>) -> BoxFuture<'static, AppendOutcome>,
 {
     /// `send` begins an append; the appends of `input` are sent in their order.
-    pub(crate) fn new(input: S, send: F) -> Self {
-        Self { send, input: Some(input), in_flight: VecDeque::new(), is_first: true }
+    pub(crate) fn new(input: S, notices: FollowerNotices, send: F) -> Self {
+        Self { send, input: Some(input), in_flight: VecDeque::new(), notices, sent: None }
     }
 
-    fn send(&mut self, request: AppendEntriesRequest<TypeConfig>) {
+    fn send(&mut self, mut request: AppendEntriesRequest<TypeConfig>) {
         let prev = request.prev_log_id;
         let last = request.entries.last().map(RaftEntry::log_id).or(prev);
         let bytes = request.entries.iter().map(bytes_of).sum();
+        if mutant!(PromiseUncommitted) {
+            request.leader_commit = last;
+        }
+        self.notices.sent(index_of(request.leader_commit.as_ref()), !request.entries.is_empty());
         let call = (self.send)(request);
-        let follows_another = !std::mem::replace(&mut self.is_first, false);
+        let follows_another = self.sent.replace(index_of(last.as_ref())).is_some();
         self.in_flight.push_back(PipelinedAppend { prev, last, follows_another, bytes, call, outcome: None });
+    }
+
+    /// Whether an append is to be taken from openraft. The first of a stream never waits: it may find out what the peer
+    /// has.
+    fn takes_next(&mut self, context: &mut Context<'_>) -> bool {
+        let has_room = self.input.is_some() && self.has_room();
+        has_room && !self.sent.is_some_and(|sent| self.notices.hold_next(sent, context))
     }
 
     fn has_room(&self) -> bool {
@@ -144,13 +164,17 @@ where
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AppendItem>> {
         let this = &mut *self;
-        while this.has_room()
+        while this.takes_next(context)
             && let Some(input) = &mut this.input
         {
+            let committed = this.notices.committed();
             match Pin::new(input).poll_next(context) {
                 Poll::Ready(Some(request)) => this.send(request),
                 Poll::Ready(None) => this.input = None,
-                Poll::Pending => break,
+                Poll::Pending => {
+                    this.notices.nothing_to_send(committed);
+                    break;
+                }
             }
         }
         this.in_flight.iter_mut().for_each(|append| append.poll(context));
@@ -203,7 +227,8 @@ mod tests {
                 .map(|outcome| outcome.unwrap_or(Err(RPCError::Unreachable(Unreachable::from_string("lost")))))
                 .boxed()
         };
-        Stage { input, answers, answered: AppendPipeline::new(requests, send).boxed() }
+        let notices = crate::calls::commit_notices::tests::nothing_is_committed();
+        Stage { input, answers, answered: AppendPipeline::new(requests, notices, send).boxed() }
     }
 
     impl Stage {

@@ -2,6 +2,7 @@
 //! [`crate::rpc_handler`] answers those of others.
 
 pub(crate) mod append_pipeline;
+pub(crate) mod commit_notices;
 pub(crate) mod network;
 pub(crate) mod peers;
 pub(crate) mod snapshot_receive;

@@ -28,10 +28,12 @@ use crate::admission::claim::Acknowledged;
 use crate::application::Timekeeper;
 use crate::blocking::{Blocking, blocking};
 use crate::calls::append_pipeline::{AppendItem, AppendOutcome, AppendPipeline};
+use crate::calls::commit_notices::{CommitNotices, CommitWaits};
 use crate::calls::peers::Peers;
 use crate::calls::validation::{Validator, check_clocks};
 use crate::calls::wire::{self, AppendReply, PIECE_BYTES, PieceHead, PieceReply};
 use crate::connection::order::Ticket;
+use crate::raft::log::log_store::LogStore;
 use crate::raft::state_machine::{SnapshotData, encode_meta};
 use crate::raft::types::{LogId, TypeConfig, Vote};
 use crate::status::MemberEntry;
@@ -54,8 +56,9 @@ pub(crate) struct Network {
     matched: Arc<Mutex<BTreeMap<u64, Matched>>>,
     snapshots: Arc<dyn SnapshotStorage>,
     blocking: Arc<dyn Blocking>,
-    /// See [`LogStore::durable`](crate::raft::log::log_store::LogStore::durable).
+    /// See [`LogStore::durable`].
     durable: Arc<AtomicU64>,
+    notices: CommitNotices,
 }
 
 #[derive(Clone, Copy)]
@@ -71,9 +74,15 @@ impl Network {
         time: Arc<dyn Timekeeper>,
         snapshots: Arc<dyn SnapshotStorage>,
         blocking: Arc<dyn Blocking>,
-        durable: Arc<AtomicU64>,
+        log: &LogStore,
     ) -> Network {
-        Network { peers, time, matched: Arc::default(), snapshots, blocking, durable }
+        let (matched, durable, notices) = (Arc::default(), log.durable(), CommitNotices::of(log));
+        Network { peers, time, matched, snapshots, blocking, durable, notices }
+    }
+
+    /// Where it is noted who waits for commits.
+    pub(crate) fn commit_waits(&self) -> CommitWaits {
+        self.notices.waits.clone()
     }
 
     fn matched(&self, peer: u64, vote: &Vote) -> Option<LogId> {
@@ -125,10 +134,20 @@ impl PeerClient {
         body: io::Result<Bytes>,
         deadline: Duration,
     ) -> Result<T, RPCError<TypeConfig>> {
+        let answer = self.call_bytes(kind, action, body, deadline).await?;
+        wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+    }
+
+    async fn call_bytes(
+        &self,
+        kind: PeerKind,
+        action: RPCTypes,
+        body: io::Result<Bytes>,
+        deadline: Duration,
+    ) -> Result<Bytes, RPCError<TypeConfig>> {
         let body = body.map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
         let answer = self.network.peers.call(self.target, kind, body, deadline).await;
-        let answer = answer.map_err(|error| self.rpc_error(action, deadline, &error))?;
-        wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+        answer.map_err(|error| self.rpc_error(action, deadline, &error))
     }
 
     fn append_deadline(&self, option: &RPCOption) -> Duration {
@@ -160,9 +179,12 @@ impl PeerClient {
         deadline: Duration,
         matched: Option<LogId>,
     ) -> AppendOutcome {
-        let AppendReply { clocks, answer } = self.call(self.append, RPCTypes::AppendEntries, body, deadline).await?;
+        let reply = self.call_bytes(self.append, RPCTypes::AppendEntries, body, deadline).await?;
+        let reply = wire::decode_append_reply(&reply).map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
+        let AppendReply { clocks, answer, observes } = reply;
         check_clocks(&clocks).map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
         self.network.time.reported(self.target, clocks);
+        self.network.notices.waits.set_observes(self.target, observes);
         let checked = self.validator(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
         let answer = checked.map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
         match &answer {
@@ -308,7 +330,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             let ticket = client.network.peers.next_ticket(client.target, &mut tickets);
             client.append(request, deadline, Some(ticket)).boxed()
         };
-        async move { Ok(AppendPipeline::new(input, send).boxed()) }.boxed()
+        let notices = self.network.notices.to(self.target);
+        async move { Ok(AppendPipeline::new(input, notices, send).boxed()) }.boxed()
     }
 
     async fn vote(

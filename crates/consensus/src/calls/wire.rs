@@ -68,10 +68,28 @@ pub(crate) struct Append {
 }
 
 /// The answer to an append, and the follower's clocks.
-#[derive(Serialize, Deserialize)]
 pub(crate) struct AppendReply {
     pub(crate) clocks: ClockReport,
     pub(crate) answer: AppendEntriesResponse<TypeConfig>,
+    /// See [`StateMachine::is_observed`](crate::StateMachine::is_observed).
+    pub(crate) observes: bool,
+}
+
+/// Behind an answer to an append: nobody observes the log at its sender. An earlier program neither writes nor reads it.
+const NOBODY_OBSERVES: u8 = 0;
+
+pub(crate) fn encode_append_reply(reply: &AppendReply) -> io::Result<Bytes> {
+    let mut body = postcard::to_extend(&(&reply.clocks, &reply.answer), vec![VERSION]).map_err(io::Error::other)?;
+    if !reply.observes {
+        body.push(NOBODY_OBSERVES);
+    }
+    Ok(body.into())
+}
+
+pub(crate) fn decode_append_reply(body: &[u8]) -> io::Result<AppendReply> {
+    let Some((&VERSION, body)) = body.split_first() else { return Err(invalid("peer message")) };
+    let ((clocks, answer), rest) = postcard::take_from_bytes(body).map_err(|_| invalid("peer message"))?;
+    Ok(AppendReply { clocks, answer, observes: rest.first() != Some(&NOBODY_OBSERVES) })
 }
 
 /// Encodes an append. Entries are copied once, and shared after that.
@@ -238,6 +256,22 @@ pub(crate) fn decode_piece(mut body: Bytes) -> io::Result<(PieceHead, Bytes)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In a cluster of two programs, too: the earlier one has an answer that ends before.
+    #[test]
+    fn an_answer_says_that_nobody_observes_in_a_way_that_earlier_programs_read_over() {
+        type Earlier = (ClockReport, AppendEntriesResponse<TypeConfig>);
+        let clocks = ClockReport { wall_ms: 1_000, clock_ms: Some(900) };
+        for observes in [false, true] {
+            let reply = AppendReply { clocks, answer: AppendEntriesResponse::Success, observes };
+            let body = encode_append_reply(&reply).unwrap();
+            let read = decode_append_reply(&body).unwrap();
+            assert_eq!((read.clocks, read.observes), (clocks, observes));
+            assert_eq!(decode::<Earlier>(&body).unwrap().0, clocks);
+        }
+        let earlier = encode(&(clocks, AppendEntriesResponse::<TypeConfig>::Success)).unwrap();
+        assert!(decode_append_reply(&earlier).unwrap().observes, "somebody may wait there");
+    }
 
     #[test]
     fn a_level_is_read_behind_a_message() {

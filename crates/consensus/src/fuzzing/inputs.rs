@@ -42,7 +42,7 @@ pub(super) fn append_body() -> Bytes {
 
 fn append_reply() -> AppendReply {
     let clocks = ClockReport { wall_ms: 1_000, clock_ms: Some(900) };
-    AppendReply { clocks, answer: AppendEntriesResponse::PartialSuccess(Some(id(3, 9))) }
+    AppendReply { clocks, answer: AppendEntriesResponse::PartialSuccess(Some(id(3, 9))), observes: false }
 }
 
 fn claim() -> DirectoryClaim {
@@ -77,7 +77,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             if_version: None,
         })
         .unwrap(),
-        wire::encode(&append_reply()).unwrap(),
+        wire::encode_append_reply(&append_reply()).unwrap(),
         wire::encode(&VoteResponse::<TypeConfig>::new(candidate, Some(id(3, 9)), true)).unwrap(),
         wire::encode(&PieceReply::HigherVote { vote: candidate }).unwrap(),
         wire::encode::<ProposeReply>(&Ok((3, 9))).unwrap(),

@@ -67,7 +67,7 @@ fn append(known: &Validator, body: &[u8]) {
 }
 
 fn append_answer(known: &Validator, own: Vote, body: &[u8]) {
-    let Ok(AppendReply { clocks, answer }) = wire::decode(body) else { return };
+    let Ok(AppendReply { clocks, answer, .. }) = wire::decode_append_reply(body) else { return };
     drop(check_clocks(&clocks));
     for (prev, matched) in [(None, None), (Some(3), None), (Some(3), Some(5))] {
         let id = |index: Option<u64>| index.map(|index| LogId::new(own.leader_id().to_committed(), index));

@@ -16,7 +16,7 @@ use openraft::raft::AppendEntriesRequest;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{EntryPayload, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::application::{FatalHook, StateMachine};
 use crate::blocking::{Blocking, blocking};
@@ -34,6 +34,8 @@ pub(crate) struct LogStore {
     size: Arc<Mutex<LogSize>>,
     /// The index up to which this node has applied the log, or is about to; 0 counts as none.
     committed: Arc<AtomicU64>,
+    /// The last entry that was appended.
+    appended: watch::Sender<u64>,
     /// The last entry that is durable.
     durable: Arc<AtomicU64>,
     /// The last position that a leader sent and that is applied here as sent.
@@ -59,9 +61,11 @@ impl LogStore {
         let size = Arc::new(Mutex::new(LogSize::of(&*store)?));
         let bounds = store.bounds();
         let durable = bounds.last.map_or(0, |last| last.index);
+        let appended = watch::Sender::new(durable);
         let committed = bounds.purged.map_or(0, |purged| purged.index).max(covered);
         let (committed, durable) = (Arc::new(committed.into()), Arc::new(durable.into()));
-        Ok(LogStore { store, size, committed, durable, agreed: Arc::default(), blocking, fatal, machine: None })
+        let (agreed, machine) = Default::default();
+        Ok(LogStore { store, size, committed, appended, durable, agreed, blocking, fatal, machine })
     }
 
     /// Has the machine follow the writing of entries.
@@ -72,6 +76,16 @@ impl LogStore {
     /// How many bytes of the log lie where, as it grows and is truncated.
     pub(crate) fn size(&self) -> Arc<Mutex<LogSize>> {
         self.size.clone()
+    }
+
+    /// The index up to which this node has applied the log, or is about to, as it moves.
+    pub(crate) fn committed(&self) -> Arc<AtomicU64> {
+        self.committed.clone()
+    }
+
+    /// The last index that was appended and can be read, as it moves. A truncation leaves it.
+    pub(crate) fn appended(&self) -> watch::Receiver<u64> {
+        self.appended.subscribe()
     }
 
     /// The last index of the log that is durable, as it moves.
@@ -301,6 +315,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             callback.io_completed(result.map_err(io::Error::other));
         };
         self.store.append(records, Box::new(complete)).await;
+        self.appended.send_replace(last);
         Ok(())
     }
 
@@ -399,6 +414,7 @@ mod tests {
             size: Arc::default(),
             machine: None,
             committed: Arc::new(2.into()),
+            appended: watch::Sender::new(2),
             durable: Arc::default(),
             agreed: Arc::default(),
             blocking: Arc::new(BlockingPool),
