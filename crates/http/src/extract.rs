@@ -354,7 +354,7 @@ fn parse_credential(value: &HeaderValue) -> Result<Credential, Failure> {
     let text = value.to_str().unwrap_or_default();
     let parsed: ApiCredential =
         text.parse().map_err(|error| Failure::bad_request(format!("header Lockkeeper-Session: {error}")))?;
-    Ok(Credential { session: SessionId(parsed.session_id), secret: parsed.secret })
+    Ok(Credential::new(SessionId(parsed.session_id), parsed.secret))
 }
 
 fn parse_uuid(value: &HeaderValue, name: &str) -> Result<RequestId, Failure> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use lockkeeper_core::{
     Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, TraceContext, Zxid,
 };
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use crate::sessions::presence::Presence;
 
@@ -19,12 +21,37 @@ pub struct At<T> {
 }
 
 /// What proves that a caller owns a session.
+///
+/// The secret is hashed when the credential is made, so a connection that keeps one hashes it once. Each call compares
+/// the hash with the one in the state: a session that has ended since is refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Credential {
     /// The session.
     pub session: SessionId,
-    /// Its secret. Only its hash is ever stored.
-    pub secret: [u8; 16],
+    secret: [u8; 16],
+    secret_hash: [u8; 32],
+}
+
+impl Credential {
+    /// The credential of a session whose secret this is said to be.
+    pub fn new(session: SessionId, secret: [u8; 16]) -> Self {
+        Self { session, secret, secret_hash: Self::hash_of(&secret) }
+    }
+
+    /// The secret. Only its hash is ever stored.
+    pub fn secret(&self) -> &[u8; 16] {
+        &self.secret
+    }
+
+    /// What the state stores of a secret.
+    pub(crate) fn hash_of(secret: &[u8; 16]) -> [u8; 32] {
+        Sha256::digest(secret).into()
+    }
+
+    /// Whether the session with this hash is meant. Takes the same time whatever the answer.
+    pub(crate) fn matches(&self, secret_hash: &[u8; 32]) -> bool {
+        self.secret_hash.ct_eq(secret_hash).into()
+    }
 }
 
 impl fmt::Debug for Credential {

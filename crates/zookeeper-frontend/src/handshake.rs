@@ -59,7 +59,7 @@ pub(super) async fn handshake(frontend: &Arc<Frontend>, handle: &Arc<ConnectionH
                 protocol_version: 0,
                 timeout_ms: i32::try_from(session.timeout_ms).unwrap_or(i32::MAX),
                 session_id: session.id.0.cast_signed(),
-                password: Bytes::copy_from_slice(&credential.secret),
+                password: Bytes::copy_from_slice(credential.secret()),
                 read_only: request.read_only.map(|_| false),
             };
             handle.outbox.push(|out| response.encode(out));
@@ -106,7 +106,7 @@ async fn resume(frontend: &Frontend, id: i64, password: &[u8]) -> Result<(Creden
 /// The credential that a session id and its password stand for.
 fn credential(session_id: i64, password: &[u8]) -> Option<Credential> {
     let secret = <[u8; 16]>::try_from(password).ok()?;
-    Some(Credential { session: SessionId(session_id.cast_unsigned()), secret })
+    Some(Credential::new(SessionId(session_id.cast_unsigned()), secret))
 }
 
 /// Clamps the requested timeout to the allowed range.

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use lockkeeper_core::{Command, Principals, Refusal, Reply, SessionId};
 use lockkeeper_mutants::mutant;
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use crate::engine::{Engine, reply_of, unexpected};
 use crate::error::{Bound, NodeError};
@@ -40,7 +38,7 @@ impl Engine {
         self.refuse_early(|engine| engine.replica.state().check_room_for_session(&principals)).await?;
         let mut secret = [0; 16];
         self.random.lock().fill_bytes(&mut secret);
-        let (secret_hash, label) = (hash_of(&secret), Arc::from(label));
+        let (secret_hash, label) = (Credential::hash_of(&secret), Arc::from(label));
         let command = match principals.identities.is_empty() && !proves_later {
             true => Command::OpenSession { secret_hash, timeout_ms, label },
             false => Command::OpenSessionAs { principals, proves_later, secret_hash, timeout_ms, label },
@@ -49,7 +47,7 @@ impl Engine {
         let Reply::SessionOpened { session, timeout_ms } = opened.value else {
             return Err(unexpected(&opened.value));
         };
-        let value = OpenedSession { credential: Credential { session, secret }, timeout_ms };
+        let value = OpenedSession { credential: Credential::new(session, secret), timeout_ms };
         Ok(At { value, zxid: opened.zxid })
     }
 
@@ -66,8 +64,8 @@ impl Engine {
     fn look_up(&self, credential: &Credential) -> Option<Result<u32, NodeError>> {
         let state = self.replica.state();
         let session = state.session(credential.session)?;
-        let right: bool = session.secret_hash.ct_eq(&hash_of(&credential.secret)).into();
-        Some(if right { Ok(session.timeout_ms) } else { Err(NodeError::WrongSecret) })
+        let is_right = credential.matches(&session.secret_hash);
+        Some(if is_right { Ok(session.timeout_ms) } else { Err(NodeError::WrongSecret) })
     }
 
     /// One that `may_gather` waits for others for a moment, if its session has time.
@@ -144,10 +142,6 @@ impl Engine {
         let sent_ms = self.replica.sessions.with(|records| records.delegated.acknowledged_ms(session))?;
         Some(sent_ms.saturating_add(timeout_ms).saturating_sub(self.replica.now_ms()))
     }
-}
-
-fn hash_of(secret: &[u8; 16]) -> [u8; 32] {
-    Sha256::digest(secret).into()
 }
 
 #[cfg(test)]

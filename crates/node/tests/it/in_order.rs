@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use lockkeeper_core::{Actor, Event, NodeKind, Op, Refusal, Reply, State, Zxid};
-use lockkeeper_node::{NodeError, Observer};
+use lockkeeper_node::{Credential, NodeError, Observer};
 use tokio::sync::oneshot;
 
 use crate::common::*;
@@ -99,8 +99,9 @@ async fn what_comes_over_an_older_attachment_is_refused() {
     let first = Zxid(mine.session.0);
     let second = there.attach(&mine).await.unwrap().value.attachment;
     assert!(second > first);
-    let mut wrong = mine;
-    wrong.secret[0] ^= 1;
+    let mut secret = *mine.secret();
+    secret[0] ^= 1;
+    let wrong = Credential::new(mine.session, secret);
     assert!(matches!(there.attach(&wrong).await, Err(NodeError::WrongSecret)));
     for (attachment, moved) in [(Some(first), true), (Some(second), false), (None, false)] {
         let actor = Actor { session: Some(mine.session), attachment, ..Actor::default() };

@@ -166,7 +166,7 @@ async fn who_has_no_session_gets_no_lock() {
     let mine = session(node, 30_000).await;
     let nobody = node.acquire(Caller::default(), acquire("n", 0)).await;
     assert_eq!(nobody, Err(NodeError::Refused(Refusal::SessionRequired)));
-    let wrong = lockkeeper_node::Credential { secret: [7; 16], ..mine };
+    let wrong = lockkeeper_node::Credential::new(mine.session, [7; 16]);
     assert_eq!(node.acquire(caller(wrong), acquire("n", 0)).await, Err(NodeError::WrongSecret));
     node.close_session(&mine).await.unwrap();
     let closed = node.acquire(caller(mine), acquire("n", 0)).await;

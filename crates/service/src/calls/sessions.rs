@@ -42,7 +42,7 @@ pub(super) fn label_or_address(label: String, ClientAddress { address, .. }: Cli
 
 /// The credential as clients carry it.
 pub(super) fn credential_text(credential: &Credential) -> String {
-    ApiCredential { session_id: credential.session.0, secret: credential.secret }.to_string()
+    ApiCredential { session_id: credential.session.0, secret: *credential.secret() }.to_string()
 }
 
 impl Context {
